@@ -1,0 +1,1 @@
+//! Load generators: frontends without a virtual machine.

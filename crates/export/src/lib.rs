@@ -1,0 +1,1 @@
+//! Exports: where a device meets its storage, its session and its workers.

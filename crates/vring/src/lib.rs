@@ -1,0 +1,5 @@
+//! Rings over guest memory.
+//!
+//! This room turns bytes that a guest wrote into checked values and back: the memory table, the split virtqueue
+//! (virtio 1.3, section 2.7), batched pop and push, and notification suppression. It performs no I/O, starts no thread and
+//! knows no device; whatever a guest writes is checked here once, and a ring that lies is an error, never a panic.
