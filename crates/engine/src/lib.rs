@@ -2,3 +2,23 @@
 //!
 //! Workers (a thread, an io_uring, a mailbox), the map from rings to workers, the blocking pool and the placement policies.
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
+
+mod figures;
+mod file;
+mod io;
+mod lane;
+mod mailbox;
+mod poll;
+mod pool;
+mod ring;
+mod solo;
+mod timer;
+
+pub use figures::{RingStay, WorkerFigures};
+pub use file::SharedFile;
+pub use io::Io;
+pub use mailbox::Reply;
+pub use poll::{ADAPTIVE_MAX_US_DEFAULT, PollMode, PollModeError, WINDOW_MAX_US};
+pub use pool::{POOL_THREADS_MAX, Pool, PoolError};
+pub use ring::{Ring, RingId, Token};
+pub use solo::Solo;

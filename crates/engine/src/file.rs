@@ -1,0 +1,112 @@
+//! Files that workers register with their io_uring, so that a request does not look its descriptor up each time.
+
+use io_uring::types;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+static NEXT_KEY: AtomicU32 = AtomicU32::new(0);
+
+/// A file that any worker may do I/O on. Dropping it closes the descriptor; workers that had it registered let go of it
+/// at the engine's next [`sweep`](crate::Engine::sweep_files).
+#[derive(Debug)]
+pub struct SharedFile {
+    fd: OwnedFd,
+    key: u32,
+    alive: Arc<()>,
+}
+
+impl SharedFile {
+    /// Takes the descriptor over.
+    pub fn new(fd: OwnedFd) -> Self {
+        SharedFile {
+            fd,
+            key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
+            alive: Arc::new(()),
+        }
+    }
+}
+
+impl AsFd for SharedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Registered files a worker, at most. Further files work too, by their descriptor.
+pub(crate) const FIXED_FILES_MAX: u32 = 1024;
+
+#[derive(Debug)]
+struct Slot {
+    key: u32,
+    alive: Weak<()>,
+}
+
+/// One worker's table of registered files: position is the io_uring index.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    slots: Vec<Option<Slot>>,
+    last: usize,
+    usable: bool,
+}
+
+/// How a submission names its file.
+pub(crate) enum Target {
+    Fixed(types::Fixed),
+    Plain(types::Fd),
+}
+
+impl FileTable {
+    pub(crate) fn new(submitter: &io_uring::Submitter<'_>) -> Self {
+        FileTable {
+            usable: submitter.register_files_sparse(FIXED_FILES_MAX).is_ok(),
+            ..FileTable::default()
+        }
+    }
+
+    /// The registered index of `file`, registering it at first use.
+    pub(crate) fn target(&mut self, file: &SharedFile, submitter: &io_uring::Submitter<'_>) -> Target {
+        let holds = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.key == file.key);
+        if self.slots.get(self.last).is_some_and(holds) {
+            return Target::Fixed(types::Fixed(self.last as u32));
+        }
+        let raw = file.fd.as_raw_fd();
+        match self.slots.iter().position(holds).or_else(|| self.register(file, raw, submitter)) {
+            Some(index) => {
+                self.last = index;
+                Target::Fixed(types::Fixed(index as u32))
+            }
+            None => Target::Plain(types::Fd(raw)),
+        }
+    }
+
+    fn register(&mut self, file: &SharedFile, raw: RawFd, submitter: &io_uring::Submitter<'_>) -> Option<usize> {
+        if !self.usable {
+            return None;
+        }
+        let index = match self.slots.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.slots.len() < FIXED_FILES_MAX as usize => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+            None => return None,
+        };
+        submitter.register_files_update(index as u32, &[raw]).ok()?;
+        self.slots[index] = Some(Slot {
+            key: file.key,
+            alive: Arc::downgrade(&file.alive),
+        });
+        Some(index)
+    }
+
+    /// Lets go of files that nobody else holds, so that their locks and their space are freed.
+    pub(crate) fn sweep(&mut self, submitter: &io_uring::Submitter<'_>) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let gone = slot.as_ref().is_some_and(|slot| slot.alive.strong_count() == 0);
+            if gone && submitter.register_files_update(index as u32, &[-1]).is_ok() {
+                *slot = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What a worker executes with: one io_uring, deadlines, registered files and a clock.
+
+use crate::figures::WorkerFigures;
+use crate::file::FileTable;
+use crate::timer::Timers;
+use io_uring::{IoUring, opcode, squeue, types};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Submission entries. A turn queues at most a batch a ring; a full queue is submitted early, never an error.
+const SQ_ENTRIES: u32 = 512;
+/// Completion entries. The kernel keeps what does not fit (IORING_FEAT_NODROP).
+const CQ_ENTRIES: u32 = 4096;
+/// linux/io_uring.h: IORING_ENTER_GETEVENTS.
+const ENTER_GETEVENTS: u32 = 1;
+/// linux/io_uring.h: IORING_ENTER_EXT_ARG.
+const ENTER_EXT_ARG: u32 = 8;
+
+/// What a completion belongs to, packed into a submission's user_data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// A request of the ring in this slot.
+    Request { slot: u32, token: u32 },
+    /// The kick eventfd of the ring in this slot.
+    Kick { slot: u32 },
+    /// The worker's own mailbox.
+    Mail,
+    /// A cancellation or notification, whose own result nobody waits for.
+    Silent,
+}
+
+/// Slots fit in 24 bits beside the kind.
+pub(crate) const SLOTS_MAX: u32 = 1 << 24;
+
+impl Tag {
+    fn pack(self) -> u64 {
+        match self {
+            Tag::Request { slot, token } => u64::from(slot) << 32 | u64::from(token),
+            Tag::Kick { slot } => 1 << 56 | u64::from(slot) << 32,
+            Tag::Mail => 2 << 56,
+            Tag::Silent => 3 << 56,
+        }
+    }
+
+    pub(crate) fn unpack(data: u64) -> Tag {
+        let slot = (data >> 32) as u32 & (SLOTS_MAX - 1);
+        match data >> 56 {
+            0 => Tag::Request {
+                slot,
+                token: data as u32,
+            },
+            1 => Tag::Kick { slot },
+            2 => Tag::Mail,
+            _ => Tag::Silent,
+        }
+    }
+}
+
+/// A completion, copied out of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) tag: Tag,
+    pub(crate) result: i32,
+    pub(crate) more: bool,
+}
+
+pub(crate) struct Lane {
+    uring: IoUring,
+    files: FileTable,
+    min_wait: bool,
+    pub(crate) timers: Timers,
+    pub(crate) now_ns: u64,
+    pub(crate) figures: WorkerFigures,
+    /// Completions taken out of the queue and not yet given to their rings.
+    pub(crate) completions: Vec<Completion>,
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Lane {
+    /// Must be called on the thread that will use the lane: the ring has a single issuer.
+    pub(crate) fn new() -> io::Result<Lane> {
+        let uring = build()?;
+        let files = FileTable::new(&uring.submitter());
+        // Saves a descriptor look-up an enter; kernels before 5.18 do without.
+        let _ = uring.submitter().register_ring_fd();
+        Ok(Lane {
+            min_wait: uring.params().is_feature_min_timeout(),
+            files,
+            uring,
+            timers: Timers::default(),
+            now_ns: monotonic_ns(),
+            figures: WorkerFigures::default(),
+            completions: Vec::with_capacity(CQ_ENTRIES as usize),
+        })
+    }
+
+    pub(crate) fn sweep_files(&mut self) {
+        self.files.sweep(&self.uring.submitter());
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.now_ns = monotonic_ns();
+    }
+
+    /// Queues one entry; a full queue is handed to the kernel first.
+    fn push(&mut self, entry: squeue::Entry, tag: Tag) {
+        let entry = entry.user_data(tag.pack());
+        self.figures.sqes += 1;
+        loop {
+            // SAFETY: callers of this private function pass entries whose buffers live until their completion, or
+            // entries without buffers.
+            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            self.submit();
+        }
+    }
+
+    /// # Safety
+    /// The buffers behind `buffers` stay mapped until the completion of `tag`, and `buffers` itself until the next submission.
+    pub(crate) unsafe fn read(&mut self, tag: Tag, file: &crate::SharedFile, buffers: &[libc::iovec], offset: u64) {
+        let entry = match (self.files.target(file, &self.uring.submitter()), buffers) {
+            (crate::file::Target::Fixed(fd), [one]) => {
+                opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(offset).build()
+            }
+            (crate::file::Target::Plain(fd), [one]) => {
+                opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(offset).build()
+            }
+            (crate::file::Target::Fixed(fd), many) => {
+                opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(offset).build()
+            }
+            (crate::file::Target::Plain(fd), many) => {
+                opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(offset).build()
+            }
+        };
+        self.push(entry, tag);
+    }
+
+    /// # Safety
+    /// As for [`read`](Self::read).
+    pub(crate) unsafe fn write(
+        &mut self,
+        tag: Tag,
+        file: &crate::SharedFile,
+        buffers: &[libc::iovec],
+        offset: u64,
+        durable: bool,
+    ) {
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        let entry = match (self.files.target(file, &self.uring.submitter()), buffers) {
+            (crate::file::Target::Fixed(fd), [one]) => {
+                opcode::Write::new(fd, one.iov_base.cast_const().cast(), one.iov_len as u32)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build()
+            }
+            (crate::file::Target::Plain(fd), [one]) => {
+                opcode::Write::new(fd, one.iov_base.cast_const().cast(), one.iov_len as u32)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build()
+            }
+            (crate::file::Target::Fixed(fd), many) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            (crate::file::Target::Plain(fd), many) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+        };
+        self.push(entry, tag);
+    }
+
+    pub(crate) fn sync(&mut self, tag: Tag, file: &crate::SharedFile) {
+        let flags = types::FsyncFlags::DATASYNC;
+        let entry = match self.files.target(file, &self.uring.submitter()) {
+            crate::file::Target::Fixed(fd) => opcode::Fsync::new(fd).flags(flags).build(),
+            crate::file::Target::Plain(fd) => opcode::Fsync::new(fd).flags(flags).build(),
+        };
+        self.push(entry, tag);
+    }
+
+    /// Watches an eventfd: one completion a signal, without ever reading the counter (edge triggered).
+    pub(crate) fn watch(&mut self, tag: Tag, fd: BorrowedFd<'_>) {
+        let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).multi(true).build();
+        self.push(entry, tag);
+    }
+
+    pub(crate) fn unwatch(&mut self, tag: Tag) {
+        self.push(opcode::PollRemove::new(tag.pack()).build(), Tag::Silent);
+    }
+
+    /// Signals an eventfd. With other submissions queued it rides along with them; alone, a plain write costs less.
+    /// `rides` says that the descriptor is non-blocking: io_uring hands writes to a blocking eventfd to its thread pool.
+    pub(crate) fn signal(&mut self, fd: BorrowedFd<'_>, rides: bool) {
+        static ONE: u64 = 1;
+        if rides && !self.uring.submission().is_empty() {
+            let entry = opcode::Write::new(types::Fd(fd.as_raw_fd()), (&raw const ONE).cast(), 8)
+                .offset(u64::MAX)
+                .build()
+                .flags(squeue::Flags::SKIP_SUCCESS);
+            self.push(entry, Tag::Silent);
+        } else {
+            // A full counter means that the frontend has a notification waiting already.
+            let _ = rustix::io::write(fd, &ONE.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn queued(&mut self) -> usize {
+        self.uring.submission().len()
+    }
+
+    /// Whether completions wait, or the kernel has work that will make some. No system call.
+    pub(crate) fn has_completions(&mut self) -> bool {
+        !self.uring.completion().is_empty() || self.uring.submission().taskrun()
+    }
+
+    /// Submits what is queued and lets the kernel finish what it deferred, without waiting.
+    pub(crate) fn submit(&mut self) {
+        self.enter(0, 0, None);
+        self.reap();
+    }
+
+    /// Submits what is queued and waits for `want` completions, the next deadline or a signal. Where the kernel can
+    /// (6.12), it settles for one completion once `min_wait_us` have passed.
+    pub(crate) fn submit_and_wait(&mut self, want: usize, min_wait_us: u32) {
+        let timeout_ns = self.timers.next_ns().map(|at| at.saturating_sub(monotonic_ns()));
+        let want = if self.min_wait { want } else { 1 };
+        self.enter(want, if want > 1 { min_wait_us } else { 0 }, timeout_ns);
+        self.reap();
+    }
+
+    fn enter(&mut self, want: usize, min_wait_us: u32, timeout_ns: Option<u64>) {
+        let queued = self.uring.submission().len() as u32;
+        self.figures.enters += 1;
+        let timeout = timeout_ns.map(std::time::Duration::from_nanos).map(types::Timespec::from);
+        let mut args = types::SubmitArgs::new().min_wait_usec(min_wait_us);
+        if let Some(timeout) = &timeout {
+            args = args.timespec(timeout);
+        }
+        // SAFETY: entries were queued under `push`'s contract, and the argument outlives the call.
+        let result = unsafe {
+            if want > 0 && (timeout.is_some() || min_wait_us > 0) {
+                let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
+                self.uring.submitter().enter(queued, want as u32, flags, Some(&args))
+            } else {
+                self.uring.submitter().enter::<libc::sigset_t>(queued, want as u32, ENTER_GETEVENTS, None)
+            }
+        };
+        match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
+            // ETIME: the deadline passed. EINTR: a signal. EBUSY: completions must be reaped first, which the caller
+            // does next. EAGAIN: the kernel lacks memory for a request; it stays queued for the next call.
+            Ok(_) | Err(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+            Err(errno) => {
+                tracing::error!(errno, "io_uring_enter failed");
+                // Nothing in the turn can mend this; not spinning on it keeps the log and the CPU usable.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Copies waiting completions out, so that rings can queue new work while they take them.
+    pub(crate) fn reap(&mut self) {
+        let mut queue = self.uring.completion();
+        for entry in &mut queue {
+            self.completions.push(Completion {
+                tag: Tag::unpack(entry.user_data()),
+                result: entry.result(),
+                more: io_uring::cqueue::more(entry.flags()),
+            });
+        }
+    }
+}
+
+/// The best set of flags that this kernel takes.
+fn build() -> io::Result<IoUring> {
+    let mut best = IoUring::builder();
+    best.setup_cqsize(CQ_ENTRIES)
+        .setup_submit_all()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag();
+    let mut good = IoUring::builder();
+    good.setup_cqsize(CQ_ENTRIES).setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
+    let mut plain = IoUring::builder();
+    plain.setup_cqsize(CQ_ENTRIES);
+    best.build(SQ_ENTRIES).or_else(|_| good.build(SQ_ENTRIES)).or_else(|_| plain.build(SQ_ENTRIES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_survive_the_kernel() {
+        for tag in [
+            Tag::Request { slot: 0, token: 0 },
+            Tag::Request {
+                slot: SLOTS_MAX - 1,
+                token: u32::MAX,
+            },
+            Tag::Kick { slot: 77 },
+            Tag::Mail,
+            Tag::Silent,
+        ] {
+            assert_eq!(Tag::unpack(tag.pack()), tag);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How long a worker looks before it sleeps: the poll window.
+//!
+//! Pure arithmetic over observed waits, so that it can be tested without a clock.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest window an adaptive worker may choose unless told otherwise, in microseconds. A sleep and its wake-up cost a
+/// few microseconds of CPU on bare metal and some tens of microseconds of latency in a virtual machine; a window longer
+/// than that cannot pay.
+pub const ADAPTIVE_MAX_US_DEFAULT: u32 = 50;
+/// Longest window anybody may ask for, in microseconds.
+pub const WINDOW_MAX_US: u32 = 1_000_000;
+/// Where an adaptive window starts to grow, in nanoseconds.
+const GROW_FROM_NS: u64 = 4_000;
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PollMode {
+    /// Never look: arm the kick and sleep.
+    Off,
+    /// Always look this long, in microseconds.
+    Fixed(u32),
+    /// Look as long as it has paid lately, at most this long, in microseconds.
+    Adaptive(u32),
+}
+
+impl Default for PollMode {
+    fn default() -> Self {
+        PollMode::Adaptive(ADAPTIVE_MAX_US_DEFAULT)
+    }
+}
+
+/// `{0}` is not a poll mode: use off, fixed=MICROSECONDS, adaptive or adaptive=MICROSECONDS (1 to 1000000)
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub struct PollModeError(String);
+
+impl FromStr for PollMode {
+    type Err = PollModeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || PollModeError(text.to_owned());
+        let window = |value: &str| match value.parse::<u32>() {
+            Ok(us) if (1..=WINDOW_MAX_US).contains(&us) => Ok(us),
+            _ => Err(error()),
+        };
+        match text.split_once('=') {
+            None if text == "off" => Ok(PollMode::Off),
+            None if text == "adaptive" => Ok(PollMode::default()),
+            Some(("fixed", value)) => window(value).map(PollMode::Fixed),
+            Some(("adaptive", value)) => window(value).map(PollMode::Adaptive),
+            _ => Err(error()),
+        }
+    }
+}
+
+impl fmt::Display for PollMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PollMode::Off => write!(f, "off"),
+            PollMode::Fixed(us) => write!(f, "fixed={us}"),
+            PollMode::Adaptive(us) => write!(f, "adaptive={us}"),
+        }
+    }
+}
+
+/// The window of one worker.
+#[derive(Debug)]
+pub(crate) struct PollWindow {
+    mode: PollMode,
+    window_ns: u64,
+}
+
+impl PollWindow {
+    pub(crate) fn new(mode: PollMode) -> Self {
+        let window_ns = match mode {
+            PollMode::Off => 0,
+            PollMode::Fixed(us) | PollMode::Adaptive(us) => u64::from(us) * 1000,
+        };
+        PollWindow { mode, window_ns }
+    }
+
+    pub(crate) fn mode(&self) -> PollMode {
+        self.mode
+    }
+
+    /// How long to look now, in nanoseconds; 0 means not at all.
+    pub(crate) fn window_ns(&self) -> u64 {
+        self.window_ns
+    }
+
+    /// Work arrived `wait_ns` after the worker ran out of it. A wait that the largest window would have covered lets the
+    /// window grow, any other lets it shrink, to nothing in the end: an idle guest costs no CPU.
+    pub(crate) fn observe(&mut self, wait_ns: u64) {
+        let PollMode::Adaptive(max_us) = self.mode else {
+            return;
+        };
+        let max_ns = u64::from(max_us) * 1000;
+        if wait_ns <= self.window_ns {
+            return;
+        }
+        self.window_ns = if wait_ns <= max_ns {
+            (self.window_ns * 2).max(GROW_FROM_NS).min(max_ns)
+        } else if self.window_ns < GROW_FROM_NS {
+            0
+        } else {
+            self.window_ns / 2
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_read_back_as_written() {
+        for text in ["off", "fixed=7", "adaptive=200"] {
+            assert_eq!(text.parse::<PollMode>().unwrap().to_string(), text);
+        }
+        assert_eq!("adaptive".parse::<PollMode>().unwrap(), PollMode::default());
+        for text in ["", "on", "fixed", "fixed=0", "fixed=x", "adaptive=1000001", "off=1"] {
+            let error = text.parse::<PollMode>().unwrap_err().to_string();
+            assert!(error.contains("use off"), "{error}");
+        }
+    }
+
+    #[test]
+    fn short_waits_grow_the_window_and_long_ones_close_it() {
+        let mut poll = PollWindow::new(PollMode::Adaptive(50));
+        for _ in 0..20 {
+            poll.observe(1_000_000);
+        }
+        assert_eq!(poll.window_ns(), 0);
+        for _ in 0..20 {
+            poll.observe(30_000);
+        }
+        // A window that covers the wait has no reason to grow further.
+        assert_eq!(poll.window_ns(), 32_000);
+        poll.observe(60_000);
+        assert_eq!(poll.window_ns(), 16_000);
+    }
+
+    #[test]
+    fn a_fixed_window_never_changes() {
+        let mut poll = PollWindow::new(PollMode::Fixed(10));
+        poll.observe(5_000_000);
+        poll.observe(1);
+        assert_eq!(poll.window_ns(), 10_000);
+    }
+}

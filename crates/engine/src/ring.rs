@@ -1,0 +1,45 @@
+//! What a worker drives: one ring, as a value.
+
+use crate::Io;
+use std::os::fd::BorrowedFd;
+
+/// Names one request of one ring; comes back with its completion.
+pub type Token = u32;
+
+/// Names one ring of the engine for as long as it is attached; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RingId(pub u64);
+
+/// One virtqueue with everything its owner needs to serve it.
+///
+/// A ring is owned by one worker at a time, and only that worker's thread calls these methods, so none of them needs a
+/// lock. Moving a ring to another worker moves the value. No method may block.
+pub trait Ring: Send + 'static {
+    /// The eventfd by which the frontend says that it made requests available; `None` where it never kicks and must be
+    /// polled.
+    fn kick(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether requests wait. Called in every round of a poll window: one load, no side effect.
+    fn ready(&self) -> bool;
+
+    /// Takes waiting requests (a bounded batch) and starts them. Returns how many were taken.
+    fn serve(&mut self, io: &mut Io<'_>) -> usize;
+
+    /// One piece of work that was started through [`Io`] has ended, here or on the worker that owned the ring before.
+    /// `result` is a CQE's: bytes, or a negated errno.
+    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>);
+
+    /// Shows finished requests to the driver and notifies it where it asked for that. Called once a turn in which
+    /// [`serve`](Self::serve) or [`complete`](Self::complete) ran.
+    fn publish(&mut self, io: &mut Io<'_>);
+
+    /// Asks the driver to kick from now on. True when requests arrived before it could know: the ring must be served
+    /// again first.
+    fn arm(&mut self) -> bool;
+
+    /// Tells the driver that kicks are not needed, because the worker is looking.
+    fn disarm(&mut self);
+
+    /// Requests taken and not yet shown as used. A ring is drained when this is 0.
+    fn in_flight(&self) -> usize;
+}
