@@ -1,0 +1,124 @@
+//! The contract between the control API and the daemon it controls.
+
+use crate::error::ApiError;
+use crate::model::config::NewExport;
+use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
+use std::fmt;
+
+/// Whose workers are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The daemon: a new worker is a shared one; all workers, shared and private, are visible.
+    Daemon,
+    /// The named export: only its private workers are visible.
+    Export(String),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Daemon => f.write_str("the daemon"),
+            Self::Export(name) => write!(f, "export `{name}`"),
+        }
+    }
+}
+
+/// What the daemon can be asked. The server of this crate turns HTTP requests into these calls.
+///
+/// Every call may block (it runs on a thread of its own kind, never on a worker) and several may come at once, from
+/// different threads. A call returns when its effect is complete: after [`ring_attach`](Self::ring_attach) the new
+/// worker owns the ring, after [`worker_free`](Self::worker_free) the thread has ended, after
+/// [`remove_export`](Self::remove_export) the socket is gone and the storage is closed.
+///
+/// Worker identifiers are unique in the daemon, across all scopes. A ring may be attached to the shared workers and to
+/// its own export's private ones.
+pub trait Daemon: Send + Sync + 'static {
+    /// The daemon itself.
+    ///
+    /// # Errors
+    /// Only when the daemon is stopping; every other call can fail for that reason too.
+    fn info(&self) -> Result<Info, ApiError>;
+
+    /// All exports, by name.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn exports(&self) -> Result<Vec<Export>, ApiError>;
+
+    /// One export.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`].
+    fn export(&self, name: &str) -> Result<Export, ApiError>;
+
+    /// Opens the storage, makes the socket and starts to listen. `new` has passed [`NewExport::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::ExportExists`], [`ApiError::InvalidField`] for a value that turns out unusable (an image that
+    /// cannot be opened or is locked, an unknown user), [`ApiError::TooManyWorkers`], [`ApiError::Failed`].
+    fn add_export(&self, new: NewExport) -> Result<Export, ApiError>;
+
+    /// Stops and forgets an export. With `force`, also when a frontend is connected: requests in flight are drained.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::Connected`].
+    fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError>;
+
+    /// Changes the capacity and announces it to the guest.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::InvalidField`] for `capacity_bytes`, [`ApiError::Unsupported`] where the
+    /// storage has a size that cannot change, [`ApiError::Failed`].
+    fn resize(&self, name: &str, resize: Resize) -> Result<Export, ApiError>;
+
+    /// Applies changes while the export serves: all of them or none.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for an execution the storage does not have,
+    /// [`ApiError::TooManyWorkers`] for a placement.
+    fn change(&self, name: &str, settings: Settings) -> Result<Export, ApiError>;
+
+    /// Workers by identifier: in [`Scope::Daemon`] all of them, in [`Scope::Export`] that export's private ones.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`].
+    fn workers(&self, scope: &Scope) -> Result<Vec<Worker>, ApiError>;
+
+    /// One worker.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchWorker`].
+    fn worker(&self, scope: &Scope, id: u32) -> Result<Worker, ApiError>;
+
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::TooManyWorkers`], [`ApiError::InvalidField`] for a CPU, node or cgroup
+    /// that is not there, [`ApiError::Failed`] for a limit of the system.
+    fn worker_new(&self, scope: &Scope, new: NewWorker) -> Result<Worker, ApiError>;
+
+    /// Ends a worker that has no rings.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchWorker`], [`ApiError::Busy`] while rings are attached to it.
+    fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError>;
+
+    /// Moves a ring to a worker, while it serves requests.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchRing`], [`ApiError::NoSuchWorker`] (also for a worker that is
+    /// private to another export), [`ApiError::WorkerDead`].
+    fn ring_attach(&self, export: &str, index: u16, attach: Attach) -> Result<RingInfo, ApiError>;
+
+    /// One ring.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchRing`].
+    fn ring(&self, export: &str, index: u16) -> Result<RingInfo, ApiError>;
+
+    /// Begins to stop the daemon and returns; exports are drained after the answer is sent.
+    ///
+    /// # Errors
+    /// [`ApiError::Stopping`] when that was asked for already.
+    fn shutdown(&self) -> Result<(), ApiError>;
+}

@@ -1,0 +1,379 @@
+//! An export as a person describes it: the `[[export]]` table of the configuration file and the body of
+//! `POST /v1/exports` are this same type.
+
+use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// What an export offers to its guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportKind {
+    /// A disk (virtio-blk).
+    #[default]
+    Disk,
+}
+
+/// Description of an export. Give either `socket` or `socket_fd`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewExport {
+    /// Name, unique in the daemon: 1 to 64 letters, digits, `.`, `_` or `-`.
+    pub name: String,
+    /// What it is.
+    #[serde(default)]
+    pub kind: ExportKind,
+    /// Path at which the vhost-user socket is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub socket: Option<PathBuf>,
+    /// Permission bits of the socket, in octal; 0600 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<FileMode>,
+    /// Owner of the socket: a user name or number; the daemon's user when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Group of the socket: a group name or number; the daemon's group when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Number of an inherited descriptor that is a listening or connected vhost-user socket. Only in the
+    /// configuration file and on the command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_fd: Option<i32>,
+    /// What stands behind it.
+    pub storage: Storage,
+    /// Number of queues the device offers, 1 to 256; when left out, the number of CPUs up to 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u16>,
+    /// Largest number of descriptors in a ring: a power of two, 2 to 32768; 1024 when left out. A frontend that sets
+    /// ring sizes itself is bound by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_size: Option<u16>,
+    /// Serial number the guest sees, up to 20 ASCII characters; the name's first 20 characters when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Logical block size in bytes, 512 or 4096; 512 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Placement of its rings on workers; `shared` when left out.
+    #[serde(default)]
+    pub workers: Placement,
+    /// Poll window of its own workers; `adaptive` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<Poll>,
+    /// CPUs its own workers are bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+}
+
+/// What stands behind a disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Storage {
+    /// A regular file or a block device.
+    File(FileStorage),
+    /// Memory: requests are copies, without system calls.
+    Memory(MemoryStorage),
+    /// Nothing: reads give zeroes, writes are dropped.
+    Null(NullStorage),
+    /// A model of a device, for experiments. Holds no data: reads give zeroes, writes are dropped.
+    Sim(SimStorage),
+}
+
+/// A regular file or a block device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileStorage {
+    /// Path of the image or device.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Bypass the page cache (O_DIRECT).
+    #[serde(default)]
+    pub direct: bool,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Where its calls run.
+    #[serde(default)]
+    pub execution: Execution,
+}
+
+/// Memory, anonymous or of a file on tmpfs or hugetlbfs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryStorage {
+    /// Capacity.
+    pub size: ByteSize,
+    /// File on tmpfs or hugetlbfs that is mapped; anonymous memory when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// Use huge pages for anonymous memory.
+    #[serde(default)]
+    pub hugepages: bool,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NullStorage {
+    /// Capacity.
+    pub size: ByteSize,
+}
+
+/// How simulated latencies are spread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Distribution {
+    /// Always the mean.
+    #[default]
+    Constant,
+    /// Evenly between mean × (1 − spread) and mean × (1 + spread).
+    Uniform,
+    /// Normal with standard deviation mean × spread, cut at 0.
+    Normal,
+    /// Exponential with the given mean; `latency_spread` is not used.
+    Exponential,
+}
+
+/// A model of a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SimStorage {
+    /// Capacity.
+    pub size: ByteSize,
+    /// Mean latency of a read; 100us when left out.
+    #[serde(default = "SimStorage::latency_default")]
+    pub read_latency: Span,
+    /// Mean latency of a write; 100us when left out.
+    #[serde(default = "SimStorage::latency_default")]
+    pub write_latency: Span,
+    /// Shape of the latencies.
+    #[serde(default)]
+    pub distribution: Distribution,
+    /// Spread of the latencies relative to their mean, 0 to 1; 0 when left out.
+    #[serde(default)]
+    pub latency_spread: f64,
+    /// Number of operations the device serves at once, 1 to 65535; 32 when left out.
+    #[serde(default = "SimStorage::channels_default")]
+    pub channels: u16,
+    /// Time a flush takes; 0 when left out.
+    #[serde(default)]
+    pub flush_cost: Span,
+    /// Share of operations that fail, 0 to 1; 0 when left out.
+    #[serde(default)]
+    pub error_rate: f64,
+    /// Seed of the random numbers: equal seeds give equal runs.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+impl SimStorage {
+    fn latency_default() -> Span {
+        Span(std::time::Duration::from_micros(100))
+    }
+
+    fn channels_default() -> u16 {
+        32
+    }
+}
+
+/// A field whose value cannot be used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    /// Path of the field, as in `storage.size`.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl FieldError {
+    /// An error about the named field.
+    pub fn new(field: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self { field: field.into(), message: message.to_string() }
+    }
+}
+
+impl NewExport {
+    /// Queues of one export, at most: what vhost-user's multiqueue frontends in use can address.
+    pub const QUEUES_MAX: u16 = 256;
+    /// Descriptors in a split ring, at most (virtio 1.3, 2.7).
+    pub const QUEUE_SIZE_MAX: u16 = 32768;
+    /// Longest serial number in bytes: VIRTIO_BLK_ID_BYTES (linux/virtio_blk.h; virtio 1.3, 5.2.6).
+    pub const SERIAL_BYTES_MAX: usize = 20;
+    /// Longest socket path in bytes: `sun_path` of `struct sockaddr_un` less its terminator (unix(7)).
+    pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+    /// Checks everything that can be checked without opening anything.
+    ///
+    /// # Errors
+    /// The first field whose value cannot be used.
+    pub fn check(&self) -> Result<(), FieldError> {
+        self.check_name()?;
+        self.check_socket()?;
+        self.check_device()?;
+        self.storage.check(self.block_size_bytes())
+    }
+
+    /// The logical block size, in bytes: as given, or its default.
+    pub fn block_size_bytes(&self) -> u32 {
+        self.block_size.unwrap_or(512)
+    }
+
+    /// The number of queues: as given, or one a CPU up to 8, so that a guest has what it can use and no more.
+    pub fn queues(&self) -> u16 {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        self.queues.unwrap_or(u16::try_from(cpus.min(8)).unwrap_or(8))
+    }
+
+    /// The largest number of descriptors in a ring: as given, or its default.
+    pub fn queue_size(&self) -> u16 {
+        self.queue_size.unwrap_or(1024)
+    }
+
+    /// The serial number: as given, or the first bytes of the name (which is ASCII once checked).
+    pub fn serial(&self) -> String {
+        self.serial.clone().unwrap_or_else(|| self.name.chars().take(Self::SERIAL_BYTES_MAX).collect())
+    }
+
+    fn check_name(&self) -> Result<(), FieldError> {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        let dots = self.name.bytes().all(|b| b == b'.');
+        if dots || self.name.len() > 64 || !self.name.bytes().all(legal) {
+            return Err(FieldError::new("name", "must be 1 to 64 letters, digits, `.`, `_` or `-` (not dots alone)"));
+        }
+        Ok(())
+    }
+
+    fn check_socket(&self) -> Result<(), FieldError> {
+        match (&self.socket, self.socket_fd) {
+            (None, None) => {
+                return Err(FieldError::new("socket", "is missing: give the path of the vhost-user socket"));
+            }
+            (Some(_), Some(_)) => {
+                return Err(FieldError::new("socket_fd", "excludes `socket`: give one of the two"));
+            }
+            (None, Some(fd)) if fd < 3 => {
+                return Err(FieldError::new("socket_fd", "must be 3 or more: 0, 1 and 2 are the standard streams"));
+            }
+            (None, Some(_)) => {
+                let on_path = [
+                    ("socket_mode", self.socket_mode.is_some()),
+                    ("socket_owner", self.socket_owner.is_some()),
+                    ("socket_group", self.socket_group.is_some()),
+                ];
+                if let Some((field, _)) = on_path.iter().find(|(_, given)| *given) {
+                    return Err(FieldError::new(*field, "only goes with `socket`, not with an inherited descriptor"));
+                }
+            }
+            (Some(path), None) => {
+                let length = path.as_os_str().len();
+                if length == 0 || length > Self::SOCKET_PATH_BYTES_MAX {
+                    let most = Self::SOCKET_PATH_BYTES_MAX;
+                    return Err(FieldError::new(
+                        "socket",
+                        format_args!("must be 1 to {most} bytes long, not {length}"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_device(&self) -> Result<(), FieldError> {
+        if let Some(queues) = self.queues.filter(|queues| !(1..=Self::QUEUES_MAX).contains(queues)) {
+            return Err(FieldError::new("queues", format_args!("must be 1 to {}, not {queues}", Self::QUEUES_MAX)));
+        }
+        if let Some(size) =
+            self.queue_size.filter(|size| !size.is_power_of_two() || !(2..=Self::QUEUE_SIZE_MAX).contains(size))
+        {
+            let most = Self::QUEUE_SIZE_MAX;
+            return Err(FieldError::new(
+                "queue_size",
+                format_args!("must be a power of two from 2 to {most}, not {size}"),
+            ));
+        }
+        if let Some(size) = self.block_size.filter(|size| ![512, 4096].contains(size)) {
+            return Err(FieldError::new("block_size", format_args!("must be 512 or 4096, not {size}")));
+        }
+        let serial =
+            |text: &&String| text.len() > Self::SERIAL_BYTES_MAX || !text.bytes().all(|b| (0x20..0x7f).contains(&b));
+        if self.serial.as_ref().is_some_and(|text| serial(&text)) {
+            let most = Self::SERIAL_BYTES_MAX;
+            return Err(FieldError::new("serial", format_args!("must be at most {most} printable ASCII characters")));
+        }
+        if self.workers == Placement::Shared && self.cpus.is_some() {
+            return Err(FieldError::new(
+                "cpus",
+                "binds an export's own workers: set `workers` to one, per-queue or a number",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Storage {
+    /// The kind, as it is written.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Memory(_) => "memory",
+            Self::Null(_) => "null",
+            Self::Sim(_) => "sim",
+        }
+    }
+
+    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        match self {
+            Self::File(file) if file.path.as_os_str().is_empty() => {
+                Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"))
+            }
+            Self::File(_) => Ok(()),
+            Self::Memory(memory) => {
+                if memory.hugepages && memory.path.is_some() {
+                    let message = "is for anonymous memory; for a file, put the file on hugetlbfs";
+                    return Err(FieldError::new("storage.hugepages", message));
+                }
+                check_size(memory.size, block_size_bytes)
+            }
+            Self::Null(null) => check_size(null.size, block_size_bytes),
+            Self::Sim(sim) => sim.check(block_size_bytes),
+        }
+    }
+}
+
+impl SimStorage {
+    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        check_size(self.size, block_size_bytes)?;
+        for (field, value) in [("storage.latency_spread", self.latency_spread), ("storage.error_rate", self.error_rate)]
+        {
+            // Written so that NaN is refused as well.
+            if !(0.0..=1.0).contains(&value) {
+                return Err(FieldError::new(field, format_args!("must be from 0 to 1, not {value}")));
+            }
+        }
+        if self.channels == 0 {
+            return Err(FieldError::new("storage.channels", "must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+fn check_size(size: ByteSize, block_size_bytes: u32) -> Result<(), FieldError> {
+    // Offsets are signed in the kernel's file interface (loff_t).
+    if size.0 == 0 || size.0 > i64::MAX as u64 || !size.0.is_multiple_of(u64::from(block_size_bytes)) {
+        let message = format!("must be a positive multiple of the block size ({block_size_bytes} bytes), not {size}");
+        return Err(FieldError::new("storage.size", message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

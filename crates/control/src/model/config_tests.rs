@@ -1,0 +1,93 @@
+use super::*;
+
+fn parse(text: &str) -> NewExport {
+    toml::from_str(text).unwrap()
+}
+
+fn field_at_fault(text: &str) -> String {
+    parse(text).check().expect_err(text).field
+}
+
+const NULL: &str = "name = 'a'\nsocket = '/run/a.sock'\nstorage = { kind = 'null', size = '1G' }\n";
+
+#[test]
+fn the_least_description_has_sensible_defaults() {
+    let new = parse(NULL);
+    new.check().unwrap();
+    assert_eq!(new.kind, ExportKind::Disk);
+    assert_eq!((new.queue_size(), new.block_size_bytes(), new.serial().as_str()), (1024, 512, "a"));
+    assert!((1..=8).contains(&new.queues()));
+    assert_eq!(new.workers, Placement::Shared);
+}
+
+#[test]
+fn a_full_description_is_the_same_in_toml_and_json() {
+    let new = parse(
+        r#"
+        name = "root-disk"
+        kind = "disk"
+        socket = "/run/vringd/root.sock"
+        socket_mode = "0660"
+        socket_owner = "qemu"
+        socket_group = "kvm"
+        queues = 4
+        queue_size = 256
+        serial = "ROOT"
+        block_size = 4096
+        workers = 2
+        poll = "adaptive=100"
+        cpus = "0-1"
+        storage = { kind = "sim", size = "1T", read_latency = "80us", write_latency = "20us", distribution = "normal",
+                    latency_spread = 0.2, channels = 8, flush_cost = "1ms", error_rate = 0.001, seed = 7 }
+        "#,
+    );
+    new.check().unwrap();
+    let json = serde_json::to_string(&new).unwrap();
+    assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
+    assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
+}
+
+#[test]
+fn unknown_fields_are_refused_at_every_depth() {
+    for text in [format!("{NULL}colour = 'red'"), NULL.replace("size =", "colour = 'red', size =")] {
+        let error = toml::from_str::<NewExport>(&text).unwrap_err().to_string();
+        assert!(error.contains("unknown field `colour`"), "{error}");
+    }
+    let error = toml::from_str::<NewExport>(&NULL.replace("'null'", "'floppy'")).unwrap_err().to_string();
+    assert!(error.contains("unknown variant `floppy`, expected one of"), "{error}");
+}
+
+#[test]
+fn every_check_names_its_field() {
+    let with = |line: &str| format!("{NULL}{line}");
+    for name in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(65)] {
+        assert_eq!(field_at_fault(&NULL.replace("'a'", &format!("'{name}'"))), "name");
+    }
+    assert_eq!(field_at_fault(&NULL.replace("socket = '/run/a.sock'", "")), "socket");
+    assert_eq!(field_at_fault(&NULL.replace("/run/a.sock", &"x".repeat(108))), "socket");
+    assert_eq!(field_at_fault(&with("socket_fd = 3")), "socket_fd");
+    assert_eq!(field_at_fault(&NULL.replace("socket = '/run/a.sock'", "socket_fd = 2")), "socket_fd");
+    assert_eq!(field_at_fault(&NULL.replace("socket =", "socket_fd = 3\nsocket_group =")), "socket_group");
+    assert_eq!(field_at_fault(&with("queues = 0")), "queues");
+    assert_eq!(field_at_fault(&with("queues = 257")), "queues");
+    assert_eq!(field_at_fault(&with("queue_size = 100")), "queue_size");
+    assert_eq!(field_at_fault(&with("queue_size = 1")), "queue_size");
+    assert_eq!(field_at_fault(&with("block_size = 1024")), "block_size");
+    assert_eq!(field_at_fault(&with("serial = '123456789012345678901'")), "serial");
+    assert_eq!(field_at_fault(&with("serial = 'ü'")), "serial");
+    assert_eq!(field_at_fault(&with("cpus = '0'")), "cpus");
+}
+
+#[test]
+fn every_storage_check_names_its_field() {
+    let with = |table: &str| format!("name = 'a'\nsocket = 's'\nstorage = {{ {table} }}");
+    for size in ["0", "1000", "'8388608T'"] {
+        assert_eq!(field_at_fault(&with(&format!("kind = 'null', size = {size}"))), "storage.size");
+    }
+    assert_eq!(field_at_fault(&with("kind = 'file', path = ''")), "storage.path");
+    let memory = "kind = 'memory', size = '1M', path = '/x', hugepages = true";
+    assert_eq!(field_at_fault(&with(memory)), "storage.hugepages");
+    assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', channels = 0")), "storage.channels");
+    assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', error_rate = nan")), "storage.error_rate");
+    assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', latency_spread = 1.5")), "storage.latency_spread");
+}

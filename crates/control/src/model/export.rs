@@ -1,0 +1,258 @@
+//! Exports, rings and the daemon itself, as the API shows them.
+
+use super::latency::LatencySummary;
+use super::value::{ByteSize, Execution, Placement, Poll};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// The daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Info {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Time since the daemon started, in seconds.
+    pub uptime_seconds: f64,
+    /// Number of exports.
+    pub exports: usize,
+    /// Number of workers, shared and private.
+    pub workers: usize,
+    /// Largest number of workers the daemon will run.
+    pub workers_max: usize,
+    /// Upper bounds of the latency buckets, inclusive, in microseconds.
+    pub latency_bounds_us: Vec<u64>,
+}
+
+/// Whether a frontend is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    /// Waiting for a frontend.
+    Listening,
+    /// A frontend is connected.
+    Connected,
+    /// The export cannot serve any more; `last_error` says why.
+    Failed,
+}
+
+/// The process at the other end of the vhost-user socket, as the kernel names it (SO_PEERCRED).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Frontend {
+    /// Process id; 0 when it lives in another pid namespace.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+}
+
+/// What stands behind a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StorageInfo {
+    /// `file`, `memory`, `null` or `sim`.
+    pub kind: String,
+    /// Path of the file or block device; a short description for storage without one.
+    pub target: String,
+    /// Capacity, in bytes.
+    pub capacity_bytes: u64,
+    /// Logical block size, in bytes.
+    pub block_size_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether the page cache is bypassed (O_DIRECT).
+    pub direct: bool,
+    /// Execution as it was set.
+    pub execution: Execution,
+    /// Execution that is in use: what `auto` chose, or the same as `execution`.
+    pub execution_chosen: Execution,
+}
+
+/// Sessions with frontends since the export was added. All are counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionFigures {
+    /// Frontends that connected.
+    pub connects: u64,
+    /// Sessions that the frontend ended by closing the socket.
+    pub disconnects: u64,
+    /// Sessions that were ended because the frontend broke the protocol or the socket failed.
+    pub failures: u64,
+    /// Vhost-user messages received.
+    pub messages: u64,
+    /// Memory regions of the guest that are mapped now.
+    pub memory_regions: u64,
+    /// Guest memory that is mapped now, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// One export with its rings and workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    /// Name, unique in the daemon.
+    pub name: String,
+    /// What it is: `disk`.
+    pub kind: String,
+    /// What stands behind it.
+    pub storage: StorageInfo,
+    /// Path of the vhost-user socket, or `fd N` for an inherited one.
+    pub socket: String,
+    /// Whether a frontend is there.
+    pub state: SessionState,
+    /// The connected frontend; absent when there is none or the kernel does not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<Frontend>,
+    /// Names of the negotiated virtio and vhost-user features, as in the virtio specification without their prefix;
+    /// empty when no frontend is connected.
+    pub features: Vec<String>,
+    /// Number of queues the device offers.
+    pub queues_max: u16,
+    /// Placement as it was set.
+    pub placement: Placement,
+    /// Poll window for the export's own workers.
+    pub poll: Poll,
+    /// Requests that were answered with an error since the export was added.
+    pub errors: u64,
+    /// Rings that are stopped because the guest broke them.
+    pub broken_rings: u64,
+    /// Why the last session or the storage failed; absent when nothing failed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Sessions with frontends.
+    pub sessions: SessionFigures,
+    /// Its rings, by index.
+    pub rings: Vec<RingInfo>,
+    /// Identifiers of its private workers.
+    pub workers: Vec<u32>,
+}
+
+/// What a ring does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RingState {
+    /// Started and enabled: requests are served.
+    Running,
+    /// Started, but the frontend has disabled it.
+    Disabled,
+    /// Not started, or stopped by the frontend.
+    Stopped,
+    /// Stopped because the guest broke it; `broken` says how.
+    Broken,
+}
+
+/// One ring with its figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RingInfo {
+    /// Index of the ring (the virtqueue number), from 0.
+    pub index: u16,
+    /// What it does now.
+    pub state: RingState,
+    /// How the guest broke it; absent when it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+    /// Number of descriptors; 0 before the frontend has said it.
+    pub size: u32,
+    /// Identifier of the worker it is attached to; absent when it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// What it has done since the export was added.
+    pub figures: RingFigures,
+}
+
+/// What a ring has done since the export was added. Counts, unless the name says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RingFigures {
+    /// Read requests completed (VIRTIO_BLK_T_IN).
+    pub read: u64,
+    /// Write requests completed (VIRTIO_BLK_T_OUT).
+    pub write: u64,
+    /// Flush requests completed (VIRTIO_BLK_T_FLUSH).
+    pub flush: u64,
+    /// Discard requests completed (VIRTIO_BLK_T_DISCARD).
+    pub discard: u64,
+    /// Write-zeroes requests completed (VIRTIO_BLK_T_WRITE_ZEROES).
+    pub write_zeroes: u64,
+    /// Requests for the serial number completed (VIRTIO_BLK_T_GET_ID).
+    pub get_id: u64,
+    /// Requests of an unknown type, answered as unsupported.
+    pub unsupported: u64,
+    /// Data read, in bytes.
+    pub bytes_read: u64,
+    /// Data written, in bytes.
+    pub bytes_written: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests taken from the ring and not completed yet: the queue depth now.
+    pub in_flight: u64,
+    /// Largest queue depth so far.
+    pub in_flight_max: u64,
+    /// Kicks received from the guest.
+    pub kicks: u64,
+    /// Notifications sent to the guest.
+    pub notifications_sent: u64,
+    /// Publications of completed requests for which the guest wanted no notification.
+    pub notifications_suppressed: u64,
+    /// Times the ring has moved to another worker.
+    pub moves: u64,
+    /// Time from taking a request from the ring until its storage operation is submitted.
+    pub latency_queued: LatencySummary,
+    /// Time from submitting a storage operation until the request is completed.
+    pub latency_served: LatencySummary,
+}
+
+impl RingFigures {
+    /// Requests completed, of every kind.
+    pub fn requests(&self) -> u64 {
+        self.by_kind().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Requests completed, by the name of their kind.
+    pub fn by_kind(&self) -> [(&'static str, u64); 7] {
+        [
+            ("read", self.read),
+            ("write", self.write),
+            ("flush", self.flush),
+            ("discard", self.discard),
+            ("write_zeroes", self.write_zeroes),
+            ("get_id", self.get_id),
+            ("unsupported", self.unsupported),
+        ]
+    }
+}
+
+/// A new capacity for a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Capacity, a multiple of the block size.
+    pub capacity_bytes: ByteSize,
+}
+
+/// Changes to an export that apply while it serves. What is left out stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Poll window for the export's own workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<Poll>,
+    /// Where its storage calls run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<Execution>,
+    /// The rule that gives its rings their workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// How to remove an export.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Remove {
+    /// Remove it even though a frontend is connected: its session is ended.
+    #[serde(default)]
+    pub force: bool,
+}

@@ -1,0 +1,19 @@
+//! The words of the API: every type that crosses the control socket, and the `[[export]]` table of the
+//! configuration file. Doc comments of fields become the descriptions in the OpenAPI document.
+
+pub mod config;
+mod export;
+mod latency;
+mod text;
+mod value;
+mod worker;
+
+pub use config::NewExport;
+pub use export::{
+    Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures, SessionState, Settings,
+    StorageInfo,
+};
+pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
+pub use text::ParseError;
+pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+pub use worker::{Attach, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};
