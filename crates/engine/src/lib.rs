@@ -3,22 +3,30 @@
 //! Workers (a thread, an io_uring, a mailbox), the map from rings to workers, the blocking pool and the placement policies.
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
+mod directory;
+mod engine;
 mod figures;
 mod file;
 mod io;
 mod lane;
 mod mailbox;
+mod place;
 mod poll;
 mod pool;
 mod ring;
 mod solo;
+mod spec;
 mod timer;
+mod worker;
 
+pub use engine::{Engine, EngineError, WorkerStatus};
 pub use figures::{RingStay, WorkerFigures};
 pub use file::SharedFile;
 pub use io::Io;
 pub use mailbox::Reply;
+pub use place::{Candidate, PRIVATE_WORKERS_MAX, Placement, PlacementError};
 pub use poll::{ADAPTIVE_MAX_US_DEFAULT, PollMode, PollModeError, WINDOW_MAX_US};
 pub use pool::{POOL_THREADS_MAX, Pool, PoolError};
 pub use ring::{Ring, RingId, Token};
 pub use solo::Solo;
+pub use spec::{CpuList, CpuListError, SpecError, WorkerSpec};

@@ -1,0 +1,365 @@
+//! The engine: the kernel's verbs for workers (new, free, attach, get), for any thread.
+
+use crate::directory::{Directory, WorkerEntry};
+use crate::figures::RingStay;
+use crate::mailbox::{Mail, Mailbox, RingMail};
+use crate::spec::{SpecError, WorkerSpec};
+use crate::worker::Worker;
+use crate::{Io, PollMode, Ring, RingId, WorkerFigures};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// Errors of the engine's verbs. They follow the kernel's vhost workers, and are stricter where those succeed silently.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum EngineError {
+    /// there is no worker {0}
+    NoSuchWorker(u32),
+    /// worker {0} is dead: free it and use another
+    WorkerDead(u32),
+    /// worker {worker} still serves {rings} ring(s): attach them to another worker first
+    Busy {
+        /// The worker that was to be freed.
+        worker: u32,
+        /// How many rings it serves or is about to receive.
+        rings: usize,
+    },
+    /// {0} workers run already, which is the bound: free one or raise workers_max
+    TooManyWorkers(usize),
+    /// the ring is not attached, or is being stopped
+    NoSuchRing,
+    /// cannot start a worker thread: {0} (check RLIMIT_NPROC, the cgroup's pids.max and kernel.threads-max)
+    Spawn(std::io::Error),
+    /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, and seccomp or the container must allow io_uring)
+    Uring(std::io::Error),
+    /// {0}
+    Spec(#[from] SpecError),
+}
+
+/// A worker as seen from outside.
+#[derive(Clone, Debug)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub number: u32,
+    /// Who asked for it: a label that the engine only keeps.
+    pub owner: String,
+    /// Where it was told to run.
+    pub spec: WorkerSpec,
+    /// How it looks for work.
+    pub poll: PollMode,
+    /// Its thread's id.
+    pub tid: i32,
+    /// False after a panic of its thread.
+    pub alive: bool,
+    /// The rings attached to it.
+    pub rings: Vec<RingId>,
+}
+
+/// All workers of a process and the rings attached to them. Clones are handles of the same engine; when the last one is
+/// dropped, workers finish what they have and end.
+pub struct Engine<R: Ring> {
+    shared: Arc<Shared<R>>,
+}
+
+impl<R: Ring> Clone for Engine<R> {
+    fn clone(&self) -> Self {
+        Engine { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<R: Ring> {
+    directory: Arc<Directory<R>>,
+    workers_max: usize,
+}
+
+impl<R: Ring> Engine<R> {
+    /// An engine without workers, which will never have more than `workers_max`.
+    pub fn new(workers_max: usize) -> Self {
+        Engine {
+            shared: Arc::new(Shared {
+                directory: Arc::new(Directory::new()),
+                workers_max,
+            }),
+        }
+    }
+
+    /// Starts a worker and returns its number.
+    ///
+    /// # Errors
+    /// The bound is reached, the system refuses a thread or an io_uring, or the thread cannot be put where `spec` says.
+    pub fn worker_new(&self, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<u32, EngineError> {
+        let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Spawn)?);
+        let number = {
+            let mut state = self.shared.directory.lock();
+            if state.workers.len() >= self.shared.workers_max {
+                return Err(EngineError::TooManyWorkers(self.shared.workers_max));
+            }
+            let number = state.next_worker;
+            state.next_worker += 1;
+            // The place is taken before the thread runs, so that the bound holds for concurrent callers.
+            state.workers.insert(
+                number,
+                WorkerEntry {
+                    mailbox: mailbox.clone(),
+                    owner: owner.to_owned(),
+                    spec: spec.clone(),
+                    poll,
+                    tid: 0,
+                    alive: true,
+                    incoming: 0,
+                },
+            );
+            number
+        };
+        match spawn(number, mailbox, self.shared.directory.clone(), spec, poll) {
+            Ok(tid) => {
+                if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
+                    worker.tid = tid;
+                }
+                Ok(number)
+            }
+            Err(error) => {
+                self.shared.directory.ended(number, false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a worker without rings. Requests that were started there by rings that moved on are finished first.
+    ///
+    /// # Errors
+    /// No such worker, or rings are attached to it.
+    pub fn worker_free(&self, number: u32) -> Result<(), EngineError> {
+        let mailbox = {
+            let mut state = self.shared.directory.lock();
+            let rings = state.rings.values().filter(|home| **home == number).count();
+            let worker = state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?;
+            let rings = rings + worker.incoming as usize;
+            if rings > 0 {
+                return Err(EngineError::Busy { worker: number, rings });
+            }
+            let mailbox = worker.mailbox.clone();
+            state.workers.remove(&number);
+            mailbox
+        };
+        let _ = mailbox.send(Mail::Stop);
+        Ok(())
+    }
+
+    /// All workers, by number.
+    pub fn workers(&self) -> Vec<WorkerStatus> {
+        let state = self.shared.directory.lock();
+        let of = |number: u32| {
+            let mut rings: Vec<RingId> =
+                state.rings.iter().filter(|(_, home)| **home == number).map(|(id, _)| *id).collect();
+            rings.sort_unstable();
+            rings
+        };
+        state
+            .workers
+            .iter()
+            .map(|(&number, worker)| WorkerStatus {
+                number,
+                owner: worker.owner.clone(),
+                spec: worker.spec.clone(),
+                poll: worker.poll,
+                tid: worker.tid,
+                alive: worker.alive,
+                rings: of(number),
+            })
+            .collect()
+    }
+
+    /// What a worker has done so far.
+    ///
+    /// # Errors
+    /// No such worker, or a dead one.
+    pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
+        let (sender, receiver) = channel();
+        self.send(number, Mail::Figures(sender))?;
+        receiver.recv().map_err(|_| EngineError::WorkerDead(number))
+    }
+
+    /// Changes how a worker looks for work.
+    ///
+    /// # Errors
+    /// No such worker, or a dead one.
+    pub fn worker_poll(&self, number: u32, poll: PollMode) -> Result<(), EngineError> {
+        self.send(number, Mail::Poll(poll))?;
+        if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
+            worker.poll = poll;
+        }
+        Ok(())
+    }
+
+    fn send(&self, number: u32, mail: Mail<R>) -> Result<(), EngineError> {
+        let mailbox = {
+            let state = self.shared.directory.lock();
+            state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?.mailbox.clone()
+        };
+        mailbox.send(mail).map_err(|_| EngineError::WorkerDead(number))
+    }
+
+    /// Gives a new ring to a worker.
+    ///
+    /// # Errors
+    /// No such worker, or a dead one; the ring comes back with the error.
+    pub fn attach(&self, ring: R, number: u32) -> Result<RingId, (EngineError, Box<R>)> {
+        let ring = Box::new(ring);
+        let (id, mailbox) = match self.reserve(number) {
+            Ok((mailbox, id)) => (id, mailbox),
+            Err(error) => return Err((error, ring)),
+        };
+        let (done, adopted) = channel();
+        let sent = mailbox.send(Mail::Adopt { id, ring, stay: RingStay::default(), done });
+        if sent.is_ok() {
+            self.shared.directory.moved(id, number);
+        }
+        self.arrived(number);
+        match sent {
+            Err(Mail::Adopt { ring, .. }) => Err((EngineError::WorkerDead(number), ring)),
+            _ => {
+                // An answer that never comes means that the worker died with the ring; the next verb on it will say so.
+                let _ = adopted.recv();
+                Ok(id)
+            }
+        }
+    }
+
+    /// Moves a ring to another worker while I/O runs; returns once the new owner has it. Does not wait for requests.
+    ///
+    /// # Errors
+    /// No such ring, or no such or a dead worker: the ring stays where it is.
+    pub fn attach_to(&self, id: RingId, number: u32) -> Result<(), EngineError> {
+        let (mailbox, _) = self.reserve(number)?;
+        let (done, adopted) = channel();
+        let sent = self.ring_mail(id, RingMail::Release { to: number, mailbox, done });
+        let result = sent.and_then(|()| adopted.recv().map_err(|_| EngineError::NoSuchRing));
+        self.arrived(number);
+        result
+    }
+
+    /// Holds `number` against being freed while a ring is on its way to it.
+    fn reserve(&self, number: u32) -> Result<(Arc<Mailbox<R>>, RingId), EngineError> {
+        let mut state = self.shared.directory.lock();
+        let id = RingId(state.next_ring);
+        state.next_ring += 1;
+        let worker = state.workers.get_mut(&number).ok_or(EngineError::NoSuchWorker(number))?;
+        if !worker.alive {
+            return Err(EngineError::WorkerDead(number));
+        }
+        worker.incoming += 1;
+        Ok((worker.mailbox.clone(), id))
+    }
+
+    fn arrived(&self, number: u32) {
+        if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
+            worker.incoming -= 1;
+        }
+    }
+
+    /// The worker that owns the ring now.
+    pub fn worker_of(&self, id: RingId) -> Option<u32> {
+        self.shared.directory.lock().rings.get(&id).copied()
+    }
+
+    /// Takes the ring back: no more requests are taken, those in flight are finished and published first.
+    ///
+    /// # Errors
+    /// No such ring.
+    pub fn detach(&self, id: RingId) -> Result<R, EngineError> {
+        let (done, drained) = channel();
+        self.ring_mail(id, RingMail::Detach { done })?;
+        drained.recv().map_err(|_| EngineError::NoSuchRing)
+    }
+
+    /// Runs `f` on the ring between two turns of its worker and returns what it says.
+    ///
+    /// # Errors
+    /// No such ring.
+    pub fn with_ring<T: Send + 'static>(
+        &self,
+        id: RingId,
+        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (done, answer): (Sender<T>, Receiver<T>) = channel();
+        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
+            let _ = done.send(f(ring, stay, io));
+        });
+        self.ring_mail(id, RingMail::With(run))?;
+        answer.recv().map_err(|_| EngineError::NoSuchRing)
+    }
+
+    fn ring_mail(&self, id: RingId, mail: RingMail<R>) -> Result<(), EngineError> {
+        let mailbox = {
+            let state = self.shared.directory.lock();
+            let home = state.rings.get(&id).ok_or(EngineError::NoSuchRing)?;
+            state.workers.get(home).ok_or(EngineError::NoSuchRing)?.mailbox.clone()
+        };
+        mailbox.send(Mail::Ring(id, mail)).map_err(|_| EngineError::NoSuchRing)
+    }
+
+    /// Makes workers let go of registered files that nobody else holds, so that their locks are free when this returns.
+    pub fn sweep_files(&self) {
+        let mailboxes: Vec<_> =
+            self.shared.directory.lock().workers.values().map(|worker| worker.mailbox.clone()).collect();
+        let (sender, done) = channel();
+        for mailbox in mailboxes {
+            let _ = mailbox.send(Mail::SweepFiles(sender.clone()));
+        }
+        drop(sender);
+        while done.recv().is_ok() {}
+    }
+}
+
+/// How long the end of the process waits for workers to finish what storage still owes them.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl<R: Ring> Drop for Shared<R> {
+    fn drop(&mut self) {
+        let mailboxes: Vec<_> = self.directory.lock().workers.values().map(|worker| worker.mailbox.clone()).collect();
+        for mailbox in mailboxes {
+            let _ = mailbox.send(Mail::Stop);
+        }
+        let deadline = std::time::Instant::now() + END_TIMEOUT;
+        while self.directory.lock().workers.values().any(|worker| worker.alive) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Starts the thread and waits until it is where it should be. Returns its id.
+fn spawn<R: Ring>(
+    number: u32,
+    mailbox: Arc<Mailbox<R>>,
+    directory: Arc<Directory<R>>,
+    spec: WorkerSpec,
+    poll: PollMode,
+) -> Result<i32, EngineError> {
+    let (started, start) = channel();
+    let body = move || {
+        // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let worker = spec.apply().map_err(EngineError::from).and_then(|()| {
+            Worker::new(number, mailbox.clone(), directory.clone(), poll).map_err(EngineError::Uring)
+        });
+        let mut worker = match worker {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        let _ = started.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
+        let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
+        if panicked {
+            tracing::error!(worker = number, "the worker died; its rings are lost");
+        }
+        drop(worker);
+        mailbox.close();
+        directory.ended(number, panicked);
+    };
+    std::thread::Builder::new().name(format!("worker-{number}")).spawn(body).map_err(EngineError::Spawn)?;
+    start.recv().unwrap_or(Err(EngineError::WorkerDead(number)))
+}

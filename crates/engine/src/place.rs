@@ -1,0 +1,138 @@
+//! Placement policies: which ring goes to which worker. Pure functions of what is there; they touch no thread.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Private workers that one export may ask for.
+pub const PRIVATE_WORKERS_MAX: usize = 256;
+
+/// How an export's rings are spread over workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Over the daemon's workers, each ring to the one with the fewest.
+    #[default]
+    Shared,
+    /// All on one worker of the export's own.
+    One,
+    /// Each on a worker of its own.
+    PerQueue,
+    /// In turn over this many workers of the export's own.
+    Workers(usize),
+}
+
+/// `{0}` is not a placement: use shared, one, per-queue, or a number of workers from 1 to 256
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub struct PlacementError(String);
+
+impl FromStr for Placement {
+    type Err = PlacementError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "shared" => Ok(Placement::Shared),
+            "one" => Ok(Placement::One),
+            "per-queue" => Ok(Placement::PerQueue),
+            number => match number.parse() {
+                Ok(count) if (1..=PRIVATE_WORKERS_MAX).contains(&count) => Ok(Placement::Workers(count)),
+                _ => Err(PlacementError(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Placement::Shared => write!(f, "shared"),
+            Placement::One => write!(f, "one"),
+            Placement::PerQueue => write!(f, "per-queue"),
+            Placement::Workers(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// A worker that a ring may be placed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its number.
+    pub worker: u32,
+    /// Rings on it already, those that are being placed not counted.
+    pub rings: usize,
+}
+
+impl Placement {
+    /// How many private workers serve `rings` rings.
+    pub fn private_workers(self, rings: usize) -> usize {
+        match self {
+            Placement::Shared => 0,
+            Placement::One => 1,
+            Placement::PerQueue => rings.max(1),
+            Placement::Workers(count) => count.min(rings.max(1)),
+        }
+    }
+
+    /// The worker for each of an export's rings, by ring index; empty when there is no candidate. The candidates are the
+    /// daemon's workers for [`Shared`](Placement::Shared), else the export's own, in the order of their numbers.
+    pub fn place(self, rings: usize, candidates: &[Candidate]) -> Vec<u32> {
+        if candidates.is_empty() {
+            return Vec::new();
+        }
+        if self != Placement::Shared {
+            let count = self.private_workers(rings).min(candidates.len());
+            return (0..rings).map(|ring| candidates[ring % count].worker).collect();
+        }
+        let mut load: Vec<Candidate> = candidates.to_vec();
+        (0..rings)
+            .filter_map(|_| {
+                let least = load.iter_mut().min_by_key(|candidate| (candidate.rings, candidate.worker))?;
+                least.rings += 1;
+                Some(least.worker)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidates(loads: &[usize]) -> Vec<Candidate> {
+        loads.iter().enumerate().map(|(worker, &rings)| Candidate { worker: worker as u32, rings }).collect()
+    }
+
+    #[test]
+    fn placements_read_back_as_written() {
+        for text in ["shared", "one", "per-queue", "1", "256"] {
+            assert_eq!(text.parse::<Placement>().unwrap().to_string(), text);
+        }
+        for text in ["", "0", "257", "perqueue", "-1"] {
+            assert!(text.parse::<Placement>().unwrap_err().to_string().contains("per-queue"));
+        }
+    }
+
+    #[test]
+    fn private_placements_take_workers_in_turn() {
+        assert_eq!(Placement::One.place(3, &candidates(&[0, 0])), [0, 0, 0]);
+        assert_eq!(Placement::PerQueue.place(3, &candidates(&[0, 0, 0])), [0, 1, 2]);
+        assert_eq!(Placement::Workers(2).place(5, &candidates(&[0, 0, 0])), [0, 1, 0, 1, 0]);
+        assert!(Placement::One.place(1, &[]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn shared_evens_the_load_out(loads in prop::collection::vec(0usize..8, 1..8), rings in 0usize..64) {
+            let placed = Placement::Shared.place(rings, &candidates(&loads));
+            prop_assert_eq!(placed.len(), rings);
+            let mut after = loads.clone();
+            for worker in &placed {
+                after[*worker as usize] += 1;
+            }
+            // No worker that received a ring may end above another by more than one.
+            let least = after.iter().min().copied().unwrap_or(0);
+            for (worker, load) in after.iter().enumerate() {
+                prop_assert!(*load <= least + 1 || *load == loads[worker]);
+            }
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! The worker loop: one thread, one io_uring, one mailbox, and the rings attached to it.
+//!
+//! A turn: take mail; take completions and deadlines; serve every ring that has requests; publish once a ring; then one
+//! system call that submits everything and, when there is nothing left to do, sleeps.
+
+use crate::directory::Directory;
+use crate::figures::RingStay;
+use crate::lane::{Lane, Tag};
+use crate::mailbox::{Mail, Mailbox, Post, RingMail};
+use crate::poll::PollWindow;
+use crate::{Io, PollMode, Ring, RingId, Token};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+/// Looking instead of sleeping shortens the wait of a guest that waits for one answer. With more work than this under way
+/// the guest has enough to do, and a sleep lets completions gather.
+const POLL_OUTSTANDING_MAX: u32 = 2;
+/// How long a ring without requests stays unarmed on a worker that is kept busy by others, in nanoseconds.
+const LINGER_NS: u64 = 50_000;
+/// With many requests under way, this share of them is worth waiting for in one sleep...
+const GATHER_SHARE: u32 = 8;
+/// ...but never more than this many...
+const GATHER_MAX: u32 = 16;
+/// ...nor longer than this, in microseconds.
+const GATHER_US: u32 = 30;
+
+/// A ring's place on a worker. It outlives the ring's stay until everything started here has ended.
+struct Slot<R> {
+    id: RingId,
+    here: Option<Here<R>>,
+    /// Work started from this slot whose completion has not arrived, the kick watch not counted.
+    outstanding: u32,
+    watched: bool,
+}
+
+struct Here<R> {
+    ring: Box<R>,
+    stay: RingStay,
+    /// In the list of rings that are looked at every turn.
+    active: bool,
+    /// The driver was asked to kick.
+    armed: bool,
+    /// A kick came that no request has been taken for yet.
+    kicked: bool,
+    /// Has something to publish this turn.
+    dirty: bool,
+    idle_since_ns: u64,
+    detach: Option<Sender<R>>,
+}
+
+pub(crate) struct Worker<R: Ring> {
+    number: u32,
+    lane: Lane,
+    mailbox: Arc<Mailbox<R>>,
+    post: Arc<dyn Post>,
+    directory: Arc<Directory<R>>,
+    slots: Vec<Option<Slot<R>>>,
+    by_id: HashMap<RingId, u32>,
+    active: Vec<u32>,
+    dirty: Vec<u32>,
+    detaching: Vec<u32>,
+    mail: VecDeque<Mail<R>>,
+    poll: PollWindow,
+    /// When the worker ran out of work.
+    idle_since_ns: Option<u64>,
+    outstanding: u32,
+    stopping: bool,
+}
+
+impl<R: Ring> Worker<R> {
+    pub(crate) fn new(
+        number: u32,
+        mailbox: Arc<Mailbox<R>>,
+        directory: Arc<Directory<R>>,
+        poll: PollMode,
+    ) -> std::io::Result<Self> {
+        let mut lane = Lane::new()?;
+        lane.watch(Tag::Mail, mailbox.wake_fd());
+        Ok(Worker {
+            number,
+            lane,
+            post: mailbox.clone(),
+            mailbox,
+            directory,
+            slots: Vec::new(),
+            by_id: HashMap::new(),
+            active: Vec::new(),
+            dirty: Vec::new(),
+            detaching: Vec::new(),
+            mail: VecDeque::new(),
+            poll: PollWindow::new(poll),
+            idle_since_ns: None,
+            outstanding: 0,
+            stopping: false,
+        })
+    }
+
+    /// Runs until told to stop and nothing is left to finish.
+    pub(crate) fn run(&mut self) {
+        loop {
+            self.lane.figures.turns += 1;
+            self.lane.tick();
+            let mut worked = self.take_mail();
+            worked |= self.take_completions();
+            worked |= self.serve();
+            self.publish();
+            self.finish_detaches();
+            if self.stopping && self.by_id.is_empty() && self.slots.iter().all(Option::is_none) {
+                return;
+            }
+            if worked {
+                self.found_work();
+                if self.anything_ready() {
+                    self.flush();
+                    continue;
+                }
+                self.idle_since_ns = Some(self.lane.now_ns);
+            }
+            if !self.look() {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Tells the poll window how long the worker had waited.
+    fn found_work(&mut self) {
+        if let Some(since) = self.idle_since_ns.take() {
+            self.poll.observe(self.lane.now_ns.saturating_sub(since));
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.lane.queued() > 0 || self.lane.has_completions() {
+            self.lane.submit();
+        }
+    }
+
+    fn anything_ready(&mut self) -> bool {
+        self.mailbox.pending()
+            || self.lane.has_completions()
+            || self.active.iter().any(|&slot| ring_of(&self.slots, slot).is_some_and(|here| here.ring.ready()))
+    }
+
+    /// Spends the poll window looking for work. True when there is some.
+    fn look(&mut self) -> bool {
+        let window_ns = self.poll.window_ns();
+        let Some(since_ns) = self.idle_since_ns.filter(|_| window_ns > 0 && self.outstanding <= POLL_OUTSTANDING_MAX)
+        else {
+            return false;
+        };
+        self.flush();
+        let end_ns = since_ns.saturating_add(window_ns);
+        loop {
+            if !self.lane.completions.is_empty() || self.anything_ready() {
+                if self.lane.has_completions() {
+                    self.lane.submit();
+                }
+                self.lane.figures.polls_hit += 1;
+                return true;
+            }
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+            self.lane.tick();
+            if self.lane.timers.next_ns().is_some_and(|at| at <= self.lane.now_ns) {
+                return true;
+            }
+            if self.lane.now_ns >= end_ns {
+                self.lane.figures.polls_missed += 1;
+                return false;
+            }
+        }
+    }
+
+    /// Arms every kick and waits in the kernel.
+    fn sleep(&mut self) {
+        if !self.arm_all() {
+            return;
+        }
+        if self.mailbox.may_sleep() {
+            self.lane.figures.sleeps += 1;
+            let want = (self.outstanding / GATHER_SHARE).clamp(1, GATHER_MAX);
+            self.lane.submit_and_wait(want as usize, GATHER_US);
+            self.mailbox.awake();
+        }
+    }
+
+    /// False when a ring has requests after all.
+    fn arm_all(&mut self) -> bool {
+        let mut active = std::mem::take(&mut self.active);
+        active.retain(|&slot| {
+            let Some(here) = ring_of_mut(&mut self.slots, slot) else {
+                return false;
+            };
+            here.arm();
+            // Without a kick there is nothing that could wake us for it.
+            here.active |= here.ring.kick().is_none();
+            here.active
+        });
+        let all_armed = active.is_empty();
+        self.active = active;
+        all_armed
+    }
+
+    fn take_mail(&mut self) -> bool {
+        if !self.mailbox.pending() {
+            return false;
+        }
+        let mut mail = std::mem::take(&mut self.mail);
+        self.mailbox.take(&mut mail);
+        let any = !mail.is_empty();
+        for message in mail.drain(..) {
+            self.lane.figures.messages += 1;
+            self.handle(message);
+        }
+        self.mail = mail;
+        any
+    }
+
+    fn handle(&mut self, message: Mail<R>) {
+        match message {
+            Mail::Adopt { id, ring, stay, done } => {
+                self.adopt(id, ring, stay);
+                let _ = done.send(());
+            }
+            Mail::Ring(id, mail) => match self.by_id.get(&id) {
+                Some(&slot) => self.handle_ring(slot, mail),
+                None => self.directory.forward(id, mail),
+            },
+            Mail::Done { slot, token, result } => self.complete(slot, token, result),
+            Mail::Figures(reply) => {
+                let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let mut figures = self.lane.figures;
+                figures.poll_window_ns = self.poll.window_ns();
+                figures.cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+                let _ = reply.send(figures);
+            }
+            Mail::Poll(mode) if mode != self.poll.mode() => self.poll = PollWindow::new(mode),
+            Mail::Poll(_) => {}
+            Mail::SweepFiles(done) => {
+                self.lane.sweep_files();
+                let _ = done.send(());
+            }
+            Mail::Stop => {
+                self.stopping = true;
+                let left: Vec<u32> = self.by_id.values().copied().collect();
+                for slot in left {
+                    self.detach(slot, channel().0);
+                }
+            }
+        }
+    }
+
+    /// Takes no more requests from the ring; it is handed back once those in flight have ended.
+    fn detach(&mut self, slot: u32, done: Sender<R>) {
+        if let Some(here) = ring_of_mut(&mut self.slots, slot)
+            && here.detach.is_none()
+        {
+            here.ring.disarm();
+            here.active = false;
+            here.detach = Some(done);
+            self.active.retain(|&active| active != slot);
+            self.detaching.push(slot);
+        }
+    }
+
+    fn handle_ring(&mut self, slot: u32, mail: RingMail<R>) {
+        match mail {
+            RingMail::Release { to, mailbox, done } => self.release(slot, to, &mailbox, done),
+            RingMail::Detach { done } => self.detach(slot, done),
+            RingMail::With(run) => {
+                let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() else {
+                    return;
+                };
+                let before = *outstanding;
+                let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
+                run(&mut here.ring, &here.stay, &mut io);
+                self.outstanding += *outstanding - before;
+                // It may have enabled the ring or changed its memory: look at it again.
+                self.touch(slot);
+            }
+            RingMail::Completion { token, result } => self.complete_here(slot, token, result),
+        }
+    }
+
+    fn adopt(&mut self, id: RingId, ring: Box<R>, stay: RingStay) {
+        let index = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let slot = index as u32;
+        let watched = ring.kick().is_some();
+        if let Some(kick) = ring.kick() {
+            self.lane.watch(Tag::Kick { slot }, kick);
+        }
+        let here = Here {
+            ring,
+            stay,
+            active: false,
+            armed: true,
+            kicked: false,
+            dirty: false,
+            idle_since_ns: self.lane.now_ns,
+            detach: None,
+        };
+        self.slots[index] = Some(Slot {
+            id,
+            here: Some(here),
+            outstanding: 0,
+            watched,
+        });
+        self.by_id.insert(id, slot);
+        self.touch(slot);
+    }
+
+    /// Hands the ring to another worker. What was started here ends here and is forwarded.
+    fn release(&mut self, slot: u32, to: u32, mailbox: &Arc<Mailbox<R>>, done: Sender<()>) {
+        if to == self.number {
+            let _ = done.send(());
+            return;
+        }
+        if ring_of(&self.slots, slot).is_none_or(|here| here.detach.is_some()) {
+            return;
+        }
+        let Some((id, mut here)) = self.take_out(slot) else {
+            return;
+        };
+        here.stay.moves += 1;
+        let adopt = Mail::Adopt { id, ring: here.ring, stay: here.stay, done };
+        match mailbox.send(adopt) {
+            // The new home is announced only once the ring is in its mailbox: whoever reads it there sends after it.
+            Ok(()) => self.directory.moved(id, to),
+            // The target died between the engine's check and now: keep the ring. Dropping `done` tells the caller.
+            Err(Mail::Adopt { id, ring, stay, .. }) => self.adopt(id, ring, stay),
+            Err(_) => {}
+        }
+    }
+
+    /// Takes a ring out of its slot and stops watching its kick.
+    fn take_out(&mut self, slot: u32) -> Option<(RingId, Here<R>)> {
+        let entry = self.slots.get_mut(slot as usize)?.as_mut()?;
+        let mut here = entry.here.take()?;
+        here.ring.publish(&mut Io {
+            lane: &mut self.lane,
+            post: &self.post,
+            slot,
+            outstanding: &mut entry.outstanding,
+        });
+        let id = entry.id;
+        if entry.watched {
+            self.lane.unwatch(Tag::Kick { slot });
+        }
+        self.by_id.remove(&id);
+        self.active.retain(|&active| active != slot);
+        self.dirty.retain(|&dirty| dirty != slot);
+        self.retire(slot);
+        Some((id, here))
+    }
+
+    /// Frees a slot that no ring and no completion needs any more.
+    fn retire(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        if entry.as_ref().is_some_and(|entry| entry.here.is_none() && entry.outstanding == 0 && !entry.watched) {
+            *entry = None;
+        }
+    }
+
+    /// Puts a ring on the list of those that are looked at every turn.
+    fn touch(&mut self, slot: u32) {
+        if let Some(here) = ring_of_mut(&mut self.slots, slot)
+            && !here.active
+            && here.detach.is_none()
+        {
+            here.active = true;
+            here.idle_since_ns = self.lane.now_ns;
+            self.active.push(slot);
+        }
+    }
+
+    fn take_completions(&mut self) -> bool {
+        self.lane.reap();
+        let mut any = !self.lane.completions.is_empty();
+        let completions = std::mem::take(&mut self.lane.completions);
+        self.lane.figures.cqes += completions.len() as u64;
+        for completion in &completions {
+            match completion.tag {
+                Tag::Request { slot, token } => self.complete(slot, token, completion.result),
+                Tag::Kick { slot } => self.kicked(slot, completion.more),
+                Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.mailbox.wake_fd()),
+                Tag::Mail | Tag::Silent => {}
+            }
+        }
+        // Handing the emptied buffer back keeps its capacity; completions that a full queue forced out meanwhile stay first.
+        let mut emptied = completions;
+        emptied.clear();
+        emptied.append(&mut self.lane.completions);
+        self.lane.completions = emptied;
+        while let Some(due) = self.lane.timers.pop_due(self.lane.now_ns) {
+            any = true;
+            self.complete(due.slot, due.token, 0);
+        }
+        any
+    }
+
+    fn kicked(&mut self, slot: u32, more: bool) {
+        let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        match &mut entry.here {
+            Some(here) => {
+                here.stay.kicks += 1;
+                here.kicked = true;
+                if !more && let Some(kick) = here.ring.kick() {
+                    self.lane.watch(Tag::Kick { slot }, kick);
+                }
+                self.touch(slot);
+            }
+            None if !more => {
+                entry.watched = false;
+                self.retire(slot);
+            }
+            None => {}
+        }
+    }
+
+    /// Work that was started from `slot` on this worker has ended.
+    fn complete(&mut self, slot: u32, token: Token, result: i32) {
+        let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            debug_assert!(false, "completion for slot {slot}, which nobody holds");
+            return;
+        };
+        entry.outstanding -= 1;
+        self.outstanding -= 1;
+        if entry.here.is_some() {
+            self.complete_here(slot, token, result);
+        } else {
+            let id = entry.id;
+            self.retire(slot);
+            self.directory.forward(id, RingMail::Completion { token, result });
+        }
+    }
+
+    fn complete_here(&mut self, slot: u32, token: Token, result: i32) {
+        let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() else {
+            return;
+        };
+        let before = *outstanding;
+        let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
+        here.ring.complete(token, result, &mut io);
+        self.outstanding += *outstanding - before;
+        if !here.dirty {
+            here.dirty = true;
+            self.dirty.push(slot);
+        }
+        // The driver will soon fill the place that this completion freed.
+        self.touch(slot);
+    }
+
+    /// Serves every ring that has requests; arms those that had none for a while.
+    fn serve(&mut self) -> bool {
+        let mut any = false;
+        let mut active = std::mem::take(&mut self.active);
+        active.retain(|&slot| {
+            let Some(Slot { here: Some(here), outstanding, .. }) =
+                self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+            else {
+                return false;
+            };
+            if !here.ring.ready() {
+                let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
+                if lingered && here.ring.kick().is_some() && self.poll.window_ns() <= LINGER_NS {
+                    here.arm();
+                }
+                return here.active;
+            }
+            if std::mem::take(&mut here.armed) {
+                here.ring.disarm();
+            }
+            here.stay.polls_hit += u64::from(!std::mem::take(&mut here.kicked));
+            here.idle_since_ns = self.lane.now_ns;
+            let before = *outstanding;
+            let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
+            any |= here.ring.serve(&mut io) > 0;
+            self.outstanding += *outstanding - before;
+            if !here.dirty {
+                here.dirty = true;
+                self.dirty.push(slot);
+            }
+            true
+        });
+        // Nothing above touches other rings, so that the list can only have been emptied, not extended.
+        debug_assert!(self.active.is_empty());
+        self.active = active;
+        any
+    }
+
+    fn publish(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            if let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() {
+                here.dirty = false;
+                here.ring.publish(&mut Io { lane: &mut self.lane, post: &self.post, slot, outstanding });
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Hands back the rings that were to be detached and have nothing in flight any more.
+    fn finish_detaches(&mut self) {
+        let drained = |slot: u32, slots: &[Option<Slot<R>>]| ring_of(slots, slot).is_none_or(|here| here.ring.in_flight() == 0);
+        while let Some(index) = self.detaching.iter().position(|&slot| drained(slot, &self.slots)) {
+            let slot = self.detaching.swap_remove(index);
+            let Some((id, here)) = self.take_out(slot) else {
+                return;
+            };
+            self.directory.left(id);
+            if let Some(done) = here.detach {
+                let _ = done.send(*here.ring);
+            }
+        }
+    }
+}
+
+impl<R: Ring> Here<R> {
+    /// Asks for kicks; the ring stays active when requests came in the meantime.
+    fn arm(&mut self) {
+        self.active = self.ring.arm();
+        self.armed = true;
+        self.stay.polls_missed += u64::from(!self.active);
+    }
+}
+
+fn ring_of<R>(slots: &[Option<Slot<R>>], slot: u32) -> Option<&Here<R>> {
+    slots.get(slot as usize)?.as_ref()?.here.as_ref()
+}
+
+fn ring_of_mut<R>(slots: &mut [Option<Slot<R>>], slot: u32) -> Option<&mut Here<R>> {
+    slots.get_mut(slot as usize)?.as_mut()?.here.as_mut()
+}
