@@ -1,0 +1,248 @@
+//! The split virtqueue (virtio 1.3, section 2.7), seen from the device.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::areas::Areas;
+use crate::chain::Chain;
+use crate::error::RingError;
+use crate::memory::Memory;
+use crate::walk::Walk;
+
+/// The largest legal ring, in descriptors (virtio 1.3, section 2.7).
+pub const QUEUE_SIZE_MAX: u16 = 32768;
+
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.7): the driver wants no notification. Only without EVENT_IDX.
+const NO_INTERRUPT: u16 = 1;
+/// `VIRTQ_USED_F_NO_NOTIFY` (2.7.10): the device wants no kick. Only without EVENT_IDX.
+const NO_NOTIFY: u16 = 1;
+
+/// How many segments a chain may have in a ring of `size` descriptors.
+///
+/// 2.7.5.3.1 forbids chains longer than the ring, but drivers with indirect tables on small rings are known to make longer
+/// ones; 1024 is what the kernel takes in one vectored call, and what other devices accept. The factor leaves room for
+/// each descriptor to cross from one memory region into the next. Without a bound, a guest could have us keep half a
+/// megabyte for each request of a small ring.
+pub(crate) const fn segments_max(size: u16) -> usize {
+    const ALWAYS: u16 = 1024;
+    2 * (if size > ALWAYS { size } else { ALWAYS }) as usize
+}
+
+/// Where a ring lies and what was negotiated for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Size in descriptors: a power of two, 1 to [`QUEUE_SIZE_MAX`].
+    pub size: u16,
+    /// Guest physical address of the descriptor table, a multiple of 16.
+    pub desc: u64,
+    /// Guest physical address of the available ring, a multiple of 2.
+    pub avail: u64,
+    /// Guest physical address of the used ring, a multiple of 4.
+    pub used: u64,
+    /// `VIRTIO_F_EVENT_IDX` was negotiated.
+    pub event_idx: bool,
+    /// `VIRTIO_F_INDIRECT_DESC` was negotiated.
+    pub indirect: bool,
+}
+
+/// One split ring with its one owner.
+///
+/// The work goes in batches: [`pop`](SplitRing::pop) reads the driver's index only when all it knew of is popped,
+/// [`push`](SplitRing::push) only stages, and [`publish`](SplitRing::publish) shows all staged elements at once.
+/// Every chain that was popped must be pushed once; that is how the ring knows how many requests are in flight.
+/// Heads in flight are below the size but not promised to be unique: a hostile driver can offer one twice.
+#[derive(Debug)]
+pub struct SplitRing {
+    areas: Areas,
+    /// The next entry of the available ring to pop.
+    next_avail: u16,
+    /// The driver's index when it was last read; entries below it may be popped without reading it again.
+    seen_avail: u16,
+    /// The next slot of the used ring to fill.
+    next_used: u16,
+    /// The used index as the driver can see it.
+    published: u16,
+    /// Popped and not yet pushed.
+    in_flight: u16,
+    /// Index of the region that held the last buffer.
+    hint: usize,
+    layout: Layout,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: the pointers in `areas` lead into mappings that `memory` keeps alive for any thread.
+unsafe impl Send for SplitRing {}
+
+impl SplitRing {
+    /// Takes over a ring. `next_avail` is the value of vhost-user's SET_VRING_BASE: the first entry not yet popped;
+    /// where the used ring continues is read from its index.
+    ///
+    /// # Errors
+    /// A size that is not legal, or an area that is misaligned or not inside one region of `memory`.
+    pub fn new(memory: Arc<Memory>, layout: Layout, next_avail: u16) -> Result<SplitRing, RingError> {
+        let areas = Areas::new(&memory, &layout)?;
+        let next_used = areas.used_idx();
+        Ok(SplitRing {
+            areas,
+            next_avail,
+            seen_avail: next_avail,
+            next_used,
+            published: next_used,
+            in_flight: 0,
+            hint: 0,
+            layout,
+            memory,
+        })
+    }
+
+    /// Moves the ring to another memory table: the areas are looked up again, and the hold on the old table ends.
+    /// Chains that were popped before keep their own hold on it.
+    ///
+    /// # Errors
+    /// As [`SplitRing::new`]; then the ring stays with the table it had.
+    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingError> {
+        self.areas = Areas::new(&memory, &self.layout)?;
+        self.memory = memory;
+        self.hint = 0;
+        Ok(())
+    }
+
+    /// The memory table in use.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Whether [`pop`](SplitRing::pop) would find something: for polling, at most one load.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.next_avail != self.seen_avail || self.areas.avail_idx() != self.next_avail
+    }
+
+    /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the ring or the chain. Nothing is consumed then, and the content of `chain` is of no use.
+    #[inline]
+    pub fn pop(&mut self, chain: &mut Chain) -> Result<Option<u16>, RingError> {
+        if self.next_avail == self.seen_avail && !self.look()? {
+            return Ok(None);
+        }
+        let size = self.layout.size;
+        // More than a ring's worth of requests in flight can only come from a driver that reuses descriptors that it
+        // does not own, and would make us keep any number of them.
+        if self.in_flight >= size {
+            return Err(RingError::TooManyInFlight { size });
+        }
+        let head = self.areas.avail_entry(self.next_avail);
+        if head >= size {
+            return Err(RingError::HeadOutOfRange { head, size });
+        }
+        chain.restart(&self.memory);
+        Walk {
+            areas: &self.areas,
+            memory: &self.memory,
+            hint: &mut self.hint,
+            chain,
+            head,
+            size,
+            indirect: self.layout.indirect,
+            bytes: 0,
+            writable: false,
+        }
+        .direct()?;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.in_flight += 1;
+        Ok(Some(head))
+    }
+
+    /// Reads the driver's index; true when there is something new.
+    #[inline]
+    fn look(&mut self) -> Result<bool, RingError> {
+        let index = self.areas.avail_idx();
+        let ahead = index.wrapping_sub(self.next_avail);
+        // 2.7.13.3: the index counts entries, of which the ring holds `size`.
+        if ahead > self.layout.size {
+            return Err(RingError::AvailableRanAhead { index, ahead, size: self.layout.size });
+        }
+        self.seen_avail = index;
+        Ok(ahead != 0)
+    }
+
+    /// Stages the used element of a chain: `head` as popped, `written` bytes written to its device-writable part.
+    ///
+    /// The driver does not see it before [`publish`](SplitRing::publish).
+    #[inline]
+    pub fn push(&mut self, head: u16, written: u32) {
+        debug_assert!(head < self.layout.size);
+        self.areas.set_used_element(self.next_used, head, written);
+        self.next_used = self.next_used.wrapping_add(1);
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Shows all staged elements to the driver with one store, and says whether it wants a notification for them.
+    /// False when nothing is staged.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        let (old, new) = (self.published, self.next_used);
+        if old == new {
+            return false;
+        }
+        self.areas.set_used_idx(new);
+        self.published = new;
+        // 2.7.7.1 and 2.7.8.2: the index must be visible before the driver's wish is read. The driver stores its wish
+        // and then reads the index; without a full fence on both sides each could miss the other, and a notification
+        // would be lost.
+        fence(Ordering::SeqCst);
+        if self.layout.event_idx {
+            // 2.7.7.2: notify when the used index moved over the entry that the driver named; all modulo 2^16.
+            let past_event = new.wrapping_sub(self.areas.used_event()).wrapping_sub(1);
+            past_event < new.wrapping_sub(old)
+        } else {
+            self.areas.avail_flags() & NO_INTERRUPT == 0
+        }
+    }
+
+    /// Asks the driver for a kick with its next request; true when requests are already there, for which no kick
+    /// will come.
+    pub fn enable_kicks(&mut self) -> bool {
+        if self.layout.event_idx {
+            self.areas.set_avail_event(self.next_avail);
+        } else {
+            self.areas.set_used_flags(0);
+        }
+        // 2.7.10.1 and 2.7.13.4.1: the wish must be visible before the index is read again. The driver stores its index
+        // and then reads the wish; without a full fence on both sides a request could stay unseen without a kick.
+        fence(Ordering::SeqCst);
+        self.areas.avail_idx() != self.next_avail
+    }
+
+    /// Tells the driver that no kick is needed until [`enable_kicks`](SplitRing::enable_kicks).
+    ///
+    /// It is a hint that needs no ordering. With EVENT_IDX nothing is written: the driver kicks when it passes the entry
+    /// that was named last, and that entry is behind it.
+    pub fn disable_kicks(&mut self) {
+        if !self.layout.event_idx {
+            self.areas.set_used_flags(NO_NOTIFY);
+        }
+    }
+
+    /// The next entry of the available ring to pop: the answer to vhost-user's GET_VRING_BASE.
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// The next slot of the used ring to fill; ahead of the driver's view while elements are staged.
+    pub fn next_used(&self) -> u16 {
+        self.next_used
+    }
+
+    /// The size in descriptors.
+    pub fn size(&self) -> u16 {
+        self.layout.size
+    }
+
+    /// Where the ring lies and what was negotiated.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
