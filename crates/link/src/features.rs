@@ -1,0 +1,45 @@
+//! What the link itself offers and negotiates.
+
+use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+
+/// VIRTIO_RING_F_INDIRECT_DESC, virtio 1.3 section 6.
+pub(crate) const RING_INDIRECT_DESC: u64 = 1 << 28;
+/// VIRTIO_RING_F_EVENT_IDX, virtio 1.3 section 6.
+pub(crate) const RING_EVENT_IDX: u64 = 1 << 29;
+/// VIRTIO_F_VERSION_1, virtio 1.3 section 6.
+const VERSION_1: u64 = 1 << 32;
+/// VIRTIO_F_RING_RESET, virtio 1.3 section 6: over vhost-user it is GET_VRING_BASE and a fresh start of the ring.
+const RING_RESET: u64 = 1 << 40;
+
+/// VHOST_USER_F_PROTOCOL_FEATURES, which the frontend acknowledges beside the device's features.
+pub(crate) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+
+/// Features of the transport, offered for every device.
+pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
+
+/// Protocol features offered. LOG_SHMFD and INFLIGHT_SHMFD are not: nothing behind them exists yet.
+pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::CONFIG)
+    .union(VhostUserProtocolFeatures::REPLY_ACK)
+    .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    .union(VhostUserProtocolFeatures::RESET_DEVICE);
+
+/// What the frontend of one session has acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Acked {
+    pub(crate) virtio: u64,
+    pub(crate) protocol: u64,
+}
+
+impl Acked {
+    /// Whether NEED_REPLY asks for an answer.
+    pub(crate) fn reply_ack(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
+    /// Whether rings start disabled until SET_VRING_ENABLE (vhost-user, "Ring states").
+    pub(crate) fn starts_disabled(self) -> bool {
+        self.virtio & PROTOCOL_FEATURES != 0
+    }
+}

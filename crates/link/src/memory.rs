@@ -1,0 +1,141 @@
+//! The guest's memory table: regions that the frontend names become mappings of ours.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, fstat, fstatfs};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vring::{Mapping, Memory, Region};
+
+use crate::refusal::Refusal;
+
+/// Most memory regions of one frontend, told by GET_MAX_MEM_SLOTS. The same as libvhost-user's limit for x86: every
+/// ACPI memory slot that QEMU can have and three regions of its own.
+pub const MEMORY_SLOTS: usize = 509;
+
+/// Filesystem type of hugetlbfs (include/uapi/linux/magic.h, HUGETLBFS_MAGIC).
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// The table of one session. A change is worked out as a new table first and adopted only once the session agrees.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    memory: Option<Arc<Memory>>,
+    mapped: Vec<Mapped>,
+}
+
+/// Which part of which file a mapping shows. The mapping keeps the inode alive, so its number cannot come to mean
+/// another file.
+#[derive(Debug)]
+struct Mapped {
+    device: u64,
+    inode: u64,
+    file_offset: u64,
+    len: u64,
+    mapping: Arc<Mapping>,
+    offset: usize,
+}
+
+impl Table {
+    pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {
+        self.memory.as_ref()
+    }
+
+    /// SET_MEM_TABLE: these regions and no others.
+    pub(crate) fn replaced(&mut self, regions: Vec<(VhostUserMemoryRegion, OwnedFd)>) -> Result<Arc<Memory>, Refusal> {
+        let regions =
+            regions.into_iter().map(|(region, file)| self.map(&region, &file)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Arc::new(Memory::new(regions)?))
+    }
+
+    /// ADD_MEM_REG: one region more.
+    pub(crate) fn added(&mut self, region: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Arc<Memory>, Refusal> {
+        let count = self.memory.as_ref().map_or(0, |memory| memory.regions().len());
+        if count >= MEMORY_SLOTS {
+            return Err(Refusal::MemorySlots(count));
+        }
+        let region = self.map(region, file)?;
+        Ok(Arc::new(match &self.memory {
+            Some(memory) => memory.with(region)?,
+            None => Memory::new(vec![region])?,
+        }))
+    }
+
+    /// REM_MEM_REG: one region less.
+    pub(crate) fn removed(&self, region: &VhostUserMemoryRegion) -> Result<Arc<Memory>, Refusal> {
+        let memory = self.memory.as_ref().ok_or(Refusal::Body)?;
+        let (guest_addr, user_addr, len) = (region.guest_phys_addr, region.user_addr, region.memory_size);
+        Ok(Arc::new(memory.without(guest_addr, user_addr, len)?))
+    }
+
+    /// The new table is in force.
+    pub(crate) fn adopt(&mut self, memory: Arc<Memory>) {
+        self.memory = Some(memory);
+        self.forget_unused();
+    }
+
+    /// Lets go of mappings that no region of the current table shows, such as those of a table that was refused.
+    pub(crate) fn forget_unused(&mut self) {
+        let regions = self.memory.as_ref().map_or(&[][..], |memory| memory.regions());
+        self.mapped.retain(|mapped| regions.iter().any(|region| Arc::ptr_eq(&region.mapping, &mapped.mapping)));
+    }
+
+    /// Maps one region, or finds it mapped: QEMU sends the whole table anew whenever a part of it changes, and a
+    /// fresh mapping would fault in every page of the guest again.
+    fn map(&mut self, region: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Region, Refusal> {
+        let guest_addr = region.guest_phys_addr;
+        let failed = |error: rustix::io::Errno| Refusal::MemoryMap(guest_addr, error.into());
+        let stat = fstat(file).map_err(failed)?;
+        let (device, inode) = (stat.st_dev, stat.st_ino);
+        let (file_offset, len) = (region.mmap_offset, region.memory_size);
+        let known = self.mapped.iter().find(|mapped| {
+            (mapped.device, mapped.inode) == (device, inode) && (mapped.file_offset, mapped.len) == (file_offset, len)
+        });
+        let (mapping, offset) = match known {
+            Some(mapped) => (mapped.mapping.clone(), mapped.offset),
+            None => {
+                let (mapping, offset) = map_file(region, file, &stat)?;
+                let mapping = Arc::new(mapping);
+                self.mapped.push(Mapped { device, inode, file_offset, len, mapping: mapping.clone(), offset });
+                (mapping, offset)
+            }
+        };
+        Ok(Region { guest_addr, user_addr: region.user_addr, len, mapping, offset })
+    }
+}
+
+/// Maps the pages that hold a region. Returns where in the mapping the region begins.
+///
+/// A region that reaches beyond its file is refused: touching it would be a SIGBUS. A frontend that shrinks the file
+/// later can still cause one; that is the frontend's power over its own guest's memory, not a guest's.
+fn map_file(
+    region: &VhostUserMemoryRegion,
+    file: &OwnedFd,
+    stat: &rustix::fs::Stat,
+) -> Result<(Mapping, usize), Refusal> {
+    let guest_addr = region.guest_phys_addr;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Refusal::MemoryFileType(guest_addr));
+    }
+    let wraps = || Refusal::MemoryWrap(guest_addr);
+    let start = region.mmap_offset;
+    let end = start.checked_add(region.memory_size).ok_or_else(wraps)?;
+    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if end > file_bytes {
+        return Err(Refusal::MemoryFileSize { guest_addr, needed: end, file_bytes });
+    }
+    let page_bytes = page_bytes(file).map_err(|error| Refusal::MemoryMap(guest_addr, error))?;
+    let map_start = start - start % page_bytes;
+    let map_end = end.checked_next_multiple_of(page_bytes).ok_or_else(wraps)?;
+    let map_len = usize::try_from(map_end - map_start).map_err(|_| wraps())?;
+    let offset = usize::try_from(start - map_start).map_err(|_| wraps())?;
+    let mapping = Mapping::shared(file, map_start, map_len).map_err(|error| Refusal::MemoryMap(guest_addr, error))?;
+    Ok((mapping, offset))
+}
+
+/// Granularity of mapping this file, in bytes: hugetlbfs maps (and unmaps) whole huge pages only.
+fn page_bytes(file: &OwnedFd) -> io::Result<u64> {
+    let filesystem = fstatfs(file)?;
+    let bytes = if filesystem.f_type == HUGETLBFS_MAGIC { u64::try_from(filesystem.f_bsize).unwrap_or(0) } else { 0 };
+    Ok(bytes.max(rustix::param::page_size() as u64))
+}

@@ -1,0 +1,60 @@
+//! Why a message is refused. The stream is still in step, so the session goes on.
+
+use displaydoc::Display;
+use thiserror::Error;
+
+use vring::MemoryError;
+
+#[derive(Debug, Display, Error)]
+pub(crate) enum Refusal {
+    /// it is not supported
+    Unsupported,
+    /// its body has {got} bytes, expected {expected}
+    BodySize { got: usize, expected: usize },
+    /// its body is not valid
+    Body,
+    /// it carries {got} file descriptors, expected {expected}
+    Fds { got: usize, expected: usize },
+    /// ring {index} does not exist, the device has {count}
+    RingIndex { index: u32, count: u16 },
+    /// ring {0} runs; it must be stopped by GET_VRING_BASE first
+    RingRuns(u16),
+    /// ring size {0} is not a power of two from 1 to 32768
+    RingSize(u32),
+    /// {0} does not fit into the 16 bits of a ring index
+    RingBase(u32),
+    /// the dirty log was requested but not negotiated
+    Log,
+    /// features {0:#x} were not offered
+    Features(u64),
+    /// no memory table covers the areas of ring {0}
+    RingOutsideMemory(u16),
+    /// ring {0} could not start: {1}
+    RingStart(u16, String),
+    /// the new memory table takes memory away that running ring {0} uses
+    RingMemory(u16),
+    /// {0}
+    Memory(MemoryError),
+    /// the memory table is full with {0} regions
+    MemorySlots(usize),
+    /// memory region at guest address {guest_addr:#x} needs {needed} bytes but its file has {file_bytes}
+    MemoryFileSize { guest_addr: u64, needed: u64, file_bytes: u64 },
+    /// memory region at guest address {0:#x} is not a regular file (memfd, tmpfs, hugetlbfs or a file on disk)
+    MemoryFileType(u64),
+    /// memory region at guest address {0:#x} wraps around
+    MemoryWrap(u64),
+    /// memory region at guest address {0:#x} cannot be mapped: {1}
+    MemoryMap(u64, std::io::Error),
+    /// the backend channel is not a unix stream socket
+    BackendChannel,
+    /// the device refused the config space access of {bytes} bytes at {offset}
+    Config { offset: u32, bytes: usize },
+    /// a file descriptor could not be duplicated: {0}
+    Duplicate(std::io::Error),
+}
+
+impl From<MemoryError> for Refusal {
+    fn from(error: MemoryError) -> Self {
+        Refusal::Memory(error)
+    }
+}

@@ -1,0 +1,239 @@
+//! What the frontend has said about each ring, and the moment at which that is enough to start it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vhost::vhost_user::message::VhostUserVringAddr;
+use vring::{Layout, Memory, QUEUE_SIZE_MAX};
+
+use crate::features::{Acked, RING_EVENT_IDX, RING_INDIRECT_DESC};
+use crate::refusal::Refusal;
+use crate::{RingStart, Target};
+
+/// How a ring learns of new requests.
+#[derive(Debug, Default)]
+enum Kick {
+    /// Not said yet: the ring must not start.
+    #[default]
+    Missing,
+    /// SET_VRING_KICK without a descriptor: look at the ring, nobody will kick.
+    Polled,
+    Eventfd(OwnedFd),
+}
+
+/// Addresses of the ring's areas in the frontend's own address space.
+#[derive(Clone, Copy, Debug)]
+struct Areas {
+    desc: u64,
+    avail: u64,
+    used: u64,
+}
+
+/// One ring of a session, from its first message to the last.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    index: u16,
+    size: Option<u16>,
+    areas: Option<Areas>,
+    next_avail: u16,
+    kick: Kick,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    /// What SET_VRING_ENABLE said last. Until it speaks, the negotiated features decide.
+    enabled: Option<bool>,
+    /// Present exactly while the target serves the ring.
+    running: Option<Layout>,
+}
+
+impl Ring {
+    pub(crate) fn new(index: u16) -> Ring {
+        Ring {
+            index,
+            size: None,
+            areas: None,
+            next_avail: 0,
+            kick: Kick::Missing,
+            call: None,
+            err: None,
+            enabled: None,
+            running: None,
+        }
+    }
+
+    fn is_enabled(&self, acked: Acked) -> bool {
+        self.enabled.unwrap_or(!acked.starts_disabled())
+    }
+
+    /// SET_VRING_NUM.
+    pub(crate) fn set_size(&mut self, size: u32, acked: Acked, target: &mut dyn Target) -> Result<(), Refusal> {
+        let valid = u16::try_from(size)
+            .ok()
+            .filter(|size| size.is_power_of_two() && *size <= QUEUE_SIZE_MAX)
+            .ok_or(Refusal::RingSize(size))?;
+        self.prepare_change(acked, target)?;
+        self.size = Some(valid);
+        Ok(())
+    }
+
+    /// SET_VRING_BASE.
+    pub(crate) fn set_base(&mut self, base: u32, acked: Acked, target: &mut dyn Target) -> Result<(), Refusal> {
+        let next_avail = u16::try_from(base).map_err(|_| Refusal::RingBase(base))?;
+        self.prepare_change(acked, target)?;
+        self.next_avail = next_avail;
+        Ok(())
+    }
+
+    /// SET_VRING_ADDR.
+    pub(crate) fn set_areas(
+        &mut self,
+        message: &VhostUserVringAddr,
+        acked: Acked,
+        target: &mut dyn Target,
+    ) -> Result<(), Refusal> {
+        if message.flags != 0 {
+            return Err(Refusal::Log);
+        }
+        self.prepare_change(acked, target)?;
+        self.areas = Some(Areas { desc: message.descriptor, avail: message.available, used: message.used });
+        Ok(())
+    }
+
+    /// A ring that runs keeps its shape. One that is merely disabled is stopped instead: UML disables its rings when
+    /// a driver lets go of them, never asks for their base, and sets them up anew.
+    fn prepare_change(&mut self, acked: Acked, target: &mut dyn Target) -> Result<(), Refusal> {
+        if self.running.is_some() {
+            if self.is_enabled(acked) {
+                return Err(Refusal::RingRuns(self.index));
+            }
+            self.halt(target);
+        }
+        Ok(())
+    }
+
+    /// SET_VRING_KICK: from here on the ring may start. A ring that runs continues with the new descriptor.
+    pub(crate) fn set_kick(&mut self, kick: Option<OwnedFd>, target: &mut dyn Target) {
+        self.halt(target);
+        self.kick = kick.map_or(Kick::Polled, Kick::Eventfd);
+    }
+
+    /// SET_VRING_CALL, at any time.
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>, target: &mut dyn Target) -> Result<(), Refusal> {
+        if self.running.is_some() {
+            target.set_call(self.index, duplicate(call.as_ref())?);
+        }
+        self.call = call;
+        Ok(())
+    }
+
+    /// SET_VRING_ERR. A ring that runs uses it from its next start on.
+    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) {
+        self.err = err;
+    }
+
+    /// SET_VRING_ENABLE.
+    pub(crate) fn set_enabled(&mut self, enabled: bool, target: &mut dyn Target) {
+        self.enabled = Some(enabled);
+        if self.running.is_some() {
+            target.set_enabled(self.index, enabled);
+        }
+    }
+
+    /// Starts the ring if it is complete and wanted: by a kick descriptor just now, or because it is enabled. So
+    /// the messages of a ring may come in any order.
+    pub(crate) fn start_if_ready(
+        &mut self,
+        kicked: bool,
+        memory: Option<&Arc<Memory>>,
+        acked: Acked,
+        target: &mut dyn Target,
+    ) -> Result<(), Refusal> {
+        let enabled = self.is_enabled(acked);
+        if self.running.is_some() || !(kicked || enabled) {
+            return Ok(());
+        }
+        let (Some(size), Some(areas), Some(memory)) = (self.size, self.areas, memory) else {
+            return Ok(());
+        };
+        let kick = match &self.kick {
+            Kick::Missing => return Ok(()),
+            Kick::Polled => None,
+            Kick::Eventfd(fd) => Some(fd),
+        };
+        let layout = layout(size, areas, memory, acked).ok_or(Refusal::RingOutsideMemory(self.index))?;
+        let start = RingStart {
+            memory: memory.clone(),
+            layout,
+            next_avail: self.next_avail,
+            enabled,
+            kick: duplicate(kick)?,
+            call: duplicate(self.call.as_ref())?,
+            err: duplicate(self.err.as_ref())?,
+        };
+        target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
+        self.running = Some(layout);
+        Ok(())
+    }
+
+    /// Stops the ring if it runs, and remembers where it was.
+    fn halt(&mut self, target: &mut dyn Target) {
+        if self.running.take().is_some() {
+            self.next_avail = target.stop(self.index);
+        }
+    }
+
+    /// GET_VRING_BASE: the ring is stopped until the next SET_VRING_KICK.
+    pub(crate) fn stop(&mut self, target: &mut dyn Target) -> u16 {
+        self.halt(target);
+        self.kick = Kick::Missing;
+        self.next_avail
+    }
+
+    /// RESET_DEVICE: as if nothing had been said about the ring. Its call and err descriptors stay: they belong to
+    /// the connection, and QEMU does not send them again.
+    pub(crate) fn reset(&mut self, target: &mut dyn Target) {
+        self.stop(target);
+        let (call, err) = (self.call.take(), self.err.take());
+        *self = Ring { call, err, ..Ring::new(self.index) };
+    }
+
+    /// Whether this ring, if it runs, can go on with another memory table.
+    pub(crate) fn survives(&self, memory: &Memory) -> bool {
+        match (self.running, self.areas) {
+            (Some(layout), Some(areas)) => {
+                place(areas, memory).is_some_and(|place| place == [layout.desc, layout.avail, layout.used])
+                    && covers(memory, &layout)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Where the areas are in the guest's memory: descriptor table, avail ring, used ring.
+fn place(areas: Areas, memory: &Memory) -> Option<[u64; 3]> {
+    Some([memory.user_to_guest(areas.desc)?, memory.user_to_guest(areas.avail)?, memory.user_to_guest(areas.used)?])
+}
+
+fn layout(size: u16, areas: Areas, memory: &Memory, acked: Acked) -> Option<Layout> {
+    let [desc, avail, used] = place(areas, memory)?;
+    let layout = Layout {
+        size,
+        desc,
+        avail,
+        used,
+        event_idx: acked.virtio & RING_EVENT_IDX != 0,
+        indirect: acked.virtio & RING_INDIRECT_DESC != 0,
+    };
+    covers(memory, &layout).then_some(layout)
+}
+
+/// Whether each area lies inside one region. Sizes: virtio 1.3 section 2.7, "Split Virtqueues".
+fn covers(memory: &Memory, layout: &Layout) -> bool {
+    let size = u64::from(layout.size);
+    let areas = [(layout.desc, 16 * size), (layout.avail, 6 + 2 * size), (layout.used, 6 + 8 * size)];
+    areas.iter().all(|&(start, bytes)| memory.translate(start, bytes, &mut 0).is_some_and(|(_, found)| found == bytes))
+}
+
+/// The session keeps its descriptor: a ring that stops and starts again needs it once more.
+fn duplicate(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+    fd.map(OwnedFd::try_clone).transpose().map_err(Refusal::Duplicate)
+}

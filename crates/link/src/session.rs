@@ -1,0 +1,308 @@
+//! One frontend's session: what each message does and how it is answered.
+
+use vhost::vhost_user::message::{
+    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserSingleMemoryRegion, VhostUserU64,
+    VhostUserVringAddr, VhostUserVringState,
+};
+
+use crate::features::{Acked, PROTOCOL, TRANSPORT};
+use crate::memory::{MEMORY_SLOTS, Table};
+use crate::message::{has_own_answer, name};
+use crate::refusal::Refusal;
+use crate::rings::Ring;
+use crate::wire::{Message, Wire};
+use crate::{ConfigChange, Misspoken, QUEUES_MAX, SessionEnd, StopFd, Target};
+
+use std::sync::Arc;
+
+use vring::Memory;
+
+/// What a message that succeeded is answered with.
+#[derive(Debug)]
+enum Answer {
+    /// Nothing, unless the frontend asked for an acknowledgement.
+    Done,
+    /// The message's own answer.
+    Body(Vec<u8>),
+}
+
+pub(crate) struct Session<'a> {
+    wire: Wire,
+    target: &'a mut dyn Target,
+    stop: &'a StopFd,
+    config_change: ConfigChange,
+    acked: Acked,
+    memory: Table,
+    rings: Vec<Ring>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        wire: Wire,
+        target: &'a mut dyn Target,
+        stop: &'a StopFd,
+        config_change: ConfigChange,
+    ) -> Session<'a> {
+        let count = target.queues_max().clamp(1, QUEUES_MAX);
+        Session {
+            wire,
+            target,
+            stop,
+            config_change,
+            acked: Acked::default(),
+            memory: Table::default(),
+            rings: (0..count).map(Ring::new).collect(),
+        }
+    }
+
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// Takes in what has arrived; handles the message if it is complete now.
+    pub(crate) fn advance(&mut self) -> Result<(), SessionEnd> {
+        let Some(mut message) = self.wire.receive()? else {
+            return Ok(());
+        };
+        let request = message.request;
+        tracing::debug!("message {}", name(request));
+        let outcome = FrontendReq::try_from(request)
+            .map_err(|_| Refusal::Unsupported)
+            .and_then(|code| self.handle(code, &mut message));
+        match outcome {
+            Ok(Answer::Body(body)) => self.wire.reply(request, &body, self.stop),
+            Ok(Answer::Done) => self.acknowledge(&message, true),
+            Err(refusal) => self.refuse(&message, &refusal),
+        }
+    }
+
+    /// REPLY_ACK: zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
+    fn acknowledge(&self, message: &Message, success: bool) -> Result<(), SessionEnd> {
+        if !message.need_reply || !self.acked.reply_ack() {
+            return Ok(());
+        }
+        let body = u64::from(!success).to_ne_bytes();
+        self.wire.reply(message.request, &body, self.stop)
+    }
+
+    /// The stream is in step, so a message that is wrong costs the frontend that message and nothing else, unless it
+    /// waits for an answer that cannot say "no".
+    fn refuse(&self, message: &Message, refusal: &Refusal) -> Result<(), SessionEnd> {
+        let request = name(message.request);
+        tracing::warn!("refused {request} from the frontend: {refusal}");
+        match FrontendReq::try_from(message.request) {
+            // "uses zero length of payload to indicate an error" (vhost-user, VHOST_USER_GET_CONFIG).
+            Ok(FrontendReq::GET_CONFIG) => self.wire.reply(message.request, &[], self.stop),
+            Ok(code) if has_own_answer(code) => {
+                Err(SessionEnd::Misspoke(Misspoken::Unanswerable { request, reason: refusal.to_string() }))
+            }
+            _ => self.acknowledge(message, false),
+        }
+    }
+
+    fn handle(&mut self, code: FrontendReq, message: &mut Message) -> Result<Answer, Refusal> {
+        use FrontendReq as R;
+        match code {
+            // Sessions have one frontend anyway. RESET_OWNER is no longer used, and the specification recommends to
+            // ignore it.
+            R::SET_OWNER | R::RESET_OWNER => message.no_body().map(|()| Answer::Done),
+            R::GET_FEATURES => get(message, self.features_offered()),
+            R::SET_FEATURES => self.set_features(message),
+            R::GET_PROTOCOL_FEATURES => get(message, PROTOCOL.bits()),
+            R::SET_PROTOCOL_FEATURES => self.set_protocol_features(message),
+            R::GET_QUEUE_NUM => get(message, self.rings.len() as u64),
+            R::GET_MAX_MEM_SLOTS => get(message, MEMORY_SLOTS as u64),
+            R::SET_MEM_TABLE | R::ADD_MEM_REG | R::REM_MEM_REG => self.change_memory(code, message),
+            R::SET_VRING_NUM | R::SET_VRING_BASE | R::SET_VRING_ENABLE => self.set_ring_state(code, message),
+            R::SET_VRING_ADDR => self.set_ring_areas(message),
+            R::SET_VRING_KICK | R::SET_VRING_CALL | R::SET_VRING_ERR => self.set_ring_fd(code, message),
+            R::GET_VRING_BASE => self.get_ring_base(message),
+            R::GET_CONFIG => self.get_config(message),
+            R::SET_CONFIG => self.set_config(message),
+            R::SET_BACKEND_REQ_FD => self.set_backend_channel(message),
+            R::RESET_DEVICE => self.reset_device(message),
+            _ => Err(Refusal::Unsupported),
+        }
+    }
+
+    fn features_offered(&self) -> u64 {
+        self.target.features() | TRANSPORT
+    }
+
+    fn set_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let acked = message.decode::<VhostUserU64>()?.value;
+        let unknown = acked & !self.features_offered();
+        if unknown != 0 {
+            return Err(Refusal::Features(unknown));
+        }
+        self.acked.virtio = acked;
+        self.target.set_features(acked & !crate::features::PROTOCOL_FEATURES);
+        Ok(Answer::Done)
+    }
+
+    fn set_protocol_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let acked = message.decode::<VhostUserU64>()?.value;
+        let unknown = acked & !PROTOCOL.bits();
+        if unknown != 0 {
+            return Err(Refusal::Features(unknown));
+        }
+        self.acked.protocol = acked;
+        Ok(Answer::Done)
+    }
+
+    fn change_memory(&mut self, code: FrontendReq, message: &mut Message) -> Result<Answer, Refusal> {
+        let proposal = self.proposed_memory(code, message);
+        let adopted = proposal.and_then(|memory| self.adopt_memory(memory));
+        self.memory.forget_unused();
+        adopted.map(|()| Answer::Done)
+    }
+
+    fn proposed_memory(&mut self, code: FrontendReq, message: &mut Message) -> Result<Arc<Memory>, Refusal> {
+        match code {
+            FrontendReq::SET_MEM_TABLE => self.memory.replaced(message.regions()?),
+            FrontendReq::ADD_MEM_REG => {
+                let region = message.decode::<VhostUserSingleMemoryRegion>()?;
+                if !(*region).is_valid() {
+                    return Err(Refusal::Body);
+                }
+                let file = message.fd()?;
+                self.memory.added(&region, &file)
+            }
+            // A descriptor may come along from old frontends; it is closed without a look (vhost-user,
+            // VHOST_USER_REM_MEM_REG).
+            _ => self.memory.removed(&*message.decode::<VhostUserSingleMemoryRegion>()?),
+        }
+    }
+
+    /// Puts a memory table in force. Rings that run must find their areas in it, where they were.
+    fn adopt_memory(&mut self, memory: Arc<Memory>) -> Result<(), Refusal> {
+        let lost = (0u16..).zip(&self.rings).find(|(_, ring)| !ring.survives(&memory));
+        if let Some((index, _)) = lost {
+            return Err(Refusal::RingMemory(index));
+        }
+        self.target.set_memory(&memory);
+        self.memory.adopt(memory);
+        for index in 0..self.rings.len() {
+            self.start_if_ready(index, false)?;
+        }
+        Ok(())
+    }
+
+    fn ring_index(&self, index: u32) -> Result<usize, Refusal> {
+        let count = self.rings.len();
+        match usize::try_from(index) {
+            Ok(at) if at < count => Ok(at),
+            _ => Err(Refusal::RingIndex { index, count: count as u16 }),
+        }
+    }
+
+    fn start_if_ready(&mut self, at: usize, kicked: bool) -> Result<(), Refusal> {
+        self.rings[at].start_if_ready(kicked, self.memory.memory(), self.acked, self.target)
+    }
+
+    fn set_ring_state(&mut self, code: FrontendReq, message: &Message) -> Result<Answer, Refusal> {
+        let VhostUserVringState { index, num } = message.decode()?;
+        let at = self.ring_index(index)?;
+        let ring = &mut self.rings[at];
+        match code {
+            FrontendReq::SET_VRING_NUM => ring.set_size(num, self.acked, self.target)?,
+            FrontendReq::SET_VRING_BASE => ring.set_base(num, self.acked, self.target)?,
+            _ if num <= 1 => ring.set_enabled(num == 1, self.target),
+            _ => return Err(Refusal::Body),
+        }
+        self.start_if_ready(at, false).map(|()| Answer::Done)
+    }
+
+    fn set_ring_areas(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let areas = message.decode::<VhostUserVringAddr>()?;
+        let at = self.ring_index(areas.index)?;
+        self.rings[at].set_areas(&areas, self.acked, self.target)?;
+        self.start_if_ready(at, false).map(|()| Answer::Done)
+    }
+
+    fn set_ring_fd(&mut self, code: FrontendReq, message: &mut Message) -> Result<Answer, Refusal> {
+        let (index, fd) = message.ring_fd()?;
+        let at = self.ring_index(index)?;
+        let ring = &mut self.rings[at];
+        match code {
+            FrontendReq::SET_VRING_CALL => ring.set_call(fd, self.target)?,
+            FrontendReq::SET_VRING_ERR => ring.set_err(fd),
+            _ => {
+                ring.set_kick(fd, self.target);
+                self.start_if_ready(at, true)?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn get_ring_base(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let index = message.decode::<VhostUserVringState>()?.index;
+        let at = self.ring_index(index)?;
+        let base = self.rings[at].stop(self.target);
+        let state = VhostUserVringState::new(index, u32::from(base));
+        Ok(Answer::Body(bytes_of(&state)))
+    }
+
+    fn get_config(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let (head, _) = message.config()?;
+        let mut data = vec![0; head.size as usize];
+        let offset = config_offset(head.offset);
+        if !self.target.config(offset, &mut data) {
+            return Err(Refusal::Config { offset, bytes: data.len() });
+        }
+        let mut body = bytes_of(&head);
+        body.extend_from_slice(&data);
+        Ok(Answer::Body(body))
+    }
+
+    fn set_config(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        let (head, data) = message.config()?;
+        let offset = config_offset(head.offset);
+        if !self.target.set_config(offset, data) {
+            return Err(Refusal::Config { offset, bytes: data.len() });
+        }
+        Ok(Answer::Done)
+    }
+
+    fn set_backend_channel(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
+        message.no_body()?;
+        self.config_change.open(message.fd()?)?;
+        Ok(Answer::Done)
+    }
+
+    fn reset_device(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        message.no_body()?;
+        for ring in &mut self.rings {
+            ring.reset(self.target);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Ends the session: rings are drained first, then the guest's memory is let go, then the target is told.
+    pub(crate) fn end(mut self, reason: &SessionEnd) {
+        self.config_change.close();
+        for ring in &mut self.rings {
+            ring.stop(self.target);
+        }
+        drop(self.memory);
+        drop(self.wire);
+        self.target.session_ended(reason);
+    }
+}
+
+/// QEMU counts config offsets from the device's own config space, Cloud Hypervisor from the start of a virtio-mmio
+/// style register space in which it begins at 0x100. No device here has a config space as long as that, so the offset
+/// itself says which one is meant.
+fn config_offset(offset: u32) -> u32 {
+    offset.checked_sub(VHOST_USER_CONFIG_OFFSET).unwrap_or(offset)
+}
+
+/// Answer to the messages that ask for one number.
+fn get(message: &Message, value: u64) -> Result<Answer, Refusal> {
+    message.no_body()?;
+    Ok(Answer::Body(value.to_ne_bytes().to_vec()))
+}
+
+fn bytes_of<T: VhostUserMsgValidator>(value: &T) -> Vec<u8> {
+    value.as_slice().to_vec()
+}

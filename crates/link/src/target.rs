@@ -1,0 +1,135 @@
+//! What a session acts upon, and what it tells it.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use displaydoc::Display;
+use thiserror::Error;
+use vring::{Layout, Memory};
+
+use crate::ConfigChange;
+
+/// Most rings that one export can have: SET_VRING_KICK and its siblings carry the index in eight bits (vhost-user,
+/// "Vring descriptor index for vhost-user messages").
+pub const QUEUES_MAX: u16 = 256;
+
+/// What a frontend's messages act upon: one export.
+///
+/// Called on the session's thread only, never concurrently. Ring indices are always below [`Target::queues_max`].
+pub trait Target: Send {
+    /// Device features offered, without the ones that the transport owns (VERSION_1, the RING_* features and
+    /// VHOST_USER_F_PROTOCOL_FEATURES), which the link adds.
+    fn features(&self) -> u64;
+
+    /// Number of rings the frontend may use, 1 to [`QUEUES_MAX`].
+    fn queues_max(&self) -> u16;
+
+    /// The frontend acknowledged these features, transport features included. Rings that run keep what they started
+    /// with.
+    fn set_features(&mut self, acked: u64);
+
+    /// Fills `out` with the device's config space from `offset` on. `false` refuses the read.
+    fn config(&self, offset: u32, out: &mut [u8]) -> bool;
+
+    /// Writes the device's config space. `false` refuses the write.
+    fn set_config(&mut self, offset: u32, data: &[u8]) -> bool;
+
+    /// A ring is complete and begins to live. An error leaves the ring stopped and is reported to the frontend.
+    fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String>;
+
+    /// Ends a running ring once every request it took is completed. Returns its next avail index (the answer to
+    /// GET_VRING_BASE). Only called for rings that run; the same index may be started again later.
+    fn stop(&mut self, index: u16) -> u16;
+
+    /// The frontend replaced the notification fd of a running ring. `None`: it wants no notifications.
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
+
+    /// Pauses or resumes a running ring without stopping it: a disabled ring takes no new request.
+    fn set_enabled(&mut self, index: u16, enabled: bool);
+
+    /// The memory table changed while rings may run. Returns only when no ring uses the old table for new requests;
+    /// requests in flight keep the mappings they use alive. The areas of every running ring are inside the new table,
+    /// at the same guest addresses.
+    fn set_memory(&mut self, memory: &Arc<Memory>);
+
+    /// A frontend connected. `config_change` stays usable (and becomes a no-op) after the session.
+    fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange);
+
+    /// The session is over: every ring has been stopped and the link has let go of the guest's memory.
+    fn session_ended(&mut self, reason: &SessionEnd);
+}
+
+/// Everything a ring needs to be served.
+#[derive(Debug)]
+pub struct RingStart {
+    /// The guest's memory.
+    pub memory: Arc<Memory>,
+    /// Size, areas and ring features.
+    pub layout: Layout,
+    /// Index of the first avail entry to take.
+    pub next_avail: u16,
+    /// Whether requests may be taken now; see [`Target::set_enabled`].
+    pub enabled: bool,
+    /// Eventfd that the guest signals. `None`: the ring is to be polled.
+    pub kick: Option<OwnedFd>,
+    /// Where to signal completions: eight bytes, as to an eventfd, though UML passes a pipe here. It may also arrive
+    /// later, by [`Target::set_call`]. `None`: no notifications.
+    pub call: Option<OwnedFd>,
+    /// Where to signal that the ring is broken, if the frontend wants to know.
+    pub err: Option<OwnedFd>,
+}
+
+/// Who is at the other end (SO_PEERCRED).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Process id, where the kernel tells.
+    pub pid: Option<u32>,
+    /// User id, where the kernel tells.
+    pub uid: Option<u32>,
+}
+
+impl fmt::Display for SessionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.pid, self.uid) {
+            (Some(pid), Some(uid)) => write!(f, "process {pid} of user {uid}"),
+            _ => f.write_str("an unknown process"),
+        }
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, Display, Error)]
+pub enum SessionEnd {
+    /// the frontend disconnected
+    Disconnected,
+    /// the frontend broke the vhost-user protocol: {0}
+    Misspoke(Misspoken),
+    /// the connection failed: {0}
+    Connection(std::io::Error),
+    /// the export stopped
+    Stopped,
+}
+
+/// A message after which the session cannot go on.
+#[derive(Debug, Display, Error)]
+pub enum Misspoken {
+    /// message header with version {0}, expected 1
+    Version(u32),
+    /// message header with unknown flags {0:#x}
+    Flags(u32),
+    /// message of {size} bytes, at most {max} are allowed
+    Oversized {
+        /// Size that the header claims, in bytes.
+        size: u32,
+        /// Largest size accepted, in bytes.
+        max: u32,
+    },
+    /// {request} was refused ({reason}) and the protocol has no answer that says so
+    Unanswerable {
+        /// Name of the message.
+        request: String,
+        /// Why it was refused.
+        reason: String,
+    },
+}
