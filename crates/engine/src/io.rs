@@ -28,6 +28,11 @@ impl Io<'_> {
         self.lane.now_ns
     }
 
+    /// CLOCK_MONOTONIC now, in nanoseconds: a reading of the clock, so once a turn at most.
+    pub fn clock_ns(&self) -> u64 {
+        crate::lane::monotonic_ns()
+    }
+
     /// Reads from `file` at `offset` (bytes) into `buffers`.
     ///
     /// # Safety
