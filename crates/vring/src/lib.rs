@@ -8,6 +8,8 @@ mod areas;
 mod chain;
 pub mod copy;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod mapping;
 mod memory;
 mod split;

@@ -189,7 +189,7 @@ impl SplitRing {
         }
         self.areas.set_used_idx(new);
         self.published = new;
-        // 2.7.7.1 and 2.7.8.2: the index must be visible before the driver's wish is read. The driver stores its wish
+        // 2.7.7.2 and 2.7.14: the index must be visible before the driver's wish is read. The driver stores its wish
         // and then reads the index; without a full fence on both sides each could miss the other, and a notification
         // would be lost.
         fence(Ordering::SeqCst);
@@ -210,7 +210,7 @@ impl SplitRing {
         } else {
             self.areas.set_used_flags(0);
         }
-        // 2.7.10.1 and 2.7.13.4.1: the wish must be visible before the index is read again. The driver stores its index
+        // 2.7.10.2 and 2.7.13.4.1: the wish must be visible before the index is read again. The driver stores its index
         // and then reads the wish; without a full fence on both sides a request could stay unseen without a kick.
         fence(Ordering::SeqCst);
         self.areas.avail_idx() != self.next_avail

@@ -13,7 +13,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// 2.7.5.3.1 forbids a chain of more than 2^32 bytes.
+/// 2.7.5.2 forbids a chain of more than 2^32 bytes.
 const CHAIN_BYTES_MAX: u64 = 1 << 32;
 
 /// The walk along one chain.
