@@ -1,1 +1,17 @@
-//! Placeholder until its room is furnished.
+//! Real frontends for vringd: guests (User Mode Linux, QEMU) and programs (qemu-img, qemu-io).
+//!
+//! This room knows how to find the lab that `cargo xtask lab` makes, how to start a server on a
+//! socket and a guest on that server, and how to end both whatever state they are in. The tests
+//! in `tests/tests/` use nothing of the other crates: they see what an operator sees, a program
+//! and its socket.
+
+pub mod boot_disk;
+pub mod cpio;
+pub mod image;
+pub mod lab;
+pub mod process;
+pub mod qemu;
+pub mod qemu_img;
+pub mod server;
+pub mod uml;
+pub mod vringd;

@@ -1,2 +1,47 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks: `cargo xtask lab`, `cargo xtask check`, `cargo xtask test`.
+
+mod check;
+mod lab;
+mod step;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Development tasks of vringd.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Check formatting, lints and documentation.
+    Check,
+    /// Fetch or build the guests and peers that the tests need.
+    ///
+    /// Everything lands in $VRINGD_LAB, else in vringd-lab in the user's cache directory, else in
+    /// target/lab. A step whose result is current is skipped.
+    Lab(lab::Options),
+    /// Run every test there is, guests included, from a fresh clone.
+    Test(test::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.task {
+        Task::Check => check::run(),
+        Task::Lab(options) => lab::run(&options),
+        Task::Test(options) => test::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Where the lab is and what lies in it. `cargo xtask lab` fills what this module names.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Names the directory of the lab; without it the user's cache directory is taken.
+pub const DIRECTORY_VARIABLE: &str = "VRINGD_LAB";
+
+/// Where Debian for amd64 keeps its libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// The paths of the lab.
+#[derive(Clone, Debug)]
+pub struct Lab {
+    directory: PathBuf,
+}
+
+impl Lab {
+    /// The lab in `directory`, complete or not.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Chooses the directory: `$VRINGD_LAB`, else the user's cache directory if it can be
+    /// written, else `target/lab` of this workspace. Creates it.
+    pub fn locate() -> Result<Self> {
+        if let Some(directory) = env::var_os(DIRECTORY_VARIABLE) {
+            let directory = PathBuf::from(directory);
+            fs::create_dir_all(&directory).with_context(|| {
+                format!("{DIRECTORY_VARIABLE} names {}, which cannot be created", directory.display())
+            })?;
+            return Ok(Self::at(fs::canonicalize(directory)?));
+        }
+        let cache = env::var_os("XDG_CACHE_HOME")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+        if let Some(directory) = cache.map(|cache| cache.join("vringd-lab"))
+            && fs::create_dir_all(&directory).is_ok()
+            && File::create(directory.join("lock")).is_ok()
+        {
+            return Ok(Self::at(fs::canonicalize(directory)?));
+        }
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let directory = workspace.join("target/lab");
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Self::at(fs::canonicalize(directory)?))
+    }
+
+    /// Finds a complete lab and waits for its turn on it.
+    ///
+    /// Guests are heavy: two of them on two processors make each other late. Every test that
+    /// starts one holds the returned value while it runs.
+    ///
+    /// # Panics
+    /// If the lab is not there. A test without its guest has failed; it is not to be skipped.
+    pub fn take_turn() -> Turn {
+        let lab = Self::locate().expect("the lab has a directory");
+        for step in ["tools", "root", "programs", "uml", "machine"] {
+            assert!(
+                lab.stamp(step).exists(),
+                "the lab in {} lacks `{step}`: run `cargo xtask lab`",
+                lab.directory.display()
+            );
+        }
+        let path = lab.directory.join("turn");
+        let lock = File::create(&path).expect("the lab's directory can be written");
+        lock.lock().expect("the lab's turn can be locked");
+        Turn { lab, _lock: lock }
+    }
+
+    /// The directory that holds all of it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A Debian root file system: the guests' root and the home of the peers.
+    pub fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
+    /// Programs of that root file system, ready to be run on this machine.
+    pub fn programs(&self) -> PathBuf {
+        self.directory.join("bin")
+    }
+
+    /// A program of the lab by name, for example `qemu-img`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs().join(name)
+    }
+
+    /// Debian's own User Mode Linux: one processor, drivers as modules.
+    pub fn uml(&self) -> PathBuf {
+        self.directory.join("uml/linux")
+    }
+
+    /// User Mode Linux with several processors, built by the lab.
+    pub fn uml_smp(&self) -> PathBuf {
+        self.directory.join("uml-smp/linux")
+    }
+
+    /// Debian's kernel for virtual machines.
+    pub fn kernel(&self) -> PathBuf {
+        self.directory.join("machine/vmlinuz")
+    }
+
+    /// The initial file system that goes with [`Lab::kernel`].
+    pub fn initramfs(&self) -> PathBuf {
+        self.directory.join("machine/initramfs")
+    }
+
+    /// An image of a disk that a PC's BIOS can boot, for [`Lab::kernel`].
+    pub fn boot_disk(&self) -> PathBuf {
+        self.directory.join("machine/boot.raw")
+    }
+
+    /// The file that says which recipe made a step's result.
+    pub fn stamp(&self, step: &str) -> PathBuf {
+        self.directory.join("stamps").join(step)
+    }
+
+    /// The dynamic loader of the root file system.
+    pub fn loader(&self) -> PathBuf {
+        self.root().join(LIBRARIES).join("ld-linux-x86-64.so.2")
+    }
+
+    /// What that loader must be told to search, colon-separated.
+    pub fn library_path(&self) -> String {
+        let libraries = self.root().join(LIBRARIES);
+        format!("{0}:{0}/ceph", libraries.display())
+    }
+
+    /// A command that runs `program` (a path inside the root file system) on this machine: with
+    /// the loader and the libraries it was built for, and without changing the machine's own.
+    pub fn command_in_root(&self, program: &str) -> Command {
+        let mut command = Command::new(self.loader());
+        command
+            .arg("--library-path")
+            .arg(self.library_path())
+            .arg(self.root().join(program))
+            .env("QEMU_MODULE_DIR", self.root().join(LIBRARIES).join("qemu"));
+        command
+    }
+
+    /// Fails unless the kernel with several processors was built.
+    pub fn require_uml_smp(&self) -> Result<()> {
+        if !self.stamp("uml-smp").exists() {
+            bail!("the lab in {} lacks `uml-smp`: run `cargo xtask lab`", self.directory.display());
+        }
+        Ok(())
+    }
+}
+
+/// The lab, held by one test at a time.
+#[derive(Debug)]
+pub struct Turn {
+    lab: Lab,
+    _lock: File,
+}
+
+impl std::ops::Deref for Turn {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        &self.lab
+    }
+}

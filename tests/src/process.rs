@@ -1,0 +1,172 @@
+//! Child processes that end when they must.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// Runs a command that must succeed; the error carries what it said.
+pub fn run(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", shown(command)))?;
+    if !output.status.success() {
+        bail!(
+            "{} ended with {}\n{}{}",
+            shown(command),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(output)
+}
+
+/// The command as a person would type it.
+pub fn shown(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    line
+}
+
+/// A process group with its output in a file. Dropping it kills every process of the group: a
+/// guest whose backend hangs does not answer a polite signal.
+#[derive(Debug)]
+pub struct Group {
+    child: Child,
+    ended: Option<ExitStatus>,
+    line: String,
+    output: PathBuf,
+}
+
+impl Group {
+    /// Starts `command` as the leader of a new group, both outputs going to the file `output`.
+    ///
+    /// The kernel kills the leader when the thread that started it ends, so that an interrupted
+    /// test run leaves nothing behind.
+    pub fn start(command: &Command, output: &Path) -> Result<Self> {
+        let line = shown(command);
+        let file = File::create(output).with_context(|| format!("cannot create {}", output.display()))?;
+        let mut wrapped = Command::new("setpriv");
+        wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(name, value),
+                None => wrapped.env_remove(name),
+            };
+        }
+        if let Some(directory) = command.get_current_dir() {
+            wrapped.current_dir(directory);
+        }
+        let child = wrapped
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {line}"))?;
+        Ok(Self { child, ended: None, line, output: output.to_owned() })
+    }
+
+    /// The process id of the leader.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the group has written so far.
+    pub fn output(&self) -> String {
+        fs::read(&self.output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// Waits for the leader. After `limit` the group is killed and the call fails.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if start.elapsed() > limit {
+                self.kill();
+                bail!("{} did not end within {} s; it said:\n{}", self.line, limit.as_secs(), self.output());
+            }
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
+    }
+
+    /// Waits until `ready` says yes. Fails if the leader ends first or `limit` passes.
+    pub fn wait_until(&mut self, limit: Duration, mut ready: impl FnMut(&str) -> bool) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            if ready(&self.output()) {
+                return Ok(());
+            }
+            if let Some(status) = self.ended()? {
+                bail!("{} ended early with {status}; it said:\n{}", self.line, self.output());
+            }
+            if start.elapsed() > limit {
+                bail!("{} was not ready within {} s; it said:\n{}", self.line, limit.as_secs(), self.output());
+            }
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
+    }
+
+    /// Asks the leader to end, as an operator's SIGTERM does, and waits for it.
+    pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
+        if self.ended()?.is_none()
+            && let Some(leader) = self.leader()
+        {
+            rustix::process::kill_process(leader, Signal::TERM)?;
+        }
+        self.wait(limit)
+    }
+
+    /// Whether the leader has not ended yet.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.ended()?.is_none())
+    }
+
+    /// How the leader ended. What is left of its group is killed as soon as that is known: later
+    /// its number may belong to somebody else.
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+            if self.ended.is_some() {
+                self.kill_group();
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Kills the whole group, at once and without a word.
+    pub fn kill(&mut self) {
+        if self.ended.is_none() {
+            self.kill_group();
+            self.ended = self.child.wait().ok();
+        }
+    }
+
+    fn kill_group(&self) {
+        if let Some(leader) = self.leader() {
+            // Fails only if the group is gone already.
+            kill_process_group(leader, Signal::KILL).ok();
+        }
+    }
+
+    fn leader(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,118 @@
+//! Boots a PC under QEMU's own processor (TCG) on vhost-user disks and runs a script in it.
+//!
+//! The script reaches the guest as a QEMU firmware file and its exit status comes back as the
+//! last line on the serial console.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::lab::Lab;
+use crate::process::Group;
+
+/// What the guest writes before the script's exit status.
+const STATUS_MARK: &str = "vringd-lab-status:";
+
+/// Where a guest's kernel comes from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BootFrom {
+    /// QEMU loads it; the disks are only disks.
+    Host,
+    /// The BIOS loads it from the first disk, which holds the lab's boot image.
+    Disk,
+}
+
+/// A guest that was started.
+#[derive(Debug)]
+pub struct Guest {
+    process: Group,
+    _directory: TempDir,
+}
+
+/// What a guest left when it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The script's exit status.
+    pub status: i32,
+    /// Everything that was written to the serial console.
+    pub console: String,
+}
+
+impl Guest {
+    /// Boots a guest with two processors and one disk for each of `sockets`, each with `queues`
+    /// queues, and lets it run `script` with busybox's `sh -eu`.
+    pub fn boot(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &str) -> Result<Self> {
+        let directory = TempDir::with_prefix("vringd-qemu-")?;
+        let path = directory.path().join("script");
+        fs::write(&path, script)?;
+        let command = command(lab, from, sockets, queues, &path);
+        let process = Group::start(&command, &directory.path().join("console"))?;
+        Ok(Self { process, _directory: directory })
+    }
+
+    /// What the serial console has shown so far.
+    pub fn console(&self) -> String {
+        self.process.output()
+    }
+
+    /// Waits until the console shows `text`.
+    pub fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
+        self.process
+            .wait_until(limit, |console| console.contains(text))
+            .with_context(|| format!("waiting for the guest to say `{text}`"))
+    }
+
+    /// Waits for the end of the guest. After `limit` it is killed and the call fails.
+    pub fn wait(mut self, limit: Duration) -> Result<Ended> {
+        let exit = self.process.wait(limit)?;
+        let console = self.process.output();
+        let status = console
+            .rsplit_once(STATUS_MARK)
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+            .with_context(|| format!("the guest ended with {exit} before its script did:\n{console}"))?;
+        Ok(Ended { status, console })
+    }
+
+    /// Ends the guest as a power cut does.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+}
+
+/// Boots a guest, runs `script` and expects it to succeed. Returns the console's text.
+pub fn run(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &str, limit: Duration) -> Result<String> {
+    let ended = Guest::boot(lab, from, sockets, queues, script)?.wait(limit)?;
+    ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
+    Ok(ended.console)
+}
+
+fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &Path) -> Command {
+    let mut command = Command::new(lab.program("qemu-system-x86_64"));
+    command
+        .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M"])
+        .args(["-machine", "q35,memory-backend=memory"])
+        .args(["-object", "memory-backend-memfd,id=memory,size=512M,share=on"])
+        .args(["-nodefaults", "-nographic", "-serial", "stdio", "-no-reboot"])
+        .arg("-fw_cfg")
+        .arg(format!("name=opt/vringd/script,file={}", script.display()));
+    if from == BootFrom::Host {
+        command
+            .arg("-kernel")
+            .arg(lab.kernel())
+            .arg("-initrd")
+            .arg(lab.initramfs())
+            .args(["-append", "console=ttyS0 quiet panic=-1"]);
+    }
+    for (index, socket) in sockets.iter().enumerate() {
+        command
+            .arg("-chardev")
+            .arg(format!("socket,id=disk{index},path={}", socket.display()))
+            .arg("-device")
+            .arg(format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues},bootindex={index}"));
+    }
+    command
+}

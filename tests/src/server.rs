@@ -1,0 +1,142 @@
+//! Starts a server of vhost-user disks and waits until its socket is there.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use tempfile::TempDir;
+
+use crate::lab::Lab;
+use crate::process::{Group, run};
+use crate::vringd;
+
+/// Set to anything, it puts qemu-storage-daemon in vringd's place: a test of the tests. What only
+/// vringd can do then fails.
+pub const STAND_IN_VARIABLE: &str = "VRINGD_STAND_IN";
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// A disk to serve.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// The image behind it.
+    pub image: PathBuf,
+    /// Virtqueues offered.
+    pub queues: u16,
+    /// What `--workers` says, if it is to say something.
+    pub workers: Option<String>,
+    /// Whether the frontend may only read.
+    pub readonly: bool,
+    /// Whether the host's page cache is passed by.
+    pub direct: bool,
+}
+
+impl Disk {
+    /// A writable disk with one queue.
+    pub fn new(image: impl Into<PathBuf>) -> Self {
+        Self { image: image.into(), queues: 1, workers: None, readonly: false, direct: false }
+    }
+}
+
+/// A running server. It is killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    process: Group,
+    directory: TempDir,
+    is_vringd: bool,
+}
+
+impl Server {
+    /// Serves `disk` with the program under test.
+    pub fn start(lab: &Lab, disk: &Disk) -> Result<Self> {
+        let directory = TempDir::with_prefix("vringd-test-")?;
+        let is_vringd = env::var_os(STAND_IN_VARIABLE).is_none();
+        let command = if is_vringd {
+            vringd::serve_disk(disk, &directory.path().join("disk.sock"), &directory.path().join("control.sock"))?
+        } else {
+            storage_daemon(lab, disk, &directory.path().join("disk.sock"))
+        };
+        let process = Group::start(&command, &directory.path().join("server.log"))?;
+        let mut server = Self { process, directory, is_vringd };
+        let socket = server.socket();
+        server
+            .process
+            .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
+        Ok(server)
+    }
+
+    /// Where a frontend connects.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("disk.sock")
+    }
+
+    /// The process id of the server.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What the server has said so far.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// Gives the disk another capacity while it is served.
+    pub fn resize(&self, capacity_bytes: u64) -> Result<()> {
+        run(&mut vringd::resize(&self.control()?, capacity_bytes)?)?;
+        Ok(())
+    }
+
+    /// Moves a ring to a worker while it is served.
+    pub fn attach(&self, ring: u16, worker: &str) -> Result<()> {
+        run(&mut vringd::attach(&self.control()?, ring, worker)?)?;
+        Ok(())
+    }
+
+    /// Fails if the server has ended, with its last words.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if !self.process.is_running()? {
+            bail!("the server has ended; it said:\n{}", self.output());
+        }
+        Ok(())
+    }
+
+    /// Ends the server as an operator does (SIGTERM) and says how it ended.
+    pub fn stop(mut self) -> Result<ExitStatus> {
+        self.process.terminate(END_LIMIT)
+    }
+
+    fn control(&self) -> Result<PathBuf> {
+        if !self.is_vringd {
+            bail!("only vringd has a control socket, and {STAND_IN_VARIABLE} is set");
+        }
+        Ok(self.directory.path().join("control.sock"))
+    }
+}
+
+fn storage_daemon(lab: &Lab, disk: &Disk, socket: &Path) -> Command {
+    let mut blockdev = OsString::from("driver=file,node-name=disk,aio=io_uring,discard=unmap,");
+    if disk.direct {
+        blockdev.push("cache.direct=on,");
+    }
+    if disk.readonly {
+        blockdev.push("read-only=on,");
+    }
+    blockdev.push("filename=");
+    blockdev.push(&disk.image);
+
+    let mut export = OsString::from(format!(
+        "type=vhost-user-blk,id=export,node-name=disk,num-queues={},writable={},addr.type=unix,addr.path=",
+        disk.queues,
+        if disk.readonly { "off" } else { "on" },
+    ));
+    export.push(socket);
+
+    let mut command = Command::new(lab.program("qemu-storage-daemon"));
+    command.arg("--blockdev").arg(blockdev).arg("--export").arg(export);
+    command
+}

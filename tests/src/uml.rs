@@ -1,0 +1,128 @@
+//! Boots User Mode Linux on vhost-user disks and runs a script in it.
+//!
+//! The guest's root file system is the lab's, seen read-only through hostfs. The script and its
+//! exit status travel through a directory of the host that the guest mounts, so that neither is
+//! mixed with what the kernel writes to its console.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::lab::Lab;
+use crate::process::Group;
+
+/// virtio device id of a block device (virtio 1.3, section 5).
+const VIRTIO_ID_BLOCK: u32 = 2;
+
+/// Which kernel to boot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kernel {
+    /// Debian's: one processor.
+    Debian,
+    /// The lab's own build, with this many processors.
+    Smp(u32),
+}
+
+/// A guest that was started.
+#[derive(Debug)]
+pub struct Guest {
+    process: Group,
+    job: TempDir,
+}
+
+/// What a guest left when it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The script's exit status.
+    pub status: i32,
+    /// Everything that was written to the console.
+    pub console: String,
+}
+
+impl Guest {
+    /// Boots a guest with one disk for each of `sockets` (`/dev/vda`, `/dev/vdb`, …) and lets it
+    /// run `script` with `/bin/sh -eu`. Files of the host reach the guest and come back in
+    /// [`Guest::shared`], which the script knows as `$job`.
+    pub fn boot(lab: &Lab, kernel: Kernel, sockets: &[&Path], script: &str) -> Result<Self> {
+        let job = TempDir::with_prefix("vringd-uml-")?;
+        fs::write(job.path().join("script"), script)?;
+        let command = command(lab, kernel, sockets, job.path())?;
+        let process = Group::start(&command, &job.path().join("console"))?;
+        Ok(Self { process, job })
+    }
+
+    /// A directory that host and guest both see.
+    pub fn shared(&self) -> &Path {
+        self.job.path()
+    }
+
+    /// Waits until the script has created the file `name` in the shared directory.
+    pub fn wait_for(&mut self, name: &str, limit: Duration) -> Result<()> {
+        let path = self.job.path().join(name);
+        self.process
+            .wait_until(limit, |_| path.exists())
+            .with_context(|| format!("waiting for the guest to say `{name}`"))
+    }
+
+    /// Tells the script something by creating the file `name` in the shared directory.
+    pub fn tell(&self, name: &str) -> Result<()> {
+        fs::write(self.job.path().join(name), "")?;
+        Ok(())
+    }
+
+    /// Waits for the end of the guest. After `limit` it is killed and the call fails.
+    pub fn wait(mut self, limit: Duration) -> Result<Ended> {
+        let status = self.process.wait(limit)?;
+        let console = self.process.output();
+        let exit = fs::read_to_string(self.job.path().join("exit"))
+            .with_context(|| format!("the guest ended with {status} before its script did:\n{console}"))?;
+        Ok(Ended { status: exit.trim().parse().context("the guest wrote a status")?, console })
+    }
+
+    /// Ends the guest as a power cut does.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+}
+
+/// Boots a guest, runs `script` and expects it to succeed. Returns the console's text.
+pub fn run(lab: &Lab, kernel: Kernel, sockets: &[&Path], script: &str, limit: Duration) -> Result<String> {
+    let ended = Guest::boot(lab, kernel, sockets, script)?.wait(limit)?;
+    ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
+    Ok(ended.console)
+}
+
+fn command(lab: &Lab, kernel: Kernel, sockets: &[&Path], job: &Path) -> Result<Command> {
+    let (program, processors): (PathBuf, u32) = match kernel {
+        Kernel::Debian => (lab.uml(), 1),
+        Kernel::Smp(processors) => {
+            lab.require_uml_smp()?;
+            (lab.uml_smp(), processors)
+        }
+    };
+    let mut command = Command::new("env");
+    if kernel == Kernel::Debian {
+        // It was linked for a newer C library than this machine may have; only it may see the
+        // lab's, not `setpriv` or `env`.
+        command.arg(format!("LD_LIBRARY_PATH={}", lab.library_path()));
+        command.current_dir(program.parent().context("a kernel lies in a directory")?);
+    }
+    command
+        .arg(&program)
+        .args(["mem=512M", "rootfstype=hostfs", "ro", "init=/lab/init"])
+        .arg(format!("rootflags={}", lab.root().display()))
+        .arg(format!("job={}", job.display()))
+        .arg(format!("uml_dir={}", job.display()))
+        .args(["con=null", "con0=null,fd:1", "seccomp=on", "quiet", "panic=-1"]);
+    if processors > 1 {
+        command.arg(format!("ncpus={processors}"));
+    }
+    for socket in sockets {
+        command.arg(format!("virtio_uml.device={}:{VIRTIO_ID_BLOCK}", socket.display()));
+    }
+    Ok(command)
+}

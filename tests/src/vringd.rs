@@ -1,0 +1,78 @@
+//! vringd's command line as the tests use it: the one place that spells it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::server::Disk;
+
+/// Names the program to test; without it the one beside the tests is taken.
+pub const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
+
+/// The name under which the tests export their disk.
+pub const EXPORT: &str = "disk";
+
+/// Finds the program under test: `$VRINGD_BIN`, else `vringd` in the target directory that holds
+/// the running test.
+pub fn program() -> Result<PathBuf> {
+    if let Some(program) = env::var_os(PROGRAM_VARIABLE) {
+        return Ok(PathBuf::from(program));
+    }
+    // target/debug/deps/guest-0123456789abcdef
+    let test = env::current_exe().context("a test has a path")?;
+    let program =
+        test.ancestors().nth(2).context("a test lies two directories below the target directory")?.join("vringd");
+    ensure!(
+        program.exists(),
+        "{} is not there: run `cargo build -p vringd` or set {PROGRAM_VARIABLE}",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// `vringd disk` for `disk` on `socket`, with a control socket.
+pub fn serve_disk(disk: &Disk, socket: &Path, control: &Path) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command
+        .arg("disk")
+        .arg("--socket")
+        .arg(socket)
+        .arg("--control")
+        .arg(control)
+        .args(["--name", EXPORT])
+        .args(["--queues", &disk.queues.to_string()]);
+    if let Some(workers) = &disk.workers {
+        command.args(["--workers", workers]);
+    }
+    if disk.readonly {
+        command.arg("--readonly");
+    }
+    if disk.direct {
+        command.arg("--direct");
+    }
+    command.arg(&disk.image);
+    Ok(command)
+}
+
+/// `vringd ctl` for the server whose control socket is `control`.
+fn ctl(control: &Path) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command.arg("ctl").arg("--control").arg(control);
+    Ok(command)
+}
+
+/// Gives the disk another capacity.
+pub fn resize(control: &Path, capacity_bytes: u64) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["export", "resize", EXPORT, &capacity_bytes.to_string()]);
+    Ok(command)
+}
+
+/// Moves a ring of the disk to a worker.
+pub fn attach(control: &Path, ring: u16, worker: &str) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["ring", "attach", EXPORT, &ring.to_string(), worker]);
+    Ok(command)
+}

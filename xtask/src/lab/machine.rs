@@ -1,0 +1,85 @@
+//! A PC for QEMU: Debian's kernel for virtual machines, an initial file system, a bootable disk.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use tests::boot_disk;
+use tests::cpio::Archive;
+use tests::process;
+
+use super::apt::Suite;
+use super::{Step, Workshop};
+
+const SUITE: &str = "trixie";
+const META_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// Drivers that this kernel has as modules: the disk, and QEMU's firmware files, which carry a
+/// test's script.
+const MODULES: &[&str] = &["drivers/block/virtio_blk", "drivers/firmware/qemu_fw_cfg"];
+
+/// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
+const INIT: &str = include_str!("machine-init.sh");
+
+pub(super) fn step() -> Step {
+    Step {
+        name: "machine",
+        about: "fetch Debian's kernel for QEMU and make a bootable disk",
+        recipe: format!("1 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
+        rests_on: &["root"],
+        make,
+    }
+}
+
+fn make(workshop: &Workshop) -> Result<()> {
+    let unpacked = workshop.scratch().join("package");
+    let suite = Suite::open(workshop, SUITE)?;
+    let package = suite.behind(META_PACKAGE, "linux-image-")?;
+    suite.unpack(&package, &unpacked)?;
+    let release = package.trim_start_matches("linux-image-");
+
+    let result = workshop.scratch().join("machine");
+    fs::create_dir(&result)?;
+    fs::copy(unpacked.join(format!("boot/vmlinuz-{release}")), result.join("vmlinuz"))?;
+    let modules = unpacked.join(format!("usr/lib/modules/{release}/kernel"));
+    fs::write(result.join("initramfs"), initramfs(workshop, &modules)?)?;
+
+    let tree = workshop.scratch().join("tree");
+    disk_tree(workshop, &result, &tree)?;
+    boot_disk::make(workshop.lab(), &tree, workshop.scratch(), &result.join("boot.raw"))?;
+    workshop.install(&result, &workshop.lab().directory().join("machine"))
+}
+
+fn initramfs(workshop: &Workshop, modules: &Path) -> Result<Vec<u8>> {
+    let busybox = workshop.lab().root().join("usr/bin/busybox");
+    let mut archive = Archive::default();
+    for name in ["bin", "dev", "proc", "sys", "modules", "disk"] {
+        archive.directory(name);
+    }
+    archive.console("dev/console").program("bin/busybox", &fs::read(&busybox)?).program("init", INIT.as_bytes());
+    for module in MODULES {
+        let packed = modules.join(format!("{module}.ko.xz"));
+        let mut unpack = Command::new(&busybox);
+        unpack.args(["xz", "-d", "-c"]).arg(&packed);
+        let content = process::run(&mut unpack)?.stdout;
+        let name = packed.file_stem().context("a module has a name")?.to_string_lossy();
+        archive.program(&format!("modules/{name}"), &content);
+    }
+    Ok(archive.finish())
+}
+
+/// What the bootable disk holds.
+fn disk_tree(workshop: &Workshop, machine: &Path, tree: &Path) -> Result<()> {
+    for name in ["bin", "sbin", "boot", "dev", "proc", "sys", "tmp", "root"] {
+        fs::create_dir_all(tree.join(name))?;
+    }
+    fs::copy(machine.join("vmlinuz"), tree.join("boot/vmlinuz"))?;
+    fs::copy(machine.join("initramfs"), tree.join("boot/initramfs"))?;
+    fs::copy(workshop.lab().root().join("usr/bin/busybox"), tree.join("bin/busybox"))?;
+    symlink("busybox", tree.join("bin/sh"))?;
+    fs::write(tree.join("sbin/init"), INIT)?;
+    fs::set_permissions(tree.join("sbin/init"), Permissions::from_mode(0o755))?;
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! `cargo xtask lab`: guests and peers from Debian's packages, in a cache outside the clone.
+
+mod apt;
+mod host;
+mod machine;
+mod programs;
+mod root;
+mod uml;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use tests::lab::Lab;
+use tests::process::shown;
+
+/// How many lines of a failed step's log are shown.
+const LOG_TAIL_LINES: usize = 30;
+
+/// Options of `cargo xtask lab`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Options {
+    /// Make these steps again even if their result is current: tools, root, programs, uml,
+    /// machine, uml-smp, or all.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    again: Vec<String>,
+    /// Leave out the kernel that has to be built (five to eight minutes on two processors).
+    /// The test of two queues cannot run without it.
+    #[arg(long)]
+    without_uml_smp: bool,
+}
+
+/// One thing in the lab. Its result is current if its recipe is the one that made it.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    recipe: String,
+    /// Steps whose result this one uses: when they are made again, so is this one.
+    rests_on: &'static [&'static str],
+    make: fn(&Workshop) -> Result<()>,
+}
+
+/// Makes what is not there or not current, in order.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let steps = [host::step(), root::step(), programs::step(), uml::debian_step(), machine::step(), uml::smp_step()];
+    for name in &options.again {
+        ensure!(
+            name == "all" || steps.iter().any(|step| step.name == name),
+            "--again {name}: there is no such step; take one of {} or all",
+            steps.map(|step| step.name).join(", ")
+        );
+    }
+    let lab = Lab::locate()?;
+    println!("lab: {}", lab.directory().display());
+    let lock = File::create(lab.directory().join("lock"))?;
+    if lock.try_lock().is_err() {
+        println!("lab: waiting for another `cargo xtask lab`");
+        lock.lock()?;
+    }
+    let mut made = Vec::new();
+    for step in &steps {
+        if step.name == "uml-smp" && options.without_uml_smp {
+            println!("lab: {}: left out", step.name);
+            continue;
+        }
+        let again = options.again.iter().any(|name| name == "all" || name == step.name);
+        make(&lab, step, again)?;
+    }
+    Ok(())
+}
+
+/// Makes one step unless its result is current. Says whether it did.
+fn make(lab: &Lab, step: &Step, again: bool) -> Result<bool> {
+    let stamp = lab.stamp(step.name);
+    if !again && fs::read_to_string(&stamp).is_ok_and(|recipe| recipe == step.recipe) {
+        println!("lab: {}: current", step.name);
+        return Ok(false);
+    }
+    println!("lab: {}: {} ...", step.name, step.about);
+    let start = Instant::now();
+    let workshop = Workshop::open(lab, step.name)?;
+    if stamp.exists() {
+        fs::remove_file(&stamp)?;
+    }
+    (step.make)(&workshop).with_context(|| format!("lab: {} cannot be made", step.name))?;
+    workshop.close()?;
+    fs::create_dir_all(stamp.parent().context("a stamp lies in a directory")?)?;
+    fs::write(&stamp, &step.recipe)?;
+    println!("lab: {}: done in {:.1} s", step.name, start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Where one step works: a scratch directory that does not outlive it, and a log.
+pub(crate) struct Workshop {
+    lab: Lab,
+    scratch: PathBuf,
+    log: PathBuf,
+}
+
+impl Workshop {
+    fn open(lab: &Lab, step: &str) -> Result<Self> {
+        let scratch = lab.directory().join("scratch").join(step);
+        remove(&scratch)?;
+        fs::create_dir_all(&scratch)?;
+        let logs = lab.directory().join("logs");
+        fs::create_dir_all(&logs)?;
+        let log = logs.join(step);
+        File::create(&log)?;
+        Ok(Self { lab: lab.clone(), scratch, log })
+    }
+
+    fn close(self) -> Result<()> {
+        remove(&self.scratch)
+    }
+
+    /// The lab this step adds to.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// A directory for files in between, on the same file system as the lab.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Says something in the step's log.
+    pub(crate) fn note(&self, text: &str) -> Result<()> {
+        let mut log = File::options().append(true).open(&self.log)?;
+        writeln!(log, "{text}")?;
+        Ok(())
+    }
+
+    /// Runs a command with its output in the step's log; a failure shows the log's end.
+    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
+        let line = shown(command);
+        self.note(&format!("$ {line}"))?;
+        let log = File::options().append(true).open(&self.log)?;
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()
+            .with_context(|| format!("cannot start {line}"))?;
+        if !status.success() {
+            let text = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+            bail!("`{line}` failed with {status}\n{tail}\n(all of it is in {})", self.log.display());
+        }
+        Ok(())
+    }
+
+    /// Puts a finished directory in the place of the old one, if any.
+    pub(crate) fn install(&self, finished: &Path, place: &Path) -> Result<()> {
+        remove(place)?;
+        fs::rename(finished, place)
+            .with_context(|| format!("cannot move {} to {}", finished.display(), place.display()))
+    }
+}
+
+/// Removes a directory with all it holds, if it is there.
+fn remove(directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,78 @@
+//! A Debian root file system: root of the User Mode Linux guests and home of the peers.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::apt::Mirror;
+use super::{Step, Workshop};
+
+const SUITE: &str = "trixie";
+
+/// What guests and tests call for.
+const PACKAGES: &[&str] = &[
+    "busybox-static",
+    "e2fsprogs",
+    "fio",
+    "grub-common",
+    "grub-pc-bin",
+    "qemu-block-extra",
+    "qemu-system-x86",
+    "qemu-utils",
+    "strace",
+    "util-linux",
+    "virtiofsd",
+    "xfsprogs",
+];
+
+/// First process of a User Mode Linux guest. `job` comes from the kernel's command line.
+const INIT: &str = include_str!("uml-init.sh");
+
+pub(super) fn step() -> Step {
+    Step {
+        name: "root",
+        about: "make a root file system with mmdebstrap",
+        recipe: format!("1 {SUITE} {PACKAGES:?}\n{INIT}"),
+        rests_on: &[],
+        make,
+    }
+}
+
+fn make(workshop: &Workshop) -> Result<()> {
+    let mirror = Mirror::of_this_machine()?;
+    let root = workshop.scratch().join("root");
+    let archive = workshop.scratch().join("root.tar");
+    let is_root = rustix::process::geteuid().is_root();
+
+    let mut mmdebstrap = Command::new("mmdebstrap");
+    mmdebstrap
+        .arg("--variant=minbase")
+        .arg(format!("--include={}", PACKAGES.join(",")))
+        .arg(format!("--keyring={}", mirror.keyring));
+    if is_root {
+        mmdebstrap.arg("--mode=root").arg(SUITE).arg(&root);
+    } else {
+        mmdebstrap.arg("--mode=unshare").arg(SUITE).arg(&archive);
+    }
+    workshop.run(mmdebstrap.arg(mirror.line(SUITE)))?;
+    if !is_root {
+        // Unpacked by the user, all of it belongs to the user; device nodes are left out, as the
+        // guest brings its own.
+        fs::create_dir(&root)?;
+        workshop.run(
+            Command::new("tar")
+                .args(["--extract", "--no-same-owner", "--exclude=./dev/*", "--file"])
+                .arg(&archive)
+                .arg("--directory")
+                .arg(&root),
+        )?;
+    }
+
+    fs::create_dir_all(root.join("lab/job")).context("cannot add to the root file system")?;
+    let init = root.join("lab/init");
+    fs::write(&init, INIT)?;
+    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
+    workshop.install(&root, &workshop.lab().root())
+}

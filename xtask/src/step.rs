@@ -1,0 +1,38 @@
+//! Runs a program as a visible step.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use tests::process::shown;
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().map(PathBuf::from).unwrap_or(manifest)
+}
+
+/// `cargo` as it was called for this task, in the root of the workspace.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+/// Says what is run, runs it with its output shown, says how long it took.
+pub(crate) fn run(task: &str, command: &mut Command) -> Result<()> {
+    let line = shown(command);
+    // The path of cargo is of no interest to a reader.
+    let line = line.rsplit_once("/cargo ").map_or(line.clone(), |(_, rest)| format!("cargo {rest}"));
+    println!("{task}: {line}");
+    let start = Instant::now();
+    let status = command.status().with_context(|| format!("cannot start {line}"))?;
+    if !status.success() {
+        bail!("`{line}` failed with {status}");
+    }
+    println!("{task}: {line}: done in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}

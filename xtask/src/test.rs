@@ -1,0 +1,50 @@
+//! `cargo xtask test`: everything, from a fresh clone.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+use clap::Args;
+use tests::lab::{DIRECTORY_VARIABLE, Lab};
+
+use crate::lab;
+use crate::step::{self, cargo};
+
+const TASK: &str = "test";
+
+/// Options of `cargo xtask test`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Handed on to the test runner, for example a name to filter by.
+    #[arg(trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+/// Makes the lab, builds the program and the tests, and runs them.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    lab::run(&lab::Options::default())?;
+    let lab = Lab::locate()?;
+    // The guest tests run the program beside them; cargo alone would not build it for them.
+    step::run(TASK, &mut cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
+    if has_nextest() {
+        step::run(
+            TASK,
+            cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])
+                .args(&options.filter)
+                .env(DIRECTORY_VARIABLE, lab.directory()),
+        )?;
+        // nextest does not run examples in documentation.
+        step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))
+    } else {
+        step::run(
+            TASK,
+            cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
+                .args(&options.filter)
+                .env(DIRECTORY_VARIABLE, lab.directory()),
+        )
+    }
+}
+
+fn has_nextest() -> bool {
+    let mut command: Command = cargo(&["nextest", "--version"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
