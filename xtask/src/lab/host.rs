@@ -39,7 +39,7 @@ const FILES: &[Tool] = &[
 ];
 
 pub(super) fn step() -> Step {
-    Step { name: "tools", about: "look for the tools on this machine", recipe: "2".to_owned(), make }
+    Step { name: "tools", about: "look for the tools on this machine", recipe: "2".to_owned(), rests_on: &[], make }
 }
 
 fn make(workshop: &Workshop) -> Result<()> {

@@ -61,14 +61,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         println!("lab: waiting for another `cargo xtask lab`");
         lock.lock()?;
     }
-    let mut made = Vec::new();
+    let mut made: Vec<&str> = Vec::new();
     for step in &steps {
         if step.name == "uml-smp" && options.without_uml_smp {
             println!("lab: {}: left out", step.name);
             continue;
         }
-        let again = options.again.iter().any(|name| name == "all" || name == step.name);
-        make(&lab, step, again)?;
+        let again = options.again.iter().any(|name| name == "all" || name == step.name)
+            || step.rests_on.iter().any(|name| made.contains(name));
+        if make(&lab, step, again)? {
+            made.push(step.name);
+        }
     }
     Ok(())
 }
@@ -91,7 +94,7 @@ fn make(lab: &Lab, step: &Step, again: bool) -> Result<bool> {
     fs::create_dir_all(stamp.parent().context("a stamp lies in a directory")?)?;
     fs::write(&stamp, &step.recipe)?;
     println!("lab: {}: done in {:.1} s", step.name, start.elapsed().as_secs_f64());
-    Ok(())
+    Ok(true)
 }
 
 /// Where one step works: a scratch directory that does not outlive it, and a log.
