@@ -3,17 +3,18 @@
 //! This room turns the frontend's messages into calls on a [`Target`]. It serves no request and knows no device; a
 //! frontend that disconnects or misspeaks ends its session here and nothing else.
 //!
-//! [`serve`] owns the socket: one session at a time, each message checked and answered in [`session`](self) before the
-//! next one is read. Message types, constants and field checks are the `vhost` crate's. Reading and answering is our
-//! own, because that crate's `BackendReqHandler` blocks inside half a message, leaves a message it refuses without the
-//! answer the frontend waits for, loses its place in the stream on a short read, and keeps the backend channel to
-//! itself without a way to announce a changed config space.
+//! [`serve`] owns the socket: one session at a time, each message checked and answered before the next one is read.
+//! Message types, constants and field checks are the `vhost` crate's. Reading and answering is our own, because that
+//! crate's `BackendReqHandler` blocks inside half a message, sends no answer to a message it refuses (the frontend waits
+//! for ever), loses its place in the stream on a short read, and keeps the backend channel to itself without a way to
+//! announce a changed config space.
 
 mod config_change;
 mod endpoint;
 mod features;
 mod memory;
 mod message;
+mod peer;
 mod refusal;
 mod rings;
 mod serve;

@@ -125,12 +125,18 @@ fn map_file(
         return Err(Refusal::MemoryFileSize { guest_addr, needed: end, file_bytes });
     }
     let page_bytes = page_bytes(file).map_err(|error| Refusal::MemoryMap(guest_addr, error))?;
-    let map_start = start - start % page_bytes;
-    let map_end = end.checked_next_multiple_of(page_bytes).ok_or_else(wraps)?;
-    let map_len = usize::try_from(map_end - map_start).map_err(|_| wraps())?;
-    let offset = usize::try_from(start - map_start).map_err(|_| wraps())?;
+    let (map_start, map_len, offset) = span(start, end, page_bytes).ok_or_else(wraps)?;
     let mapping = Mapping::shared(file, map_start, map_len).map_err(|error| Refusal::MemoryMap(guest_addr, error))?;
     Ok((mapping, offset))
+}
+
+/// Whole pages around the bytes from `start` to `end` of a file: where they begin, their length, and where in them the
+/// bytes begin. `None` where that does not fit into an address.
+fn span(start: u64, end: u64, page_bytes: u64) -> Option<(u64, usize, usize)> {
+    let map_start = start - start % page_bytes;
+    let map_end = end.checked_next_multiple_of(page_bytes)?;
+    let map_len = usize::try_from(map_end.checked_sub(map_start)?).ok()?;
+    Some((map_start, map_len, usize::try_from(start - map_start).ok()?))
 }
 
 /// Granularity of mapping this file, in bytes: hugetlbfs maps (and unmaps) whole huge pages only.
@@ -138,4 +144,27 @@ fn page_bytes(file: &OwnedFd) -> io::Result<u64> {
     let filesystem = fstatfs(file)?;
     let bytes = if filesystem.f_type == HUGETLBFS_MAGIC { u64::try_from(filesystem.f_bsize).unwrap_or(0) } else { 0 };
     Ok(bytes.max(rustix::param::page_size() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    const HUGE: u64 = 2 << 20;
+
+    #[test]
+    fn aligned_bytes_are_mapped_as_they_are() {
+        assert_eq!(span(HUGE, 3 * HUGE, HUGE), Some((HUGE, 4 << 20, 0)));
+    }
+
+    #[test]
+    fn unaligned_bytes_are_mapped_in_whole_pages() {
+        assert_eq!(span(HUGE + 4096, HUGE + 8192, HUGE), Some((HUGE, 2 << 20, 4096)));
+        assert_eq!(span(0x1800, 0x2001, 0x1000), Some((0x1000, 0x2000, 0x800)));
+    }
+
+    #[test]
+    fn the_end_of_the_address_space_is_not_crossed() {
+        assert_eq!(span(0, u64::MAX, HUGE), None);
+    }
 }

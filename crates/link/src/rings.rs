@@ -196,8 +196,21 @@ impl Ring {
         *self = Ring { call, err, ..Ring::new(self.index) };
     }
 
-    /// Whether this ring, if it runs, can go on with another memory table.
-    pub(crate) fn survives(&self, memory: &Memory) -> bool {
+    /// Whether this ring can go on with another memory table. One that is merely disabled always can: it is stopped,
+    /// as [`Ring::prepare_change`] would.
+    pub(crate) fn allows(&self, memory: &Memory, acked: Acked) -> bool {
+        !self.is_enabled(acked) || self.fits(memory)
+    }
+
+    /// Gets the ring ready for another memory table, which it allows.
+    pub(crate) fn prepare_memory(&mut self, memory: &Memory, target: &mut dyn Target) {
+        if !self.fits(memory) {
+            self.halt(target);
+        }
+    }
+
+    /// Whether the areas of this ring, if it runs, are in the table, where they were.
+    fn fits(&self, memory: &Memory) -> bool {
         match (self.running, self.areas) {
             (Some(layout), Some(areas)) => {
                 place(areas, memory).is_some_and(|place| place == [layout.desc, layout.avail, layout.used])

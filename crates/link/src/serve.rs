@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt;
 
 use crate::session::Session;
 use crate::wire::Wire;
-use crate::{ConfigChange, Endpoint, SessionEnd, SessionInfo, StopFd, Target};
+use crate::{ConfigChange, Endpoint, SessionEnd, StopFd, Target, peer};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free file descriptors does
 /// not spin.
@@ -55,7 +54,7 @@ fn pause_after(error: &io::Error, endpoint: &Endpoint, stop: &StopFd) {
 }
 
 fn run_session(connection: OwnedFd, endpoint: &Endpoint, target: &mut dyn Target, stop: &StopFd) -> SessionEnd {
-    let frontend = peer(&connection);
+    let frontend = peer::info(&connection);
     let config_change = ConfigChange::default();
     tracing::info!("{endpoint}: {frontend} connected");
     target.session_started(frontend, config_change.clone());
@@ -86,20 +85,11 @@ fn run_session(connection: OwnedFd, endpoint: &Endpoint, target: &mut dyn Target
 fn turn_away(endpoint: &Endpoint, stop: &StopFd) {
     match endpoint.accept() {
         Ok(connection) => {
-            tracing::warn!("{endpoint}: turned away {}: another frontend is connected", peer(&connection))
+            let frontend = peer::info(&connection);
+            tracing::warn!("{endpoint}: turned away {frontend}: another frontend is connected");
         }
         Err(error) => pause_after(&error, endpoint, stop),
     }
-}
-
-fn peer(connection: &OwnedFd) -> SessionInfo {
-    sockopt::socket_peercred(connection).map_or_else(
-        |_| SessionInfo::default(),
-        |credentials| SessionInfo {
-            pid: u32::try_from(credentials.pid.as_raw_nonzero().get()).ok(),
-            uid: Some(credentials.uid.as_raw()),
-        },
-    )
 }
 
 /// Waits until at least one descriptor has something to say, or time is up. A failing poll (out of memory) counts as

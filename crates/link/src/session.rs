@@ -1,9 +1,12 @@
 //! One frontend's session: what each message does and how it is answered.
 
+use std::sync::Arc;
+
 use vhost::vhost_user::message::{
     FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserSingleMemoryRegion, VhostUserU64,
     VhostUserVringAddr, VhostUserVringState,
 };
+use vring::Memory;
 
 use crate::features::{Acked, PROTOCOL, TRANSPORT};
 use crate::memory::{MEMORY_SLOTS, Table};
@@ -12,10 +15,6 @@ use crate::refusal::Refusal;
 use crate::rings::Ring;
 use crate::wire::{Message, Wire};
 use crate::{ConfigChange, Misspoken, QUEUES_MAX, SessionEnd, StopFd, Target};
-
-use std::sync::Arc;
-
-use vring::Memory;
 
 /// What a message that succeeded is answered with.
 #[derive(Debug)]
@@ -176,9 +175,12 @@ impl<'a> Session<'a> {
 
     /// Puts a memory table in force. Rings that run must find their areas in it, where they were.
     fn adopt_memory(&mut self, memory: Arc<Memory>) -> Result<(), Refusal> {
-        let lost = (0u16..).zip(&self.rings).find(|(_, ring)| !ring.survives(&memory));
-        if let Some((index, _)) = lost {
-            return Err(Refusal::RingMemory(index));
+        let refusing = self.rings.iter().position(|ring| !ring.allows(&memory, self.acked));
+        if let Some(at) = refusing {
+            return Err(Refusal::RingMemory(at as u16));
+        }
+        for ring in &mut self.rings {
+            ring.prepare_memory(&memory, self.target);
         }
         self.target.set_memory(&memory);
         self.memory.adopt(memory);

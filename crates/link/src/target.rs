@@ -73,7 +73,7 @@ pub struct RingStart {
     pub enabled: bool,
     /// Eventfd that the guest signals. `None`: the ring is to be polled.
     pub kick: Option<OwnedFd>,
-    /// Where to signal completions: eight bytes, as to an eventfd, though UML passes a pipe here. It may also arrive
+    /// Where to signal completions: eight bytes, as to an eventfd, though UML passes a stream socket here. It may also arrive
     /// later, by [`Target::set_call`]. `None`: no notifications.
     pub call: Option<OwnedFd>,
     /// Where to signal that the ring is broken, if the frontend wants to know.
