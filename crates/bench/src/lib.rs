@@ -1,1 +1,22 @@
 //! Load generators: frontends without a virtual machine.
+//!
+//! This room drives a vhost-user-blk socket, ours or a peer's, and says what it saw: requests a second, latency, the
+//! server's CPU time and wake-ups, errors, and data that came back wrong. The frontend itself is libblkio (the `blkio`
+//! crate), so that a misunderstanding of virtio in our server cannot hide behind the same misunderstanding here.
+//!
+//! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
+
+pub mod disk;
+pub mod frontend;
+pub mod report;
+pub mod stats;
+pub mod usage;
+
+mod contest;
+mod fio;
+mod image;
+mod parse;
+mod progress;
+mod server;
+
+pub use usage::{Idle, idle};

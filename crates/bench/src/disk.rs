@@ -1,0 +1,384 @@
+//! `bench disk`: the command line of the load generator.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use std::{fs, io::Write};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueHint;
+use serde::Serialize;
+
+use crate::contest::{Contender, Kind, Results, Rules, Run, hold};
+use crate::frontend::{Load, Rw, Spec};
+use crate::image::{Image, MakeImage};
+use crate::parse;
+use crate::progress::Progress;
+use crate::server::{Template, cpu_set};
+use crate::{fio, report, usage};
+
+/// How long a run counts when neither --time nor --ops is given.
+const TIME_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Measure a vhost-user-blk server, or several side by side
+///
+/// Drives any vhost-user-blk socket through libblkio, with no virtual machine. Either --socket names a server that is
+/// running already, or --against and --host-fio name peers: then our own server and each peer are started in turn on
+/// the same image, round after round, and medians and ratios are printed. Exits with 1 when a request failed or
+/// delivered wrong data.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Measure the server that listens on this socket
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["against", "host_fio", "ours", "alone"])]
+    pub socket: Option<PathBuf>,
+
+    /// Pid of the server behind --socket, to measure its CPU time and wake-ups
+    #[arg(long, value_name = "PID", requires = "socket")]
+    pub server_pid: Option<u32>,
+
+    /// Run this server in turn with ours; {socket} and {image} are replaced; may be repeated
+    ///
+    /// Split as a shell would, but run without one, so that what is measured is the server.
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    pub against: Vec<String>,
+
+    /// Run fio in turn too: io_uring on the image itself, with no VM; needs --image or --make-image
+    #[arg(long)]
+    pub host_fio: bool,
+
+    /// More arguments for --host-fio's fio, such as '--iodepth_batch=16'
+    #[arg(long, value_name = "ARGS", requires = "host_fio", allow_hyphen_values = true)]
+    pub fio_args: Option<String>,
+
+    /// Arguments of our `vringd disk`; {image} is replaced; may be repeated to compare settings
+    ///
+    /// `--socket {socket}` is put before them unless they mention {socket}; without {image} the image is put after
+    /// them, unless there is none.
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    pub ours: Vec<String>,
+
+    /// Measure the peers alone, without our server
+    #[arg(long, conflicts_with = "ours")]
+    pub alone: bool,
+
+    /// Image for the servers; WRITING LOADS OVERWRITE IT
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["make_image", "socket"])]
+    pub image: Option<PathBuf>,
+
+    /// Lay out an image full of data in a directory, and delete it afterwards; such as 1G@/dev/shm
+    #[arg(long, value_name = "SIZE@DIR", conflicts_with = "socket")]
+    pub make_image: Option<MakeImage>,
+
+    /// How often each contender runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// What --host-fio's fio does: 1 goes around the page cache, 0 uses it; choose what the servers do
+    #[arg(long, value_name = "0|1", default_value_t = 0, requires = "host_fio", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub direct: u8,
+
+    /// CPUs for the servers and for fio, such as 0 or 0,2-3
+    #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "socket")]
+    pub server_cpus: Option<CpuList>,
+
+    /// CPUs for the frontend
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub load_cpus: Option<CpuList>,
+
+    /// Direction and order of requests
+    #[arg(long, value_enum, default_value_t = Rw::RandRead)]
+    pub rw: Rw,
+
+    /// Percentage of reads in rw and randrw
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub mix: u8,
+
+    /// Size of a request; suffixes K, M, G are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block_size)]
+    pub bs: u32,
+
+    /// Requests in flight on each queue
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub depth: u16,
+
+    /// Queues
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub queues: u16,
+
+    /// Submit so many requests at once, waiting until there is room for them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub batch: u16,
+
+    /// Threads that share the queues [default: one a queue]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+
+    /// Flush after so many writes of a queue; 0 for never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub flush_every: u32,
+
+    /// Write a pattern, and check it in every block that is read after it was written
+    ///
+    /// Every sector carries its offset, its generation and data computed from both, so that lost, torn, old and
+    /// misplaced data shows. No two requests are in flight on one block, and each queue keeps to its own blocks.
+    #[arg(long)]
+    pub verify: bool,
+
+    /// How long a run counts, such as 10, 500ms or 2m [default: 5s without --ops]
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    pub time: Option<Duration>,
+
+    /// How many requests a run counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: Option<u64>,
+
+    /// How long to run before counting
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
+    pub ramp: Duration,
+
+    /// After each run stay connected for this long without a request, and count the server's wake-ups
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    pub idle: Option<Duration>,
+
+    /// Draw the same offsets again
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Where the part of the disk that is used begins
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse::size)]
+    pub offset: u64,
+
+    /// How long that part is [default: to the end of the disk]
+    #[arg(long, value_name = "SIZE", value_parser = parse::positive_size)]
+    pub size: Option<u64>,
+
+    /// Look for completions all the time, as a polling guest does, instead of sleeping until one is announced
+    #[arg(long)]
+    pub poll: bool,
+
+    /// Write every run and the medians as JSON to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub json: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  A server that is running:
+    vringd bench disk --socket /run/d.sock --rw randwrite --time 10
+
+  Is the data right, and how long does a flush take?
+    vringd bench disk --socket /run/d.sock --rw randrw --verify --flush-every 64
+
+  Side by side with qemu-storage-daemon and with fio on the file itself:
+    vringd bench disk --make-image 1G@/dev/shm --host-fio --against 'qemu-storage-daemon
+      --blockdev driver=file,node-name=f,filename={image},aio=io_uring
+      --blockdev driver=raw,node-name=d,file=f
+      --export type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={socket},writable=on'";
+
+/// CPUs in a list such as `0,2-3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuList(Vec<usize>);
+
+fn cpu_list(text: &str) -> Result<CpuList, String> {
+    let help = || format!("`{text}` is no list of CPUs; write numbers and ranges such as 0,2-3");
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().map_err(|_| help())?, last.parse().map_err(|_| help())?);
+        if first > last || last >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(help());
+        }
+        cpus.extend(first..=last);
+    }
+    Ok(CpuList(cpus))
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let bytes = parse::positive_size(text)?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes.is_multiple_of(512) && bytes <= 64 << 20 => Ok(bytes),
+        _ => Err("must be a multiple of 512 bytes, at most 64M".into()),
+    }
+}
+
+impl Args {
+    fn spec(&self) -> Result<Spec> {
+        let spec = Spec {
+            rw: self.rw,
+            mix: self.mix,
+            block_bytes: self.bs,
+            depth: self.depth,
+            queues: self.queues,
+            batch: self.batch,
+            threads: self.threads,
+            flush_every: self.flush_every,
+            verify: self.verify,
+            time: self.time.or(self.ops.is_none().then_some(TIME_DEFAULT)),
+            ops: self.ops,
+            ramp: self.ramp,
+            seed: self.seed,
+            offset_bytes: self.offset,
+            size_bytes: self.size,
+            poll: self.poll,
+            server_pid: self.server_pid,
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+
+    fn contenders(&self, vringd: &Path, has_image: bool) -> Result<Vec<Contender>> {
+        let mut contenders = Vec::new();
+        let default = [String::new()];
+        let ours: &[String] = if self.ours.is_empty() { &default } else { &self.ours };
+        for arguments in ours.iter().filter(|_| !self.alone) {
+            let template = our_command(vringd, arguments, has_image)?;
+            let name = format!("vringd {arguments}").trim_end().to_owned();
+            contenders.push(Contender { name, kind: Kind::Server(template) });
+        }
+        for command in &self.against {
+            let template = Template::parse("--against", command)?;
+            if !template.mentions("socket") {
+                bail!("--against {command:?}: does not mention {{socket}}, where the server has to listen");
+            }
+            if template.mentions("image") && !has_image {
+                bail!("--against {command:?}: mentions {{image}}; give --image PATH or --make-image SIZE@DIR");
+            }
+            contenders.push(Contender { name: template.program().to_owned(), kind: Kind::Server(template) });
+        }
+        if self.host_fio {
+            if !has_image {
+                bail!("--host-fio: needs a file to run on; give --image PATH or --make-image SIZE@DIR");
+            }
+            contenders.push(Contender { name: "fio".into(), kind: Kind::Fio(self.fio_options()?) });
+        }
+        number_namesakes(&mut contenders);
+        Ok(contenders)
+    }
+
+    fn fio_options(&self) -> Result<fio::Options> {
+        let text = self.fio_args.as_deref().unwrap_or("");
+        let extra = shlex::split(text).with_context(|| format!("--fio-args {text:?}: a quote is not closed"))?;
+        Ok(fio::Options { direct: self.direct == 1, extra, cpus: self.server_cpus().to_vec() })
+    }
+
+    fn server_cpus(&self) -> &[usize] {
+        self.server_cpus.as_ref().map_or(&[], |list| &list.0)
+    }
+}
+
+/// The command line of our server.
+fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
+    let own = Template::parse("--ours", arguments)?;
+    let mut words = vec![vringd.to_string_lossy().into_owned(), "disk".into()];
+    if !own.mentions("socket") {
+        words.extend(["--socket".into(), "{socket}".into()]);
+    }
+    words.extend(shlex::split(arguments).unwrap_or_default());
+    if !own.mentions("image") && has_image {
+        words.push("{image}".into());
+    }
+    Ok(Template::from_words(words))
+}
+
+/// Makes names unique, since figures are told apart by them.
+fn number_namesakes(contenders: &mut [Contender]) {
+    for index in 1..contenders.len() {
+        let (before, after) = contenders.split_at_mut(index);
+        let namesakes = before.iter().filter(|other| other.name.split('#').next() == Some(&after[0].name)).count();
+        if namesakes > 0 {
+            after[0].name = format!("{}#{}", after[0].name, namesakes + 1);
+        }
+    }
+}
+
+/// Runs the benchmark; `vringd` is our own executable.
+///
+/// # Errors
+/// An option does not fit, a server cannot be started or driven, or a result cannot be written.
+pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
+    let spec = args.spec()?;
+    if let Some(list) = &args.load_cpus {
+        // Threads that are started later inherit it; servers are pinned by themselves.
+        rustix::thread::sched_setaffinity(None, &cpu_set(&list.0))
+            .with_context(|| format!("--load-cpus: cannot run on CPUs {:?}", list.0))?;
+    }
+    let is_clean = match &args.socket {
+        Some(socket) => run_single(args, &spec, socket)?,
+        None => run_contest(args, &spec, vringd)?,
+    };
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
+    let progress = Progress::new(1, false);
+    progress.begin("run", spec.time.map(|time| time + spec.ramp));
+    let load = Load::start(socket, spec)?;
+    load.wait(|load| progress.look(load.elapsed(), || report::count(load.rate_so_far())));
+    let (report, connection) = load.finish_connected()?;
+    let idle = match (args.idle, args.server_pid) {
+        (Some(time), Some(pid)) => Some(usage::idle_settled(pid, time)?),
+        (Some(_), None) => bail!("--idle: needs --server-pid to know whose wake-ups to count"),
+        (None, _) => None,
+    };
+    drop(connection);
+    drop(progress);
+    let is_clean = report.is_clean();
+    if !writes_json_only(args) {
+        println!("{}\n{}", report::describe(spec), report::summary(&report));
+        if let Some(idle) = &idle {
+            println!("{:16}{} a second", "idle wake-ups", report::count(idle.wakeups_per_s()));
+        }
+    }
+    let run = Run { contender: socket.display().to_string(), round: 1, report, idle };
+    write_json(args, spec, &Results::of(std::iter::once(run.contender.clone().as_str()), vec![run]))?;
+    Ok(is_clean)
+}
+
+fn run_contest(args: &Args, spec: &Spec, vringd: &Path) -> Result<bool> {
+    let has_image = args.image.is_some() || args.make_image.is_some();
+    let contenders = args.contenders(vringd, has_image)?;
+    if contenders.is_empty() || (contenders.len() == 1 && args.ours.is_empty() && !args.alone && !has_image) {
+        bail!("nothing to measure: give --socket PATH, or --against COMMAND, --host-fio or --ours ARGS");
+    }
+    let progress = Progress::new(u64::from(args.rounds) * contenders.len() as u64, false);
+    let image = match (&args.image, &args.make_image) {
+        (Some(path), _) => Some(Image::given(path)?),
+        (None, Some(order)) => Some(Image::make(order, |bytes| progress.lay_out(bytes))?),
+        (None, None) => None,
+    };
+    let rules = Rules {
+        spec,
+        rounds: args.rounds,
+        image: image.as_ref().map(Image::path),
+        server_cpus: args.server_cpus(),
+        idle: args.idle,
+    };
+    let results = hold(&contenders, &rules, &progress)?;
+    drop(progress);
+    if !writes_json_only(args) {
+        println!("{}, {} rounds\n\n{}", report::describe(spec), args.rounds, results.render());
+    }
+    write_json(args, spec, &results)?;
+    Ok(results.is_clean())
+}
+
+fn writes_json_only(args: &Args) -> bool {
+    args.json.as_deref() == Some(Path::new("-"))
+}
+
+fn write_json(args: &Args, spec: &Spec, results: &Results) -> Result<()> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        spec: &'a Spec,
+        #[serde(flatten)]
+        results: &'a Results,
+    }
+    let Some(path) = &args.json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&Document { spec, results })? + "\n";
+    if writes_json_only(args) {
+        std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+    } else {
+        fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
+    }
+}

@@ -1,0 +1,111 @@
+//! Values of options: sizes with suffixes and durations.
+
+use std::time::Duration;
+
+/// Parses `4k`, `1.5M`, `512` (bytes; suffixes are powers of 1024).
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let help = || format!("`{text}` is no size; write bytes with an optional suffix K, M, G or T, such as 4K");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(help()),
+    };
+    if let Ok(whole) = digits.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than a disk can have"));
+    }
+    let number: f64 = digits.parse().map_err(|_| help())?;
+    let bytes = number * factor as f64;
+    if !(0.0..9e18).contains(&bytes) || bytes.fract() != 0.0 {
+        return Err(help());
+    }
+    Ok(bytes as u64)
+}
+
+/// Parses a size that must not be zero.
+pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("must be at least 1 byte".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses `5`, `5s`, `500ms`, `2m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let help = || format!("`{text}` is no time; write seconds such as 5 or 0.5, or use the suffix ms, s, m or h");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(help()),
+    };
+    let number: f64 = digits.parse().map_err(|_| help())?;
+    Duration::try_from_secs_f64(number * factor).map_err(|_| help())
+}
+
+/// Parses a duration that must not be zero.
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be more than 0".into()),
+        time => Ok(time),
+    }
+}
+
+/// `4 KiB`, `1.5 GiB`: a size for people.
+pub(crate) fn show_size(bytes: u64) -> String {
+    let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (unit, name) in units {
+        if bytes >= unit {
+            let value = bytes as f64 / unit as f64;
+            return if bytes.is_multiple_of(unit) {
+                format!("{value:.0} {name}")
+            } else {
+                format!("{value:.1} {name}")
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("512"), Ok(512));
+        assert_eq!(size("4k"), Ok(4096));
+        assert_eq!(size("4KiB"), Ok(4096));
+        assert_eq!(size("1.5M"), Ok(3 << 19));
+        assert_eq!(size("2G"), Ok(2 << 30));
+        for bad in ["", "k", "4x", "-4k", "1.0001k", "4 k", "nan", "inf", "99999999999G"] {
+            assert!(size(bad).is_err(), "{bad:?} must not pass");
+        }
+        assert!(size("4x").unwrap_err().contains("such as 4K"));
+        assert!(positive_size("0").is_err());
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("0.5s"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "-1", "5d", "nan", "1e30"] {
+            assert!(duration(bad).is_err(), "{bad:?} must not pass");
+        }
+        assert!(positive_duration("0").is_err());
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        assert_eq!(show_size(4096), "4 KiB");
+        assert_eq!(show_size(3 << 19), "1.5 MiB");
+        assert_eq!(show_size(100), "100 B");
+    }
+}

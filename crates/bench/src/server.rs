@@ -1,0 +1,213 @@
+//! A server process under test: started, waited for, stopped.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal};
+use rustix::thread::CpuSet;
+
+use crate::frontend::{Error, Load, Spec};
+
+/// How long a server may take to listen.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a server may take to end after SIGTERM before it is killed.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+/// How much of what it said is shown when it fails.
+const OUTPUT_SHOWN_BYTES: u64 = 2000;
+
+/// A command line with `{socket}` and `{image}` in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Template(Vec<String>);
+
+impl Template {
+    /// Splits `text` as a shell would; expands nothing.
+    pub(crate) fn parse(option: &str, text: &str) -> Result<Self> {
+        let words = shlex::split(text).with_context(|| format!("{option} {text:?}: a quote is not closed"))?;
+        Ok(Self(words))
+    }
+
+    /// Words of a command that is already split.
+    pub(crate) fn from_words(words: Vec<String>) -> Self {
+        Self(words)
+    }
+
+    /// Whether `{name}` occurs.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        let placeholder = format!("{{{name}}}");
+        self.0.iter().any(|word| word.contains(&placeholder))
+    }
+
+    /// The program's name without its directory.
+    pub(crate) fn program(&self) -> &str {
+        let first = self.0.first().map_or("", String::as_str);
+        first.rsplit('/').next().unwrap_or(first)
+    }
+
+    /// The words with every placeholder replaced.
+    pub(crate) fn expand(&self, socket: &Path, image: Option<&Path>) -> Vec<String> {
+        let socket = socket.to_string_lossy();
+        let image = image.map(Path::to_string_lossy).unwrap_or_default();
+        let expand = |word: &String| word.replace("{socket}", &socket).replace("{image}", &image);
+        self.0.iter().map(expand).collect()
+    }
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    name: String,
+    socket: PathBuf,
+    output: File,
+}
+
+impl Server {
+    /// Starts `words`, pinned to `cpus` when there are any, expecting it to listen on `socket`.
+    pub(crate) fn start(words: &[String], socket: &Path, cpus: &[usize]) -> Result<Self> {
+        let (program, arguments) = words.split_first().context("the server's command is empty")?;
+        // The last run's socket, when that server left it behind.
+        let _absent = fs::remove_file(socket);
+        let output = tempfile::tempfile().context("cannot make a file for the server's output")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        let child = command.spawn().with_context(|| format!("cannot start {program:?}; is it installed?"))?;
+        let server = Self { child, name: program.clone(), socket: socket.to_owned(), output };
+        server.pin(cpus)?;
+        Ok(server)
+    }
+
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn pin(&self, cpus: &[usize]) -> Result<()> {
+        if cpus.is_empty() {
+            return Ok(());
+        }
+        let pid = Pid::from_child(&self.child);
+        rustix::thread::sched_setaffinity(Some(pid), &cpu_set(cpus))
+            .with_context(|| format!("--server-cpus: cannot pin {:?} to CPUs {cpus:?}", self.name))
+    }
+
+    /// Connects a load as soon as the server listens.
+    pub(crate) fn load(&mut self, spec: &Spec) -> Result<Load> {
+        let spec = Spec { server_pid: Some(self.pid()), ..spec.clone() };
+        let deadline = Instant::now() + START_TIME_MAX;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                let said = self.said();
+                bail!("{:?} ended ({status}) before it listened{said}", self.name);
+            }
+            match Load::start(&self.socket, &spec) {
+                Err(Error::Connect { source, .. }) if not_yet(&source) && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(self.blame(error)),
+                Ok(load) => return Ok(load),
+            }
+        }
+    }
+
+    /// An error with what the server said about it.
+    pub(crate) fn blame(&mut self, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        let error: anyhow::Error = error.into();
+        let end = match self.child.try_wait() {
+            Ok(Some(status)) => format!(" (it ended: {status})"),
+            _ => String::new(),
+        };
+        let said = self.said();
+        anyhow!("{}{end}: {error:#}{said}", self.name)
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL for one that does not listen.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {:?}", self.name))?;
+        let deadline = Instant::now() + STOP_TIME_MAX;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                eprintln!("{} ignores SIGTERM for {} s: killed", self.name, STOP_TIME_MAX.as_secs());
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The end of its output, ready to stand behind a message.
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        let length = self.output.metadata().map_or(0, |data| data.len());
+        let start = SeekFrom::Start(length.saturating_sub(OUTPUT_SHOWN_BYTES));
+        let read = self.output.seek(start).and_then(|_| self.output.read_to_string(&mut text));
+        match (read, text.trim()) {
+            (Err(_), _) | (Ok(_), "") => "; it said nothing".into(),
+            (Ok(_), said) => format!("; it said:\n{said}"),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, which is fine.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        let _absent = fs::remove_file(&self.socket);
+    }
+}
+
+/// CPUs as the kernel wants them; those it cannot name are left out and make an empty set fail.
+pub(crate) fn cpu_set(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
+        set.set(*cpu);
+    }
+    set
+}
+
+/// Whether a failed connection means that the server has not come up.
+fn not_yet(error: &blkio::Error) -> bool {
+    matches!(error.errno(), blkio::Errno::NOENT | blkio::Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_replaced_in_every_word() {
+        let template = Template::parse("--against", "/usr/bin/peer --at 'path={socket},f={image}' {socket}").unwrap();
+        assert_eq!(template.program(), "peer");
+        assert!(template.mentions("socket") && template.mentions("image") && !template.mentions("x"));
+        let words = template.expand(Path::new("/s o"), Some(Path::new("/i")));
+        assert_eq!(words, ["/usr/bin/peer", "--at", "path=/s o,f=/i", "/s o"]);
+    }
+
+    #[test]
+    fn an_open_quote_is_named() {
+        let error = Template::parse("--against", "peer 'x").unwrap_err().to_string();
+        assert_eq!(error, "--against \"peer 'x\": a quote is not closed");
+    }
+
+    #[test]
+    fn a_server_that_ends_is_blamed_with_its_words() {
+        let words = ["sh", "-c", "echo no such image >&2; exit 3"].map(String::from);
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Server::start(&words, &dir.path().join("s"), &[]).unwrap();
+        let error = server.load(&Spec::default()).unwrap_err().to_string();
+        assert!(error.contains("before it listened") && error.contains("no such image"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let words = ["/nonexistent/server".to_string()];
+        let error = Server::start(&words, Path::new("/nonexistent/s"), &[]).unwrap_err().to_string();
+        assert_eq!(error, "cannot start \"/nonexistent/server\"; is it installed?");
+    }
+}
