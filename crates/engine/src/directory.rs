@@ -20,6 +20,8 @@ pub(crate) struct WorkerEntry<R> {
 
 pub(crate) struct State<R> {
     pub(crate) workers: BTreeMap<u32, WorkerEntry<R>>,
+    /// Freed workers that still finish what was started on them.
+    pub(crate) ending: BTreeMap<u32, Arc<Mailbox<R>>>,
     pub(crate) rings: HashMap<RingId, u32>,
     pub(crate) next_worker: u32,
     pub(crate) next_ring: u64,
@@ -34,6 +36,7 @@ impl<R> Directory<R> {
         Directory {
             state: Mutex::new(State {
                 workers: BTreeMap::new(),
+                ending: BTreeMap::new(),
                 rings: HashMap::new(),
                 next_worker: 0,
                 next_ring: 0,
@@ -45,9 +48,18 @@ impl<R> Directory<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ring is in the mailbox of `worker` now.
-    pub(crate) fn moved(&self, id: RingId, worker: u32) {
-        self.lock().rings.insert(id, worker);
+    /// Puts a ring into the mailbox of `worker`, and hands it back when that worker is gone.
+    ///
+    /// Arrival and announcement are one step. Announced first, mail could overtake the ring; announced later, a worker that
+    /// is slow to do so could overwrite a newer home, and mail for the ring would circle for ever.
+    pub(crate) fn hand_over(&self, id: RingId, worker: u32, adopt: Mail<R>) -> Result<(), Mail<R>> {
+        let mut state = self.lock();
+        let Some(entry) = state.workers.get(&worker).filter(|entry| entry.alive) else {
+            return Err(adopt);
+        };
+        entry.mailbox.send(adopt)?;
+        state.rings.insert(id, worker);
+        Ok(())
     }
 
     pub(crate) fn left(&self, id: RingId) {
@@ -69,13 +81,12 @@ impl<R> Directory<R> {
     /// Records that a worker's thread has ended. One that panicked stays listed as dead until it is freed.
     pub(crate) fn ended(&self, number: u32, panicked: bool) {
         let mut state = self.lock();
-        if panicked {
-            if let Some(worker) = state.workers.get_mut(&number) {
-                worker.alive = false;
-            }
-            state.rings.retain(|_, home| *home != number);
-        } else {
+        state.ending.remove(&number);
+        state.rings.retain(|_, home| *home != number);
+        if !panicked {
             state.workers.remove(&number);
+        } else if let Some(worker) = state.workers.get_mut(&number) {
+            worker.alive = false;
         }
     }
 }

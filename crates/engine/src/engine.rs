@@ -31,7 +31,7 @@ pub enum EngineError {
     NoSuchRing,
     /// cannot start a worker thread: {0} (check RLIMIT_NPROC, the cgroup's pids.max and kernel.threads-max)
     Spawn(std::io::Error),
-    /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, and seccomp or the container must allow io_uring)
+    /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, seccomp or the container must allow io_uring, and RLIMIT_NOFILE must leave two descriptors a worker)
     Uring(std::io::Error),
     /// {0}
     Spec(#[from] SpecError),
@@ -74,14 +74,9 @@ struct Shared<R: Ring> {
 }
 
 impl<R: Ring> Engine<R> {
-    /// An engine without workers, which will never have more than `workers_max`.
+    /// An engine without workers, which will never have more than `workers_max`, freed ones not counted.
     pub fn new(workers_max: usize) -> Self {
-        Engine {
-            shared: Arc::new(Shared {
-                directory: Arc::new(Directory::new()),
-                workers_max,
-            }),
-        }
+        Engine { shared: Arc::new(Shared { directory: Arc::new(Directory::new()), workers_max }) }
     }
 
     /// Starts a worker and returns its number.
@@ -89,7 +84,7 @@ impl<R: Ring> Engine<R> {
     /// # Errors
     /// The bound is reached, the system refuses a thread or an io_uring, or the thread cannot be put where `spec` says.
     pub fn worker_new(&self, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<u32, EngineError> {
-        let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Spawn)?);
+        let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Uring)?);
         let number = {
             let mut state = self.shared.directory.lock();
             if state.workers.len() >= self.shared.workers_max {
@@ -112,18 +107,11 @@ impl<R: Ring> Engine<R> {
             );
             number
         };
-        match spawn(number, mailbox, self.shared.directory.clone(), spec, poll) {
-            Ok(tid) => {
-                if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
-                    worker.tid = tid;
-                }
-                Ok(number)
-            }
-            Err(error) => {
-                self.shared.directory.ended(number, false);
-                Err(error)
-            }
+        let tid = spawn(number, mailbox, self.shared.directory.clone(), spec, poll)?;
+        if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
+            worker.tid = tid;
         }
+        Ok(number)
     }
 
     /// Ends a worker without rings. Requests that were started there by rings that moved on are finished first.
@@ -139,8 +127,11 @@ impl<R: Ring> Engine<R> {
             if rings > 0 {
                 return Err(EngineError::Busy { worker: number, rings });
             }
-            let mailbox = worker.mailbox.clone();
+            let (mailbox, alive) = (worker.mailbox.clone(), worker.alive);
             state.workers.remove(&number);
+            if alive {
+                state.ending.insert(number, mailbox.clone());
+            }
             mailbox
         };
         let _ = mailbox.send(Mail::Stop);
@@ -207,15 +198,13 @@ impl<R: Ring> Engine<R> {
     /// No such worker, or a dead one; the ring comes back with the error.
     pub fn attach(&self, ring: R, number: u32) -> Result<RingId, (EngineError, Box<R>)> {
         let ring = Box::new(ring);
-        let (id, mailbox) = match self.reserve(number) {
-            Ok((mailbox, id)) => (id, mailbox),
+        let id = match self.reserve(number) {
+            Ok(id) => id,
             Err(error) => return Err((error, ring)),
         };
         let (done, adopted) = channel();
-        let sent = mailbox.send(Mail::Adopt { id, ring, stay: RingStay::default(), done });
-        if sent.is_ok() {
-            self.shared.directory.moved(id, number);
-        }
+        let adopt = Mail::Adopt { id, ring, stay: RingStay::default(), done };
+        let sent = self.shared.directory.hand_over(id, number, adopt);
         self.arrived(number);
         match sent {
             Err(Mail::Adopt { ring, .. }) => Err((EngineError::WorkerDead(number), ring)),
@@ -232,16 +221,20 @@ impl<R: Ring> Engine<R> {
     /// # Errors
     /// No such ring, or no such or a dead worker: the ring stays where it is.
     pub fn attach_to(&self, id: RingId, number: u32) -> Result<(), EngineError> {
-        let (mailbox, _) = self.reserve(number)?;
+        self.reserve(number)?;
         let (done, adopted) = channel();
-        let sent = self.ring_mail(id, RingMail::Release { to: number, mailbox, done });
-        let result = sent.and_then(|()| adopted.recv().map_err(|_| EngineError::NoSuchRing));
+        let sent = self.ring_mail(id, RingMail::Release { to: number, done });
+        let result = sent.and_then(|()| match adopted.recv() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(EngineError::WorkerDead(number)),
+            Err(_) => Err(EngineError::NoSuchRing),
+        });
         self.arrived(number);
         result
     }
 
-    /// Holds `number` against being freed while a ring is on its way to it.
-    fn reserve(&self, number: u32) -> Result<(Arc<Mailbox<R>>, RingId), EngineError> {
+    /// Holds `number` against being freed while a ring is on its way to it. Returns a number for a new ring.
+    fn reserve(&self, number: u32) -> Result<RingId, EngineError> {
         let mut state = self.shared.directory.lock();
         let id = RingId(state.next_ring);
         state.next_ring += 1;
@@ -250,7 +243,7 @@ impl<R: Ring> Engine<R> {
             return Err(EngineError::WorkerDead(number));
         }
         worker.incoming += 1;
-        Ok((worker.mailbox.clone(), id))
+        Ok(id)
     }
 
     fn arrived(&self, number: u32) {
@@ -302,8 +295,11 @@ impl<R: Ring> Engine<R> {
 
     /// Makes workers let go of registered files that nobody else holds, so that their locks are free when this returns.
     pub fn sweep_files(&self) {
-        let mailboxes: Vec<_> =
-            self.shared.directory.lock().workers.values().map(|worker| worker.mailbox.clone()).collect();
+        let mailboxes: Vec<_> = {
+            let state = self.shared.directory.lock();
+            let workers = state.workers.values().map(|worker| &worker.mailbox);
+            workers.chain(state.ending.values()).cloned().collect()
+        };
         let (sender, done) = channel();
         for mailbox in mailboxes {
             let _ = mailbox.send(Mail::SweepFiles(sender.clone()));
@@ -323,9 +319,35 @@ impl<R: Ring> Drop for Shared<R> {
             let _ = mailbox.send(Mail::Stop);
         }
         let deadline = std::time::Instant::now() + END_TIMEOUT;
-        while self.directory.lock().workers.values().any(|worker| worker.alive) && std::time::Instant::now() < deadline {
+        let running = || {
+            let state = self.directory.lock();
+            !state.ending.is_empty() || state.workers.values().any(|worker| worker.alive)
+        };
+        while running() && std::time::Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Tells everybody that a worker's thread has ended, also when it never began or ended by a panic: nobody may wait for an
+/// answer from a mailbox that no one reads.
+struct Farewell<R: Ring> {
+    number: u32,
+    mailbox: Arc<Mailbox<R>>,
+    directory: Arc<Directory<R>>,
+    panicked: bool,
+}
+
+impl<R: Ring> Farewell<R> {
+    fn after_panic(&mut self) {
+        self.panicked = true;
+    }
+}
+
+impl<R: Ring> Drop for Farewell<R> {
+    fn drop(&mut self) {
+        self.mailbox.close();
+        self.directory.ended(self.number, self.panicked || std::thread::panicking());
     }
 }
 
@@ -338,27 +360,28 @@ fn spawn<R: Ring>(
     poll: PollMode,
 ) -> Result<i32, EngineError> {
     let (started, start) = channel();
+    let mut farewell = Farewell { number, mailbox: mailbox.clone(), directory: directory.clone(), panicked: false };
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let worker = spec.apply().map_err(EngineError::from).and_then(|()| {
-            Worker::new(number, mailbox.clone(), directory.clone(), poll).map_err(EngineError::Uring)
-        });
+        let worker = spec
+            .apply()
+            .map_err(EngineError::from)
+            .and_then(|()| Worker::new(number, mailbox, directory, poll).map_err(EngineError::Uring));
         let mut worker = match worker {
             Ok(worker) => worker,
             Err(error) => {
+                drop(farewell);
                 let _ = started.send(Err(error));
                 return;
             }
         };
         let _ = started.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
-        let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err();
-        if panicked {
+        if std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
             tracing::error!(worker = number, "the worker died; its rings are lost");
+            farewell.after_panic();
+            worker.abandon();
         }
-        drop(worker);
-        mailbox.close();
-        directory.ended(number, panicked);
     };
     std::thread::Builder::new().name(format!("worker-{number}")).spawn(body).map_err(EngineError::Spawn)?;
     start.recv().unwrap_or(Err(EngineError::WorkerDead(number)))

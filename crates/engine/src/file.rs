@@ -19,11 +19,7 @@ pub struct SharedFile {
 impl SharedFile {
     /// Takes the descriptor over.
     pub fn new(fd: OwnedFd) -> Self {
-        SharedFile {
-            fd,
-            key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
-            alive: Arc::new(()),
-        }
+        SharedFile { fd, key: NEXT_KEY.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
     }
 }
 
@@ -43,12 +39,15 @@ struct Slot {
 }
 
 /// One worker's table of registered files: position is the io_uring index.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FileTable {
     slots: Vec<Option<Slot>>,
-    last: usize,
+    /// Where a file was found last, by the low bits of its key: workers with many files must not search for each request.
+    recent: [u16; RECENT],
     usable: bool,
 }
+
+const RECENT: usize = 256;
 
 /// How a submission names its file.
 pub(crate) enum Target {
@@ -60,20 +59,23 @@ impl FileTable {
     pub(crate) fn new(submitter: &io_uring::Submitter<'_>) -> Self {
         FileTable {
             usable: submitter.register_files_sparse(FIXED_FILES_MAX).is_ok(),
-            ..FileTable::default()
+            slots: Vec::new(),
+            recent: [0; RECENT],
         }
     }
 
     /// The registered index of `file`, registering it at first use.
     pub(crate) fn target(&mut self, file: &SharedFile, submitter: &io_uring::Submitter<'_>) -> Target {
         let holds = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.key == file.key);
-        if self.slots.get(self.last).is_some_and(holds) {
-            return Target::Fixed(types::Fixed(self.last as u32));
+        let recent = file.key as usize % RECENT;
+        let index = self.recent[recent];
+        if self.slots.get(usize::from(index)).is_some_and(holds) {
+            return Target::Fixed(types::Fixed(index.into()));
         }
         let raw = file.fd.as_raw_fd();
         match self.slots.iter().position(holds).or_else(|| self.register(file, raw, submitter)) {
             Some(index) => {
-                self.last = index;
+                self.recent[recent] = index as u16;
                 Target::Fixed(types::Fixed(index as u32))
             }
             None => Target::Plain(types::Fd(raw)),
@@ -93,11 +95,15 @@ impl FileTable {
             None => return None,
         };
         submitter.register_files_update(index as u32, &[raw]).ok()?;
-        self.slots[index] = Some(Slot {
-            key: file.key,
-            alive: Arc::downgrade(&file.alive),
-        });
+        self.slots[index] = Some(Slot { key: file.key, alive: Arc::downgrade(&file.alive) });
         Some(index)
+    }
+
+    /// Lets go of all of them.
+    pub(crate) fn forget(&mut self, submitter: &io_uring::Submitter<'_>) {
+        self.usable = false;
+        self.slots.clear();
+        let _ = submitter.unregister_files();
     }
 
     /// Lets go of files that nobody else holds, so that their locks and their space are freed.

@@ -1,7 +1,7 @@
 //! What a ring may ask of the worker that serves it.
 
-use crate::mailbox::Post;
 use crate::lane::{Lane, Tag};
+use crate::mailbox::Post;
 use crate::{Reply, SharedFile, Token};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -16,6 +16,11 @@ const ENTER_GETEVENTS: u32 = 1;
 /// linux/io_uring.h: IORING_ENTER_EXT_ARG.
 const ENTER_EXT_ARG: u32 = 8;
 
+/// A shortest wait without a timeout beside it would end the sleep when its time is up, completions or not
+/// (io_cqring_min_timer_wakeup in the kernel's io_uring), and the worker would turn for nothing while storage is slow. In
+/// nanoseconds.
+const FAR_NS: u64 = 60_000_000_000;
+
 /// What a completion belongs to, packed into a submission's user_data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
@@ -45,10 +50,7 @@ impl Tag {
     pub(crate) fn unpack(data: u64) -> Tag {
         let slot = (data >> 32) as u32 & (SLOTS_MAX - 1);
         match data >> 56 {
-            0 => Tag::Request {
-                slot,
-                token: data as u32,
-            },
+            0 => Tag::Request { slot, token: data as u32 },
             1 => Tag::Kick { slot },
             2 => Tag::Mail,
             _ => Tag::Silent,
@@ -71,6 +73,8 @@ pub(crate) struct Lane {
     pub(crate) timers: Timers,
     pub(crate) now_ns: u64,
     pub(crate) figures: WorkerFigures,
+    /// Requests that the kernel has or will have with the next submission.
+    pub(crate) in_kernel: u32,
     /// Completions taken out of the queue and not yet given to their rings.
     pub(crate) completions: Vec<Completion>,
 }
@@ -86,8 +90,6 @@ impl Lane {
     pub(crate) fn new() -> io::Result<Lane> {
         let uring = build()?;
         let files = FileTable::new(&uring.submitter());
-        // Saves a descriptor look-up an enter; kernels before 5.18 do without.
-        let _ = uring.submitter().register_ring_fd();
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
             files,
@@ -95,12 +97,18 @@ impl Lane {
             timers: Timers::default(),
             now_ns: monotonic_ns(),
             figures: WorkerFigures::default(),
+            in_kernel: 0,
             completions: Vec::with_capacity(CQ_ENTRIES as usize),
         })
     }
 
     pub(crate) fn sweep_files(&mut self) {
         self.files.sweep(&self.uring.submitter());
+    }
+
+    /// Lets go of all registered files now. Closing the io_uring alone would do it too, but some time later.
+    pub(crate) fn forget_files(&mut self) {
+        self.files.forget(&self.uring.submitter());
     }
 
     pub(crate) fn tick(&mut self) {
@@ -111,6 +119,7 @@ impl Lane {
     fn push(&mut self, entry: squeue::Entry, tag: Tag) {
         let entry = entry.user_data(tag.pack());
         self.figures.sqes += 1;
+        self.in_kernel += u32::from(matches!(tag, Tag::Request { .. }));
         loop {
             // SAFETY: callers of this private function pass entries whose buffers live until their completion, or
             // entries without buffers.
@@ -165,14 +174,12 @@ impl Lane {
                     .rw_flags(flags)
                     .build()
             }
-            (crate::file::Target::Fixed(fd), many) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
-                .offset(offset)
-                .rw_flags(flags)
-                .build(),
-            (crate::file::Target::Plain(fd), many) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
-                .offset(offset)
-                .rw_flags(flags)
-                .build(),
+            (crate::file::Target::Fixed(fd), many) => {
+                opcode::Writev::new(fd, many.as_ptr(), many.len() as u32).offset(offset).rw_flags(flags).build()
+            }
+            (crate::file::Target::Plain(fd), many) => {
+                opcode::Writev::new(fd, many.as_ptr(), many.len() as u32).offset(offset).rw_flags(flags).build()
+            }
         };
         self.push(entry, tag);
     }
@@ -231,8 +238,11 @@ impl Lane {
     /// (6.12), it settles for one completion once `min_wait_us` have passed.
     pub(crate) fn submit_and_wait(&mut self, want: usize, min_wait_us: u32) {
         let timeout_ns = self.timers.next_ns().map(|at| at.saturating_sub(monotonic_ns()));
-        let want = if self.min_wait { want } else { 1 };
-        self.enter(want, if want > 1 { min_wait_us } else { 0 }, timeout_ns);
+        if self.min_wait && want > 1 {
+            self.enter(want, min_wait_us, timeout_ns.or(Some(FAR_NS)));
+        } else {
+            self.enter(1, 0, timeout_ns);
+        }
         self.reap();
     }
 
@@ -269,8 +279,10 @@ impl Lane {
     pub(crate) fn reap(&mut self) {
         let mut queue = self.uring.completion();
         for entry in &mut queue {
+            let tag = Tag::unpack(entry.user_data());
+            self.in_kernel -= u32::from(matches!(tag, Tag::Request { .. }));
             self.completions.push(Completion {
-                tag: Tag::unpack(entry.user_data()),
+                tag,
                 result: entry.result(),
                 more: io_uring::cqueue::more(entry.flags()),
             });
@@ -281,11 +293,7 @@ impl Lane {
 /// The best set of flags that this kernel takes.
 fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
-    best.setup_cqsize(CQ_ENTRIES)
-        .setup_submit_all()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag();
+    best.setup_cqsize(CQ_ENTRIES).setup_submit_all().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     let mut good = IoUring::builder();
     good.setup_cqsize(CQ_ENTRIES).setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
     let mut plain = IoUring::builder();
@@ -301,10 +309,7 @@ mod tests {
     fn tags_survive_the_kernel() {
         for tag in [
             Tag::Request { slot: 0, token: 0 },
-            Tag::Request {
-                slot: SLOTS_MAX - 1,
-                token: u32::MAX,
-            },
+            Tag::Request { slot: SLOTS_MAX - 1, token: u32::MAX },
             Tag::Kick { slot: 77 },
             Tag::Mail,
             Tag::Silent,

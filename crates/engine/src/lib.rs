@@ -14,6 +14,7 @@ mod place;
 mod poll;
 mod pool;
 mod ring;
+mod slots;
 mod solo;
 mod spec;
 mod timer;

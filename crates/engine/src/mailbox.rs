@@ -12,12 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a ring's owner is asked to do with it.
 pub(crate) enum RingMail<R> {
-    /// Give the ring to another worker; the new owner answers.
-    Release {
-        to: u32,
-        mailbox: Arc<Mailbox<R>>,
-        done: Sender<()>,
-    },
+    /// Give the ring to another worker; the new owner answers true, the old one false when there is no new owner.
+    Release { to: u32, done: Sender<bool> },
     /// Take no more requests, finish those in flight, hand the ring back.
     Detach { done: Sender<R> },
     /// Run this on the ring, between two turns.
@@ -34,11 +30,15 @@ pub(crate) enum Mail<R> {
         id: RingId,
         ring: Box<R>,
         stay: RingStay,
-        done: Sender<()>,
+        done: Sender<bool>,
     },
     Ring(RingId, RingMail<R>),
     /// A [`Reply`] was used.
-    Done { slot: u32, token: Token, result: i32 },
+    Done {
+        slot: u32,
+        token: Token,
+        result: i32,
+    },
     Figures(Sender<WorkerFigures>),
     Poll(PollMode),
     SweepFiles(Sender<()>),
@@ -60,10 +60,7 @@ pub(crate) struct Mailbox<R> {
 impl<R> Mailbox<R> {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Mailbox {
-            queue: Mutex::new(Queue {
-                mail: VecDeque::new(),
-                closed: false,
-            }),
+            queue: Mutex::new(Queue { mail: VecDeque::new(), closed: false }),
             pending: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -148,11 +145,7 @@ pub struct Reply {
 
 impl Reply {
     pub(crate) fn new(post: Arc<dyn Post>, slot: u32, token: Token) -> Self {
-        Reply {
-            post: Some(post),
-            slot,
-            token,
-        }
+        Reply { post: Some(post), slot, token }
     }
 
     /// Hands in the result: bytes, or a negated errno.

@@ -54,10 +54,7 @@ impl Pool {
         if !(1..=POOL_THREADS_MAX).contains(&threads) {
             return Err(PoolError::Threads(threads));
         }
-        let mut pool = Pool {
-            shared: Arc::default(),
-            threads: Vec::with_capacity(threads),
-        };
+        let mut pool = Pool { shared: Arc::default(), threads: Vec::with_capacity(threads) };
         for index in 1..=threads {
             let shared = pool.shared.clone();
             let thread = std::thread::Builder::new()
@@ -97,7 +94,10 @@ fn work(shared: &Shared) {
                 queue = shared.waiting.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
         };
-        reply.complete(job());
+        // A job that panics costs its request (the reply completes it with EIO when dropped), not the thread.
+        if let Ok(result) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)) {
+            reply.complete(result);
+        }
     }
 }
 
@@ -107,7 +107,10 @@ impl Drop for Pool {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.shared.waiting.notify_all();
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            // The last handle may go with a job, and a thread cannot wait for its own end.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }

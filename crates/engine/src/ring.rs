@@ -16,10 +16,11 @@ pub struct RingId(pub u64);
 /// lock. Moving a ring to another worker moves the value. No method may block.
 pub trait Ring: Send + 'static {
     /// The eventfd by which the frontend says that it made requests available; `None` where it never kicks and must be
-    /// polled.
+    /// polled. The answer and the descriptor stay the same while the ring is attached: the worker asks once and watches.
     fn kick(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether requests wait. Called in every round of a poll window: one load, no side effect.
+    /// Whether requests wait that [`serve`](Self::serve) would take now: a ring that is broken, disabled or out of room says
+    /// no, since a worker never sleeps while one says yes. Called in every round of a poll window: one load, no side effect.
     fn ready(&self) -> bool;
 
     /// Takes waiting requests (a bounded batch) and starts them. Returns how many were taken.

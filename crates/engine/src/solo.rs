@@ -3,25 +3,33 @@
 use crate::lane::{Lane, Tag};
 use crate::mailbox::Post;
 use crate::{Io, Token};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-struct Replies(Mutex<Sender<(Token, i32)>>);
+struct Replies {
+    sender: Mutex<Sender<(Token, i32)>>,
+    wake: OwnedFd,
+}
 
 impl Post for Replies {
     fn post(&self, _slot: u32, token: Token, result: i32) {
         // The receiver lives in the Solo; a reply that outlives it has nobody to tell.
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send((token, result));
+        let _ = self.sender.lock().unwrap_or_else(PoisonError::into_inner).send((token, result));
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 /// A single-threaded executor of [`Io`] work.
 pub struct Solo {
     lane: Lane,
+    posted: Arc<Replies>,
     post: Arc<dyn Post>,
     replies: Receiver<(Token, i32)>,
+    finished: VecDeque<(Token, i32)>,
     outstanding: u32,
 }
 
@@ -32,23 +40,17 @@ impl Solo {
     /// The kernel's refusal.
     pub fn new() -> io::Result<Solo> {
         let (sender, replies) = channel();
-        Ok(Solo {
-            lane: Lane::new()?,
-            post: Arc::new(Replies(Mutex::new(sender))),
-            replies,
-            outstanding: 0,
-        })
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let posted = Arc::new(Replies { sender: Mutex::new(sender), wake });
+        let mut lane = Lane::new()?;
+        lane.watch(Tag::Mail, posted.wake.as_fd());
+        Ok(Solo { lane, post: posted.clone(), posted, replies, finished: VecDeque::new(), outstanding: 0 })
     }
 
     /// For starting work.
     pub fn io(&mut self) -> Io<'_> {
         self.lane.tick();
-        Io {
-            lane: &mut self.lane,
-            post: &self.post,
-            slot: 0,
-            outstanding: &mut self.outstanding,
-        }
+        Io { lane: &mut self.lane, post: &self.post, slot: 0, outstanding: &mut self.outstanding }
     }
 
     /// Waits for the next completion.
@@ -60,28 +62,28 @@ impl Solo {
             return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is outstanding"));
         }
         loop {
-            if let Some(done) = self.look() {
+            self.gather();
+            if let Some(done) = self.finished.pop_front() {
                 self.outstanding -= 1;
                 return Ok(done);
             }
-            self.lane.submit();
-            if self.lane.completions.is_empty()
-                && let Ok(done) = self.replies.recv_timeout(Duration::from_micros(50))
-            {
-                self.outstanding -= 1;
-                return Ok(done);
-            }
+            self.lane.submit_and_wait(1, 0);
         }
     }
 
-    fn look(&mut self) -> Option<(Token, i32)> {
-        while let Some(completion) = (!self.lane.completions.is_empty()).then(|| self.lane.completions.remove(0)) {
-            if let Tag::Request { token, .. } = completion.tag {
-                return Some((token, completion.result));
+    fn gather(&mut self) {
+        self.lane.reap();
+        for completion in std::mem::take(&mut self.lane.completions) {
+            match completion.tag {
+                Tag::Request { token, .. } => self.finished.push_back((token, completion.result)),
+                Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.posted.wake.as_fd()),
+                _ => {}
             }
         }
         self.lane.tick();
-        let due = self.lane.timers.pop_due(self.lane.now_ns);
-        due.map(|due| (due.token, 0)).or_else(|| self.replies.try_recv().ok())
+        while let Some(due) = self.lane.timers.pop_due(self.lane.now_ns) {
+            self.finished.push_back((due.token, 0));
+        }
+        self.finished.extend(self.replies.try_iter());
     }
 }

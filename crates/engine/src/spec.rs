@@ -136,7 +136,12 @@ fn prefer_node(node: u32) -> std::io::Result<()> {
     let mask: libc::c_ulong = 1 << node;
     // SAFETY: the mask is one readable word, and the kernel is told one word's bits (it wants one more than it reads).
     let result = unsafe {
-        libc::syscall(libc::SYS_set_mempolicy, MPOL_PREFERRED, &raw const mask, libc::c_ulong::BITS as libc::c_ulong + 1)
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            MPOL_PREFERRED,
+            &raw const mask,
+            libc::c_ulong::from(libc::c_ulong::BITS) + 1,
+        )
     };
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
@@ -168,27 +173,15 @@ mod tests {
         std::thread::spawn(|| {
             let first = rustix::thread::sched_getaffinity(None).unwrap();
             let cpu = (0..CPU_MAX).find(|cpu| first.is_set(*cpu)).unwrap();
-            let spec = WorkerSpec {
-                cpus: Some(cpu.to_string().parse().unwrap()),
-                ..WorkerSpec::default()
-            };
+            let spec = WorkerSpec { cpus: Some(cpu.to_string().parse().unwrap()), ..WorkerSpec::default() };
             spec.apply().unwrap();
             assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);
 
-            let none = WorkerSpec {
-                cpus: Some("1023".parse().unwrap()),
-                ..WorkerSpec::default()
-            };
+            let none = WorkerSpec { cpus: Some("1023".parse().unwrap()), ..WorkerSpec::default() };
             assert!(none.apply().unwrap_err().to_string().contains("1023"));
-            let node = WorkerSpec {
-                numa_node: Some(4000),
-                ..WorkerSpec::default()
-            };
+            let node = WorkerSpec { numa_node: Some(4000), ..WorkerSpec::default() };
             assert!(node.apply().unwrap_err().to_string().contains("node 4000"));
-            let cgroup = WorkerSpec {
-                cgroup: Some("/nonexistent".into()),
-                ..WorkerSpec::default()
-            };
+            let cgroup = WorkerSpec { cgroup: Some("/nonexistent".into()), ..WorkerSpec::default() };
             assert!(cgroup.apply().unwrap_err().to_string().contains("/nonexistent"));
         })
         .join()

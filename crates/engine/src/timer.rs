@@ -23,12 +23,7 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn set(&mut self, deadline_ns: u64, slot: u32, token: Token) {
         self.sequence += 1;
-        self.heap.push(Reverse(Due {
-            deadline_ns,
-            sequence: self.sequence,
-            slot,
-            token,
-        }));
+        self.heap.push(Reverse(Due { deadline_ns, sequence: self.sequence, slot, token }));
     }
 
     pub(crate) fn next_ns(&self) -> Option<u64> {

@@ -5,9 +5,10 @@
 
 use crate::directory::Directory;
 use crate::figures::RingStay;
-use crate::lane::{Lane, Tag};
+use crate::lane::{Completion, Lane, Tag};
 use crate::mailbox::{Mail, Mailbox, Post, RingMail};
 use crate::poll::PollWindow;
+use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Io, PollMode, Ring, RingId, Token};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,30 +25,6 @@ const GATHER_SHARE: u32 = 8;
 const GATHER_MAX: u32 = 16;
 /// ...nor longer than this, in microseconds.
 const GATHER_US: u32 = 30;
-
-/// A ring's place on a worker. It outlives the ring's stay until everything started here has ended.
-struct Slot<R> {
-    id: RingId,
-    here: Option<Here<R>>,
-    /// Work started from this slot whose completion has not arrived, the kick watch not counted.
-    outstanding: u32,
-    watched: bool,
-}
-
-struct Here<R> {
-    ring: Box<R>,
-    stay: RingStay,
-    /// In the list of rings that are looked at every turn.
-    active: bool,
-    /// The driver was asked to kick.
-    armed: bool,
-    /// A kick came that no request has been taken for yet.
-    kicked: bool,
-    /// Has something to publish this turn.
-    dirty: bool,
-    idle_since_ns: u64,
-    detach: Option<Sender<R>>,
-}
 
 pub(crate) struct Worker<R: Ring> {
     number: u32,
@@ -107,6 +84,7 @@ impl<R: Ring> Worker<R> {
             self.publish();
             self.finish_detaches();
             if self.stopping && self.by_id.is_empty() && self.slots.iter().all(Option::is_none) {
+                self.lane.forget_files();
                 return;
             }
             if worked {
@@ -123,6 +101,15 @@ impl<R: Ring> Worker<R> {
         }
     }
 
+    /// After a panic: lets those go who wait for a ring, and leaves everything else as it is. The kernel may still write to
+    /// memory that the rings keep mapped, so that they must never be dropped.
+    pub(crate) fn abandon(mut self) {
+        for here in self.slots.iter_mut().flatten().filter_map(|entry| entry.here.as_mut()) {
+            here.detach = None;
+        }
+        std::mem::forget(self);
+    }
+
     /// Tells the poll window how long the worker had waited.
     fn found_work(&mut self) {
         if let Some(since) = self.idle_since_ns.take() {
@@ -136,8 +123,15 @@ impl<R: Ring> Worker<R> {
         }
     }
 
+    fn submit_queued(&mut self) {
+        if self.lane.queued() > 0 {
+            self.lane.submit();
+        }
+    }
+
     fn anything_ready(&mut self) -> bool {
         self.mailbox.pending()
+            || !self.lane.completions.is_empty()
             || self.lane.has_completions()
             || self.active.iter().any(|&slot| ring_of(&self.slots, slot).is_some_and(|here| here.ring.ready()))
     }
@@ -149,10 +143,13 @@ impl<R: Ring> Worker<R> {
         else {
             return false;
         };
-        self.flush();
         let end_ns = since_ns.saturating_add(window_ns);
+        if self.lane.now_ns >= end_ns {
+            return false;
+        }
+        self.flush();
         loop {
-            if !self.lane.completions.is_empty() || self.anything_ready() {
+            if self.anything_ready() {
                 if self.lane.has_completions() {
                     self.lane.submit();
                 }
@@ -176,11 +173,13 @@ impl<R: Ring> Worker<R> {
     /// Arms every kick and waits in the kernel.
     fn sleep(&mut self) {
         if !self.arm_all() {
+            // Rings that never kick keep the worker from sleeping, not its work from the kernel.
+            self.flush();
             return;
         }
         if self.mailbox.may_sleep() {
             self.lane.figures.sleeps += 1;
-            let want = (self.outstanding / GATHER_SHARE).clamp(1, GATHER_MAX);
+            let want = (self.lane.in_kernel / GATHER_SHARE).clamp(1, GATHER_MAX);
             self.lane.submit_and_wait(want as usize, GATHER_US);
             self.mailbox.awake();
         }
@@ -193,9 +192,10 @@ impl<R: Ring> Worker<R> {
             let Some(here) = ring_of_mut(&mut self.slots, slot) else {
                 return false;
             };
-            here.arm();
             // Without a kick there is nothing that could wake us for it.
-            here.active |= here.ring.kick().is_none();
+            if here.ring.kick().is_some() {
+                here.arm();
+            }
             here.active
         });
         let all_armed = active.is_empty();
@@ -210,6 +210,8 @@ impl<R: Ring> Worker<R> {
         let mut mail = std::mem::take(&mut self.mail);
         self.mailbox.take(&mut mail);
         let any = !mail.is_empty();
+        // A message may close descriptors that queued entries name by number.
+        self.submit_queued();
         for message in mail.drain(..) {
             self.lane.figures.messages += 1;
             self.handle(message);
@@ -222,7 +224,7 @@ impl<R: Ring> Worker<R> {
         match message {
             Mail::Adopt { id, ring, stay, done } => {
                 self.adopt(id, ring, stay);
-                let _ = done.send(());
+                let _ = done.send(true);
             }
             Mail::Ring(id, mail) => match self.by_id.get(&id) {
                 Some(&slot) => self.handle_ring(slot, mail),
@@ -267,16 +269,10 @@ impl<R: Ring> Worker<R> {
 
     fn handle_ring(&mut self, slot: u32, mail: RingMail<R>) {
         match mail {
-            RingMail::Release { to, mailbox, done } => self.release(slot, to, &mailbox, done),
+            RingMail::Release { to, done } => self.release(slot, to, done),
             RingMail::Detach { done } => self.detach(slot, done),
             RingMail::With(run) => {
-                let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() else {
-                    return;
-                };
-                let before = *outstanding;
-                let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
-                run(&mut here.ring, &here.stay, &mut io);
-                self.outstanding += *outstanding - before;
+                self.drive(slot, |here, io| run(&mut here.ring, &here.stay, io));
                 // It may have enabled the ring or changed its memory: look at it again.
                 self.touch(slot);
             }
@@ -290,72 +286,77 @@ impl<R: Ring> Worker<R> {
             self.slots.len() - 1
         });
         let slot = index as u32;
-        let watched = ring.kick().is_some();
-        if let Some(kick) = ring.kick() {
-            self.lane.watch(Tag::Kick { slot }, kick);
-        }
-        let here = Here {
-            ring,
-            stay,
-            active: false,
-            armed: true,
-            kicked: false,
-            dirty: false,
-            idle_since_ns: self.lane.now_ns,
-            detach: None,
-        };
-        self.slots[index] = Some(Slot {
-            id,
-            here: Some(here),
-            outstanding: 0,
-            watched,
-        });
+        self.slots[index] = Some(Slot::new(id, ring, stay, self.lane.now_ns));
+        self.watch_kick(slot);
         self.by_id.insert(id, slot);
         self.touch(slot);
     }
 
+    fn watch_kick(&mut self, slot: u32) {
+        if let Some(Slot { here: Some(here), watched, .. }) = self.slots[slot as usize].as_mut()
+            && let Some(kick) = here.ring.kick()
+        {
+            self.lane.watch(Tag::Kick { slot }, kick);
+            *watched = true;
+        }
+    }
+
     /// Hands the ring to another worker. What was started here ends here and is forwarded.
-    fn release(&mut self, slot: u32, to: u32, mailbox: &Arc<Mailbox<R>>, done: Sender<()>) {
+    fn release(&mut self, slot: u32, to: u32, done: Sender<bool>) {
         if to == self.number {
-            let _ = done.send(());
+            let _ = done.send(true);
             return;
         }
         if ring_of(&self.slots, slot).is_none_or(|here| here.detach.is_some()) {
             return;
         }
-        let Some((id, mut here)) = self.take_out(slot) else {
+        let Some((id, here)) = self.take_out(slot) else {
             return;
         };
-        here.stay.moves += 1;
-        let adopt = Mail::Adopt { id, ring: here.ring, stay: here.stay, done };
-        match mailbox.send(adopt) {
-            // The new home is announced only once the ring is in its mailbox: whoever reads it there sends after it.
-            Ok(()) => self.directory.moved(id, to),
-            // The target died between the engine's check and now: keep the ring. Dropping `done` tells the caller.
-            Err(Mail::Adopt { id, ring, stay, .. }) => self.adopt(id, ring, stay),
-            Err(_) => {}
+        let stay = RingStay { moves: here.stay.moves + 1, ..here.stay };
+        let adopt = Mail::Adopt { id, ring: here.ring, stay, done };
+        // The target may have died between the engine's check and now: then the ring stays.
+        if let Err(Mail::Adopt { id, ring, done, .. }) = self.directory.hand_over(id, to, adopt) {
+            self.adopt(id, ring, here.stay);
+            let _ = done.send(false);
         }
     }
 
     /// Takes a ring out of its slot and stops watching its kick.
     fn take_out(&mut self, slot: u32) -> Option<(RingId, Here<R>)> {
-        let entry = self.slots.get_mut(slot as usize)?.as_mut()?;
-        let mut here = entry.here.take()?;
-        here.ring.publish(&mut Io {
-            lane: &mut self.lane,
-            post: &self.post,
-            slot,
-            outstanding: &mut entry.outstanding,
-        });
+        self.drive(slot, |here, io| here.ring.publish(io))?;
+        let entry = self.slots[slot as usize].as_mut()?;
+        let here = entry.here.take()?;
         let id = entry.id;
         if entry.watched {
             self.lane.unwatch(Tag::Kick { slot });
         }
+        // Queued entries name descriptors by number, which the ring's next owner may close: the kernel must have them first.
+        self.submit_queued();
         self.by_id.remove(&id);
         self.active.retain(|&active| active != slot);
         self.dirty.retain(|&dirty| dirty != slot);
         self.retire(slot);
         Some((id, here))
+    }
+
+    /// Runs something of a ring, and counts what it started.
+    fn drive<T>(&mut self, slot: u32, run: impl FnOnce(&mut Here<R>, &mut Io<'_>) -> T) -> Option<T> {
+        let Slot { here, outstanding, .. } = self.slots.get_mut(slot as usize)?.as_mut()?;
+        let here = here.as_mut()?;
+        let before = *outstanding;
+        let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
+        let result = run(here, &mut io);
+        self.outstanding += *outstanding - before;
+        Some(result)
+    }
+
+    fn mark_dirty(&mut self, slot: u32) {
+        if let Some(here) = ring_of_mut(&mut self.slots, slot)
+            && !std::mem::replace(&mut here.dirty, true)
+        {
+            self.dirty.push(slot);
+        }
     }
 
     /// Frees a slot that no ring and no completion needs any more.
@@ -386,7 +387,7 @@ impl<R: Ring> Worker<R> {
         for completion in &completions {
             match completion.tag {
                 Tag::Request { slot, token } => self.complete(slot, token, completion.result),
-                Tag::Kick { slot } => self.kicked(slot, completion.more),
+                Tag::Kick { slot } => self.kicked(slot, completion),
                 Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.mailbox.wake_fd()),
                 Tag::Mail | Tag::Silent => {}
             }
@@ -403,25 +404,24 @@ impl<R: Ring> Worker<R> {
         any
     }
 
-    fn kicked(&mut self, slot: u32, more: bool) {
+    fn kicked(&mut self, slot: u32, completion: &Completion) {
         let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
-        match &mut entry.here {
-            Some(here) => {
-                here.stay.kicks += 1;
-                here.kicked = true;
-                if !more && let Some(kick) = here.ring.kick() {
-                    self.lane.watch(Tag::Kick { slot }, kick);
-                }
-                self.touch(slot);
-            }
-            None if !more => {
-                entry.watched = false;
-                self.retire(slot);
-            }
-            None => {}
+        let renew = entry.renew_watch(completion.more, completion.result);
+        let Some(here) = &mut entry.here else {
+            self.retire(slot);
+            return;
+        };
+        here.stay.kicks += 1;
+        here.kicked = true;
+        if renew {
+            self.watch_kick(slot);
+        } else if !completion.more {
+            let (ring, result) = (entry.id.0, completion.result);
+            tracing::warn!(ring, result, "the kick descriptor cannot be watched; the ring gets no kicks any more");
         }
+        self.touch(slot);
     }
 
     /// Work that was started from `slot` on this worker has ended.
@@ -442,17 +442,8 @@ impl<R: Ring> Worker<R> {
     }
 
     fn complete_here(&mut self, slot: u32, token: Token, result: i32) {
-        let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() else {
-            return;
-        };
-        let before = *outstanding;
-        let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
-        here.ring.complete(token, result, &mut io);
-        self.outstanding += *outstanding - before;
-        if !here.dirty {
-            here.dirty = true;
-            self.dirty.push(slot);
-        }
+        self.drive(slot, |here, io| here.ring.complete(token, result, io));
+        self.mark_dirty(slot);
         // The driver will soon fill the place that this completion freed.
         self.touch(slot);
     }
@@ -462,32 +453,18 @@ impl<R: Ring> Worker<R> {
         let mut any = false;
         let mut active = std::mem::take(&mut self.active);
         active.retain(|&slot| {
-            let Some(Slot { here: Some(here), outstanding, .. }) =
-                self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-            else {
+            let Some(here) = ring_of_mut(&mut self.slots, slot) else {
                 return false;
             };
-            if !here.ring.ready() {
-                let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
-                if lingered && here.ring.kick().is_some() && self.poll.window_ns() <= LINGER_NS {
-                    here.arm();
-                }
-                return here.active;
+            if here.ring.ready() {
+                any |= self.serve_ring(slot) > 0;
+                return true;
             }
-            if std::mem::take(&mut here.armed) {
-                here.ring.disarm();
+            let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
+            if lingered && here.ring.kick().is_some() && self.poll.window_ns() <= LINGER_NS {
+                here.arm();
             }
-            here.stay.polls_hit += u64::from(!std::mem::take(&mut here.kicked));
-            here.idle_since_ns = self.lane.now_ns;
-            let before = *outstanding;
-            let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
-            any |= here.ring.serve(&mut io) > 0;
-            self.outstanding += *outstanding - before;
-            if !here.dirty {
-                here.dirty = true;
-                self.dirty.push(slot);
-            }
-            true
+            here.active
         });
         // Nothing above touches other rings, so that the list can only have been emptied, not extended.
         debug_assert!(self.active.is_empty());
@@ -495,24 +472,41 @@ impl<R: Ring> Worker<R> {
         any
     }
 
+    fn serve_ring(&mut self, slot: u32) -> usize {
+        let now_ns = self.lane.now_ns;
+        let taken = self.drive(slot, |here, io| {
+            if std::mem::take(&mut here.armed) {
+                here.ring.disarm();
+            }
+            here.stay.polls_hit += u64::from(!std::mem::take(&mut here.kicked));
+            here.idle_since_ns = now_ns;
+            here.ring.serve(io)
+        });
+        self.mark_dirty(slot);
+        taken.unwrap_or(0)
+    }
+
     fn publish(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
-            if let Some(Slot { here: Some(here), outstanding, .. }) = self.slots[slot as usize].as_mut() {
+            self.drive(slot, |here, io| {
                 here.dirty = false;
-                here.ring.publish(&mut Io { lane: &mut self.lane, post: &self.post, slot, outstanding });
-            }
+                here.ring.publish(io);
+            });
         }
         self.dirty = dirty;
     }
 
     /// Hands back the rings that were to be detached and have nothing in flight any more.
     fn finish_detaches(&mut self) {
-        let drained = |slot: u32, slots: &[Option<Slot<R>>]| ring_of(slots, slot).is_none_or(|here| here.ring.in_flight() == 0);
-        while let Some(index) = self.detaching.iter().position(|&slot| drained(slot, &self.slots)) {
+        loop {
+            let drained = |&slot: &u32| ring_of(&self.slots, slot).is_none_or(|here| here.ring.in_flight() == 0);
+            let Some(index) = self.detaching.iter().position(drained) else {
+                return;
+            };
             let slot = self.detaching.swap_remove(index);
             let Some((id, here)) = self.take_out(slot) else {
-                return;
+                continue;
             };
             self.directory.left(id);
             if let Some(done) = here.detach {
@@ -520,21 +514,4 @@ impl<R: Ring> Worker<R> {
             }
         }
     }
-}
-
-impl<R: Ring> Here<R> {
-    /// Asks for kicks; the ring stays active when requests came in the meantime.
-    fn arm(&mut self) {
-        self.active = self.ring.arm();
-        self.armed = true;
-        self.stay.polls_missed += u64::from(!self.active);
-    }
-}
-
-fn ring_of<R>(slots: &[Option<Slot<R>>], slot: u32) -> Option<&Here<R>> {
-    slots.get(slot as usize)?.as_ref()?.here.as_ref()
-}
-
-fn ring_of_mut<R>(slots: &mut [Option<Slot<R>>], slot: u32) -> Option<&mut Here<R>> {
-    slots.get_mut(slot as usize)?.as_mut()?.here.as_mut()
 }
