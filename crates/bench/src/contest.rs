@@ -262,3 +262,93 @@ fn with_range(spread: &Spread, show: fn(f64) -> String) -> String {
 fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Latency;
+    use crate::usage::Usage;
+
+    fn run(contender: &str, round: u32, iops: f64, cpu_s: f64) -> Run {
+        let report = Report {
+            seconds: 1.0,
+            ops: iops as u64,
+            reads: iops as u64,
+            writes: 0,
+            flushes: 0,
+            bytes: 0,
+            iops,
+            mib_per_s: 0.0,
+            latency: Latency { mean_us: 1e6 / iops, p99_us: 2e6 / iops, ..Latency::default() },
+            flush_latency: Latency::default(),
+            errors: 0,
+            mismatches: 0,
+            faults: Vec::new(),
+            gap_us_max: Vec::new(),
+            server: Some(Usage { user_s: cpu_s, ..Usage::default() }),
+            load_cpu_s: 0.0,
+        };
+        Run { contender: contender.into(), round, report, idle: None }
+    }
+
+    fn results() -> Results {
+        let runs = vec![
+            run("ours", 1, 4000.0, 0.5),
+            run("peer", 1, 1000.0, 0.5),
+            run("ours", 2, 2000.0, 0.5),
+            run("peer", 2, 900.0, 0.5),
+            run("ours", 3, 3000.0, 0.5),
+            run("peer", 3, 2000.0, 0.5),
+        ];
+        Results::of(["ours", "peer"].into_iter(), runs)
+    }
+
+    #[test]
+    fn ratios_are_those_of_medians_ours_over_theirs() {
+        let results = results();
+        assert_eq!(results.medians[0].iops, Spread { min: 2000.0, median: 3000.0, max: 4000.0 });
+        let ratios = &results.ratios[..];
+        assert_eq!(ratios.len(), 1);
+        assert_eq!((ratios[0].of.as_str(), ratios[0].to.as_str()), ("ours", "peer"));
+        assert_eq!(ratios[0].iops, Some(3.0));
+        assert_eq!(ratios[0].ops_per_cpu_s, Some(3.0));
+        let mean = ratios[0].mean_latency.unwrap();
+        assert!((mean - 1.0 / 3.0).abs() < 1e-9, "{mean}");
+    }
+
+    #[test]
+    fn the_tables_show_medians_spread_and_ratios() {
+        let text = results().render();
+        assert!(text.contains("3000 (2000..4000)"), "{text}");
+        assert!(text.contains("ours / peer") && text.contains("3.00x"), "{text}");
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_cpu_time_leaves_a_dash_and_one_contender_no_ratio() {
+        let results = Results::of(std::iter::once("ours"), vec![run("ours", 1, 10.0, 0.0)]);
+        assert!(results.ratios.is_empty());
+        assert_eq!(results.medians[0].ops_per_cpu_s, None);
+        assert!(results.render().contains(" -"), "{}", results.render());
+    }
+
+    #[test]
+    fn faults_are_shown_and_make_a_contest_unclean() {
+        let mut bad = run("ours", 1, 10.0, 1.0);
+        bad.report.mismatches = 1;
+        bad.report.faults.push("offset 0: wrong".into());
+        let results = Results::of(std::iter::once("ours"), vec![bad]);
+        assert!(!results.is_clean());
+        assert!(results.render().contains("ours, round 1: offset 0: wrong"));
+    }
+
+    #[test]
+    fn json_holds_every_run_and_the_medians() {
+        let json = serde_json::to_value(results()).unwrap();
+        assert_eq!(json["runs"].as_array().unwrap().len(), 6);
+        assert_eq!(json["runs"][1]["contender"], "peer");
+        assert_eq!(json["runs"][1]["iops"], 1000.0);
+        assert_eq!(json["medians"][0]["iops"]["median"], 3000.0);
+        assert_eq!(json["ratios"][0]["iops"], 3.0);
+    }
+}

@@ -71,7 +71,7 @@ pub struct Args {
     pub make_image: Option<MakeImage>,
 
     /// How often each contender runs
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, conflicts_with = "socket", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
     /// What --host-fio's fio does: 1 goes around the page cache, 0 uses it; choose what the servers do
@@ -224,6 +224,9 @@ impl Args {
             server_pid: self.server_pid,
         };
         spec.check()?;
+        if self.socket.is_some() && self.idle.is_some() && self.server_pid.is_none() {
+            bail!("--idle: give --server-pid PID too, to say whose wake-ups to count");
+        }
         Ok(spec)
     }
 
@@ -318,8 +321,7 @@ fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
     let (report, connection) = load.finish_connected()?;
     let idle = match (args.idle, args.server_pid) {
         (Some(time), Some(pid)) => Some(usage::idle_settled(pid, time)?),
-        (Some(_), None) => bail!("--idle: needs --server-pid to know whose wake-ups to count"),
-        (None, _) => None,
+        _ => None,
     };
     drop(connection);
     drop(progress);
@@ -380,5 +382,104 @@ fn write_json(args: &Args, spec: &Spec, results: &Results) -> Result<()> {
         std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
     } else {
         fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Result<Args, String> {
+        let words = shlex::split(line).unwrap();
+        Cli::try_parse_from(std::iter::once("bench".into()).chain(words))
+            .map(|cli| cli.args)
+            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+
+    fn names(line: &str, has_image: bool) -> Vec<String> {
+        let contenders = args(line).unwrap().contenders(Path::new("/bin/vringd"), has_image).unwrap();
+        contenders.into_iter().map(|contender| contender.name).collect()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_values_name_the_option_in_the_first_line() {
+        let cases = [
+            ("--bs 1000", "--bs", "must be a multiple of 512 bytes, at most 64M"),
+            ("--bs 4x", "--bs", "such as 4K"),
+            ("--depth 0", "--depth", "0 is not in 1..=8192"),
+            ("--mix 101", "--mix", "101 is not in 0..=100"),
+            ("--rw sideways", "--rw", "sideways"),
+            ("--time 0", "--time", "must be more than 0"),
+            ("--ramp soon", "--ramp", "use the suffix ms, s, m or h"),
+            ("--size 0", "--size", "must be at least 1 byte"),
+            ("--make-image 1G", "--make-image", "such as 1G@/dev/shm"),
+            ("--server-cpus 3-1", "--server-cpus", "such as 0,2-3"),
+            ("--socket s --against x", "--socket", "cannot be used with"),
+            ("--socket s --rounds 3", "--socket", "cannot be used with"),
+        ];
+        for (line, option, hint) in cases {
+            let message = args(line).unwrap_err();
+            assert!(message.contains(option) && message.contains(hint), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_fit_together_name_the_option() {
+        let spec = |line: &str| args(line).unwrap().spec().map_err(|error| error.to_string());
+        assert_eq!(spec("--batch 9 --depth 8").unwrap_err(), "--batch 9: must be 1 to 8");
+        assert_eq!(spec("--threads 2").unwrap_err(), "--threads 2: must be 1 to 1");
+        assert!(spec("--socket s --idle 1").unwrap_err().contains("--server-pid"));
+        let contenders = |line: &str| args(line).unwrap().contenders(Path::new("v"), false).unwrap_err().to_string();
+        assert!(contenders("--against 'peer {image}'").contains("does not mention {socket}"));
+        assert!(contenders("--against 'peer {socket} {image}'").contains("--make-image"));
+        assert!(contenders("--host-fio").contains("--image PATH"));
+    }
+
+    #[test]
+    fn time_ends_a_run_unless_requests_do() {
+        let time = |line: &str| args(line).unwrap().spec().unwrap().time;
+        assert_eq!(time(""), Some(TIME_DEFAULT));
+        assert_eq!(time("--ops 5"), None);
+        assert_eq!(time("--ops 5 --time 2"), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn our_command_gets_its_socket_and_image() {
+        let words = |arguments, has_image| {
+            let template = our_command(Path::new("/v"), arguments, has_image).unwrap();
+            template.expand(Path::new("S"), Some(Path::new("I"))).join(" ")
+        };
+        assert_eq!(words("", true), "/v disk --socket S I");
+        assert_eq!(words("--workers 2", true), "/v disk --socket S --workers 2 I");
+        assert_eq!(words("null:1G", false), "/v disk --socket S null:1G");
+        assert_eq!(words("--socket {socket} file:{image}", true), "/v disk --socket S file:I");
+    }
+
+    #[test]
+    fn contenders_have_different_names() {
+        let line = "--ours '' --ours '--poll off' --against 'q {socket}' --against '/b/q {socket}' --host-fio";
+        assert_eq!(names(line, true), ["vringd", "vringd --poll off", "q", "q#2", "fio"]);
+        assert_eq!(names("--alone --against 'q {socket}'", false), ["q"]);
+    }
+
+    #[test]
+    fn cpus_are_numbers_and_ranges() {
+        assert_eq!(cpu_list("0,2-4"), Ok(CpuList(vec![0, 2, 3, 4])));
+        for bad in ["", "x", "1-", "4-2", "99999"] {
+            assert!(cpu_list(bad).is_err(), "{bad:?} must not pass");
+        }
     }
 }

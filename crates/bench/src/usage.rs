@@ -130,6 +130,12 @@ fn thread_switches(task: &Path) -> Option<(u32, (u64, u64))> {
     Some((tid, parse_switches(&text)?))
 }
 
+/// Whether process `pid` exists and has not ended (a zombie has).
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    text.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X') | None))
+}
+
 /// How quiet an idle process is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Idle {
@@ -210,6 +216,19 @@ mod tests {
         });
         let usage = sleeper.join().unwrap().since(&before);
         assert!(usage.voluntary_switches >= 20, "{usage:?}");
+    }
+
+    #[test]
+    fn an_ended_process_is_not_alive_even_before_it_is_reaped() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(is_alive(child.id()));
+        child.kill().unwrap();
+        while is_alive(child.id()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+        assert!(is_alive(std::process::id()));
     }
 
     #[test]

@@ -79,6 +79,13 @@ pub enum Error {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// the server (pid {pid}) ended with {in_flight} requests in flight
+    Died {
+        /// Its pid.
+        pid: u32,
+        /// Requests submitted and not completed.
+        in_flight: usize,
+    },
     /// cannot measure the server: {0}
     Usage(#[from] usage::Error),
     /// cannot start a thread: {source}

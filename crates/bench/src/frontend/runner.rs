@@ -12,10 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Error;
 use super::lane::{Lane, Tally};
 use super::spec::Spec;
-use crate::stats;
+use crate::{stats, usage};
 
 /// A server that completes nothing for so long while requests are in flight has lost them.
 const STALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// After so long without a completion it is asked whether the server is alive at all.
+const DOUBT_TIME: Duration = Duration::from_millis(200);
 /// How long a thread sleeps at most, so that it notices the end.
 const WAIT_TIME_MAX: Duration = Duration::from_millis(50);
 /// How often figures are offered to a reader.
@@ -103,6 +105,7 @@ pub(crate) struct Runner {
     epoch: Instant,
     phase: Phase,
     poll: bool,
+    server_pid: Option<u32>,
     ramp_end_ns: u64,
     time_ns: Option<u64>,
     shares: Vec<u64>,
@@ -135,6 +138,7 @@ impl Runner {
             epoch,
             phase: Phase::Ramp,
             poll: spec.poll,
+            server_pid: spec.server_pid,
             ramp_end_ns: nanoseconds(spec.ramp),
             time_ns: spec.time.map(nanoseconds),
             shares,
@@ -244,6 +248,10 @@ impl Runner {
             let waited = now_ns.saturating_sub(lane.last_reap_ns);
             if lane.in_flight > 0 && waited > nanoseconds(STALL_TIME_MAX) {
                 return Err(Error::Stall { in_flight: lane.in_flight, seconds: STALL_TIME_MAX.as_secs() });
+            }
+            let pid = self.server_pid.filter(|_| lane.in_flight > 0 && waited > nanoseconds(DOUBT_TIME));
+            if let Some(pid) = pid.filter(|pid| !usage::is_alive(*pid)) {
+                return Err(Error::Died { pid, in_flight: lane.in_flight });
             }
         }
         Ok(())
