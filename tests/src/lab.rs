@@ -60,7 +60,7 @@ impl Lab {
     /// If the lab is not there. A test without its guest has failed; it is not to be skipped.
     pub fn take_turn() -> Turn {
         let lab = Self::locate().expect("the lab has a directory");
-        for step in ["tools", "root", "programs", "uml", "machine"] {
+        for step in ["root", "programs", "uml", "machine"] {
             assert!(
                 lab.stamp(step).exists(),
                 "the lab in {} lacks `{step}`: run `cargo xtask lab`",

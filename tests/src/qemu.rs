@@ -108,11 +108,13 @@ fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &P
             .args(["-append", "console=ttyS0 quiet panic=-1"]);
     }
     for (index, socket) in sockets.iter().enumerate() {
+        // A kernel given by QEMU is itself first in the order of booting.
+        let order = if from == BootFrom::Disk { format!(",bootindex={index}") } else { String::new() };
         command
             .arg("-chardev")
             .arg(format!("socket,id=disk{index},path={}", socket.display()))
             .arg("-device")
-            .arg(format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues},bootindex={index}"));
+            .arg(format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}{order}"));
     }
     command
 }

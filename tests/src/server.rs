@@ -91,6 +91,12 @@ impl Server {
         Ok(())
     }
 
+    /// The names of the workers that can serve the disk's rings.
+    pub fn workers(&self) -> Result<Vec<String>> {
+        let output = run(&mut vringd::workers(&self.control()?)?)?;
+        vringd::worker_names(&String::from_utf8_lossy(&output.stdout))
+    }
+
     /// Moves a ring to a worker while it is served.
     pub fn attach(&self, ring: u16, worker: &str) -> Result<()> {
         run(&mut vringd::attach(&self.control()?, ring, worker)?)?;

@@ -68,6 +68,11 @@ impl Guest {
             .with_context(|| format!("waiting for the guest to say `{name}`"))
     }
 
+    /// Whether the script has ended.
+    pub fn has_finished(&mut self) -> Result<bool> {
+        Ok(self.job.path().join("exit").exists() || !self.process.is_running()?)
+    }
+
     /// Tells the script something by creating the file `name` in the shared directory.
     pub fn tell(&self, name: &str) -> Result<()> {
         fs::write(self.job.path().join(name), "")?;

@@ -76,3 +76,17 @@ pub fn attach(control: &Path, ring: u16, worker: &str) -> Result<Command> {
     command.args(["ring", "attach", EXPORT, &ring.to_string(), worker]);
     Ok(command)
 }
+
+/// Lists the workers, one JSON document.
+pub fn workers(control: &Path) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["--json", "worker", "list"]);
+    Ok(command)
+}
+
+/// Reads the names out of what [`workers`] printed.
+pub fn worker_names(json: &str) -> Result<Vec<String>> {
+    let list: serde_json::Value = serde_json::from_str(json).context("`ctl --json` prints JSON")?;
+    let list = list.as_array().context("`worker list` prints an array")?;
+    list.iter().map(|worker| worker["name"].as_str().map(str::to_owned).context("each worker has a name")).collect()
+}

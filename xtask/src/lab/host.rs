@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Step, Workshop};
+use super::Workshop;
 
 /// A program and the Debian package it comes from.
 struct Tool {
@@ -38,11 +38,9 @@ const FILES: &[Tool] = &[
     Tool { program: super::apt::KEYRING, package: "debian-archive-keyring" },
 ];
 
-pub(super) fn step() -> Step {
-    Step { name: "tools", about: "look for the tools on this machine", recipe: "2".to_owned(), rests_on: &[], make }
-}
-
-fn make(workshop: &Workshop) -> Result<()> {
+/// Looks for the tools that the steps call. As root it installs what is missing, from the
+/// machine's own suite.
+pub(super) fn prepare(workshop: &Workshop) -> Result<()> {
     ensure!(cfg!(target_arch = "x86_64"), "the lab's guests are for x86-64 machines");
     ensure!(
         Path::new("/etc/debian_version").exists(),

@@ -24,7 +24,7 @@ const LOG_TAIL_LINES: usize = 30;
 /// Options of `cargo xtask lab`.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
-    /// Make these steps again even if their result is current: tools, root, programs, uml,
+    /// Make these steps again even if their result is current: root, programs, uml,
     /// machine, uml-smp, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
@@ -46,7 +46,7 @@ struct Step {
 
 /// Makes what is not there or not current, in order.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let steps = [host::step(), root::step(), programs::step(), uml::debian_step(), machine::step(), uml::smp_step()];
+    let steps = [root::step(), programs::step(), uml::debian_step(), machine::step(), uml::smp_step()];
     for name in &options.again {
         ensure!(
             name == "all" || steps.iter().any(|step| step.name == name),
@@ -61,40 +61,58 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         println!("lab: waiting for another `cargo xtask lab`");
         lock.lock()?;
     }
-    let mut made: Vec<&str> = Vec::new();
+    let mut has_tools = false;
     for step in &steps {
         if step.name == "uml-smp" && options.without_uml_smp {
             println!("lab: {}: left out", step.name);
             continue;
         }
-        let again = options.again.iter().any(|name| name == "all" || name == step.name)
-            || step.rests_on.iter().any(|name| made.contains(name));
-        if make(&lab, step, again)? {
-            made.push(step.name);
+        let again = options.again.iter().any(|name| name == "all" || name == step.name);
+        if !again && step.is_current(&lab) {
+            println!("lab: {}: current", step.name);
+            continue;
         }
+        if !has_tools {
+            host::prepare(&Workshop::open(&lab, "tools")?)?;
+            has_tools = true;
+        }
+        // Forgotten beforehand, so that an interruption cannot leave a new root file system
+        // with old things that rest on it.
+        for other in &steps {
+            if other.name == step.name || other.rests_on.contains(&step.name) {
+                other.forget(&lab)?;
+            }
+        }
+        step.make(&lab)?;
     }
     Ok(())
 }
 
-/// Makes one step unless its result is current. Says whether it did.
-fn make(lab: &Lab, step: &Step, again: bool) -> Result<bool> {
-    let stamp = lab.stamp(step.name);
-    if !again && fs::read_to_string(&stamp).is_ok_and(|recipe| recipe == step.recipe) {
-        println!("lab: {}: current", step.name);
-        return Ok(false);
+impl Step {
+    fn is_current(&self, lab: &Lab) -> bool {
+        fs::read_to_string(lab.stamp(self.name)).is_ok_and(|recipe| recipe == self.recipe)
     }
-    println!("lab: {}: {} ...", step.name, step.about);
-    let start = Instant::now();
-    let workshop = Workshop::open(lab, step.name)?;
-    if stamp.exists() {
-        fs::remove_file(&stamp)?;
+
+    fn forget(&self, lab: &Lab) -> Result<()> {
+        let stamp = lab.stamp(self.name);
+        if stamp.exists() {
+            fs::remove_file(&stamp).with_context(|| format!("cannot remove {}", stamp.display()))?;
+        }
+        Ok(())
     }
-    (step.make)(&workshop).with_context(|| format!("lab: {} cannot be made", step.name))?;
-    workshop.close()?;
-    fs::create_dir_all(stamp.parent().context("a stamp lies in a directory")?)?;
-    fs::write(&stamp, &step.recipe)?;
-    println!("lab: {}: done in {:.1} s", step.name, start.elapsed().as_secs_f64());
-    Ok(true)
+
+    fn make(&self, lab: &Lab) -> Result<()> {
+        println!("lab: {}: {} ...", self.name, self.about);
+        let start = Instant::now();
+        let workshop = Workshop::open(lab, self.name)?;
+        (self.make)(&workshop).with_context(|| format!("lab: {} cannot be made", self.name))?;
+        workshop.close()?;
+        let stamp = lab.stamp(self.name);
+        fs::create_dir_all(stamp.parent().context("a stamp lies in a directory")?)?;
+        fs::write(&stamp, &self.recipe)?;
+        println!("lab: {}: done in {:.1} s", self.name, start.elapsed().as_secs_f64());
+        Ok(())
+    }
 }
 
 /// Where one step works: a scratch directory that does not outlive it, and a log.

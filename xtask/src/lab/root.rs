@@ -1,10 +1,9 @@
 //! A Debian root file system: root of the User Mode Linux guests and home of the peers.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::apt::Mirror;
 use super::{Step, Workshop};
@@ -27,14 +26,11 @@ const PACKAGES: &[&str] = &[
     "xfsprogs",
 ];
 
-/// First process of a User Mode Linux guest. `job` comes from the kernel's command line.
-const INIT: &str = include_str!("uml-init.sh");
-
 pub(super) fn step() -> Step {
     Step {
         name: "root",
         about: "make a root file system with mmdebstrap",
-        recipe: format!("1 {SUITE} {PACKAGES:?}\n{INIT}"),
+        recipe: format!("2 {SUITE} {PACKAGES:?}"),
         rests_on: &[],
         make,
     }
@@ -70,9 +66,5 @@ fn make(workshop: &Workshop) -> Result<()> {
         )?;
     }
 
-    fs::create_dir_all(root.join("lab/job")).context("cannot add to the root file system")?;
-    let init = root.join("lab/init");
-    fs::write(&init, INIT)?;
-    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
     workshop.install(&root, &workshop.lab().root())
 }

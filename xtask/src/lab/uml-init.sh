@@ -12,7 +12,7 @@ exec </dev/null >/dev/console 2>&1
 for module in "/lab/modules/$(uname -r)"/*.ko; do
 	[ -e "$module" ] && busybox insmod "$module"
 done
-mount -t hostfs none /lab/job -o "$job"
+mount -t hostfs none /lab/job -o "hostfs=$job"
 
 export job=/lab/job HOME=/tmp PATH=/usr/sbin:/usr/bin:/sbin:/bin
 cd /tmp

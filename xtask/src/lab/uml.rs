@@ -1,20 +1,23 @@
 //! User Mode Linux: Debian's build in seconds, and one with several processors in minutes.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
 use super::apt::Suite;
-use super::{Step, Workshop};
+use super::{Step, Workshop, remove};
 
 /// The first suite whose build can trap system calls with seccomp, which a processor with AMX
 /// needs: its register file does not fit through ptrace.
 const DEBIAN_SUITE: &str = "sid";
-const DEBIAN_MODULES: &[&str] = &["virtio_blk", "virtio_scsi", "fuse", "virtiofs"];
+const DEBIAN_MODULES: &[&str] = &["virtio_blk"];
+
+/// First process of every User Mode Linux guest. `job` comes from the kernel's command line.
+const INIT: &str = include_str!("uml-init.sh");
 
 const SOURCE_SUITE: &str = "trixie-backports";
 const SOURCE_PACKAGE: &str = "linux-source-7.3";
@@ -56,7 +59,7 @@ pub(super) fn debian_step() -> Step {
     Step {
         name: "uml",
         about: "fetch Debian's User Mode Linux",
-        recipe: format!("1 {DEBIAN_SUITE} {DEBIAN_MODULES:?}"),
+        recipe: format!("1 {DEBIAN_SUITE} {DEBIAN_MODULES:?}\n{INIT}"),
         rests_on: &["root"],
         make: make_debian,
     }
@@ -72,9 +75,14 @@ fn make_debian(workshop: &Workshop) -> Result<()> {
     copy_with_own_loader(&unpacked.join("usr/bin/linux.uml"), &result.join("linux"))?;
     symlink(lab.loader(), result.join(LOADER))?;
 
-    // The guest's root file system has to hold the drivers.
+    // The guest's root file system has to hold its first process and the drivers.
+    fs::create_dir_all(lab.root().join("lab/job"))?;
+    let init = lab.root().join("lab/init");
+    fs::write(&init, INIT)?;
+    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
     let modules = unpacked.join("usr/lib/uml/modules");
     let release = fs::read_dir(&modules)?.flatten().next().context("the package holds modules")?.file_name();
+    remove(&lab.root().join("lab/modules"))?;
     let place = lab.root().join("lab/modules").join(&release);
     fs::create_dir_all(&place)?;
     for (index, name) in DEBIAN_MODULES.iter().enumerate() {
@@ -110,7 +118,7 @@ fn copy_with_own_loader(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn find(directory: &Path, name: &str) -> Result<Option<std::path::PathBuf>> {
+fn find(directory: &Path, name: &str) -> Result<Option<PathBuf>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

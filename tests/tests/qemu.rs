@@ -1,0 +1,78 @@
+//! A PC under QEMU on disks of vringd: BIOS, boot loader, and Linux over PCI.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tempfile::TempDir;
+use tests::image;
+use tests::lab::Lab;
+use tests::qemu::{self, BootFrom, Guest};
+use tests::qemu_img;
+use tests::server::{Disk, Server};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(180);
+
+#[test]
+fn machine_boots_from_the_disk_and_keeps_what_it_wrote() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new()?;
+    let capacity_bytes = lab.boot_disk().metadata()?.len();
+    let image = image::sparse(directory.path(), "disk.raw", capacity_bytes)?;
+    let mut server = Server::start(&lab, &Disk::new(&image))?;
+    qemu_img::convert_to(&lab, &lab.boot_disk(), &server.socket())?.expect_success()?;
+
+    let script = "grep -q ' / ext4 rw' /proc/mounts
+         test $(cat /sys/block/vda/mq/*/cpu_list | wc -l) -ge 1
+         dd if=/dev/urandom of=/written bs=64k count=64
+         sha256sum /written >/written.sum
+         sync";
+    let console = qemu::run(&lab, BootFrom::Disk, &[&server.socket()], 1, script, LIMIT)?;
+    ensure!(
+        console.contains("the boot loader runs from the disk"),
+        "the machine came up, but not through the disk's boot loader:\n{console}"
+    );
+    server.check_alive()?;
+
+    let script = "sha256sum -c /written.sum";
+    qemu::run(&lab, BootFrom::Disk, &[&server.socket()], 1, script, LIMIT)?;
+    server.check_alive()
+}
+
+#[test]
+fn two_disks_of_two_servers_serve_one_machine() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new()?;
+    let first = image::sparse(directory.path(), "first.raw", 64 * MIB)?;
+    let second = image::sparse(directory.path(), "second.raw", 32 * MIB)?;
+    let first = Server::start(&lab, &Disk { queues: 2, ..Disk::new(first) })?;
+    let second = Server::start(&lab, &Disk { queues: 2, ..Disk::new(second) })?;
+    let script = "test $(cat /sys/block/vda/size) = 131072
+         test $(cat /sys/block/vdb/size) = 65536
+         test $(ls /sys/block/vda/mq | wc -l) = 2
+         dd if=/dev/urandom of=/dev/vdb bs=1M count=32
+         dd if=/dev/vdb of=/dev/vda bs=1M count=32
+         sync
+         echo 3 >/proc/sys/vm/drop_caches
+         cmp -n 33554432 /dev/vda /dev/vdb";
+    qemu::run(&lab, BootFrom::Host, &[&first.socket(), &second.socket()], 2, script, LIMIT)?;
+    Ok(())
+}
+
+#[test]
+fn machine_connects_after_one_was_killed() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new()?;
+    let image = image::sparse(directory.path(), "disk.raw", 64 * MIB)?;
+    let mut server = Server::start(&lab, &Disk::new(&image))?;
+    let script = "echo busy; while :; do dd if=/dev/zero of=/dev/vda bs=64k count=512 conv=fsync; done";
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[&server.socket()], 1, script)?;
+    guest.wait_for("busy", LIMIT)?;
+    // Long enough for the load to be in full swing; no outcome depends on it.
+    std::thread::sleep(Duration::from_millis(500));
+    guest.kill();
+    server.check_alive()?;
+    let script = "dd if=/dev/vda of=/dev/null bs=1M";
+    qemu::run(&lab, BootFrom::Host, &[&server.socket()], 1, script, LIMIT)?;
+    server.check_alive()
+}
