@@ -88,6 +88,10 @@ fn a_table_without_the_ring_is_refused_and_the_old_one_stays() {
     let mut moved = guest.region;
     moved.guest_phys_addr = 0x2000_0000;
     frontend.set_mem_table(&[moved]).unwrap_err();
+    // Where the used ring begins is still there, where it ends is not.
+    let mut cut = guest.region;
+    cut.memory_size = 0x240;
+    frontend.set_mem_table(&[cut]).unwrap_err();
     assert_eq!(server.shared.take(), []);
     guest.poke(0x8000, &5u64.to_ne_bytes());
     let memory = server.shared.rings.lock().unwrap()[&0].memory.clone();

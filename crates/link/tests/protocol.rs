@@ -3,8 +3,12 @@
 mod common;
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 use common::{Event, NEED_REPLY, Server, memfd, running, write_lossy};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::FrontendReq as R;
@@ -154,13 +158,30 @@ fn a_descriptor_with_a_removal_is_tolerated() {
 fn descriptors_are_not_kept_open() {
     let server = Server::new(1);
     let mut raw = server.raw_negotiated();
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
     let ring = 0u64.to_ne_bytes();
     assert!(!raw.acked(R::SET_VRING_CALL, &ring, &[theirs.as_fd(); 40]));
     drop(theirs);
     // Were a copy still open, reading would wait instead of finding the end.
     ours.set_read_timeout(Some(common::PATIENCE)).unwrap();
     assert_eq!(rustix::io::read(&ours, &mut [0; 1]), Ok(0));
+}
+
+/// A message is complete only when its body is, so a frontend could pile descriptors up until then.
+#[test]
+fn descriptors_beyond_the_limit_are_closed_at_once() {
+    let server = Server::new(1);
+    let mut raw = server.raw_negotiated();
+    let (near, far): (Vec<_>, Vec<_>) = (0..40).map(|_| UnixStream::pair().unwrap()).unzip();
+    let fds: Vec<_> = far.iter().map(AsFd::as_fd).collect();
+    raw.send_bytes(&[1], &fds);
+    raw.wait_until_read();
+    drop(far);
+    for (at, stream) in near.iter().enumerate() {
+        stream.set_nonblocking(true).unwrap();
+        let expected = if at < 32 { Err(Errno::AGAIN) } else { Ok(0) };
+        assert_eq!(rustix::io::read(stream, &mut [0; 1]), expected, "descriptor {at}");
+    }
 }
 
 #[test]
@@ -176,6 +197,7 @@ fn a_message_may_arrive_byte_by_byte() {
     bytes.extend_from_slice(&table);
     raw.send_bytes(&bytes[..1], &[file.as_fd()]);
     for byte in &bytes[1..] {
+        raw.wait_until_read();
         raw.send_bytes(&[*byte], &[]);
     }
     assert_eq!(raw.receive(), (R::SET_MEM_TABLE.into(), 0x5, vec![0; 8]));
@@ -247,6 +269,7 @@ fn stop_while_half_a_message_is_there() {
     let mut server = Server::new(1);
     let mut raw = server.raw_negotiated();
     raw.send_bytes(&[5, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0, 1], &[]);
+    raw.wait_until_read();
     server.stop.signal();
     server.join();
     assert!(raw.is_closed());
@@ -262,8 +285,14 @@ fn stop_while_the_frontend_does_not_read_its_answers() {
     let mut bytes: Vec<u8> =
         [R::GET_CONFIG.into(), 1, body.len() as u32].iter().flat_map(|field: &u32| field.to_ne_bytes()).collect();
     bytes.extend_from_slice(&body);
-    // Both directions fill up: the server waits to write, and then we do.
-    while rustix::net::send(&raw.0, &bytes, rustix::net::SendFlags::NOSIGNAL).is_ok_and(|sent| sent == bytes.len()) {}
+    // Both directions fill up: the server waits to write, then it reads no more, and then nobody can write.
+    let patience = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    while poll(&mut [PollFd::new(&raw.0, PollFlags::OUT)], Some(&patience)).unwrap() > 0 {
+        match send(&raw.0, &bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => assert_eq!(sent, bytes.len()),
+            Err(error) => assert_eq!(error, Errno::AGAIN),
+        }
+    }
     server.stop.signal();
     server.join();
 }

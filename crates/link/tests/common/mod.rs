@@ -304,6 +304,19 @@ impl Raw {
         assert_eq!(sent, bytes.len());
     }
 
+    /// Waits until the server has read everything that was sent.
+    pub fn wait_until_read(&self) {
+        let end = Instant::now() + PATIENCE;
+        let mut unread: libc::c_int = 1;
+        while unread != 0 {
+            // SAFETY: SIOCOUTQ (the same number as TIOCOUTQ) writes one int.
+            let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+            assert_eq!(result, 0);
+            assert!(Instant::now() < end, "the server does not read");
+            std::thread::yield_now();
+        }
+    }
+
     /// The next message: request, flags and body.
     pub fn receive(&mut self) -> (u32, u32, Vec<u8>) {
         let mut header = [0; 12];
