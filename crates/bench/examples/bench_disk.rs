@@ -13,6 +13,9 @@ struct Cli {
     args: bench::disk::Args,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    bench::disk::run(&Cli::parse().args, Path::new("vringd"))
+fn main() -> ExitCode {
+    bench::disk::run(&Cli::parse().args, Path::new("vringd")).unwrap_or_else(|error| {
+        eprintln!("bench_disk: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -105,7 +105,7 @@ impl Server {
                 bail!("{:?} ended ({status}) before it listened{said}", self.name);
             }
             match Load::start(&self.socket, &spec) {
-                Err(Error::Connect { source, .. }) if not_yet(&source) && Instant::now() < deadline => {
+                Err(Error::Connect { cause, .. }) if not_yet(&cause) && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => return Err(self.blame(error)),
@@ -114,15 +114,15 @@ impl Server {
         }
     }
 
-    /// An error with what the server said about it.
+    /// An error with what became of the server and what it said.
     pub(crate) fn blame(&mut self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let error: anyhow::Error = error.into();
         let end = match self.child.try_wait() {
-            Ok(Some(status)) => format!(" (it ended: {status})"),
+            Ok(Some(status)) => format!("; it ended ({status})"),
             _ => String::new(),
         };
         let said = self.said();
-        anyhow!("{}{end}: {error:#}{said}", self.name)
+        anyhow!("{error:#}{end}{said}")
     }
 
     /// Ends it: SIGTERM, and SIGKILL for one that does not listen.
@@ -147,8 +147,8 @@ impl Server {
         let start = SeekFrom::Start(length.saturating_sub(OUTPUT_SHOWN_BYTES));
         let read = self.output.seek(start).and_then(|_| self.output.read_to_string(&mut text));
         match (read, text.trim()) {
-            (Err(_), _) | (Ok(_), "") => "; it said nothing".into(),
-            (Ok(_), said) => format!("; it said:\n{said}"),
+            (Err(_), _) | (Ok(_), "") => String::new(),
+            (Ok(_), said) => format!("; it said: {said}"),
         }
     }
 }

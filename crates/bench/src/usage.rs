@@ -13,12 +13,12 @@ const SETTLE_TIME: Duration = Duration::from_millis(300);
 /// Why a process could not be measured.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub enum Error {
-    /// no process {pid} (is it still running, and is the pid right?)
+    /// no process {pid}: {cause}; is it still running, and is the pid right?
     NoProcess {
         /// The pid that was asked for.
         pid: u32,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// {path}: not what proc(5) describes: {text:?}
     Malformed {
@@ -69,7 +69,7 @@ impl Sample {
     /// The process does not exist, or `/proc` is not Linux's.
     pub fn take(pid: u32) -> Result<Self, Error> {
         let dir = PathBuf::from(format!("/proc/{pid}"));
-        let missing = |source| Error::NoProcess { pid, source };
+        let missing = |cause| Error::NoProcess { pid, cause };
         let path = dir.join("stat");
         let text = fs::read_to_string(&path).map_err(missing)?;
         let (user_ticks, system_ticks) =

@@ -38,7 +38,7 @@ impl Device {
                 // Nobody listens any more when the answer came too late.
                 let _late = sender.send(set_up(&path, &spec));
             })
-            .map_err(|source| Error::Thread { source })?;
+            .map_err(|cause| Error::Thread { cause })?;
         match receiver.recv_timeout(SETUP_TIME_MAX) {
             Ok(device) => device,
             Err(_) => Err(Error::Mute { socket: socket.to_owned(), seconds: SETUP_TIME_MAX.as_secs() }),
@@ -47,7 +47,7 @@ impl Device {
 }
 
 fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
-    let failed = |step: &'static str| move |source: blkio::Error| Error::SetUp { step, source };
+    let failed = |step: &'static str| move |cause: blkio::Error| Error::SetUp { step, cause };
     let mut blkio = connect(socket, !spec.rw.writes())?;
     let limits = read_limits(&blkio).map_err(failed("read the configuration of the disk"))?;
     let parts = spec.parts(&limits)?;
@@ -57,9 +57,9 @@ fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
     blkio.set_i32("num-queues", 0).map_err(failed("choose queues"))?;
     blkio.set_i32(kind, i32::from(spec.queues)).map_err(failed("choose queues"))?;
     blkio.set_i32("queue-size", descriptors as i32).map_err(failed("choose the queue size"))?;
-    let outcome = blkio.start().map_err(|source| match source.errno() {
+    let outcome = blkio.start().map_err(|cause| match cause.errno() {
         Errno::ROFS => Error::ReadOnly,
-        _ => Error::SetUp { step: "set up the queues", source },
+        _ => Error::SetUp { step: "set up the queues", cause },
     })?;
 
     let bytes = spec.buffer_stride_bytes() * u64::from(spec.depth) * u64::from(spec.queues);
@@ -70,7 +70,7 @@ fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
 }
 
 fn connect(socket: &Path, read_only: bool) -> Result<Blkio, Error> {
-    let failed = |source| Error::Connect { socket: PathBuf::from(socket), source };
+    let failed = |cause| Error::Connect { socket: PathBuf::from(socket), cause };
     let path = socket.to_str().ok_or_else(|| Error::Path { socket: socket.to_owned() })?;
     let mut blkio = Blkio::new("virtio-blk-vhost-user").map_err(failed)?;
     blkio.set_str("path", path).map_err(failed)?;

@@ -29,17 +29,17 @@ use runner::{Outcome, Runner, Shared, Window, take_interval};
 
 pub use spec::{Limits, Rw, Spec, SpecError};
 
-/// Why a load could not start or finish.
+/// Why a load could not start or finish. Messages are whole: none has a source that repeats a part of it.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub enum Error {
     /// {0}
-    Spec(#[from] SpecError),
-    /// {socket:?}: cannot connect: {source}; is a vhost-user-blk server listening there?
+    Spec(SpecError),
+    /// {socket:?}: cannot connect: {cause}; is a vhost-user-blk server listening there?
     Connect {
         /// The socket.
         socket: PathBuf,
         /// What libblkio said.
-        source: blkio::Error,
+        cause: blkio::Error,
     },
     /// {socket:?}: the path must be UTF-8
     Path {
@@ -53,24 +53,24 @@ pub enum Error {
         /// How long it was waited for.
         seconds: u64,
     },
-    /// cannot {step}: {source}
+    /// cannot {step}: {cause}
     SetUp {
         /// What was tried.
         step: &'static str,
         /// What libblkio said.
-        source: blkio::Error,
+        cause: blkio::Error,
     },
     /// the disk is read-only: use --rw read or --rw randread
     ReadOnly,
-    /// a queue failed: {source}
+    /// a queue failed: {cause}
     Queue {
         /// What libblkio said.
-        source: blkio::Error,
+        cause: blkio::Error,
     },
-    /// cannot wait for completions: {source}
+    /// cannot wait for completions: {cause}
     Wait {
         /// What the kernel said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// the server completed nothing for {seconds} s with {in_flight} requests in flight: they are lost, or it died
     Stall {
@@ -87,14 +87,26 @@ pub enum Error {
         in_flight: usize,
     },
     /// cannot measure the server: {0}
-    Usage(#[from] usage::Error),
-    /// cannot start a thread: {source}
+    Usage(usage::Error),
+    /// cannot start a thread: {cause}
     Thread {
         /// What the kernel said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// a load thread panicked; its message is above
     Panicked,
+}
+
+impl From<SpecError> for Error {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(error)
+    }
+}
+
+impl From<usage::Error> for Error {
+    fn from(error: usage::Error) -> Self {
+        Self::Usage(error)
+    }
 }
 
 /// The figures of a finished load.
@@ -253,13 +265,13 @@ impl Load {
             let runner = Runner::new(group, shares, &self.spec, shared, self.epoch, counting.clone());
             self.windows.push(runner.window());
             let thread = thread::Builder::new().name(format!("bench-load-{index}")).spawn(move || runner.run());
-            self.threads.push(thread.map_err(|source| Error::Thread { source })?);
+            self.threads.push(thread.map_err(|cause| Error::Thread { cause })?);
         }
         let (pid, ramp) = (self.spec.server_pid, self.spec.ramp);
         let meter = thread::Builder::new()
             .name("bench-meter".into())
             .spawn(move || meter(pid, ramp, &counted))
-            .map_err(|source| Error::Thread { source })?;
+            .map_err(|cause| Error::Thread { cause })?;
         self.meter = Some(meter);
         Ok(())
     }

@@ -234,7 +234,7 @@ impl Runner {
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_TIME_MAX.subsec_nanos()) };
         match rustix::event::poll(&mut fds, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Error::Wait { source: errno.into() }),
+            Err(errno) => return Err(Error::Wait { cause: errno.into() }),
         }
         for fd in fds.iter().filter(|fd| fd.revents().contains(PollFlags::IN)) {
             // Only to clear it: the ring says what there is. It may be clear already.
@@ -341,7 +341,7 @@ fn reap(lane: &mut Lane, least: usize) -> Result<usize, Error> {
     match lane.reap(least, &mut { WAIT_TIME_MAX }) {
         Ok(count) => Ok(count),
         Err(error) if matches!(error.errno(), Errno::TIME | Errno::INTR | Errno::AGAIN) => Ok(0),
-        Err(source) => Err(Error::Queue { source }),
+        Err(cause) => Err(Error::Queue { cause }),
     }
 }
 
