@@ -8,9 +8,13 @@
 //! What may not enter: rings, engines, storage, guests. This crate knows none of the crates that do the work;
 //! `vringd` implements [`Daemon`] and translates.
 
+pub mod client;
+pub mod ctl;
 pub mod daemon;
 pub mod error;
 pub mod model;
+mod server;
 
 pub use daemon::{Daemon, Scope};
 pub use error::ApiError;
+pub use server::{ControlServer, StartError, openapi_json, start};

@@ -2,7 +2,8 @@
 //! `POST /v1/exports` are this same type.
 
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
-use serde::{Deserialize, Serialize};
+use serde::de::{self, DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use utoipa::ToSchema;
@@ -69,7 +70,7 @@ pub struct NewExport {
 }
 
 /// What stands behind a disk.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Storage {
     /// A regular file or a block device.
@@ -80,6 +81,33 @@ pub enum Storage {
     Null(NullStorage),
     /// A model of a device, for experiments. Holds no data: reads give zeroes, writes are dropped.
     Sim(SimStorage),
+}
+
+/// By hand, because the derived form of a tagged enum forgets which field an error is about.
+impl<'de> Deserialize<'de> for Storage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut table = serde_json::Map::deserialize(deserializer)?;
+        let kind = table.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
+        match kind.as_str() {
+            Some("file") => fields(table).map(Self::File),
+            Some("memory") => fields(table).map(Self::Memory),
+            Some("null") => fields(table).map(Self::Null),
+            Some("sim") => fields(table).map(Self::Sim),
+            _ => Err(D::Error::custom(format_args!("invalid field `kind`: {kind} is none of file, memory, null, sim"))),
+        }
+    }
+}
+
+/// The fields of one kind of storage; an error names the field.
+fn fields<T: DeserializeOwned, E: de::Error>(table: serde_json::Map<String, serde_json::Value>) -> Result<T, E> {
+    serde_path_to_error::deserialize(serde_json::Value::Object(table)).map_err(|error| {
+        let (path, message) = (error.path().to_string(), error.inner().to_string());
+        // An unknown or missing field is named by its message already.
+        if path == "." || message.contains(&format!(" field `{path}`")) {
+            return E::custom(message);
+        }
+        E::custom(format_args!("invalid field `{path}`: {message}"))
+    })
 }
 
 /// A regular file or a block device.
@@ -174,6 +202,21 @@ pub struct SimStorage {
 }
 
 impl SimStorage {
+    /// A model of the given capacity with every other field at its default.
+    pub fn new(size: ByteSize) -> Self {
+        Self {
+            size,
+            read_latency: Self::latency_default(),
+            write_latency: Self::latency_default(),
+            distribution: Distribution::default(),
+            latency_spread: 0.0,
+            channels: Self::channels_default(),
+            flush_cost: Span::default(),
+            error_rate: 0.0,
+            seed: 0,
+        }
+    }
+
     fn latency_default() -> Span {
         Span(std::time::Duration::from_micros(100))
     }

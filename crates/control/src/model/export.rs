@@ -7,7 +7,6 @@ use utoipa::{IntoParams, ToSchema};
 
 /// The daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Info {
     /// Version of the daemon.
     pub version: String,
@@ -39,7 +38,6 @@ pub enum SessionState {
 
 /// The process at the other end of the vhost-user socket, as the kernel names it (SO_PEERCRED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Frontend {
     /// Process id; 0 when it lives in another pid namespace.
     pub pid: i32,
@@ -49,7 +47,6 @@ pub struct Frontend {
 
 /// What stands behind a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct StorageInfo {
     /// `file`, `memory`, `null` or `sim`.
     pub kind: String,
@@ -71,7 +68,6 @@ pub struct StorageInfo {
 
 /// Sessions with frontends since the export was added. All are counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct SessionFigures {
     /// Frontends that connected.
     pub connects: u64,
@@ -89,7 +85,6 @@ pub struct SessionFigures {
 
 /// One export with its rings and workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Export {
     /// Name, unique in the daemon.
     pub name: String,
@@ -144,7 +139,6 @@ pub enum RingState {
 
 /// One ring with its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct RingInfo {
     /// Index of the ring (the virtqueue number), from 0.
     pub index: u16,
@@ -164,7 +158,6 @@ pub struct RingInfo {
 
 /// What a ring has done since the export was added. Counts, unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct RingFigures {
     /// Read requests completed (VIRTIO_BLK_T_IN).
     pub read: u64,

@@ -14,7 +14,6 @@ pub const LATENCY_BOUNDS_US: [u64; 22] = [
 
 /// A distribution of latencies since the ring first ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct LatencySummary {
     /// Number of requests measured.
     pub count: u64,

@@ -16,4 +16,4 @@ pub use export::{
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use text::ParseError;
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
-pub use worker::{Attach, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};
+pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

@@ -16,7 +16,6 @@ pub enum Owner {
 
 /// One ring, named by its export and index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct RingRef {
     /// Name of the export.
     pub export: String,
@@ -36,7 +35,6 @@ pub enum WorkerState {
 
 /// One worker with its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Worker {
     /// Identifier, unique in the daemon across shared and private workers.
     pub id: u32,
@@ -69,7 +67,6 @@ pub struct Worker {
 
 /// What a worker has done since it was made. All but `cpu_seconds` are counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct WorkerFigures {
     /// Turns of the loop.
     pub turns: u64,
@@ -117,4 +114,11 @@ pub struct NewWorker {
 pub struct Attach {
     /// Identifier of the worker.
     pub worker: u32,
+}
+
+/// Which worker a ring is served by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Attached {
+    /// Identifier of the worker; null when the ring has none.
+    pub worker: Option<u32>,
 }

@@ -1,0 +1,254 @@
+//! `vringd ctl export add`: an export described by a file or by options.
+
+use crate::model::config::{
+    ExportKind, FieldError, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
+};
+use crate::model::{ByteSize, CpuList, Execution, FileMode, Placement, Poll};
+use serde::Deserialize;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// How to describe the new export.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AddArgs {
+    /// Read the description from a TOML or JSON file: the fields of one export, or `[[export]]` tables as in the
+    /// daemon's configuration file. `-` reads TOML from standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "ExportFlags"], required_unless_present = "name")]
+    pub file: Option<PathBuf>,
+
+    /// Name of the export.
+    #[arg(requires = "socket")]
+    pub name: Option<String>,
+
+    /// Options that describe it.
+    #[command(flatten)]
+    pub flags: Option<ExportFlags>,
+}
+
+/// Options that describe an export; the same words as in the configuration file.
+#[derive(Debug, Clone, clap::Args)]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "memory", "null", "sim"]))]
+pub struct ExportFlags {
+    /// Path at which the vhost-user socket is made.
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Permission bits of the socket, in octal.
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<FileMode>,
+
+    /// Owner of the socket: a user name or number.
+    #[arg(long, value_name = "USER")]
+    pub socket_owner: Option<String>,
+
+    /// Group of the socket: a group name or number.
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+
+    /// Serve this image or block device.
+    #[arg(long, value_name = "PATH")]
+    pub image: Option<PathBuf>,
+
+    /// Serve this much anonymous memory.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+
+    /// Serve a disk of this size that drops writes and reads as zeroes.
+    #[arg(long, value_name = "SIZE")]
+    pub null: Option<ByteSize>,
+
+    /// Serve a modelled device of this size, with 100us latency; a file can say more.
+    #[arg(long, value_name = "SIZE")]
+    pub sim: Option<ByteSize>,
+
+    /// Bypass the page cache (O_DIRECT).
+    #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
+    pub direct: bool,
+
+    /// Refuse writes.
+    #[arg(long, conflicts_with_all = ["null", "sim"])]
+    pub read_only: bool,
+
+    /// Where storage calls run: auto, uring, inline or pool=N.
+    #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
+    pub execution: Option<Execution>,
+
+    /// Use huge pages.
+    #[arg(long, conflicts_with_all = ["image", "null", "sim"])]
+    pub hugepages: bool,
+
+    /// Number of queues, 1 to 256.
+    #[arg(long, value_name = "N")]
+    pub queues: Option<u16>,
+
+    /// Largest number of descriptors in a ring: a power of two, 2 to 32768.
+    #[arg(long, value_name = "N")]
+    pub queue_size: Option<u16>,
+
+    /// Serial number the guest sees, up to 20 characters.
+    #[arg(long)]
+    pub serial: Option<String>,
+
+    /// Logical block size in bytes, 512 or 4096.
+    #[arg(long, value_name = "BYTES")]
+    pub block_size: Option<u32>,
+
+    /// Which workers its rings get: shared, one, per-queue or a number.
+    #[arg(long, value_name = "PLACEMENT", default_value = "shared")]
+    pub workers: Placement,
+
+    /// Poll window of its own workers: off, fixed=US or adaptive=US.
+    #[arg(long)]
+    pub poll: Option<Poll>,
+
+    /// CPUs its own workers are bound to, as in 0-3,5.
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+}
+
+/// Why there is no description. The doc comments are the messages.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum DescriptionError {
+    /// cannot read {path}: {source}
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// How the system answered.
+        source: io::Error,
+    },
+    /// {path}: {message}
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// {path}: export `{name}`: {source}
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The export.
+        name: String,
+        /// The field at fault.
+        source: FieldError,
+    },
+    /// {0}
+    Options(FieldError),
+}
+
+impl AddArgs {
+    /// The exports that are described, checked, with absolute paths.
+    ///
+    /// # Errors
+    /// [`DescriptionError`]; its message names the file and the field.
+    pub fn exports(&self) -> Result<Vec<NewExport>, DescriptionError> {
+        if let Some(path) = &self.file {
+            let mut exports = read(path)?;
+            for new in &mut exports {
+                let fault =
+                    |source, name: &str| DescriptionError::File { path: path.clone(), name: name.into(), source };
+                new.check().map_err(|source| fault(source, &new.name))?;
+                make_absolute(new).map_err(|source| fault(source, &new.name))?;
+            }
+            return Ok(exports);
+        }
+        // The argument parser has seen to it that both are there.
+        let (Some(name), Some(flags)) = (&self.name, &self.flags) else {
+            let message = "is missing: give a name and options, or --file";
+            return Err(DescriptionError::Options(FieldError::new("name", message)));
+        };
+        let mut new = flags.describe(name).map_err(DescriptionError::Options)?;
+        new.check().map_err(DescriptionError::Options)?;
+        make_absolute(&mut new).map_err(DescriptionError::Options)?;
+        Ok(vec![new])
+    }
+}
+
+impl ExportFlags {
+    /// The description as one value, not yet checked.
+    ///
+    /// # Errors
+    /// A [`FieldError`] for `storage` when no storage was chosen.
+    pub fn describe(&self, name: &str) -> Result<NewExport, FieldError> {
+        Ok(NewExport {
+            name: name.to_owned(),
+            kind: ExportKind::Disk,
+            socket: Some(self.socket.clone()),
+            socket_mode: self.socket_mode,
+            socket_owner: self.socket_owner.clone(),
+            socket_group: self.socket_group.clone(),
+            socket_fd: None,
+            storage: self.storage()?,
+            queues: self.queues,
+            queue_size: self.queue_size,
+            serial: self.serial.clone(),
+            block_size: self.block_size,
+            workers: self.workers,
+            poll: self.poll,
+            cpus: self.cpus.clone(),
+        })
+    }
+
+    fn storage(&self) -> Result<Storage, FieldError> {
+        let read_only = self.read_only;
+        if let Some(path) = self.image.clone() {
+            let execution = self.execution.unwrap_or_default();
+            return Ok(Storage::File(FileStorage { path, direct: self.direct, read_only, execution }));
+        }
+        if let Some(size) = self.memory {
+            return Ok(Storage::Memory(MemoryStorage { size, path: None, hugepages: self.hugepages, read_only }));
+        }
+        if let Some(size) = self.null {
+            return Ok(Storage::Null(NullStorage { size }));
+        }
+        if let Some(size) = self.sim {
+            return Ok(Storage::Sim(SimStorage::new(size)));
+        }
+        Err(FieldError::new("storage", "is missing: give --image, --memory, --null or --sim"))
+    }
+}
+
+/// `[[export]]` tables, as in the daemon's configuration file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    export: Vec<NewExport>,
+}
+
+fn read(path: &Path) -> Result<Vec<NewExport>, DescriptionError> {
+    let unreadable = |source| DescriptionError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    if path == Path::new("-") {
+        io::stdin().read_to_string(&mut text).map_err(unreadable)?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(unreadable)?;
+    }
+    let parsed = if path.extension().is_some_and(|extension| extension == "json") {
+        serde_json::from_str(&text).map(|new| vec![new]).map_err(|error| error.to_string())
+    } else {
+        parse_toml(&text).map_err(|error| error.to_string().trim_end().to_owned())
+    };
+    parsed.map_err(|message| DescriptionError::Parse { path: path.to_owned(), message })
+}
+
+fn parse_toml(text: &str) -> Result<Vec<NewExport>, toml::de::Error> {
+    let tables = text.parse::<toml::Table>()?.contains_key("export");
+    if tables { toml::from_str::<Tables>(text).map(|tables| tables.export) } else { Ok(vec![toml::from_str(text)?]) }
+}
+
+/// The daemon has a working directory of its own: a relative path means the one of this command.
+fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
+    let absolute = |field: &str, path: &mut PathBuf| {
+        *path = std::path::absolute(&*path).map_err(|error| FieldError::new(field, error))?;
+        Ok(())
+    };
+    if let Some(socket) = &mut new.socket {
+        absolute("socket", socket)?;
+    }
+    match &mut new.storage {
+        Storage::File(FileStorage { path, .. }) | Storage::Memory(MemoryStorage { path: Some(path), .. }) => {
+            absolute("storage.path", path)
+        }
+        Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_) => Ok(()),
+    }
+}

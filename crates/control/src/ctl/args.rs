@@ -1,0 +1,212 @@
+//! The arguments of `vringd ctl`. Doc comments are the help texts.
+
+use super::add::AddArgs;
+use crate::model::{ByteSize, CpuList, Execution, Placement, Poll};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// Look at a running daemon, and change it while it serves.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Control socket of the daemon.
+    #[arg(
+        long,
+        global = true,
+        env = "VRINGD_CONTROL",
+        value_name = "SOCKET",
+        default_value = "/run/vringd/control.sock"
+    )]
+    pub control: PathBuf,
+
+    /// Print the API's JSON instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `vringd ctl` can do.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Show the daemon: version, uptime, bounds.
+    Info,
+
+    /// List, add, change and remove exports.
+    #[command(subcommand)]
+    Export(ExportCommand),
+
+    /// List, start and end workers.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+
+    /// List rings and attach them to workers.
+    #[command(subcommand)]
+    Ring(RingCommand),
+
+    /// Print all figures in the format Prometheus reads.
+    Metrics,
+
+    /// Show what rings and workers do now; refreshes on a terminal until interrupted.
+    Top(TopArgs),
+
+    /// Stop the daemon: exports are drained and closed.
+    Shutdown,
+}
+
+/// Exports.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ExportCommand {
+    /// List the exports.
+    List,
+
+    /// Show one export with its rings and workers.
+    Show {
+        /// Name of the export.
+        name: String,
+    },
+
+    /// Add an export: from a file, or from options.
+    Add(Box<AddArgs>),
+
+    /// Remove an export.
+    Remove {
+        /// Name of the export.
+        name: String,
+
+        /// Remove it even though a frontend is connected.
+        #[arg(long)]
+        force: bool,
+    },
+
+    /// Resize a disk and announce it to its guest.
+    Resize {
+        /// Name of the export.
+        name: String,
+
+        /// New capacity, as in 20G.
+        size: ByteSize,
+    },
+
+    /// Change an export while it serves.
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["poll", "execution", "placement"]))]
+    Set {
+        /// Name of the export.
+        name: String,
+
+        /// Poll window of its own workers: off, fixed=US or adaptive=US.
+        #[arg(long)]
+        poll: Option<Poll>,
+
+        /// Where its storage calls run: auto, uring, inline or pool=N.
+        #[arg(long)]
+        execution: Option<Execution>,
+
+        /// Which workers its rings get: shared, one, per-queue or a number.
+        #[arg(long)]
+        placement: Option<Placement>,
+    },
+}
+
+/// Workers.
+#[derive(Debug, Clone, Subcommand)]
+pub enum WorkerCommand {
+    /// List the workers.
+    List {
+        /// Only the private workers of this export.
+        #[arg(long, value_name = "NAME")]
+        export: Option<String>,
+    },
+
+    /// Start a worker; it serves rings once they are attached to it.
+    New {
+        /// Make it a private worker of this export; without it, the worker is shared.
+        #[arg(long, value_name = "NAME")]
+        export: Option<String>,
+
+        /// CPUs to bind it to, as in 0-3,5.
+        #[arg(long, value_name = "LIST")]
+        cpus: Option<CpuList>,
+
+        /// NUMA node whose CPUs and memory it shall prefer.
+        #[arg(long, value_name = "NODE")]
+        numa_node: Option<u32>,
+
+        /// Control group (cgroup v2) to put it into.
+        #[arg(long, value_name = "PATH")]
+        cgroup: Option<String>,
+
+        /// Poll window: off, fixed=US or adaptive=US.
+        #[arg(long)]
+        poll: Option<Poll>,
+    },
+
+    /// End a worker that has no rings.
+    Free {
+        /// Identifier of the worker.
+        id: u32,
+
+        /// Only if it is a private worker of this export.
+        #[arg(long, value_name = "NAME")]
+        export: Option<String>,
+    },
+
+    /// Show one worker.
+    Get {
+        /// Identifier of the worker.
+        id: u32,
+
+        /// Only if it is a private worker of this export.
+        #[arg(long, value_name = "NAME")]
+        export: Option<String>,
+    },
+}
+
+/// Rings.
+#[derive(Debug, Clone, Subcommand)]
+pub enum RingCommand {
+    /// List the rings of one export, or of all.
+    List {
+        /// Name of the export.
+        name: Option<String>,
+    },
+
+    /// Show one ring.
+    Get {
+        /// Name of the export.
+        name: String,
+
+        /// Index of the ring.
+        ring: u16,
+    },
+
+    /// Attach a ring to a worker, while it serves requests.
+    Attach {
+        /// Name of the export.
+        name: String,
+
+        /// Index of the ring.
+        ring: u16,
+
+        /// Identifier of the worker.
+        worker: u32,
+    },
+}
+
+/// How to look.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TopArgs {
+    /// Time between two looks, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: f64,
+
+    /// Stop after this many samples; without it, one sample when the output is not a terminal.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let legal = |seconds: &f64| (0.1..=3600.0).contains(seconds);
+    text.parse().ok().filter(legal).ok_or_else(|| "must be a number of seconds from 0.1 to 3600".to_owned())
+}

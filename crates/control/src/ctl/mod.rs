@@ -1,0 +1,34 @@
+//! `vringd ctl`: the control API as a command.
+
+mod add;
+mod args;
+mod figures;
+mod run;
+mod table;
+mod top;
+
+pub use add::{AddArgs, DescriptionError, ExportFlags};
+pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
+pub use run::{CtlError, run};
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Runs the command on the standard streams.
+///
+/// Exit status: 0 when it worked, 1 when the daemon refused, 2 when the daemon cannot be reached or the command is
+/// wrong.
+pub fn main(args: &Args) -> ExitCode {
+    let stdout = std::io::stdout();
+    let terminal = stdout.is_terminal();
+    let mut out = stdout.lock();
+    match run(args, &mut out, terminal).and_then(|()| out.flush().map_err(CtlError::from)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `vringd ctl … | head` has had enough: that is no failure.
+        Err(CtlError::Output { source }) if source.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vringd ctl: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
+
+use crate::model::{
+    ByteSize, Export, Info, LatencySummary, Owner, RingInfo, RingState, SessionState, Worker, WorkerState,
+};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use std::fmt::Write as _;
+
+/// What stands where there is nothing to show.
+pub(super) const NOTHING: &str = "-";
+
+/// A table without lines. Columns whose header begins with `>` are aligned to the right.
+pub(super) fn table(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(headers.iter().map(|header| Cell::new(header.trim_start_matches('>'))));
+    for row in rows {
+        table.add_row(row);
+    }
+    for (column, header) in table.column_iter_mut().zip(headers) {
+        column.set_padding((0, 2));
+        if header.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    // Padding of the last column is of no use to anyone.
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Lines of `name  value`, the values aligned.
+fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    facts.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
+}
+
+fn or_nothing(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
+}
+
+/// A size to read: the largest binary unit that leaves a number of at least 1, exact where that is short.
+fn size(bytes: u64) -> String {
+    let exact = ByteSize(bytes).to_string();
+    if exact.len() <= 6 {
+        return exact;
+    }
+    let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    let unit = units.iter().find(|(_, unit)| bytes >= *unit);
+    unit.map_or(exact, |(name, unit)| format!("{:.1}{name}", bytes as f64 / *unit as f64))
+}
+
+/// Seconds as `3d 4h`, `4h 5m`, `5m 6s` or `6s`.
+fn uptime(seconds: f64) -> String {
+    let all = seconds as u64;
+    match (all / 86_400, all / 3_600 % 24, all / 60 % 60, all % 60) {
+        (0, 0, 0, s) => format!("{s}s"),
+        (0, 0, m, s) => format!("{m}m {s}s"),
+        (0, h, m, _) => format!("{h}h {m}m"),
+        (d, h, _, _) => format!("{d}d {h}h"),
+    }
+}
+
+/// Three significant digits or so: latencies span seven decades.
+pub(super) fn microseconds(us: f64) -> String {
+    if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
+}
+
+pub(super) fn mib(bytes: f64) -> String {
+    format!("{:.1}", bytes / f64::from(1 << 20))
+}
+
+fn session_state(state: SessionState) -> &'static str {
+    match state {
+        SessionState::Listening => "listening",
+        SessionState::Connected => "connected",
+        SessionState::Failed => "failed",
+    }
+}
+
+pub(super) fn ring_state(state: RingState) -> &'static str {
+    match state {
+        RingState::Running => "running",
+        RingState::Disabled => "disabled",
+        RingState::Stopped => "stopped",
+        RingState::Broken => "broken",
+    }
+}
+
+pub(super) fn worker_state(state: WorkerState) -> &'static str {
+    match state {
+        WorkerState::Running => "running",
+        WorkerState::Dead => "dead",
+    }
+}
+
+fn owner(owner: &Owner) -> String {
+    match owner {
+        Owner::Daemon => "daemon".to_owned(),
+        Owner::Export(name) => format!("export {name}"),
+    }
+}
+
+fn execution(export: &Export) -> String {
+    let storage = &export.storage;
+    if storage.execution == storage.execution_chosen {
+        return storage.execution.to_string();
+    }
+    format!("{} ({})", storage.execution, storage.execution_chosen)
+}
+
+/// `vringd ctl info`.
+pub(super) fn info(info: &Info) -> String {
+    facts(&[
+        ("version", info.version.clone()),
+        ("pid", info.pid.to_string()),
+        ("uptime", uptime(info.uptime_seconds)),
+        ("exports", info.exports.to_string()),
+        ("workers", format!("{} of at most {}", info.workers, info.workers_max)),
+    ])
+}
+
+/// `vringd ctl export list`.
+pub(super) fn exports(exports: &[Export]) -> String {
+    if exports.is_empty() {
+        return "no exports\n".to_owned();
+    }
+    let headers = ["EXPORT", "STATE", "STORAGE", ">SIZE", ">QUEUES", "PLACEMENT", ">REQUESTS", ">ERRORS", "TARGET"];
+    let row = |export: &Export| {
+        let requests: u64 = export.rings.iter().map(|ring| ring.figures.requests()).sum();
+        vec![
+            export.name.clone(),
+            session_state(export.state).to_owned(),
+            export.storage.kind.clone(),
+            size(export.storage.capacity_bytes),
+            export.queues_max.to_string(),
+            export.placement.to_string(),
+            requests.to_string(),
+            export.errors.to_string(),
+            export.storage.target.clone(),
+        ]
+    };
+    table(&headers, exports.iter().map(row))
+}
+
+/// `vringd ctl export show`.
+pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
+    let storage = &export.storage;
+    let flag = |on: bool, name: &str| if on { format!(", {name}") } else { String::new() };
+    let frontend = export.frontend.map(|frontend| format!("pid {}, uid {}", frontend.pid, frontend.uid));
+    let features = if export.features.is_empty() { NOTHING.to_owned() } else { export.features.join(" ") };
+    let mut lines = vec![
+        ("export", export.name.clone()),
+        ("kind", export.kind.clone()),
+        ("state", session_state(export.state).to_owned()),
+        ("socket", export.socket.clone()),
+        ("frontend", or_nothing(frontend)),
+        (
+            "storage",
+            format!(
+                "{} {}{}{}",
+                storage.kind,
+                storage.target,
+                flag(storage.direct, "direct"),
+                flag(storage.read_only, "read-only")
+            ),
+        ),
+        ("capacity", format!("{} ({} bytes)", size(storage.capacity_bytes), storage.capacity_bytes)),
+        ("block size", format!("{} bytes", storage.block_size_bytes)),
+        ("execution", execution(export)),
+        ("placement", export.placement.to_string()),
+        ("poll", export.poll.to_string()),
+        (
+            "guest memory",
+            format!("{} in {} regions", size(export.sessions.memory_bytes), export.sessions.memory_regions),
+        ),
+        ("sessions", format!("{} connected, {} failed", export.sessions.connects, export.sessions.failures)),
+        ("errors", export.errors.to_string()),
+        ("features", features),
+    ];
+    if let Some(error) = &export.last_error {
+        lines.push(("last error", error.clone()));
+    }
+    let mut text = facts(&lines);
+    text.push('\n');
+    text += &rings(export.rings.iter().map(|ring| (&*export.name, ring)));
+    if !own_workers.is_empty() {
+        text.push('\n');
+        text += &workers(own_workers);
+    }
+    text
+}
+
+/// `vringd ctl ring list`.
+pub(super) fn rings<'a>(rings: impl IntoIterator<Item = (&'a str, &'a RingInfo)>) -> String {
+    let headers = [
+        "EXPORT",
+        ">RING",
+        "STATE",
+        ">WORKER",
+        ">DEPTH",
+        ">REQUESTS",
+        ">READ MiB",
+        ">WRITTEN MiB",
+        ">ERRORS",
+        ">MOVES",
+        ">QUEUED p99 µs",
+        ">SERVED p50 µs",
+        ">p99 µs",
+    ];
+    let mut reasons = String::new();
+    let mut rows = Vec::new();
+    for (export, ring) in rings {
+        if let Some(reason) = &ring.broken {
+            // Writing to a string does not fail.
+            let _ = writeln!(reasons, "ring {} of {export} is broken: {reason}", ring.index);
+        }
+        rows.push(ring_row(export, ring));
+    }
+    if rows.is_empty() {
+        return "no rings\n".to_owned();
+    }
+    table(&headers, rows) + &reasons
+}
+
+fn ring_row(export: &str, ring: &RingInfo) -> Vec<String> {
+    let figures = &ring.figures;
+    let latency =
+        |latency: &LatencySummary, us: f64| if latency.count == 0 { NOTHING.to_owned() } else { microseconds(us) };
+    let (queued, served) = (&figures.latency_queued, &figures.latency_served);
+    vec![
+        export.to_owned(),
+        ring.index.to_string(),
+        ring_state(ring.state).to_owned(),
+        or_nothing(ring.worker),
+        figures.in_flight.to_string(),
+        figures.requests().to_string(),
+        mib(figures.bytes_read as f64),
+        mib(figures.bytes_written as f64),
+        figures.errors.to_string(),
+        figures.moves.to_string(),
+        latency(queued, queued.p99_us),
+        latency(served, served.p50_us),
+        latency(served, served.p99_us),
+    ]
+}
+
+/// `vringd ctl ring get`.
+pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
+    let figures = &ring.figures;
+    let mut lines = vec![
+        ("export", export.to_owned()),
+        ("ring", ring.index.to_string()),
+        ("state", ring_state(ring.state).to_owned()),
+        ("broken", or_nothing(ring.broken.as_ref())),
+        ("size", format!("{} descriptors", ring.size)),
+        ("worker", or_nothing(ring.worker)),
+        ("moves", figures.moves.to_string()),
+        ("depth", format!("{} now, {} at most", figures.in_flight, figures.in_flight_max)),
+    ];
+    lines.extend(figures.by_kind().map(|(kind, count)| (kind, count.to_string())));
+    lines.extend([
+        ("data read", format!("{} MiB", mib(figures.bytes_read as f64))),
+        ("data written", format!("{} MiB", mib(figures.bytes_written as f64))),
+        ("errors", figures.errors.to_string()),
+        ("kicks", figures.kicks.to_string()),
+        (
+            "notifications",
+            format!("{} sent, {} suppressed", figures.notifications_sent, figures.notifications_suppressed),
+        ),
+        ("queued", latency_line(&figures.latency_queued)),
+        ("served", latency_line(&figures.latency_served)),
+    ]);
+    facts(&lines)
+}
+
+fn latency_line(latency: &LatencySummary) -> String {
+    if latency.count == 0 {
+        return NOTHING.to_owned();
+    }
+    let us = microseconds;
+    format!(
+        "mean {} µs, p50 {} µs, p90 {} µs, p99 {} µs, p99.9 {} µs, max {} µs",
+        us(latency.mean_us),
+        us(latency.p50_us),
+        us(latency.p90_us),
+        us(latency.p99_us),
+        us(latency.p999_us),
+        us(latency.max_us)
+    )
+}
+
+/// `vringd ctl worker list`.
+pub(super) fn workers(workers: &[Worker]) -> String {
+    if workers.is_empty() {
+        return "no workers\n".to_owned();
+    }
+    let headers = [
+        ">WORKER",
+        "NAME",
+        "OWNER",
+        "STATE",
+        "CPUS",
+        "POLL",
+        ">TURNS",
+        ">SYSCALLS",
+        ">SLEEPS",
+        ">POLLS HIT %",
+        ">CPU s",
+        "RINGS",
+    ];
+    table(&headers, workers.iter().map(worker_row))
+}
+
+fn worker_row(worker: &Worker) -> Vec<String> {
+    let figures = &worker.figures;
+    let polls = figures.polls_hit + figures.polls_missed;
+    let share = (polls > 0).then(|| format!("{:.0}", figures.polls_hit as f64 / polls as f64 * 100.0));
+    vec![
+        worker.id.to_string(),
+        worker.name.clone(),
+        owner(&worker.owner),
+        worker_state(worker.state).to_owned(),
+        or_nothing(worker.cpus.as_ref()),
+        worker.poll.to_string(),
+        figures.turns.to_string(),
+        figures.syscalls.to_string(),
+        figures.sleeps.to_string(),
+        or_nothing(share),
+        format!("{:.2}", figures.cpu_seconds),
+        worker_rings(worker),
+    ]
+}
+
+fn worker_rings(worker: &Worker) -> String {
+    let rings: Vec<String> = worker.rings.iter().map(|ring| format!("{}/{}", ring.export, ring.index)).collect();
+    if rings.is_empty() { NOTHING.to_owned() } else { rings.join(" ") }
+}
+
+/// `vringd ctl worker get`.
+pub(super) fn worker(worker: &Worker) -> String {
+    let figures = &worker.figures;
+    facts(&[
+        ("worker", worker.id.to_string()),
+        ("name", worker.name.clone()),
+        ("owner", owner(&worker.owner)),
+        ("state", worker_state(worker.state).to_owned()),
+        ("tid", worker.tid.to_string()),
+        ("cpus", or_nothing(worker.cpus.as_ref())),
+        ("numa node", or_nothing(worker.numa_node)),
+        ("cgroup", or_nothing(worker.cgroup.as_ref())),
+        ("poll", format!("{}, window {} µs now", worker.poll, worker.poll_window_us_now)),
+        ("rings", worker_rings(worker)),
+        ("turns", figures.turns.to_string()),
+        ("syscalls", figures.syscalls.to_string()),
+        ("sleeps", format!("{}, woken {} times", figures.sleeps, figures.wakeups)),
+        ("polls", format!("{} hit, {} missed", figures.polls_hit, figures.polls_missed)),
+        ("sqes, cqes", format!("{}, {}", figures.sqes, figures.cqes)),
+        ("messages", figures.mailbox_messages.to_string()),
+        ("cpu", format!("{:.2} s", figures.cpu_seconds)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        assert_eq!(size(10 << 30), "10G");
+        assert_eq!(size((10 << 30) + 512), "10.0G");
+        assert_eq!(size(1_000_000), "976.6K");
+        assert_eq!(size(0), "0");
+        assert_eq!(uptime(59.9), "59s");
+        assert_eq!(uptime(3_700.0), "1h 1m");
+        assert_eq!(uptime(90_000.0), "1d 1h");
+        assert_eq!(microseconds(9.96), "10.0");
+        assert_eq!(microseconds(12_345.6), "12346");
+    }
+}

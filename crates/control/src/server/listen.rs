@@ -1,0 +1,125 @@
+//! The listening socket: made with care, removed at the end, and the identity of those who connect.
+
+use super::StartError;
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+
+/// Who is at the other end of a connection: the user id, or nothing if the kernel would not say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) Option<u32>);
+
+impl Peer {
+    /// Root may, and whoever runs the daemon.
+    pub(super) fn may_control(self, own_uid: u32) -> bool {
+        self.0.is_some_and(|uid| uid == 0 || uid == own_uid)
+    }
+}
+
+impl Connected<IncomingStream<'_, Listener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
+        *stream.remote_addr()
+    }
+}
+
+/// The control socket. Dropping it removes the path, if the path is still this socket's.
+#[derive(Debug)]
+pub(super) struct Listener {
+    inner: UnixListener,
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Listener {
+    pub(super) fn bind(path: &Path) -> Result<Self, StartError> {
+        let failed = |action| move |source| StartError::Io { action, path: path.to_owned(), source };
+        if let Some(directory) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            match std::fs::create_dir(directory) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(failed("make the directory of")(error));
+                }
+                _ => {}
+            }
+        }
+        remove_stale(path)?;
+        let inner = UnixListener::bind(path).map_err(failed("bind"))?;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed("set the mode of"))?;
+        let inode = inode(path).map_err(failed("stat"))?;
+        Ok(Self { inner, path: path.to_owned(), inode })
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Removes a socket on which nobody listens any more. Anything else at the path is an error.
+fn remove_stale(path: &Path) -> Result<(), StartError> {
+    let failed = |action| move |source| StartError::Io { action, path: path.to_owned(), source };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("stat")(error)),
+        Ok(meta) if !meta.file_type().is_socket() => return Err(StartError::NotASocket { path: path.to_owned() }),
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(StartError::Live { path: path.to_owned() }),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed("remove the stale"))
+        }
+        Err(error) => Err(failed("probe")(error)),
+    }
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = UnixStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (UnixStream, Peer) {
+        loop {
+            match self.inner.accept().await {
+                Ok((stream, _)) => {
+                    let peer = Peer(stream.peer_cred().ok().map(|cred| cred.uid()));
+                    return (stream, peer);
+                }
+                Err(error) => {
+                    // Out of descriptors or memory: others may give some back. Never spin on it.
+                    tracing::warn!(%error, "cannot accept a control connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer(None))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the control socket");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_the_daemons_user_may_control() {
+        assert!(Peer(Some(0)).may_control(1000));
+        assert!(Peer(Some(1000)).may_control(1000));
+        assert!(!Peer(Some(1001)).may_control(1000));
+        assert!(!Peer(Some(1000)).may_control(0));
+        assert!(!Peer(None).may_control(0));
+    }
+}

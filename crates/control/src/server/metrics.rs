@@ -1,0 +1,259 @@
+//! All figures in the OpenMetrics text format. A scrape reads one snapshot of the daemon.
+
+use crate::daemon::{Daemon, Scope};
+use crate::error::ApiError;
+use crate::model::{Export, Info, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, SessionState, Worker};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// The content type of [`text`].
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text of a scrape.
+pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
+    let snapshot =
+        Snapshot { info: daemon.info()?, exports: daemon.exports()?, workers: daemon.workers(&Scope::Daemon)? };
+    let mut registry = Registry::with_prefix("vringd");
+    registry.register_collector(Box::new(snapshot));
+    let mut text = String::new();
+    let written = prometheus_client::encoding::text::encode(&mut text, &registry);
+    written.map_err(|_| ApiError::Failed { message: "the metrics cannot be written as text".to_owned() })?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    info: Info,
+    exports: Vec<Export>,
+    workers: Vec<Worker>,
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// How a number is read from a thing, and whether it only ever grows.
+enum Read<T> {
+    Count(fn(&T) -> u64),
+    Seconds(fn(&T) -> f64),
+    Bytes(fn(&T) -> u64),
+    NowCount(fn(&T) -> u64),
+    NowSeconds(fn(&T) -> f64),
+    NowBytes(fn(&T) -> u64),
+}
+
+/// One number of every thing of a kind: its name, its help text, and how to read it.
+struct Figure<T>(&'static str, &'static str, Read<T>);
+
+impl<T> Figure<T> {
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>, things: &[(Labels, &T)]) -> fmt::Result {
+        let Self(name, help, read) = self;
+        let (unit, kind) = match read {
+            Read::Count(_) => (None, MetricType::Counter),
+            Read::Seconds(_) => (Some(Unit::Seconds), MetricType::Counter),
+            Read::Bytes(_) => (Some(Unit::Bytes), MetricType::Counter),
+            Read::NowCount(_) => (None, MetricType::Gauge),
+            Read::NowSeconds(_) => (Some(Unit::Seconds), MetricType::Gauge),
+            Read::NowBytes(_) => (Some(Unit::Bytes), MetricType::Gauge),
+        };
+        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (labels, thing) in things {
+            let metric = family.encode_family(labels)?;
+            match read {
+                Read::Count(read) | Read::Bytes(read) => ConstCounter::new(read(thing)).encode(metric)?,
+                Read::Seconds(read) => ConstCounter::new(read(thing)).encode(metric)?,
+                Read::NowCount(read) | Read::NowBytes(read) => ConstGauge::new(read(thing)).encode(metric)?,
+                Read::NowSeconds(read) => ConstGauge::new(read(thing)).encode(metric)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+const DAEMON: &[Figure<Info>] = &[
+    Figure("uptime", "Time since the daemon started, in seconds", Read::NowSeconds(|info| info.uptime_seconds)),
+    Figure(
+        "workers_max",
+        "Largest number of workers the daemon will run",
+        Read::NowCount(|info| info.workers_max as u64),
+    ),
+];
+
+const EXPORT: &[Figure<Export>] = &[
+    Figure("export_capacity", "Capacity of the disk, in bytes", Read::NowBytes(|export| export.storage.capacity_bytes)),
+    Figure(
+        "export_connected",
+        "1 while a frontend is connected, 0 otherwise",
+        Read::NowCount(|export| u64::from(export.state == SessionState::Connected)),
+    ),
+    Figure(
+        "export_failed",
+        "1 when the export cannot serve any more, 0 otherwise",
+        Read::NowCount(|export| u64::from(export.state == SessionState::Failed)),
+    ),
+    Figure("export_connects", "Frontends that connected", Read::Count(|export| export.sessions.connects)),
+    Figure(
+        "export_session_failures",
+        "Sessions ended because the frontend broke the protocol or the socket failed",
+        Read::Count(|export| export.sessions.failures),
+    ),
+    Figure(
+        "export_guest_memory",
+        "Guest memory that is mapped, in bytes",
+        Read::NowBytes(|export| export.sessions.memory_bytes),
+    ),
+];
+
+const RING: &[Figure<RingInfo>] = &[
+    Figure("ring_read", "Data read, in bytes", Read::Bytes(|ring| ring.figures.bytes_read)),
+    Figure("ring_written", "Data written, in bytes", Read::Bytes(|ring| ring.figures.bytes_written)),
+    Figure("ring_errors", "Requests answered with an error", Read::Count(|ring| ring.figures.errors)),
+    Figure(
+        "ring_in_flight",
+        "Queue depth: requests taken and not completed",
+        Read::NowCount(|ring| ring.figures.in_flight),
+    ),
+    Figure("ring_in_flight_max", "Largest queue depth so far", Read::NowCount(|ring| ring.figures.in_flight_max)),
+    Figure("ring_kicks", "Kicks received from the guest", Read::Count(|ring| ring.figures.kicks)),
+    Figure(
+        "ring_notifications_sent",
+        "Notifications sent to the guest",
+        Read::Count(|ring| ring.figures.notifications_sent),
+    ),
+    Figure(
+        "ring_notifications_suppressed",
+        "Publications of completed requests for which the guest wanted no notification",
+        Read::Count(|ring| ring.figures.notifications_suppressed),
+    ),
+    Figure("ring_moves", "Times the ring moved to another worker", Read::Count(|ring| ring.figures.moves)),
+    Figure("ring_size", "Number of descriptors", Read::NowCount(|ring| u64::from(ring.size))),
+    Figure(
+        "ring_running",
+        "1 while requests are served, 0 otherwise",
+        Read::NowCount(|ring| u64::from(ring.state == RingState::Running)),
+    ),
+    Figure(
+        "ring_broken",
+        "1 when the guest broke the ring, 0 otherwise",
+        Read::NowCount(|ring| u64::from(ring.state == RingState::Broken)),
+    ),
+];
+
+const WORKER: &[Figure<Worker>] = &[
+    Figure("worker_turns", "Turns of the worker's loop", Read::Count(|worker| worker.figures.turns)),
+    Figure("worker_io_uring_enters", "io_uring_enter system calls", Read::Count(|worker| worker.figures.syscalls)),
+    Figure("worker_sleeps", "Times the worker went to sleep", Read::Count(|worker| worker.figures.sleeps)),
+    Figure("worker_wakeups", "Times something woke the worker", Read::Count(|worker| worker.figures.wakeups)),
+    Figure("worker_polls_hit", "Poll windows in which work arrived", Read::Count(|worker| worker.figures.polls_hit)),
+    Figure(
+        "worker_polls_missed",
+        "Poll windows that ended without work",
+        Read::Count(|worker| worker.figures.polls_missed),
+    ),
+    Figure("worker_sqes", "Submission queue entries handed to the kernel", Read::Count(|worker| worker.figures.sqes)),
+    Figure("worker_cqes", "Completion queue entries taken from the kernel", Read::Count(|worker| worker.figures.cqes)),
+    Figure(
+        "worker_mailbox_messages",
+        "Messages taken from the worker's mailbox",
+        Read::Count(|worker| worker.figures.mailbox_messages),
+    ),
+    Figure(
+        "worker_cpu",
+        "CPU time of the worker's thread, in seconds",
+        Read::Seconds(|worker| worker.figures.cpu_seconds),
+    ),
+    Figure(
+        "worker_poll_window",
+        "Length of the poll window at this moment, in seconds",
+        Read::NowSeconds(|worker| f64::from(worker.poll_window_us_now) / 1e6),
+    ),
+    Figure("worker_rings", "Rings attached to the worker", Read::NowCount(|worker| worker.rings.len() as u64)),
+];
+
+/// One latency of every ring: its name, its help text, and how to read it.
+type Latency = (&'static str, &'static str, fn(&RingInfo) -> &LatencySummary);
+
+const LATENCIES: &[Latency] = &[
+    (
+        "ring_latency_queued",
+        "Time from taking a request from the ring until its storage operation is submitted, in seconds",
+        |ring| &ring.figures.latency_queued,
+    ),
+    (
+        "ring_latency_served",
+        "Time from submitting a storage operation until the request is completed, in seconds",
+        |ring| &ring.figures.latency_served,
+    ),
+];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let daemon = [(vec![], &self.info)];
+        let exports: Vec<_> = self.exports.iter().map(|export| (export_labels(export), export)).collect();
+        let rings: Vec<_> = self.exports.iter().flat_map(labelled_rings).collect();
+        let workers: Vec<_> = self.workers.iter().map(|worker| (worker_labels(worker), worker)).collect();
+        self.encode_build(encoder)?;
+        DAEMON.iter().try_for_each(|figure| figure.encode(encoder, &daemon))?;
+        EXPORT.iter().try_for_each(|figure| figure.encode(encoder, &exports))?;
+        encode_requests(encoder, &rings)?;
+        RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;
+        LATENCIES.iter().try_for_each(|latency| encode_latency(encoder, latency, &rings))?;
+        WORKER.iter().try_for_each(|figure| figure.encode(encoder, &workers))
+    }
+}
+
+impl Snapshot {
+    fn encode_build(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let labels = [("version", self.info.version.as_str())];
+        let mut metric = encoder.encode_descriptor("build", "Version of the daemon", None, MetricType::Info)?;
+        metric.encode_info(&labels)
+    }
+}
+
+fn export_labels(export: &Export) -> Labels {
+    vec![("export", export.name.clone())]
+}
+
+fn labelled_rings(export: &Export) -> impl Iterator<Item = (Labels, &RingInfo)> {
+    let labels = |ring: &RingInfo| vec![("export", export.name.clone()), ("ring", ring.index.to_string())];
+    export.rings.iter().map(move |ring| (labels(ring), ring))
+}
+
+fn worker_labels(worker: &Worker) -> Labels {
+    vec![("worker", worker.id.to_string()), ("name", worker.name.clone())]
+}
+
+fn encode_requests(encoder: &mut DescriptorEncoder<'_>, rings: &[(Labels, &RingInfo)]) -> fmt::Result {
+    let help = "Requests completed, by kind";
+    let mut family = encoder.encode_descriptor("ring_requests", help, None, MetricType::Counter)?;
+    for (labels, ring) in rings {
+        for (kind, count) in ring.figures.by_kind() {
+            let mut labels = labels.clone();
+            labels.push(("kind", kind.to_owned()));
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_latency(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, read): &Latency,
+    rings: &[(Labels, &RingInfo)],
+) -> fmt::Result {
+    let bounds = || LATENCY_BOUNDS_US.iter().map(|&bound_us| bound_us as f64 / 1e6).chain([f64::INFINITY]);
+    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (labels, ring) in rings {
+        let summary = read(ring);
+        // Nothing measured yet has no buckets: Prometheus wants them all the same.
+        let counts = summary.buckets.iter().copied().chain(std::iter::repeat(0));
+        let buckets: Vec<(f64, u64)> = bounds().zip(counts).collect();
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_histogram::<NoLabelSet>(summary.sum_us / 1e6, summary.count, &buckets, None)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! The server: HTTP/1.1 on a unix socket, in a thread of its own.
+//!
+//! Only root and the daemon's own user are answered. The socket's mode says so (0600), and the kernel's word on the
+//! peer (SO_PEERCRED) is checked as well, because a mode can be changed and the socket's directory may be shared.
+
+mod answer;
+mod listen;
+mod metrics;
+mod openapi;
+mod routes;
+
+use crate::daemon::Daemon;
+use displaydoc::Display;
+use listen::Listener;
+pub use openapi::openapi_json;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long answers in progress are waited for when the server stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why the control API cannot be served. The doc comments are the messages.
+#[derive(Debug, Display, thiserror::Error)]
+pub enum StartError {
+    /// a daemon already answers on control socket {path}: stop it, or choose another path
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// {path} exists and is not a socket: remove it, or choose another path for the control socket
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// cannot {action} control socket {path}: {source}
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// How the system answered.
+        source: io::Error,
+    },
+    /// cannot start the control thread: {source}
+    Thread {
+        /// How the system answered.
+        source: io::Error,
+    },
+}
+
+/// A running control server. Stops when it is dropped.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves the control API of `daemon` on a unix socket at `path`.
+///
+/// A socket that a dead daemon left behind is replaced. The directory of the socket is made when it is missing (its
+/// parent must be there).
+///
+/// # Errors
+/// [`StartError`]; its message names the path and the fix.
+pub fn start(path: &Path, daemon: Arc<dyn Daemon>) -> Result<ControlServer, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("vringd-ctl-call")
+        .max_blocking_threads(8)
+        .build()
+        .map_err(|source| StartError::Thread { source })?;
+    let listener = {
+        let _entered = runtime.enter();
+        Listener::bind(path)?
+    };
+    let (stop, stopped) = oneshot::channel();
+    let serve = move || {
+        runtime.block_on(serve(listener, daemon, stopped));
+        // A call into the daemon that hangs must not keep the daemon from stopping.
+        runtime.shutdown_timeout(STOP_PATIENCE);
+    };
+    let thread = std::thread::Builder::new().name("vringd-control".into()).spawn(serve);
+    let thread = thread.map_err(|source| StartError::Thread { source })?;
+    Ok(ControlServer { path: path.to_owned(), stop: Some(stop), thread: Some(thread) })
+}
+
+async fn serve(listener: Listener, daemon: Arc<dyn Daemon>, stopped: oneshot::Receiver<()>) {
+    let (closing, closed) = oneshot::channel::<()>();
+    let app = routes::router(daemon).into_make_service_with_connect_info::<listen::Peer>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+        // An error means that the server was dropped: the same as being told to stop.
+        let _ = stopped.await;
+        drop(closing);
+    });
+    let overdue = async move {
+        let _ = closed.await;
+        tokio::time::sleep(STOP_PATIENCE).await;
+    };
+    tokio::select! {
+        result = server => if let Err(error) = result {
+            tracing::error!(%error, "the control server has ended");
+        },
+        () = overdue => tracing::warn!("the control server stopped with answers still in progress"),
+    }
+}
+
+impl ControlServer {
+    /// The socket it listens on.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Stops: answers in progress are finished for up to 2 s (then given up), and the socket is removed.
+    ///
+    /// Must not be called from a [`Daemon`] method: it would wait for itself.
+    pub fn stop(mut self) {
+        self.stop_and_join();
+    }
+
+    fn stop_and_join(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.stop_and_join();
+    }
+}

@@ -1,0 +1,305 @@
+//! The routes. Each handler carries its description for the OpenAPI document, so that neither exists without the other.
+
+use super::answer::{Asked, At, BODY_BYTES_MAX, Body, Refusal, ask};
+use super::listen::Peer;
+use super::{metrics, openapi};
+use crate::daemon::{Daemon, Scope};
+use crate::error::{ApiError, ErrorBody};
+use crate::model::config::{FieldError, Storage};
+use crate::model::{Attach, Attached, Export, Info, NewExport, NewWorker, Remove, Resize, RingInfo, Settings, Worker};
+use axum::Json;
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+
+use std::path::Path;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+type Shared = State<Arc<dyn Daemon>>;
+type Answer<T> = Result<Json<T>, Refusal>;
+type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
+
+/// The routes with their descriptions, not yet bound to a daemon.
+pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
+    OpenApiRouter::new()
+        .routes(routes!(info))
+        .routes(routes!(shutdown))
+        .routes(routes!(export_list, export_add))
+        .routes(routes!(export_get, export_change, export_remove))
+        .routes(routes!(export_resize))
+        .routes(routes!(worker_list, worker_new))
+        .routes(routes!(worker_get, worker_free))
+        .routes(routes!(export_worker_list, export_worker_new))
+        .routes(routes!(export_worker_get, export_worker_free))
+        .routes(routes!(ring_list))
+        .routes(routes!(ring_get))
+        .routes(routes!(ring_worker, ring_attach))
+        .routes(routes!(openapi_document))
+        .routes(routes!(prometheus))
+}
+
+pub(super) fn router(daemon: Arc<dyn Daemon>) -> Router {
+    let (router, _) = described().split_for_parts();
+    router
+        .fallback(|| async { Refusal::no_such_route() })
+        .method_not_allowed_fallback(|| async { Refusal::method_not_allowed() })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(only_the_entitled))
+        .with_state(daemon)
+}
+
+async fn only_the_entitled(ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next) -> Response {
+    let own_uid = rustix::process::geteuid().as_raw();
+    if peer.may_control(own_uid) {
+        return next.run(request).await;
+    }
+    tracing::warn!(uid = peer.0, "refused a control connection");
+    Refusal::forbidden().into_response()
+}
+
+/// The daemon: version, uptime, bounds.
+#[utoipa::path(get, path = "/v1/info", tag = "daemon", responses((status = 200, description = "The daemon", body = Info)))]
+async fn info(State(daemon): Shared) -> Answer<Info> {
+    ask(daemon, <dyn Daemon>::info).await.map(Json)
+}
+
+/// Stop the daemon. The answer comes first; then exports are drained and closed.
+#[utoipa::path(post, path = "/v1/shutdown", tag = "daemon", responses(
+    (status = 202, description = "It begins to stop"),
+    (status = 503, description = "It is stopping already (`stopping`)", body = ErrorBody),
+))]
+async fn shutdown(State(daemon): Shared) -> Result<StatusCode, Refusal> {
+    ask(daemon, <dyn Daemon>::shutdown).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// All exports, by name.
+#[utoipa::path(get, path = "/v1/exports", tag = "exports", responses((status = 200, description = "All exports", body = Vec<Export>)))]
+async fn export_list(State(daemon): Shared) -> Answer<Vec<Export>> {
+    ask(daemon, <dyn Daemon>::exports).await.map(Json)
+}
+
+/// Add an export: open its storage, make its socket, listen. Paths must be absolute.
+#[utoipa::path(post, path = "/v1/exports", tag = "exports", request_body = NewExport, responses(
+    (status = 201, description = "The new export", body = Export),
+    (status = 409, description = "The name is taken (`export-exists`), or there are too many workers (`too-many-workers`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn export_add(State(daemon): Shared, Body(new): Body<NewExport>) -> Created<Export> {
+    check_for_api(&new).map_err(ApiError::from)?;
+    let export = ask(daemon, |daemon| daemon.add_export(new)).await?;
+    Ok((StatusCode::CREATED, Json(export)))
+}
+
+/// What holds for a request on top of what holds for a configuration file.
+fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
+    if new.socket_fd.is_some() {
+        // A client must not be able to name the daemon's own descriptors.
+        let message = "only goes in the configuration file and on the command line: give `socket`";
+        return Err(FieldError::new("socket_fd", message));
+    }
+    new.check()?;
+    let storage_path = match &new.storage {
+        Storage::File(file) => Some(file.path.as_path()),
+        Storage::Memory(memory) => memory.path.as_deref(),
+        Storage::Null(_) | Storage::Sim(_) => None,
+    };
+    for (field, path) in [("socket", new.socket.as_deref()), ("storage.path", storage_path)] {
+        if path.is_some_and(Path::is_relative) {
+            return Err(FieldError::new(field, "must be an absolute path: the daemon has its own working directory"));
+        }
+    }
+    Ok(())
+}
+
+/// One export.
+#[utoipa::path(get, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export")), responses(
+    (status = 200, description = "The export", body = Export),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+))]
+async fn export_get(State(daemon): Shared, At(name): At<String>) -> Answer<Export> {
+    ask(daemon, move |daemon| daemon.export(&name)).await.map(Json)
+}
+
+/// Change an export while it serves: all of the changes apply, or none.
+#[utoipa::path(patch, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export")), request_body = Settings, responses(
+    (status = 200, description = "The changed export", body = Export),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+    (status = 409, description = "The export cannot do this (`unsupported`), or there are too many workers (`too-many-workers`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+))]
+async fn export_change(State(daemon): Shared, At(name): At<String>, Body(settings): Body<Settings>) -> Answer<Export> {
+    ask(daemon, move |daemon| daemon.change(&name, settings)).await.map(Json)
+}
+
+/// Remove an export: drain it, close its storage, remove its socket.
+#[utoipa::path(delete, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export"), Remove), responses(
+    (status = 204, description = "It is gone"),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+    (status = 409, description = "A frontend is connected (`connected`)", body = ErrorBody),
+))]
+async fn export_remove(
+    State(daemon): Shared,
+    At(name): At<String>,
+    Asked(Remove { force }): Asked<Remove>,
+) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.remove_export(&name, force)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Resize a disk and announce it to its guest.
+#[utoipa::path(put, path = "/v1/exports/{name}/capacity", tag = "exports", params(("name" = String, Path, description = "Name of the export")), request_body = Resize, responses(
+    (status = 200, description = "The resized export", body = Export),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+    (status = 409, description = "Its storage cannot change its size (`unsupported`)", body = ErrorBody),
+    (status = 422, description = "The capacity cannot be used (`invalid-field`)", body = ErrorBody),
+))]
+async fn export_resize(State(daemon): Shared, At(name): At<String>, Body(resize): Body<Resize>) -> Answer<Export> {
+    ask(daemon, move |daemon| daemon.resize(&name, resize)).await.map(Json)
+}
+
+/// All workers, shared and private, by identifier.
+#[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, description = "All workers", body = Vec<Worker>)))]
+async fn worker_list(State(daemon): Shared) -> Answer<Vec<Worker>> {
+    ask(daemon, |daemon| daemon.workers(&Scope::Daemon)).await.map(Json)
+}
+
+/// Start a shared worker.
+#[utoipa::path(post, path = "/v1/workers", tag = "workers", request_body = NewWorker, responses(
+    (status = 201, description = "The new worker", body = Worker),
+    (status = 409, description = "There are too many workers (`too-many-workers`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn worker_new(State(daemon): Shared, Body(new): Body<NewWorker>) -> Created<Worker> {
+    let worker = ask(daemon, |daemon| daemon.worker_new(&Scope::Daemon, new)).await?;
+    Ok((StatusCode::CREATED, Json(worker)))
+}
+
+/// One worker, shared or private.
+#[utoipa::path(get, path = "/v1/workers/{id}", tag = "workers", params(("id" = u32, Path, description = "Identifier of the worker")), responses(
+    (status = 200, description = "The worker", body = Worker),
+    (status = 404, description = "There is no such worker (`no-such-worker`)", body = ErrorBody),
+))]
+async fn worker_get(State(daemon): Shared, At(id): At<u32>) -> Answer<Worker> {
+    ask(daemon, move |daemon| daemon.worker(&Scope::Daemon, id)).await.map(Json)
+}
+
+/// End a worker that has no rings.
+#[utoipa::path(delete, path = "/v1/workers/{id}", tag = "workers", params(("id" = u32, Path, description = "Identifier of the worker")), responses(
+    (status = 204, description = "It is gone"),
+    (status = 404, description = "There is no such worker (`no-such-worker`)", body = ErrorBody),
+    (status = 409, description = "Rings are attached to it (`busy`)", body = ErrorBody),
+))]
+async fn worker_free(State(daemon): Shared, At(id): At<u32>) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.worker_free(&Scope::Daemon, id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The private workers of an export, by identifier.
+#[utoipa::path(get, path = "/v1/exports/{name}/workers", tag = "workers", params(("name" = String, Path, description = "Name of the export")), responses(
+    (status = 200, description = "Its workers", body = Vec<Worker>),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+))]
+async fn export_worker_list(State(daemon): Shared, At(name): At<String>) -> Answer<Vec<Worker>> {
+    ask(daemon, move |daemon| daemon.workers(&Scope::Export(name))).await.map(Json)
+}
+
+/// Start a private worker for an export.
+#[utoipa::path(post, path = "/v1/exports/{name}/workers", tag = "workers", params(("name" = String, Path, description = "Name of the export")), request_body = NewWorker, responses(
+    (status = 201, description = "The new worker", body = Worker),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+    (status = 409, description = "There are too many workers (`too-many-workers`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn export_worker_new(State(daemon): Shared, At(name): At<String>, Body(new): Body<NewWorker>) -> Created<Worker> {
+    let worker = ask(daemon, |daemon| daemon.worker_new(&Scope::Export(name), new)).await?;
+    Ok((StatusCode::CREATED, Json(worker)))
+}
+
+/// One private worker of an export.
+#[utoipa::path(get, path = "/v1/exports/{name}/workers/{id}", tag = "workers",
+    params(("name" = String, Path, description = "Name of the export"), ("id" = u32, Path, description = "Identifier of the worker")), responses(
+    (status = 200, description = "The worker", body = Worker),
+    (status = 404, description = "There is no such export or worker (`no-such-export`, `no-such-worker`)", body = ErrorBody),
+))]
+async fn export_worker_get(State(daemon): Shared, At((name, id)): At<(String, u32)>) -> Answer<Worker> {
+    ask(daemon, move |daemon| daemon.worker(&Scope::Export(name), id)).await.map(Json)
+}
+
+/// End a private worker that has no rings.
+#[utoipa::path(delete, path = "/v1/exports/{name}/workers/{id}", tag = "workers",
+    params(("name" = String, Path, description = "Name of the export"), ("id" = u32, Path, description = "Identifier of the worker")), responses(
+    (status = 204, description = "It is gone"),
+    (status = 404, description = "There is no such export or worker (`no-such-export`, `no-such-worker`)", body = ErrorBody),
+    (status = 409, description = "Rings are attached to it (`busy`)", body = ErrorBody),
+))]
+async fn export_worker_free(State(daemon): Shared, At((name, id)): At<(String, u32)>) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.worker_free(&Scope::Export(name), id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The rings of an export, by index.
+#[utoipa::path(get, path = "/v1/exports/{name}/rings", tag = "rings", params(("name" = String, Path, description = "Name of the export")), responses(
+    (status = 200, description = "Its rings", body = Vec<RingInfo>),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+))]
+async fn ring_list(State(daemon): Shared, At(name): At<String>) -> Answer<Vec<RingInfo>> {
+    ask(daemon, move |daemon| daemon.export(&name).map(|export| export.rings)).await.map(Json)
+}
+
+/// One ring.
+#[utoipa::path(get, path = "/v1/exports/{name}/rings/{index}", tag = "rings",
+    params(("name" = String, Path, description = "Name of the export"), ("index" = u16, Path, description = "Index of the ring")), responses(
+    (status = 200, description = "The ring", body = RingInfo),
+    (status = 404, description = "There is no such export or ring (`no-such-export`, `no-such-ring`)", body = ErrorBody),
+))]
+async fn ring_get(State(daemon): Shared, At((name, index)): At<(String, u16)>) -> Answer<RingInfo> {
+    ask(daemon, move |daemon| daemon.ring(&name, index)).await.map(Json)
+}
+
+/// The worker that a ring is attached to.
+#[utoipa::path(get, path = "/v1/exports/{name}/rings/{index}/worker", tag = "rings",
+    params(("name" = String, Path, description = "Name of the export"), ("index" = u16, Path, description = "Index of the ring")), responses(
+    (status = 200, description = "Its worker", body = Attached),
+    (status = 404, description = "There is no such export or ring (`no-such-export`, `no-such-ring`)", body = ErrorBody),
+))]
+async fn ring_worker(State(daemon): Shared, At((name, index)): At<(String, u16)>) -> Answer<Attached> {
+    ask(daemon, move |daemon| daemon.ring(&name, index).map(|ring| Attached { worker: ring.worker })).await.map(Json)
+}
+
+/// Attach a ring to a worker, while it serves requests.
+#[utoipa::path(put, path = "/v1/exports/{name}/rings/{index}/worker", tag = "rings",
+    params(("name" = String, Path, description = "Name of the export"), ("index" = u16, Path, description = "Index of the ring")),
+    request_body = Attach, responses(
+    (status = 200, description = "The ring, with its new worker", body = RingInfo),
+    (status = 404, description = "There is no such export, ring or worker (`no-such-export`, `no-such-ring`, `no-such-worker`)", body = ErrorBody),
+    (status = 409, description = "The worker is dead (`worker-dead`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+))]
+async fn ring_attach(
+    State(daemon): Shared,
+    At((name, index)): At<(String, u16)>,
+    Body(attach): Body<Attach>,
+) -> Answer<RingInfo> {
+    ask(daemon, move |daemon| daemon.ring_attach(&name, index, attach)).await.map(Json)
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "daemon", responses((status = 200, description = "The OpenAPI document", content_type = "application/json")))]
+async fn openapi_document() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::openapi_json())
+}
+
+/// All figures in the OpenMetrics text format, as Prometheus reads it. Times are in seconds, sizes in bytes.
+#[utoipa::path(get, path = "/metrics", tag = "daemon", responses((status = 200, description = "The figures", content_type = metrics::CONTENT_TYPE, body = String)))]
+async fn prometheus(State(daemon): Shared) -> Result<impl IntoResponse, Refusal> {
+    let text = ask(daemon, metrics::text).await?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+}

@@ -1,0 +1,235 @@
+//! Round trips of the API over a real socket, and every way in which it refuses.
+
+mod common;
+
+use common::{Served, WORKERS_MAX, describe};
+use control::client::{Client, ClientError, segment};
+use control::model::{Attached, Export, Info, NewWorker, Poll, RingInfo, Worker};
+use hyper::Method;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+struct Api {
+    served: Served,
+    client: Client,
+}
+
+impl Api {
+    fn new() -> Self {
+        let served = Served::new();
+        let client = Client::new(served.socket()).unwrap();
+        Self { served, client }
+    }
+
+    fn send(&self, method: Method, target: &str, body: &Value) -> Result<Value, ClientError> {
+        self.client.send(method, target, body)
+    }
+
+    /// Status, code and field of a refusal.
+    #[allow(clippy::needless_pass_by_value, reason = "callers name constants")]
+    fn refused(&self, method: Method, target: &str, body: &str) -> (u16, String, Option<String>) {
+        let body = (!body.is_empty()).then(|| body.as_bytes().to_vec());
+        match self.client.call(method.clone(), target, body) {
+            Err(ClientError::Refused { status, code, field, message }) => {
+                assert!(!message.is_empty() && !message.contains('\n'), "{message}");
+                (status, code, field)
+            }
+            other => panic!("{method} {target} must be refused: {other:?}"),
+        }
+    }
+}
+
+fn code(status: u16, code: &str) -> (u16, String, Option<String>) {
+    (status, code.to_owned(), None)
+}
+
+fn field(name: &str) -> (u16, String, Option<String>) {
+    (422, "invalid-field".to_owned(), Some(name.to_owned()))
+}
+
+#[test]
+fn what_there_is_can_be_read() {
+    let api = Api::new();
+    let info: Info = api.client.get("/v1/info").unwrap();
+    assert_eq!((info.exports, info.workers, info.workers_max), (2, 3, WORKERS_MAX));
+    let exports: Vec<Export> = api.client.get("/v1/exports").unwrap();
+    assert_eq!(exports.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["root", "data"]);
+    let export: Export = api.client.get("/v1/exports/root").unwrap();
+    assert_eq!(export.rings[0].figures.requests(), 1504);
+    assert_eq!(export.frontend.unwrap().pid, 4242);
+    let rings: Vec<RingInfo> = api.client.get("/v1/exports/root/rings").unwrap();
+    assert_eq!(rings, export.rings);
+    let ring: RingInfo = api.client.get("/v1/exports/root/rings/1").unwrap();
+    assert_eq!(ring, rings[1]);
+    let attached: Attached = api.client.get("/v1/exports/root/rings/1/worker").unwrap();
+    assert_eq!(attached.worker, Some(1));
+    let all: Vec<Worker> = api.client.get("/v1/workers").unwrap();
+    assert_eq!(all.iter().map(|worker| worker.id).collect::<Vec<_>>(), [1, 2, 3]);
+    let own: Vec<Worker> = api.client.get("/v1/exports/data/workers").unwrap();
+    assert_eq!(own, all[1..2]);
+    let one: Worker = api.client.get("/v1/exports/data/workers/2").unwrap();
+    assert_eq!(one, all[1]);
+}
+
+#[test]
+fn an_export_lives_from_post_to_delete() {
+    let api = Api::new();
+    let new = describe("scratch", "kind = 'null', size = '1T'", 4);
+    let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
+    assert_eq!((export.storage.capacity_bytes, export.queues_max), (1 << 40, 4));
+    let resized = api.send(Method::PUT, "/v1/exports/scratch/capacity", &json!({"capacity_bytes": "2T"})).unwrap();
+    assert_eq!(resized["storage"]["capacity_bytes"], json!(2u64 << 40));
+    let change = json!({"poll": "fixed=7", "execution": "pool=2", "placement": 3});
+    let changed: Export = api.client.send(Method::PATCH, "/v1/exports/scratch", &change).unwrap();
+    assert_eq!(changed.poll, Poll::Fixed { window_us: 7 });
+    assert_eq!((changed.placement.to_string(), changed.storage.execution.to_string()), ("3".into(), "pool=2".into()));
+    api.client.order(Method::DELETE, "/v1/exports/scratch").unwrap();
+    assert_eq!(api.refused(Method::GET, "/v1/exports/scratch", ""), code(404, "no-such-export"));
+    api.client.order(Method::DELETE, "/v1/exports/root?force=true").unwrap();
+    assert_eq!(api.client.get::<Vec<Export>>("/v1/exports").unwrap().len(), 1);
+}
+
+#[test]
+fn a_worker_lives_from_new_to_free_and_takes_rings_meanwhile() {
+    let api = Api::new();
+    let new = NewWorker { cpus: "1".parse().ok(), poll: Some(Poll::Off), numa_node: Some(0), cgroup: None };
+    let worker: Worker = api.client.send(Method::POST, "/v1/exports/root/workers", &new).unwrap();
+    assert_eq!((worker.id, worker.poll), (4, Poll::Off));
+    let target = "/v1/exports/root/rings/0/worker";
+    let ring: RingInfo = api.client.send(Method::PUT, target, &json!({"worker": 4})).unwrap();
+    assert_eq!(ring.worker, Some(4));
+    assert_eq!(api.refused(Method::DELETE, "/v1/workers/4", ""), code(409, "busy"));
+    api.send(Method::PUT, target, &json!({"worker": 1})).unwrap();
+    api.client.order(Method::DELETE, "/v1/workers/4").unwrap();
+    assert_eq!(api.refused(Method::GET, "/v1/workers/4", ""), code(404, "no-such-worker"));
+}
+
+#[test]
+fn every_refusal_has_its_status_and_code() {
+    let api = Api::new();
+    let refused = |method: Method, target: &str, body: &str| api.refused(method, target, body);
+    let null = r#"{"name":"root","socket":"/s","storage":{"kind":"null","size":512}}"#;
+    assert_eq!(refused(Method::POST, "/v1/exports", null), code(409, "export-exists"));
+    assert_eq!(refused(Method::DELETE, "/v1/exports/root", ""), code(409, "connected"));
+    assert_eq!(refused(Method::DELETE, "/v1/exports/none", ""), code(404, "no-such-export"));
+    assert_eq!(refused(Method::DELETE, "/v1/workers/1", ""), code(409, "busy"));
+    assert_eq!(refused(Method::DELETE, "/v1/workers/99", ""), code(404, "no-such-worker"));
+    assert_eq!(refused(Method::GET, "/v1/exports/root/workers/1", ""), code(404, "no-such-worker"));
+    assert_eq!(refused(Method::GET, "/v1/exports/none/workers", ""), code(404, "no-such-export"));
+    assert_eq!(refused(Method::GET, "/v1/exports/root/rings/2", ""), code(404, "no-such-ring"));
+    let attach = |ring: u32, worker: u32| {
+        let target = format!("/v1/exports/root/rings/{ring}/worker");
+        refused(Method::PUT, &target, &format!(r#"{{"worker":{worker}}}"#))
+    };
+    assert_eq!(attach(9, 1), code(404, "no-such-ring"));
+    assert_eq!(attach(0, 2), code(404, "no-such-worker"), "worker 2 is private to another export");
+    assert_eq!(attach(0, 3), code(409, "worker-dead"));
+    let resize = r#"{"capacity_bytes":1024}"#;
+    assert_eq!(refused(Method::PUT, "/v1/exports/data/capacity", resize), code(409, "unsupported"));
+    api.send(Method::POST, "/v1/workers", &json!({})).unwrap();
+    assert_eq!(refused(Method::POST, "/v1/workers", "{}"), code(409, "too-many-workers"));
+    let sim = null.replace("null", "sim").replace("root", "x");
+    assert_eq!(refused(Method::POST, "/v1/exports", &sim), code(500, "failed"), "a panic in the daemon");
+    api.client.order(Method::POST, "/v1/shutdown").unwrap();
+    assert!(api.served.fake.is_stopping());
+    assert_eq!(refused(Method::POST, "/v1/shutdown", ""), code(503, "stopping"));
+}
+
+#[test]
+fn messages_carry_what_the_reader_needs() {
+    let api = Api::new();
+    let message = |method, target: &str, body: Option<&str>| {
+        let body = body.map(|body| body.as_bytes().to_vec());
+        api.client.call(method, target, body).unwrap_err().to_string()
+    };
+    assert_eq!(
+        message(Method::DELETE, "/v1/workers/1", None),
+        "worker 1 still serves ring 0 of `root`, ring 1 of `root`: attach to another worker first (busy)"
+    );
+    assert_eq!(
+        message(Method::GET, "/v1/exports/root/rings/2", None),
+        "export `root` has no ring 2: its rings are 0 to 1 (no-such-ring)"
+    );
+    api.send(Method::POST, "/v1/workers", &json!({})).unwrap();
+    let too_many = message(Method::POST, "/v1/workers", Some("{}"));
+    assert!(too_many.contains("already runs 4 workers"), "{too_many}");
+}
+
+#[test]
+fn a_bad_field_is_named() {
+    let api = Api::new();
+    let add = |change: Value| {
+        let mut new = json!({"name": "x", "socket": "/x.sock", "storage": {"kind": "file", "path": "/x.img"}});
+        for (key, value) in change.as_object().unwrap() {
+            new[key] = value.clone();
+        }
+        api.refused(Method::POST, "/v1/exports", &new.to_string())
+    };
+    assert_eq!(add(json!({"queues": 0})), field("queues"));
+    assert_eq!(add(json!({"queues": "many"})), field("queues"));
+    assert_eq!(add(json!({"poll": "sometimes"})), field("poll"));
+    assert_eq!(add(json!({"colour": 1})), field("colour"));
+    assert_eq!(add(json!({"socket": "x.sock"})), field("socket"));
+    assert_eq!(add(json!({"socket": null})), field("socket"));
+    assert_eq!(add(json!({"socket": null, "socket_fd": 7})), field("socket_fd"));
+    assert_eq!(add(json!({"socket_mode": "rw"})), field("socket_mode"));
+    assert_eq!(add(json!({"workers": -1})), field("workers"));
+    assert_eq!(add(json!({"storage": {"kind": "file", "path": "x.img"}})), field("storage.path"));
+    assert_eq!(add(json!({"storage": {"kind": "file"}})), field("storage.path"));
+    assert_eq!(add(json!({"storage": {"kind": "file", "path": "/missing.img"}})), field("storage.path"));
+    assert_eq!(add(json!({"storage": {"kind": "null", "size": 1}})), field("storage.size"));
+    assert_eq!(add(json!({"storage": {"kind": "null", "size": 512, "direct": true}})), field("storage.direct"));
+    assert_eq!(add(json!({"storage": {"kind": "floppy"}})), field("storage.kind"));
+    assert_eq!(add(json!({"storage": {"size": 512}})), field("storage.kind"));
+    assert_eq!(add(json!({"storage": {"kind": "null", "size": "huge"}})), field("storage.size"));
+    assert_eq!(add(json!({"storage": "null"})), field("storage"));
+    assert_eq!(api.refused(Method::POST, "/v1/exports", "{}"), field("name"));
+    assert_eq!(api.refused(Method::POST, "/v1/exports", "[]"), field("body"));
+    assert_eq!(api.refused(Method::POST, "/v1/workers", r#"{"cpus":"3-1"}"#), field("cpus"));
+    assert_eq!(api.refused(Method::POST, "/v1/workers", r#"{"numa_node":-1}"#), field("numa_node"));
+    let target = "/v1/exports/root/rings/0/worker";
+    assert_eq!(api.refused(Method::PUT, target, r#"{"worker":"one"}"#), field("worker"));
+    assert_eq!(api.refused(Method::PUT, target, "{}"), field("worker"));
+    assert_eq!(api.refused(Method::PATCH, "/v1/exports/root", r#"{"size":1}"#), field("size"));
+}
+
+#[test]
+fn malformed_requests_are_refused() {
+    let api = Api::new();
+    for body in ["{", "{} {}", "nonsense", "\u{0}"] {
+        assert_eq!(api.refused(Method::POST, "/v1/workers", body), code(400, "bad-request"), "{body}");
+    }
+    assert_eq!(api.refused(Method::POST, "/v1/workers", ""), code(400, "bad-request"));
+    assert_eq!(api.refused(Method::GET, "/v1/workers/one", ""), code(400, "bad-request"));
+    assert_eq!(api.refused(Method::GET, "/v1/exports/root/rings/65536", ""), code(400, "bad-request"));
+    assert_eq!(api.refused(Method::DELETE, "/v1/exports/root?force=maybe", ""), code(400, "bad-request"));
+    assert_eq!(api.refused(Method::DELETE, "/v1/exports/root?farce=true", ""), code(400, "bad-request"));
+    let deep = "[".repeat(10_000);
+    assert_eq!(api.refused(Method::POST, "/v1/workers", &deep).0, 422, "a list is no worker, however deep");
+    let large = " ".repeat(70_000);
+    assert_eq!(api.refused(Method::POST, "/v1/workers", &large), code(413, "too-large"));
+    assert_eq!(api.refused(Method::GET, "/v2/info", ""), code(404, "no-such-route"));
+    assert_eq!(api.refused(Method::DELETE, "/v1/info", ""), code(405, "method-not-allowed"));
+    let strange = format!("/v1/exports/{}", segment("../../x y%/ü"));
+    assert_eq!(api.refused(Method::GET, &strange, ""), code(404, "no-such-export"));
+    api.client.get::<Info>("/v1/info").unwrap();
+}
+
+#[test]
+fn what_is_not_http_disturbs_nobody() {
+    let api = Api::new();
+    let mut silent = UnixStream::connect(api.served.socket()).unwrap();
+    let mut noisy = UnixStream::connect(api.served.socket()).unwrap();
+    noisy.write_all(&[0xff; 4096]).unwrap();
+    let mut answer = Vec::new();
+    let _ = noisy.read_to_end(&mut answer);
+    silent.write_all(b"GET /v1/inf").unwrap();
+    api.client.get::<Info>("/v1/info").unwrap();
+}
+
+#[test]
+fn the_document_is_served() {
+    let api = Api::new();
+    assert_eq!(api.client.text("/openapi.json").unwrap(), control::openapi_json());
+}

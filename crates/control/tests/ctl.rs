@@ -1,0 +1,240 @@
+//! What `vringd ctl` prints. Expected outputs are in `tests/snapshots/`; `SNAPSHOTS_WRITE=1 cargo test -p control`
+//! writes them anew.
+
+mod common;
+
+use common::{Served, ctl, ctl_words};
+use serde_json::Value;
+use std::path::Path;
+
+fn matches_snapshot(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("SNAPSHOTS_WRITE").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == text, "{name} has changed.\nexpected:\n{expected}\nprinted:\n{text}");
+}
+
+fn prints(served: &Served, words: &str, snapshot: &str) {
+    let (status, text) = ctl(served, words);
+    assert_eq!(status, 0, "{words}: {text}");
+    matches_snapshot(snapshot, &text);
+}
+
+#[test]
+fn tables() {
+    let served = Served::new();
+    prints(&served, "info", "info.txt");
+    prints(&served, "export list", "export-list.txt");
+    prints(&served, "export show root", "export-show-root.txt");
+    prints(&served, "export show data", "export-show-data.txt");
+    prints(&served, "worker list", "worker-list.txt");
+    prints(&served, "worker list --export data", "worker-list-data.txt");
+    prints(&served, "ring list", "ring-list.txt");
+    prints(&served, "ring get root 0", "ring-get.txt");
+    prints(&served, "ring get data 0", "ring-get-broken.txt");
+    prints(&served, "worker get 1", "worker-get.txt");
+}
+
+#[test]
+fn json_is_what_the_api_says() {
+    let served = Served::new();
+    let client = control::client::Client::new(served.socket()).unwrap();
+    for (words, target) in [
+        ("--json info", "/v1/info"),
+        ("export show root --json", "/v1/exports/root"),
+        ("worker list --json", "/v1/workers"),
+        ("worker get 2 --export data --json", "/v1/exports/data/workers/2"),
+        ("ring list root --json", "/v1/exports/root/rings"),
+        ("ring get root 1 --json", "/v1/exports/root/rings/1"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert_eq!(status, 0, "{words}: {text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), client.get::<Value>(target).unwrap(), "{words}");
+    }
+    prints(&served, "--json worker get 1", "worker-get.json");
+    let (_, all) = ctl(&served, "--json ring list");
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!((all["root"].as_array().unwrap().len(), all["data"].as_array().unwrap().len()), (2, 1));
+}
+
+#[test]
+fn changes() {
+    let served = Served::new();
+    prints(&served, "worker new --export root --cpus 1,0 --poll fixed=20 --numa-node 0", "worker-new.txt");
+    prints(&served, "ring attach root 1 4", "ring-attach.txt");
+    prints(&served, "export resize root 20G", "export-resize.txt");
+    prints(&served, "export set root --placement one --execution pool=4 --poll off", "export-set.txt");
+    prints(&served, "ring attach root 1 1", "ring-attach-back.txt");
+    assert_eq!(ctl(&served, "worker free 4 --export root"), (0, "freed worker 4\n".into()));
+    assert_eq!(ctl(&served, "export remove data"), (0, "removed export data\n".into()));
+    assert_eq!(ctl(&served, "export remove root --force --json"), (0, String::new()));
+    assert_eq!(ctl(&served, "export list"), (0, "no exports\n".into()));
+    assert_eq!(ctl(&served, "ring list"), (0, "no rings\n".into()));
+    assert_eq!(ctl(&served, "shutdown"), (0, "the daemon is stopping\n".into()));
+    assert!(served.fake.is_stopping());
+}
+
+#[test]
+fn exports_are_added_from_options() {
+    let served = Served::new();
+    prints(
+        &served,
+        "export add a --socket /run/a.sock --image /images/a.img --direct --queues 4 --workers per-queue --serial A1",
+        "export-add.txt",
+    );
+    let (status, text) = ctl(&served, "export add b --socket b.sock --null 1G --json");
+    assert_eq!(status, 0, "{text}");
+    let socket = serde_json::from_str::<Value>(&text).unwrap()["socket"].as_str().unwrap().to_owned();
+    assert!(Path::new(&socket).is_absolute() && socket.ends_with("/b.sock"), "{socket}");
+    for wrong in [
+        "export add",
+        "export add c",
+        "export add c --socket /s --direct --null 1G",
+        "export add c --socket /s --hugepages --image /x",
+        "export add c --socket /s --null 1G --memory 1G",
+        "export add c --socket /s --null many",
+        "export add c --socket /s --null 1G --file x.toml",
+    ] {
+        let (status, text) = ctl(&served, wrong);
+        assert_eq!(status, 2, "{wrong}: {text}");
+        assert!(text.starts_with("error: "), "{wrong}: {text}");
+    }
+    let none = "storage: is missing: give --image, --memory, --null or --sim";
+    assert_eq!(ctl(&served, "export add c --socket /s"), (2, none.into()));
+    let zero = "queues: must be 1 to 256, not 0";
+    assert_eq!(ctl(&served, "export add c --socket /s --null 1G --queues 0"), (2, zero.into()));
+}
+
+#[test]
+fn exports_are_added_from_files() {
+    let served = Served::new();
+    let file = |name: &str, text: &str| {
+        let path = served.directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let add = |path: &str| ctl(&served, &format!("export add --file {path}"));
+    let one = file("one.toml", "name = 'one'\nsocket = '/one.sock'\nstorage = { kind = 'null', size = '1G' }\n");
+    assert_eq!(add(&one).0, 0);
+    let two = "[[export]]\nname = 'two'\nsocket = '/2.sock'\nstorage = { kind = 'null', size = '1G' }\n\
+               [[export]]\nname = 'three'\nsocket = '/3.sock'\nstorage = { kind = 'memory', size = '1M' }\n";
+    let two = file("two.toml", two);
+    let (status, text) = add(&two);
+    assert_eq!((status, text.lines().count()), (0, 3), "{text}");
+    let json = file("j.json", r#"{"name":"j","socket":"/j.sock","storage":{"kind":"null","size":"1G"}}"#);
+    assert_eq!(add(&json).0, 0);
+
+    let (status, text) = add(&file("typo.toml", "name = 'x'\nsoket = '/x.sock'\n"));
+    assert_eq!(status, 2);
+    assert!(text.contains("typo.toml: ") && text.contains("unknown field `soket`"), "{text}");
+    let (status, text) =
+        add(&file("q.toml", &std::fs::read_to_string(&one).unwrap().replace("name", "queues = 0\nname")));
+    assert_eq!(status, 2);
+    assert!(text.ends_with("q.toml: export `one`: queues: must be 1 to 256, not 0"), "{text}");
+    let (status, text) = add("/nowhere/x.toml");
+    assert_eq!(status, 2);
+    assert!(text.starts_with("cannot read /nowhere/x.toml: "), "{text}");
+    let half = std::fs::read_to_string(&two).unwrap().replacen("two", "four", 1);
+    let (status, text) = add(&file("half.toml", &half));
+    assert_eq!(status, 1);
+    assert!(text.starts_with("three was refused after 1 of 2 exports were added: "), "{text}");
+}
+
+#[test]
+fn the_daemons_refusals_are_one_line_and_status_1() {
+    let served = Served::new();
+    for (words, code) in [
+        ("export show none", "(no-such-export)"),
+        ("export remove root", "(connected)"),
+        ("export resize data 2G", "(unsupported)"),
+        ("worker free 1", "(busy)"),
+        ("worker free 1 --export root", "(no-such-worker)"),
+        ("ring attach root 7 1", "(no-such-ring)"),
+        ("ring attach root 0 3", "(worker-dead)"),
+        ("export add root --socket /s --null 1G", "(export-exists)"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert_eq!(status, 1, "{words}: {text}");
+        assert!(text.ends_with(code) && !text.contains('\n'), "{words}: {text}");
+    }
+    let (status, text) = ctl_words(&served.socket(), &["export", "show", "../info?x=1"]);
+    assert_eq!((status, text.as_str()), (1, "there is no export `../info?x=1` (no-such-export)"));
+}
+
+#[test]
+fn wrong_words_are_status_2() {
+    let served = Served::new();
+    for words in
+        ["", "dance", "export set root", "export set root --poll often", "export resize root big", "top --interval 0"]
+    {
+        let (status, text) = ctl(&served, words);
+        assert_eq!(status, 2, "{words}: {text}");
+    }
+    let (_, text) = ctl(&served, "export set root --poll often");
+    assert!(text.contains("`often` is not a poll window: off, fixed=US"), "{text}");
+}
+
+#[test]
+fn an_absent_daemon_is_one_line_with_the_fix_and_status_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    for words in [&["info"][..], &["top"], &["export", "remove", "x"], &["metrics"]] {
+        let (status, text) = ctl_words(&socket, words);
+        assert_eq!(status, 2, "{words:?}: {text}");
+        let start = format!("no daemon answers on control socket {} (", socket.display());
+        assert!(text.starts_with(&start) && !text.contains('\n'), "{text}");
+        assert!(text.ends_with("start vringd, or name its socket with --control"), "{text}");
+    }
+}
+
+#[test]
+fn something_else_on_the_socket_is_said_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("other.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let other = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 mail.example.org ESMTP\r\n").unwrap();
+    });
+    let (status, text) = ctl_words(&socket, &["info"]);
+    other.join().unwrap();
+    assert_eq!(status, 2);
+    assert!(text.contains("is not a vringd of this version") && !text.contains('\n'), "{text}");
+}
+
+#[test]
+fn metrics_are_passed_through() {
+    let served = Served::new();
+    let (status, text) = ctl(&served, "metrics");
+    assert_eq!(status, 0);
+    assert!(text.ends_with("# EOF\n") && text.contains("vringd_ring_kicks_total"), "{text}");
+}
+
+#[test]
+fn top_shows_rates_once_when_nobody_watches() {
+    let served = Served::new();
+    let (status, text) = ctl(&served, "top --interval 0.2");
+    assert_eq!(status, 0, "{text}");
+    assert!(!text.contains('\x1b'), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("EXPORT") && lines[0].contains("IOPS"), "{text}");
+    let words: Vec<_> = lines[1].split_whitespace().collect();
+    assert_eq!(words[..4], ["root", "0", "running", "1"], "{text}");
+    // The fake does 100 requests between two looks.
+    let iops: f64 = words[4].parse().unwrap();
+    assert!(iops > 0.0 && iops <= 500.0, "{text}");
+    assert_eq!(words[10], "35.0", "the median of this interval, not of all time: {text}");
+
+    let (status, text) = ctl(&served, "top --interval 0.1 --count 2 --json");
+    assert_eq!((status, text.lines().count()), (0, 2), "{text}");
+    for line in text.lines() {
+        let sample: Value = serde_json::from_str(line).unwrap();
+        let requests = sample["rings"][0]["requests_per_second"].as_f64().unwrap();
+        let interval = sample["interval_seconds"].as_f64().unwrap();
+        assert!((requests * interval - 100.0).abs() < 1e-6, "{line}");
+        assert_eq!(sample["workers"].as_array().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,72 @@
+//! The life of the control socket: modes, stale and live ones, stopping.
+
+mod common;
+
+use common::{Fake, Served};
+use control::StartError;
+use control::client::{Client, ClientError};
+use control::model::Info;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+#[test]
+fn the_socket_is_for_its_owner_alone_and_goes_when_the_server_stops() {
+    let served = Served::new();
+    let path = served.socket();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    served.server.stop();
+    assert!(!path.exists());
+}
+
+#[test]
+fn dropping_the_server_stops_it() {
+    let served = Served::new();
+    let (path, client) = (served.socket(), Client::new(served.socket()).unwrap());
+    client.get::<Info>("/v1/info").unwrap();
+    drop(served.server);
+    assert!(!path.exists());
+    assert!(matches!(client.get::<Info>("/v1/info"), Err(ClientError::Unreachable { .. })));
+}
+
+#[test]
+fn a_missing_directory_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = control::start(&directory.path().join("vringd/control.sock"), Fake::with_content()).unwrap();
+    Client::new(server.path()).unwrap().get::<Info>("/v1/info").unwrap();
+    let error = control::start(&directory.path().join("a/b/control.sock"), Fake::with_content()).unwrap_err();
+    assert!(error.to_string().starts_with("cannot make the directory of control socket"), "{error}");
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let server = control::start(&path, Fake::with_content()).unwrap();
+    let error = control::start(&path, Fake::with_content()).unwrap_err();
+    assert!(matches!(error, StartError::Live { .. }), "{error}");
+    assert!(error.to_string().contains("already answers on control socket"), "{error}");
+    Client::new(server.path()).unwrap().get::<Info>("/v1/info").unwrap();
+}
+
+#[test]
+fn a_file_in_the_way_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    std::fs::write(&path, "precious").unwrap();
+    let error = control::start(&path, Fake::with_content()).unwrap_err();
+    assert!(matches!(error, StartError::NotASocket { .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn a_server_leaves_the_socket_of_its_successor() {
+    let served = Served::new();
+    let path = served.socket();
+    std::fs::remove_file(&path).unwrap();
+    let successor = control::start(&path, Fake::with_content()).unwrap();
+    served.server.stop();
+    assert!(path.exists());
+    Client::new(successor.path()).unwrap().get::<Info>("/v1/info").unwrap();
+}
