@@ -11,7 +11,7 @@ use crate::split::{QUEUE_SIZE_MAX, segments_max};
 /// Descriptor flags (virtio 1.3, section 2.7.5).
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
+pub(crate) const INDIRECT: u16 = 4;
 
 /// 2.7.5.2 forbids a chain of more than 2^32 bytes.
 const CHAIN_BYTES_MAX: u64 = 1 << 32;
