@@ -1,3 +1,29 @@
 //! What stands behind a disk, behind one small trait: file or block device, memory, null, sim.
 //!
-//! Storage knows no virtqueue and no device. It turns an operation into work for the engine's [`engine::Io`].
+//! Storage knows no virtqueue and no device. It turns an [`Operation`] into work for the engine's [`engine::Io`]: a caller
+//! starts a [`Task`], and hands each completion of its token back until the storage says that the task is done. What a guest
+//! may ask was checked where it was decoded; storage checks the bounds again, because memory and files depend on them.
+
+mod aligned;
+mod blocking;
+mod buffers;
+mod error;
+mod execution;
+mod file;
+mod lock;
+mod memory;
+mod null;
+mod open;
+mod sim;
+mod task;
+mod traits;
+
+pub use error::{Action, OpenError, StorageError};
+pub use execution::{Execution, ExecutionError};
+pub use file::{FileOptions, FileStorage};
+pub use memory::{MemoryOptions, MemoryStorage};
+pub use null::{NullOptions, NullStorage};
+pub use open::{StorageSpec, open};
+pub use sim::{Distribution, SimOptions, SimStorage};
+pub use task::{Operation, Step, Task};
+pub use traits::{Description, Storage};

@@ -1,0 +1,34 @@
+//! Threads for storage work that blocks whatever the execution: hole punching, device discards, zeroing of large ranges.
+
+use engine::{Pool, Reply};
+use std::sync::OnceLock;
+
+/// Such work is rare and one device serialises much of it anyway.
+const THREADS: usize = 2;
+
+static POOL: OnceLock<Option<Pool>> = OnceLock::new();
+
+/// Starts the threads, unless they run. Called when a storage is opened, so that they have the daemon's affinity and cgroup
+/// and not those of the worker that happens to need them first.
+pub(crate) fn prepare() {
+    pool();
+}
+
+fn pool() -> Option<&'static Pool> {
+    let start = || match Pool::new("storage", THREADS) {
+        Ok(pool) => Some(pool),
+        Err(error) => {
+            tracing::warn!(%error, "discards and write zeroes run on the workers and may delay other requests");
+            None
+        }
+    };
+    POOL.get_or_init(start).as_ref()
+}
+
+/// Runs `job` on one of the threads; without threads, here.
+pub(crate) fn run(reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
+    match pool() {
+        Some(pool) => pool.run(reply, job),
+        None => reply.complete(job()),
+    }
+}

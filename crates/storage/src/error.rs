@@ -1,0 +1,187 @@
+//! What can go wrong, in words that name the fix.
+
+use crate::Execution;
+use std::io;
+use std::path::PathBuf;
+
+/// What a storage was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, displaydoc::Display)]
+pub enum Action {
+    /// read
+    Read,
+    /// write
+    Write,
+    /// flush
+    Flush,
+    /// discard
+    Discard,
+    /// write zeroes
+    WriteZeroes,
+}
+
+/// Why an operation, or a change of a running storage, failed.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum StorageError {
+    /// {action}: {source}
+    Io {
+        /// What was being done.
+        action: Action,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {0}: an injected error
+    Injected(Action),
+    /// {0}: the storage is read-only
+    ReadOnly(Action),
+    /// {0}: the operation does not lie inside the storage
+    OutOfRange(Action),
+    /// {0}: the storage cannot do this
+    Unsupported(Action),
+    /// a size of {0} bytes is not a multiple of 512
+    Unaligned(u64),
+    /// {target} has {present_bytes} bytes and does not shrink to {asked_bytes}: a guest may still use the end; stop the export, shrink the image with qemu-img or truncate, and export it again
+    Shrink {
+        /// Path or name.
+        target: String,
+        /// Size now.
+        present_bytes: u64,
+        /// Size asked for.
+        asked_bytes: u64,
+    },
+    /// {target} cannot grow to {asked_bytes} bytes: {reason}
+    Grow {
+        /// Path or name.
+        target: String,
+        /// Size asked for.
+        asked_bytes: u64,
+        /// What stands against it and what to do.
+        reason: String,
+    },
+    /// execution `{execution}` is not possible for {kind}: use `auto`
+    Execution {
+        /// What was asked for.
+        execution: Execution,
+        /// Kind of the storage.
+        kind: &'static str,
+    },
+    /// execution `{execution}`: {source}
+    Pool {
+        /// What was asked for.
+        execution: Execution,
+        /// Why the threads do not start.
+        source: engine::PoolError,
+    },
+}
+
+impl StorageError {
+    pub(crate) fn errno(action: Action, errno: i32) -> StorageError {
+        StorageError::Io { action, source: io::Error::from_raw_os_error(errno) }
+    }
+}
+
+/// Why a storage cannot be opened.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum OpenError {
+    /// {path}: cannot {what}: {source}{hint}
+    Path {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What may help, starting with a separator; empty when there is nothing to add.
+        hint: &'static str,
+    },
+    /// {path}: is a {what}; a disk needs a regular file or a block device
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// {path}: has {size_bytes} bytes, less than one 512-byte sector: create it with `truncate -s SIZE`
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// {path}: is in use, another process holds {held}: {holders}; `lock = false` (`--no-lock`) opens it all the same
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// What the other holder may do with the image, or does not let others do.
+        held: &'static str,
+        /// Who has the file open, as far as can be seen.
+        holders: String,
+    },
+    /// {path}: cannot lock the image: {source}; `lock = false` (`--no-lock`) does without
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {path}: was replaced while it was being opened: try again
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: is not on tmpfs, ramfs or hugetlbfs: use storage `file`, or move it to /dev/shm
+    NotMemory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: has {present_bytes} bytes, more than the size of {asked_bytes}: leave the size out or shrink the file
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// Size asked for.
+        asked_bytes: u64,
+    },
+    /// {path}: has {present_bytes} bytes, less than the size of {asked_bytes}, and read-only it does not grow: leave the size out
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// Size asked for.
+        asked_bytes: u64,
+    },
+    /// cannot map {size_bytes} bytes: {source}{hint}
+    Map {
+        /// Size asked for.
+        size_bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What may help.
+        hint: String,
+    },
+    /// size: {size_bytes} bytes is out of range: use 512 to 2^62, a multiple of 512
+    Size {
+        /// What was asked for.
+        size_bytes: u64,
+    },
+    /// {field}: {value} is out of range: use {range}
+    Field {
+        /// Name in the configuration.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        range: &'static str,
+    },
+    /// {0}
+    Storage(#[from] StorageError),
+}
+
+/// Sizes of storage that is made, not found.
+pub(crate) fn check_size(size_bytes: u64) -> Result<(), OpenError> {
+    if !(512..=1 << 62).contains(&size_bytes) || !size_bytes.is_multiple_of(512) {
+        return Err(OpenError::Size { size_bytes });
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Regular files and block devices.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `open` | from a path to an open, locked, measured image |
+//! | `measure` | sizes, alignments and abilities, as the kernel tells them |
+//! | `machine` | the stages of a task: what comes after which completion |
+//! | `issue` | one system call, on the spot, by io_uring or on a pool |
+//! | `gate` | who may touch which blocks while a partial block is rewritten |
+//! | `space` | discard and write zeroes by fallocate and ioctl |
+
+mod gate;
+mod issue;
+mod machine;
+mod measure;
+mod open;
+mod space;
+
+pub(crate) use machine::FileProgress;
+pub(crate) use measure::{file_system_memory, huge_page_file};
+pub use open::FileOptions;
+pub(crate) use open::check_kind;
+
+use crate::{Description, Execution, Step, Storage, StorageError, Task};
+use engine::{Io, SharedFile, Token};
+use gate::Gate;
+use issue::Executor;
+use measure::Measures;
+use space::Abilities;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// See [`FileOptions`].
+///
+/// An image whose size is not a multiple of 512 is served up to the last whole sector. With `direct`, a write to the last
+/// block of a file whose size is not a multiple of the alignment of O_DIRECT extends the file to that multiple.
+pub struct FileStorage {
+    path: PathBuf,
+    file: Arc<SharedFile>,
+    _lock: Option<crate::lock::ImageLock>,
+    measures: Measures,
+    read_only: bool,
+    direct: bool,
+    capacity_bytes: AtomicU64,
+    executor: Executor,
+    gate: Gate,
+    abilities: Arc<Abilities>,
+    /// Held while the size changes.
+    resizing: Mutex<()>,
+}
+
+impl Storage for FileStorage {
+    fn describe(&self) -> Description {
+        let about = &self.measures;
+        let (execution, execution_chosen) = self.executor.get();
+        Description {
+            kind: if about.device { "device" } else { "file" },
+            target: self.path.display().to_string(),
+            read_only: self.read_only,
+            direct: self.direct,
+            block_size_bytes: about.logical_block_bytes,
+            physical_block_bytes: about.physical_block_bytes,
+            optimal_io_bytes: about.optimal_io_bytes,
+            discard: self.abilities.discard() && !self.read_only,
+            discard_granularity_bytes: about.discard_granularity_bytes,
+            write_zeroes: !self.read_only,
+            execution,
+            execution_chosen,
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes.load(Ordering::Relaxed)
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        self.begin(task, token, io)
+    }
+
+    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
+        self.proceed(task, result, token, io)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = self.path.display().to_string();
+        crate::null::check_growth(&target, self.capacity_bytes(), capacity_bytes)?;
+        let cannot =
+            |reason: String| StorageError::Grow { target: target.clone(), asked_bytes: capacity_bytes, reason };
+        let size_bytes = measure::size_bytes(&*self.file).map_err(|error| cannot(error.to_string()))?;
+        if size_bytes < capacity_bytes {
+            if self.measures.device {
+                return Err(cannot(format!("the device has {size_bytes} bytes: grow the device first")));
+            }
+            if self.read_only {
+                return Err(cannot(format!("it is exported read-only and the file has {size_bytes} bytes")));
+            }
+            rustix::fs::ftruncate(&*self.file, capacity_bytes).map_err(|error| cannot(error.to_string()))?;
+        }
+        self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        self.executor.set(execution)
+    }
+}

@@ -1,0 +1,127 @@
+//! From a path to an open, locked, measured image.
+
+use super::FileStorage;
+use super::gate::Gate;
+use super::issue::Executor;
+use super::measure::{self, Measures};
+use super::space::Abilities;
+use crate::lock::ImageLock;
+use crate::{Execution, OpenError};
+use engine::SharedFile;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+/// A regular file or a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileOptions {
+    /// The image or the device.
+    pub path: PathBuf,
+    /// Bypass the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Open for reading alone and refuse everything that changes the image.
+    pub read_only: bool,
+    /// Where the system calls run.
+    pub execution: Execution,
+    /// Take QEMU-compatible image locks, and open a block device exclusively when writing.
+    pub lock: bool,
+}
+
+impl FileOptions {
+    /// `path`, through the page cache, for reading and writing, locked, executed where it fits best.
+    pub fn new(path: impl Into<PathBuf>) -> FileOptions {
+        FileOptions { path: path.into(), direct: false, read_only: false, execution: Execution::Auto, lock: true }
+    }
+}
+
+impl FileStorage {
+    /// Opens an image. The file's contents and size are not changed.
+    ///
+    /// # Errors
+    /// One line that names the path and the fix.
+    pub fn open(options: &FileOptions) -> Result<FileStorage, OpenError> {
+        let path = &options.path;
+        let fd = open_image(options)?;
+        let lock = match options.lock {
+            true => Some(ImageLock::take(path, &fd, !options.read_only)?),
+            false => None,
+        };
+        let failed = |what| move |source| OpenError::Path { path: path.clone(), what, source, hint: "" };
+        let measures = Measures::take(&fd, options.direct).map_err(failed("measure"))?;
+        let size_bytes = measure::size_bytes(&fd).map_err(failed("measure"))?;
+        if size_bytes < 512 {
+            return Err(OpenError::Empty { path: path.clone(), size_bytes });
+        }
+        let abilities = Abilities::probe(&fd, &measures, options.read_only, size_bytes);
+        if !options.read_only && !measures.memory {
+            crate::blocking::prepare();
+        }
+        let executor = Executor::new(options.execution, measures.memory)?;
+        let tracked = options.direct && measures.offset_align > 512 && !options.read_only;
+        Ok(FileStorage {
+            path: path.clone(),
+            file: Arc::new(SharedFile::new(fd)),
+            _lock: lock,
+            read_only: options.read_only,
+            direct: options.direct,
+            capacity_bytes: AtomicU64::new(size_bytes / 512 * 512),
+            executor,
+            gate: Gate::new(tracked),
+            abilities: Arc::new(abilities),
+            measures,
+            resizing: Mutex::new(()),
+        })
+    }
+}
+
+fn open_image(options: &FileOptions) -> Result<OwnedFd, OpenError> {
+    let path = &options.path;
+    // NONBLOCK: a FIFO must not keep us waiting before we have seen that it is one.
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    flags.set(OFlags::DIRECT, options.direct);
+    if options.lock && !options.read_only && is_device(path) {
+        // Without O_CREAT this means: not while the device is mounted, or part of a RAID or of LVM.
+        flags |= OFlags::EXCL;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
+        let source = errno.into();
+        OpenError::Path { path: path.clone(), what: "open", source, hint: open_hint(errno, options) }
+    })?;
+    check_kind(path, &fd)?;
+    Ok(fd)
+}
+
+fn is_device(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice)
+}
+
+/// Refuses everything but regular files and block devices.
+pub(crate) fn check_kind(path: &Path, fd: impl AsFd) -> Result<(), OpenError> {
+    let about = rustix::fs::fstat(fd).map_err(|errno| OpenError::Path {
+        path: path.to_owned(),
+        what: "inspect",
+        source: errno.into(),
+        hint: "",
+    })?;
+    match FileType::from_raw_mode(about.st_mode) {
+        FileType::RegularFile | FileType::BlockDevice => Ok(()),
+        other => Err(OpenError::Kind { path: path.to_owned(), what: measure::kind_words(other) }),
+    }
+}
+
+fn open_hint(errno: Errno, options: &FileOptions) -> &'static str {
+    match errno {
+        Errno::NOENT => "; create an image with `truncate -s SIZE`",
+        Errno::ACCESS | Errno::PERM if !options.read_only => "; `read_only` needs less permission",
+        Errno::ROFS => "; use `read_only`",
+        Errno::INVAL if options.direct => "; this file system has no O_DIRECT: leave `direct` out",
+        Errno::BUSY => "; the device is mounted or part of a RAID or volume group",
+        Errno::TXTBSY => "; it is in use as swap space or is being executed",
+        Errno::ISDIR => "; a disk needs a regular file or a block device",
+        _ => "",
+    }
+}

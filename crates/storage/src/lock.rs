@@ -1,0 +1,215 @@
+//! Image locks: two writers must never meet on one image, nor a writer and a reader that counts on what it reads.
+//!
+//! The scheme is QEMU's (`block/file-posix.c`), so that QEMU, its tools and this program refuse each other's images. A program
+//! holds shared OFD locks on single bytes: byte 100 + n says "I use permission n", byte 200 + n says "I do not let others use
+//! permission n". All locks are shared, so taking them never fails by conflict; whoever comes then looks whether somebody else
+//! holds the opposite byte, and withdraws. Of two that come at the same moment both may withdraw; never both stay.
+
+use crate::OpenError;
+use rustix::fs::{Mode, OFlags};
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// QEMU's RAW_LOCK_PERM_BASE.
+const USED_BASE: i64 = 100;
+/// QEMU's RAW_LOCK_SHARED_BASE.
+const UNSHARED_BASE: i64 = 200;
+
+/// QEMU's BLK_PERM_CONSISTENT_READ, as a bit number.
+const CONSISTENT_READ: i64 = 0;
+/// QEMU's BLK_PERM_WRITE.
+const WRITE: i64 = 1;
+/// QEMU's BLK_PERM_RESIZE.
+const RESIZE: i64 = 3;
+
+/// Most holders that an error names.
+const HOLDERS_MAX: usize = 3;
+
+/// The locks of one open image, released when it is dropped. They sit on an open file description of their own: workers keep
+/// the data descriptor registered for a while after its export is gone.
+#[derive(Debug)]
+pub(crate) struct ImageLock {
+    _fd: OwnedFd,
+}
+
+impl ImageLock {
+    /// Takes the locks of a writer or a reader of `path`, which is open as `data`.
+    pub(crate) fn take(path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
+        let failed = |source| OpenError::Lock { path: path.to_owned(), source };
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+            .map_err(|errno| failed(errno.into()))?;
+        let (ours, theirs) = (rustix::fs::fstat(&fd), rustix::fs::fstat(data));
+        let (ours, theirs) = (ours.map_err(|e| failed(e.into()))?, theirs.map_err(|e| failed(e.into()))?);
+        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
+            return Err(OpenError::Replaced { path: path.to_owned() });
+        }
+        // A disk may be resized while it is served, so writers claim that as well.
+        let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
+        let unshared: &[i64] = &[WRITE, RESIZE];
+        for byte in used.iter().map(|p| USED_BASE + p).chain(unshared.iter().map(|p| UNSHARED_BASE + p)) {
+            lock(&fd, byte).map_err(failed)?;
+        }
+        let conflicts = used
+            .iter()
+            .map(|p| (UNSHARED_BASE + p, unshared_words(*p)))
+            .chain(unshared.iter().map(|p| (USED_BASE + p, used_words(*p))));
+        for (byte, held) in conflicts {
+            if held_by_other(&fd, byte).map_err(failed)? {
+                let holders = holders(ours.st_dev, ours.st_ino);
+                return Err(OpenError::Locked { path: path.to_owned(), held, holders });
+            }
+        }
+        Ok(ImageLock { _fd: fd })
+    }
+}
+
+fn used_words(permission: i64) -> &'static str {
+    match permission {
+        WRITE => "it for writing",
+        _ => "it for resizing",
+    }
+}
+
+fn unshared_words(permission: i64) -> &'static str {
+    match permission {
+        CONSISTENT_READ => "it and lets nobody read",
+        WRITE => "it and lets nobody write",
+        _ => "it and lets nobody resize",
+    }
+}
+
+fn byte_range(kind: i32, byte: i64) -> libc::flock {
+    // SAFETY: the structure is plain numbers; all zeroes is a valid one, and l_pid must be 0 for OFD locks.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as i16;
+    range.l_whence = libc::SEEK_SET as i16;
+    range.l_start = byte;
+    range.l_len = 1;
+    range
+}
+
+fn lock(fd: &OwnedFd, byte: i64) -> io::Result<()> {
+    let range = byte_range(libc::F_RDLCK, byte);
+    // SAFETY: the descriptor is open and the structure outlives the call. rustix has no OFD locks.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn held_by_other(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
+    let mut range = byte_range(libc::F_WRLCK, byte);
+    // SAFETY: as above; the kernel writes the conflicting lock into the structure.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {
+        0 => Ok(i32::from(range.l_type) != libc::F_UNLCK),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Who has the file open, as far as /proc tells: OFD locks name no process.
+fn holders(device: u64, inode: u64) -> String {
+    let mut out = String::new();
+    let mut found = 0;
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let process = entry.path();
+        let opens = |fd: std::fs::DirEntry| {
+            std::fs::metadata(fd.path()).is_ok_and(|about| (about.dev(), about.ino()) == (device, inode))
+        };
+        // This process has it open now because it is just trying; a second export of it shows as a second pair.
+        let fds = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        let count = fds.map(opens).filter(|open| *open).count();
+        let own = pid == std::process::id();
+        if count == 0 || own && count <= 2 {
+            continue;
+        }
+        found += 1;
+        if found > HOLDERS_MAX {
+            out.push_str(", …");
+            break;
+        }
+        let separator = if out.is_empty() { "" } else { ", " };
+        let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let _ = if own {
+            write!(out, "{separator}another export of this process")
+        } else {
+            write!(out, "{separator}{} (pid {pid})", name.trim_end())
+        };
+    }
+    if out.is_empty() { "look for it with `lslocks` or `fuser -v`".to_owned() } else { format!("open in {out}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(path: &Path, write: bool) -> Result<ImageLock, OpenError> {
+        let file = std::fs::OpenOptions::new().read(true).write(write).open(path).unwrap();
+        ImageLock::take(path, &file, write)
+    }
+
+    #[test]
+    fn many_readers_or_one_writer() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let path = image.path();
+        let writer = attempt(path, true).unwrap();
+        for write in [true, false] {
+            let error = attempt(path, write).unwrap_err();
+            assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(path.to_str().unwrap()) && text.contains("--no-lock"), "{text}");
+        }
+        drop(writer);
+        let readers = [attempt(path, false).unwrap(), attempt(path, false).unwrap()];
+        assert!(attempt(path, true).is_err());
+        drop(readers);
+        attempt(path, true).unwrap();
+    }
+
+    #[test]
+    fn a_refused_attempt_leaves_no_lock_behind() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let reader = attempt(image.path(), false).unwrap();
+        assert!(attempt(image.path(), true).is_err());
+        let second = attempt(image.path(), false).unwrap();
+        drop((reader, second));
+    }
+
+    /// The bytes of QEMU's scheme, one by one: what another program may hold beside us.
+    #[test]
+    fn bytes_are_those_of_qemu() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let path = image.path();
+        let beside = |byte, write| {
+            let other = OwnedFd::from(std::fs::File::open(path).unwrap());
+            lock(&other, byte).unwrap();
+            attempt(path, write).is_ok()
+        };
+        // (byte, a reader may come, a writer may come)
+        let cases = [
+            (100, true, true),
+            (101, false, false),
+            (102, true, true),
+            (103, false, false),
+            (200, false, false),
+            (201, true, false),
+            (202, true, true),
+            (203, true, false),
+        ];
+        for (byte, reader, writer) in cases {
+            assert_eq!(beside(byte, false), reader, "a reader beside byte {byte}");
+            assert_eq!(beside(byte, true), writer, "a writer beside byte {byte}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_noticed() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let other = tempfile::NamedTempFile::new().unwrap();
+        let refused = ImageLock::take(image.path(), other.as_file(), true);
+        assert!(matches!(refused, Err(OpenError::Replaced { .. })));
+    }
+}

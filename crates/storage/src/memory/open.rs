@@ -1,0 +1,146 @@
+//! From options to mapped memory.
+
+use super::MemoryStorage;
+use super::map::{Backing, Map, huge_page_bytes};
+use crate::OpenError;
+use crate::error::check_size;
+use crate::file::{check_kind, file_system_memory, huge_page_file};
+use crate::lock::ImageLock;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+/// Memory, anonymous or of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// Size, in bytes: a multiple of 512. For a file that exists, 0 means its present size; a shorter file is extended, and one
+    /// that does not exist is created.
+    pub size_bytes: u64,
+    /// A file on tmpfs, ramfs or hugetlbfs; anonymous memory without.
+    pub path: Option<PathBuf>,
+    /// Take anonymous memory from the system's pool of huge pages. Files have the pages of their file system.
+    pub hugepages: bool,
+    /// Refuse everything that changes the contents.
+    pub read_only: bool,
+}
+
+impl MemoryStorage {
+    /// Maps the memory.
+    ///
+    /// # Errors
+    /// One line that names the path or the limit, and the fix.
+    pub fn open(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
+        crate::blocking::prepare();
+        match &options.path {
+            Some(path) => open_file(options, path),
+            None => open_anonymous(options),
+        }
+    }
+
+    fn new(map: Map, lock: Option<ImageLock>, target: String, read_only: bool, size_bytes: u64) -> MemoryStorage {
+        MemoryStorage {
+            map: Arc::new(map),
+            _lock: lock,
+            target,
+            read_only,
+            capacity_bytes: AtomicU64::new(size_bytes),
+            resizing: Mutex::new(()),
+        }
+    }
+}
+
+fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
+    let size_bytes = options.size_bytes;
+    check_size(size_bytes)?;
+    let (backing, page, target) = match options.hugepages {
+        true => (Backing::Huge, huge_page_bytes(), "anonymous, huge pages"),
+        false => (Backing::Anonymous { overcommit: false }, 4096, "anonymous"),
+    };
+    let map = Map::new(backing, size_bytes, page).map_err(|errno| OpenError::Map {
+        size_bytes,
+        source: errno.into(),
+        hint: match options.hugepages {
+            true => format!(
+                "; it takes {} free huge pages of {} KiB: raise /proc/sys/vm/nr_hugepages, or leave `hugepages` out",
+                size_bytes.div_ceil(page),
+                page >> 10
+            ),
+            false => "; it is more than the system can give: choose a smaller size".to_owned(),
+        },
+    })?;
+    Ok(MemoryStorage::new(map, None, target.to_owned(), options.read_only, size_bytes))
+}
+
+fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, OpenError> {
+    let failed =
+        |what, hint| move |errno: Errno| OpenError::Path { path: path.to_owned(), what, source: errno.into(), hint };
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    flags.set(OFlags::CREATE, options.size_bytes > 0 && !options.read_only);
+    if options.size_bytes > 0 {
+        check_size(options.size_bytes)?;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(failed("open", "; a file that does not exist is created when a size is given"))?;
+    check_kind(path, &fd)?;
+    let in_memory = file_system_memory(&fd).unwrap_or(false);
+    if !in_memory {
+        return Err(OpenError::NotMemory { path: path.to_owned() });
+    }
+    let lock = ImageLock::take(path, &fd, !options.read_only)?;
+    let about = rustix::fs::fstat(&fd).map_err(failed("inspect", ""))?;
+    let huge = huge_page_file(&fd);
+    let page = u64::try_from(about.st_blksize).unwrap_or(4096).next_power_of_two().max(4096);
+    let present_bytes = u64::try_from(about.st_size).unwrap_or(0);
+    let unit = if huge { page } else { 512 };
+    let size_bytes = file_size(options, path, present_bytes, unit)?;
+    if options.read_only {
+        let allocated_bytes = u64::try_from(about.st_blocks).unwrap_or(0).saturating_mul(512);
+        if !huge && allocated_bytes < present_bytes {
+            let hint = "; `fallocate -l SIZE` fills it, or export it with storage `file`";
+            return Err(failed("map a sparse file for reading", hint)(Errno::NOSPC));
+        }
+    } else {
+        let hint = "; its space is allocated in full: make room in its file system, or export it with storage `file`";
+        allocate(&fd, unit, size_bytes).map_err(failed("allocate its space", hint))?;
+    }
+    let backing = Backing::File { fd, read_only: options.read_only };
+    let map = Map::new(backing, size_bytes, page).map_err(failed("map", ""))?;
+    Ok(MemoryStorage::new(map, Some(lock), path.display().to_string(), options.read_only, size_bytes))
+}
+
+/// `unit`: files of huge pages end at a page, whatever was asked for.
+fn file_size(options: &MemoryOptions, path: &Path, present_bytes: u64, unit: u64) -> Result<u64, OpenError> {
+    let asked_bytes = options.size_bytes;
+    let path = path.to_owned();
+    match asked_bytes {
+        0 if present_bytes < 512 => Err(OpenError::Empty { path, size_bytes: present_bytes }),
+        0 => Ok(present_bytes / 512 * 512),
+        _ if present_bytes > asked_bytes.next_multiple_of(unit) => {
+            Err(OpenError::TooLong { path, present_bytes, asked_bytes })
+        }
+        _ if options.read_only && present_bytes < asked_bytes => {
+            Err(OpenError::TooShort { path, present_bytes, asked_bytes })
+        }
+        _ => Ok(asked_bytes),
+    }
+}
+
+/// Unit in which a mapped file ends, in bytes.
+pub(super) fn file_unit(fd: impl AsFd, map: &Map) -> u64 {
+    if huge_page_file(fd) { map.page_bytes() } else { 512 }
+}
+
+/// Extends the file to `size_bytes`, in whole `unit`s, and gives it all its space.
+pub(super) fn allocate(fd: impl AsFd, unit: u64, size_bytes: u64) -> Result<(), Errno> {
+    let size = size_bytes.checked_next_multiple_of(unit).ok_or(Errno::FBIG)?;
+    loop {
+        match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, size) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The trait that every storage implements.
+
+use crate::{Execution, Step, StorageError, Task};
+use engine::{Io, Token};
+
+/// What a storage is and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// `file`, `device`, `memory`, `null` or `sim`.
+    pub kind: &'static str,
+    /// Path, or a few words for storage without one.
+    pub target: String,
+    /// Writes, discards and write zeroes are refused.
+    pub read_only: bool,
+    /// The page cache is bypassed.
+    pub direct: bool,
+    /// Smallest block that is addressed without a detour, in bytes: 512 to 4096. Operations of 512 bytes always work.
+    pub block_size_bytes: u32,
+    /// Smallest block that is written without reading it first, in bytes: a power of two, at least `block_size_bytes`.
+    pub physical_block_bytes: u32,
+    /// Best size of a request, in bytes; 0 = nothing to say.
+    pub optimal_io_bytes: u32,
+    /// A discard gives space back.
+    pub discard: bool,
+    /// Unit in which space is given back, in bytes: a multiple of 512.
+    pub discard_granularity_bytes: u32,
+    /// Write zeroes is taken.
+    pub write_zeroes: bool,
+    /// Execution as it was asked for.
+    pub execution: Execution,
+    /// Execution in use: what `auto` chose, or the same as `execution`.
+    pub execution_chosen: Execution,
+}
+
+/// What stands behind a disk.
+///
+/// # Order
+/// There is none between operations that are in flight together, not even between those that overlap. A [`Flush`] covers
+/// every write that was *completed* before the flush was started, and nothing else. A durable write is covered by its own
+/// completion.
+///
+/// # Calls
+/// Any number of rings on any workers call one storage at once, each with its own tasks. [`start`] is called once a task, then
+/// [`resume`] once for every completion of the task's token, until one of the two answers [`Step::Done`]. A task belongs to
+/// the storage from `start` to `Done`: its owner does not touch it, nor may it be dropped or moved in memory, and its buffers
+/// stay mapped. There is no cancellation: tasks end by themselves.
+///
+/// Contents of read buffers are unspecified after an error, contents of the written range likewise.
+///
+/// [`Flush`]: crate::Operation::Flush
+/// [`start`]: Storage::start
+/// [`resume`]: Storage::resume
+pub trait Storage: Send + Sync {
+    /// What this is; cheap, but not for the path of a request.
+    fn describe(&self) -> Description;
+
+    /// Size, in bytes: a multiple of 512. It may change at run time.
+    fn capacity_bytes(&self) -> u64;
+
+    /// Starts the operation of `task`, whose `buffers` the caller has filled.
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step;
+
+    /// Continues after the completion of `token` with `result` (bytes, or a negated errno).
+    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step;
+
+    /// Changes the size while operations run. Storage grows; it does not shrink, because a guest may still use the end.
+    /// Asking for the present size changes nothing.
+    ///
+    /// # Errors
+    /// A size that is no multiple of 512, smaller than the present one, or more than there is room for.
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError>;
+
+    /// Changes where blocking work runs; operations in flight finish where they are.
+    ///
+    /// # Errors
+    /// An execution that this storage does not have, or a pool that cannot be started.
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError>;
+}
