@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Enough for any console of a guest that is well; a program gone wild writes without end.
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 /// Runs a command that must succeed; the error carries what it said.
 pub fn run(command: &mut Command) -> Result<Output> {
@@ -81,9 +83,11 @@ impl Group {
         self.child.id()
     }
 
-    /// What the group has written so far.
+    /// What the group has written so far, or the end of it if that is much.
     pub fn output(&self) -> String {
-        fs::read(&self.output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        let bytes = fs::read(&self.output).unwrap_or_default();
+        let end = &bytes[bytes.len().saturating_sub(OUTPUT_BYTES_MAX)..];
+        String::from_utf8_lossy(end).into_owned()
     }
 
     /// Waits for the leader. After `limit` the group is killed and the call fails.
@@ -131,6 +135,15 @@ impl Group {
     /// Whether the leader has not ended yet.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.ended()?.is_none())
+    }
+
+    /// One line for people: what was started, and whether it still runs.
+    pub fn state(&mut self) -> String {
+        match self.ended() {
+            Ok(None) => format!("`{}`, running", self.line),
+            Ok(Some(status)) => format!("`{}`, ended with {status}", self.line),
+            Err(error) => format!("`{}`, in an unknown state: {error}", self.line),
+        }
     }
 
     /// How the leader ended. What is left of its group is killed as soon as that is known: later

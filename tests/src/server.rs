@@ -124,6 +124,13 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    /// Leaves the server's last words in the test's output, which is shown if the test fails.
+    fn drop(&mut self) {
+        println!("server {}, said:\n{}", self.process.state(), self.output());
+    }
+}
+
 fn storage_daemon(lab: &Lab, disk: &Disk, socket: &Path) -> Command {
     let mut blockdev = OsString::from("driver=file,node-name=disk,aio=io_uring,discard=unmap,");
     if disk.direct {

@@ -14,8 +14,14 @@ const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Writes at random places and reads all of it back, each block with a checksum of its own.
-const FIO_VERIFY: &str = "fio --name=verify --ioengine=libaio --direct=1 --iodepth=32 --rw=randwrite --bs=4k \
-     --bsrange=512-64k --blockalign=512 --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=7";
+const FIO_VERIFY: &str = "fio --eta=never --name=verify --ioengine=libaio --direct=1 --iodepth=32 --rw=randwrite \
+     --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=7";
+
+/// Block sizes down to a sector, which only the raw disk can be given: to write less than a block
+/// of a file, the guest's kernel takes zeroes from its own image, which User Mode Linux does not
+/// share with a vhost-user server.
+const SECTOR_SIZES: &str = "--bsrange=512-64k --blockalign=512";
+const PAGE_SIZES: &str = "--bsrange=4k-64k --blockalign=4k";
 
 #[test]
 fn file_system_survives_verified_load() -> Result<()> {
@@ -24,9 +30,9 @@ fn file_system_survives_verified_load() -> Result<()> {
     let image = image::sparse(directory.path(), "disk.raw", 256 * MIB)?;
     let mut server = Server::start(&lab, &Disk::new(&image))?;
     let script = format!(
-        "mkfs.ext4 -q /dev/vda
+        "mkfs.ext4 -q -b 4096 /dev/vda
          mount /dev/vda /mnt
-         {FIO_VERIFY} --directory=/mnt --size=64m
+         {FIO_VERIFY} {PAGE_SIZES} --directory=/mnt --size=64m
          echo kept >/mnt/kept
          umount /mnt
          e2fsck -fn /dev/vda
@@ -51,7 +57,7 @@ fn raw_disk_survives_verified_load() -> Result<()> {
     let directory = TempDir::new()?;
     let image = image::sparse(directory.path(), "disk.raw", 128 * MIB)?;
     let mut server = Server::start(&lab, &Disk { direct: true, ..Disk::new(&image) })?;
-    let script = format!("{FIO_VERIFY} --filename=/dev/vda --size=48m --fsync=32");
+    let script = format!("{FIO_VERIFY} {SECTOR_SIZES} --filename=/dev/vda --size=48m --fsync=32");
     uml::run(&lab, Kernel::Debian, &[&server.socket()], &script, LIMIT)?;
     server.check_alive()
 }
@@ -151,7 +157,7 @@ fn two_queues_carry_verified_load() -> Result<()> {
 fn two_queue_script(mebibytes: u64) -> String {
     let job = |number: u64| {
         format!(
-            "{FIO_VERIFY} --filename=/dev/vda --offset={}m --size={mebibytes}m --cpus_allowed={number}",
+            "{FIO_VERIFY} {SECTOR_SIZES} --filename=/dev/vda --offset={}m --size={mebibytes}m --cpus_allowed={number}",
             number * mebibytes
         )
     };
@@ -222,7 +228,7 @@ fn next_guest_connects_after_one_was_killed() -> Result<()> {
          echo kept >/mnt/kept
          sync
          touch $job/synced
-         fio --name=busy --directory=/mnt --size=32m --time_based --runtime=600 --ioengine=libaio \
+         fio --eta=never --name=busy --directory=/mnt --size=32m --time_based --runtime=600 --ioengine=libaio \
              --direct=1 --iodepth=64 --rw=randwrite --bs=4k";
     for _ in 0..3 {
         let mut guest = Guest::boot(&lab, Kernel::Debian, &[&server.socket()], script)?;
