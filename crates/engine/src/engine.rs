@@ -326,6 +326,9 @@ impl<R: Ring> Drop for Shared<R> {
         while running() && std::time::Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
+        if running() {
+            tracing::error!(seconds = END_TIMEOUT.as_secs(), "workers still wait for storage; leaving them behind");
+        }
     }
 }
 

@@ -199,8 +199,10 @@ impl Lane {
         self.push(entry, tag);
     }
 
+    /// Ends a watch; its last completion comes without `more`. Not by IORING_OP_POLL_REMOVE, which gives up (EALREADY) while
+    /// the kernel is busy with a signal, and leaves the watch in place.
     pub(crate) fn unwatch(&mut self, tag: Tag) {
-        self.push(opcode::PollRemove::new(tag.pack()).build(), Tag::Silent);
+        self.push(opcode::AsyncCancel::new(tag.pack()).build(), Tag::Silent);
     }
 
     /// Signals an eventfd. With other submissions queued it rides along with them; alone, a plain write costs less.

@@ -163,3 +163,110 @@ impl Drop for Reply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// Receives as a worker does, asleep whenever the mailbox allows it. Returns what came, and how often it slept.
+    fn receive(mailbox: &Mailbox<()>, want: usize) -> (Vec<(u32, Token)>, u32) {
+        let mut batch = VecDeque::new();
+        let (mut got, mut sleeps) = (Vec::new(), 0);
+        while got.len() < want {
+            if mailbox.pending() {
+                mailbox.take(&mut batch);
+                got.extend(batch.drain(..).filter_map(|mail| match mail {
+                    Mail::Done { slot, token, .. } => Some((slot, token)),
+                    _ => None,
+                }));
+            } else if mailbox.may_sleep() {
+                sleeps += 1;
+                // A wake-up that was lost shows here: nothing else would end the wait.
+                let guard = Timespec { tv_sec: 30, tv_nsec: 0 };
+                let wake = mailbox.wake_fd();
+                assert_eq!(poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&guard)), Ok(1), "a wake-up was lost");
+                // The worker's io_uring sees each signal once; so must we.
+                let _ = rustix::io::read(wake, &mut [0; 8]);
+                mailbox.awake();
+            }
+        }
+        (got, sleeps)
+    }
+
+    #[test]
+    fn no_message_and_no_wake_up_is_lost() {
+        const EACH: u32 = 20_000;
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let senders: Vec<_> = (0..3)
+            .map(|slot| {
+                let mailbox = mailbox.clone();
+                std::thread::spawn(move || {
+                    for token in 0..EACH {
+                        mailbox.post(slot, token, 0);
+                        // Gaps of different lengths meet the receiver at different points of falling asleep.
+                        for _ in 0..token % 97 {
+                            std::hint::spin_loop();
+                        }
+                        if token % 64 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let (got, sleeps) = receive(&mailbox, 3 * EACH as usize);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert!(!mailbox.pending());
+        assert!(sleeps > 0);
+        for slot in 0..3 {
+            let tokens: Vec<_> = got.iter().filter(|(from, _)| *from == slot).map(|(_, token)| *token).collect();
+            assert!(tokens.iter().copied().eq(0..EACH), "each sender's messages come once and in order");
+        }
+    }
+
+    #[test]
+    fn only_a_sleeper_is_woken_and_only_once() {
+        let mailbox = Mailbox::<()>::new().unwrap();
+        let signals = || {
+            let mut count = [0; 8];
+            rustix::io::read(mailbox.wake_fd(), &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        };
+        mailbox.post(0, 0, 0);
+        assert_eq!(signals(), 0);
+        assert!(!mailbox.may_sleep(), "a message waits");
+        mailbox.take(&mut VecDeque::new());
+        assert!(mailbox.may_sleep());
+        mailbox.post(0, 1, 0);
+        mailbox.post(0, 2, 0);
+        assert_eq!(signals(), 1);
+    }
+
+    #[test]
+    fn a_closed_mailbox_hands_mail_back_and_drops_what_waits() {
+        let mailbox = Mailbox::<()>::new().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        assert!(mailbox.send(Mail::SweepFiles(sender)).is_ok());
+        mailbox.close();
+        assert!(receiver.recv().is_err(), "whoever waits for an answer learns that none will come");
+        assert!(matches!(mailbox.send(Mail::Stop), Err(Mail::Stop)));
+    }
+
+    #[test]
+    fn a_reply_is_posted_once_used_or_not() {
+        let mailbox = Arc::new(Mailbox::<()>::new().unwrap());
+        let reply = |token| Reply::new(mailbox.clone() as Arc<dyn Post>, 3, token);
+        reply(1).complete(42);
+        drop(reply(2));
+        let mut mail = VecDeque::new();
+        mailbox.take(&mut mail);
+        let results: Vec<_> = mail
+            .into_iter()
+            .map(|mail| match mail {
+                Mail::Done { slot: 3, token, result } => (token, result),
+                _ => panic!("unexpected mail"),
+            })
+            .collect();
+        assert_eq!(results, [(1, 42), (2, -libc::EIO)]);
+    }
+}

@@ -33,7 +33,7 @@ fn thousands_of_moves_under_load_lose_nothing() {
         let stop = Arc::new(AtomicBool::new(false));
         let rings: Vec<_> = (0..3).map(|worker| attach(&engine, &back, worker)).collect();
         let loads: Vec<_> = rings.iter().map(|(_, front)| load(front.clone(), stop.clone())).collect();
-        for round in 0..1000 {
+        for round in 0..2000 {
             for (index, (id, _)) in rings.iter().enumerate() {
                 let to = (round + index as u32) % 3;
                 engine.attach_to(*id, to).unwrap();
@@ -44,7 +44,7 @@ fn thousands_of_moves_under_load_lose_nothing() {
         loads.into_iter().for_each(|load| load.join().unwrap());
         for (id, front) in rings {
             let moves = engine.with_ring(id, |_, stay, _| stay.moves).unwrap();
-            assert!((900..=1000).contains(&moves), "{moves}");
+            assert!((1900..=2000).contains(&moves), "{moves}");
             assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
             front.check();
         }
@@ -108,9 +108,12 @@ fn moves_race_with_detach() {
         assert_eq!(engine.worker_of(id), None, "a late move must not bring it back");
         assert!(engine.detach(id).is_err());
     }
+    // Each of the rings left something to finish behind on every worker; none of it may keep a worker from ending.
+    let threads: Vec<_> = engine.workers().iter().map(|worker| format!("/proc/self/task/{}", worker.tid)).collect();
     for worker in 0..3 {
         engine.worker_free(worker).unwrap();
     }
+    eventually("the workers end", || !threads.iter().any(|thread| std::path::Path::new(thread).exists()));
 }
 
 #[test]
