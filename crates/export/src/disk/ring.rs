@@ -1,0 +1,321 @@
+//! A virtio-blk ring and the storage behind it: the attachment. Kick to notification passes through this file.
+
+use super::slot::Slot;
+use crate::figures::{Kind, RingFigures};
+use crate::queue::{Broken, Queue};
+use device::blk::{Limits, Request, Status, decode_request, spec};
+use engine::{Io, Token};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use storage::{Operation, Step, Storage};
+use vring::{Chain, Segment};
+
+/// Requests taken in one turn, so that rings of one worker take turns.
+const BATCH_MAX: usize = 64;
+/// Requests that complete while they are started are shown to the driver in groups of this size: it works on the first while
+/// we work on the next.
+const PUBLISH_EVERY: usize = 16;
+/// Bytes before the data of a chain.
+const HEADER: usize = spec::HEADER_BYTES;
+
+/// What all rings of a disk are told, each with its own copy, so that a request looks at no shared state.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) limits: Limits,
+    /// Every write must be durable before it is answered.
+    pub(crate) write_through: bool,
+    pub(crate) serial: [u8; spec::SERIAL_BYTES],
+}
+
+/// One virtqueue of a disk; what workers drive.
+pub struct DiskRing {
+    queue: Queue,
+    terms: Terms,
+    storage: Arc<dyn Storage>,
+    /// One a descriptor, by head.
+    slots: Box<[Slot]>,
+    chain: Chain,
+    payload: Vec<u8>,
+    figures: RingFigures,
+    /// Requests answered in this turn that were taken in it.
+    fresh_done: u64,
+    /// Pushed since the last publication.
+    pushed: usize,
+    /// Since when requests wait that did not fit into a batch.
+    backlog_since_ns: Option<u64>,
+    /// "export name, ring index", for the log.
+    label: String,
+}
+
+impl DiskRing {
+    pub(crate) fn new(
+        start: link::RingStart,
+        terms: Terms,
+        storage: Arc<dyn Storage>,
+        label: String,
+    ) -> Result<Self, vring::RingError> {
+        let queue = Queue::new(start)?;
+        let slots = (0..queue.size()).map(|_| Slot::new()).collect();
+        Ok(DiskRing {
+            queue,
+            terms,
+            storage,
+            slots,
+            chain: Chain::default(),
+            payload: Vec::new(),
+            figures: RingFigures::default(),
+            fresh_done: 0,
+            pushed: 0,
+            backlog_since_ns: None,
+            label,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    pub(crate) fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
+    }
+
+    /// The figures so far.
+    pub(crate) fn figures(&self) -> RingFigures {
+        let mut figures = self.figures.clone();
+        let notified = self.queue.notified();
+        figures.notifications_sent = notified.sent;
+        figures.notifications_suppressed = notified.suppressed;
+        figures
+    }
+
+    /// Takes the popped chain apart and starts it.
+    fn start(&mut self, head: u16, epoch: u64, io: &mut Io<'_>) {
+        let slot = &mut self.slots[usize::from(head)];
+        if slot.busy {
+            self.queue.forget(epoch);
+            self.queue.break_down(Broken::HeadInFlight(head));
+            return;
+        }
+        let (status, writable_data) = split_status(self.chain.writable_segments());
+        slot.begin(status, epoch, io.now_ns());
+        slot.writable_data = writable_data;
+        let readable = self.chain.readable_segments();
+        let mut header = [0; HEADER];
+        if status.is_none() || vring::copy::read_at(readable, 0, &mut header) < HEADER {
+            return self.refuse(head);
+        }
+        let readable_data = self.chain.readable_bytes() - HEADER as u64;
+        let payload = device::blk::Header::decode(&header).payload_bytes(readable_data);
+        self.payload.resize(payload, 0);
+        if payload > 0 {
+            vring::copy::read_at(readable, HEADER as u64, &mut self.payload);
+        }
+        match decode_request(&header, readable_data, writable_data, &self.payload, &self.terms.limits) {
+            Err(refusal) => self.refused(head, refusal.status),
+            Ok(Request::Read { offset, len }) => {
+                slot.kind = Kind::Read;
+                slot.filled = len;
+                self.figures.bytes_read += len;
+                add_buffers(&mut slot.task.buffers, self.chain.writable_segments(), 0, len);
+                slot.task.begin(Operation::Read { offset });
+                self.submit(head, len, io);
+            }
+            Ok(Request::Write { offset, len }) => {
+                slot.kind = Kind::Write;
+                self.figures.bytes_written += len;
+                add_buffers(&mut slot.task.buffers, readable, HEADER, len);
+                slot.task.begin(Operation::Write { offset, durable: self.terms.write_through });
+                self.submit(head, len, io);
+            }
+            Ok(Request::Flush) => {
+                slot.kind = Kind::Flush;
+                slot.task.begin(Operation::Flush);
+                self.submit(head, 1, io);
+            }
+            Ok(Request::GetId) => {
+                slot.kind = Kind::GetId;
+                slot.filled = vring::copy::write_at(self.chain.writable_segments(), 0, &self.terms.serial) as u64;
+                self.finish(head, Status::Ok);
+            }
+            Ok(Request::Discard(ranges)) => {
+                slot.kind = Kind::Discard;
+                slot.ranges.extend(ranges.iter());
+                self.next_range(head, io);
+            }
+            Ok(Request::WriteZeroes(ranges)) => {
+                slot.kind = Kind::WriteZeroes;
+                slot.ranges.extend(ranges.iter());
+                self.next_range(head, io);
+            }
+        }
+    }
+
+    /// Hands the slot's task to the storage. Nothing to transfer is nothing to do.
+    fn submit(&mut self, head: u16, len: u64, io: &mut Io<'_>) {
+        let slot = &mut self.slots[usize::from(head)];
+        let step =
+            if len == 0 { Step::Done(Ok(())) } else { self.storage.start(&mut slot.task, Token::from(head), io) };
+        self.follow(head, step, io);
+    }
+
+    /// Starts the next range of a discard or write zeroes; they go one after the other.
+    fn next_range(&mut self, head: u16, io: &mut Io<'_>) {
+        let slot = &mut self.slots[usize::from(head)];
+        let Some(range) = slot.ranges.get(slot.ranges_started).copied() else {
+            return self.finish(head, Status::Ok);
+        };
+        slot.ranges_started += 1;
+        let (offset, len) = (range.offset, range.len);
+        slot.task.begin(if slot.kind == Kind::Discard {
+            Operation::Discard { offset, len }
+        } else {
+            Operation::WriteZeroes { offset, len, unmap: range.unmap, durable: self.terms.write_through }
+        });
+        self.submit(head, len, io);
+    }
+
+    fn follow(&mut self, head: u16, step: Step, io: &mut Io<'_>) {
+        match step {
+            Step::Pending => {}
+            Step::Done(Ok(())) if !self.slots[usize::from(head)].ranges.is_empty() => self.next_range(head, io),
+            Step::Done(Ok(())) => self.finish(head, Status::Ok),
+            Step::Done(Err(error)) => {
+                tracing::debug!(ring = self.label, %error, "a request failed");
+                self.finish(head, Status::IoError);
+            }
+        }
+    }
+
+    /// Ends a chain too short to be a request.
+    fn refuse(&mut self, head: u16) {
+        self.refused(head, Status::IoError);
+    }
+
+    fn refused(&mut self, head: u16, status: Status) {
+        self.slots[usize::from(head)].kind = Kind::Refused;
+        self.finish(head, status);
+    }
+
+    fn finish(&mut self, head: u16, status: Status) {
+        let slot = &mut self.slots[usize::from(head)];
+        self.figures.requests[slot.kind as usize] += 1;
+        self.figures.errors += u64::from(status != Status::Ok);
+        let written = slot.answer(status);
+        self.fresh_done += u64::from(slot.fresh);
+        let epoch = slot.epoch;
+        self.queue.push(head, written, epoch);
+        self.pushed += 1;
+    }
+
+    /// Says once, in the log, that the ring broke.
+    fn report_break(&self, was_broken: bool) {
+        if !was_broken && let Some(why) = self.queue.broken() {
+            tracing::warn!(ring = self.label, reason = %why, "the ring is broken and stopped");
+        }
+    }
+}
+
+impl engine::Ring for DiskRing {
+    fn kick(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.kick()
+    }
+
+    fn ready(&self) -> bool {
+        self.queue.ready()
+    }
+
+    fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        let was_broken = self.queue.broken().is_some();
+        let mut taken = 0;
+        while taken < BATCH_MAX {
+            let mut chain = std::mem::take(&mut self.chain);
+            let popped = self.queue.pop(&mut chain);
+            self.chain = chain;
+            let Some((head, epoch)) = popped else {
+                break;
+            };
+            self.start(head, epoch, io);
+            taken += 1;
+            if self.pushed >= PUBLISH_EVERY {
+                self.pushed = 0;
+                self.queue.publish();
+            }
+        }
+        let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
+        self.figures.queued.record(waited_ns, taken as u64);
+        self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
+        self.figures.in_flight_max = self.figures.in_flight_max.max(self.queue.in_flight() + self.pushed);
+        self.report_break(was_broken);
+        taken
+    }
+
+    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
+            debug_assert!(false, "completion of request {token}, which is not in flight");
+            return;
+        };
+        slot.fresh = false;
+        let step = self.storage.resume(&mut slot.task, result, token, io);
+        let started_ns = slot.started_ns;
+        self.follow(token as u16, step, io);
+        if !self.slots[token as usize].busy {
+            self.figures.served.record(io.now_ns().saturating_sub(started_ns), 1);
+        }
+    }
+
+    fn publish(&mut self, io: &mut Io<'_>) {
+        self.pushed = 0;
+        self.queue.publish();
+        self.queue.notify(io);
+        let done = std::mem::take(&mut self.fresh_done);
+        if done > 0 {
+            // Requests that ended in the turn that took them share one reading of the clock.
+            self.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+}
+
+/// The place of the status byte, which is the last writable one, and the number of writable bytes before it.
+fn split_status(writable: &[Segment]) -> (Option<NonNull<u8>>, u64) {
+    let bytes: u64 = writable.iter().map(|segment| segment.len() as u64).sum();
+    let place = writable.last().and_then(|last| {
+        // SAFETY: a segment of a chain is not empty, so its last byte is inside it.
+        NonNull::new(unsafe { last.ptr().add(last.len() - 1) })
+    });
+    (place, bytes.saturating_sub(1))
+}
+
+/// Adds `len` bytes of `segments`, from byte `skip` on, to a task's buffers.
+fn add_buffers(buffers: &mut Vec<libc::iovec>, segments: &[Segment], mut skip: usize, mut len: u64) {
+    for iovec in Segment::as_iovecs(segments) {
+        if len == 0 {
+            return;
+        }
+        let cut = skip.min(iovec.iov_len);
+        skip -= cut;
+        let take = (iovec.iov_len - cut).min(usize::try_from(len).unwrap_or(usize::MAX));
+        if take > 0 {
+            // SAFETY: `cut` is at most the segment's length.
+            let iov_base = unsafe { iovec.iov_base.cast::<u8>().add(cut) }.cast();
+            buffers.push(libc::iovec { iov_base, iov_len: take });
+            len -= take as u64;
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What can go wrong with an export, as its operator reads it.
+
+use engine::EngineError;
+
+/// Errors of an export's verbs.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum ExportError {
+    /// {0}
+    Bind(#[from] link::BindError),
+    /// {0}
+    Config(#[from] device::blk::ConfigError),
+    /// {0}
+    Storage(#[from] storage::StorageError),
+    /// {0}
+    Engine(#[from] EngineError),
+    /// cannot start the session thread: {0} (check RLIMIT_NPROC and RLIMIT_NOFILE)
+    Thread(std::io::Error),
+    /// there are no shared workers to place rings on: start one, or give the export workers of its own
+    NoSharedWorkers,
+    /// there is no ring {index}: the export has {queues} queue(s), counted from 0
+    NoSuchRing {
+        /// The index asked for.
+        index: u16,
+        /// How many there are.
+        queues: u16,
+    },
+    /// worker {worker} belongs to export `{owner}`: use a shared one or one of this export's own
+    ForeignWorker {
+        /// The worker.
+        worker: u32,
+        /// Whose it is.
+        owner: String,
+    },
+    /// {capacity_bytes} bytes is not a multiple of the block size, {block_size_bytes} bytes
+    Capacity {
+        /// What was asked for.
+        capacity_bytes: u64,
+        /// The guest's logical block size.
+        block_size_bytes: u32,
+    },
+}

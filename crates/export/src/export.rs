@@ -1,0 +1,420 @@
+//! One disk served on one socket: its session thread, its rings, its settings that change while it runs.
+
+use crate::disk::{DiskRing, DiskTarget, Terms};
+use crate::queue::Broken;
+use crate::rings::{Rings, Running, sum};
+use crate::status::{ExportStatus, RingState, RingStatus, SessionCounts};
+use crate::workers::Own;
+use crate::{DiskOptions, ExportError, Socket};
+use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
+use engine::{Engine, Placement, PollMode, RingStay, WorkerSpec};
+use link::{ConfigChange, Endpoint, SessionEnd, SessionInfo, StopFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use storage::{Execution, Storage};
+
+/// Data segments of a request that the driver is told of: with header and status, 128 descriptors.
+const SEG_MAX: u32 = 126;
+/// Sectors of one discard or write-zeroes segment: 2 GiB, which QEMU and Linux pass on in one piece.
+const RANGE_SECTORS_MAX: u32 = 4 << 20;
+/// Segments of one discard or write-zeroes request.
+const RANGE_SEGMENTS_MAX: u32 = 16;
+
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) negotiated: u64,
+    pub(crate) rings: Rings,
+    own: Own,
+    placement: Placement,
+    poll: PollMode,
+    frontend: Option<SessionInfo>,
+    config_change: Option<ConfigChange>,
+    sessions: SessionCounts,
+    last_error: Option<String>,
+}
+
+impl State {
+    pub(crate) fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+        self.sessions.connects += 1;
+        self.frontend = Some(frontend);
+        self.config_change = Some(config_change);
+    }
+
+    pub(crate) fn session_ended(&mut self, reason: &SessionEnd) {
+        self.frontend = None;
+        self.config_change = None;
+        self.negotiated = 0;
+        match reason {
+            SessionEnd::Disconnected => self.sessions.disconnects += 1,
+            SessionEnd::Stopped => {}
+            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) => {
+                self.sessions.errors += 1;
+                self.last_error = Some(reason.to_string());
+            }
+        }
+    }
+}
+
+/// What the session thread and the control threads share. The lock is never held while a worker is waited for.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) engine: Engine<DiskRing>,
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) queues: u16,
+    pub(crate) queue_size_max: u16,
+    spec: WorkerSpec,
+    serial: String,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present life of ring `index`.
+    pub(crate) fn running(&self, index: u16) -> Option<Running> {
+        self.lock().rings.running(index)
+    }
+
+    /// The rings that run, by index.
+    pub(crate) fn all_running(&self) -> Vec<(u16, Running)> {
+        self.lock().rings.all_running()
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        let state = self.lock();
+        Terms {
+            limits: state.config.limits(),
+            write_through: state.config.write_through(state.negotiated),
+            serial: serial(&self.serial),
+        }
+    }
+
+    /// Tells every running ring what it has to keep to from now on.
+    pub(crate) fn spread_terms(&self) {
+        let terms = self.terms();
+        for (_, ring) in self.all_running() {
+            let terms = terms.clone();
+            let _ = self.engine.with_ring(ring.id, move |ring: &mut DiskRing, _, _| ring.set_terms(terms));
+        }
+    }
+
+    /// The worker on which ring `index` starts.
+    pub(crate) fn place(&self, index: u16) -> Result<u32, ExportError> {
+        let mut state = self.lock();
+        let attached = state.rings.attached_to(index);
+        if let Some(worker) = attached
+            && self.engine.workers().iter().any(|candidate| candidate.number == worker && candidate.alive)
+        {
+            return Ok(worker);
+        }
+        let (placement, poll) = (state.placement, state.poll);
+        state.own.place(&self.engine, &self.name, placement, (index, self.queues), (&self.spec, poll))
+    }
+
+    fn status_of(&self, index: u16) -> RingStatus {
+        let record = self.lock().rings.record(index).cloned().unwrap_or_default();
+        let mut status = RingStatus {
+            index,
+            state: if record.broken.is_some() { RingState::Broken } else { RingState::Stopped },
+            broken: record.broken,
+            breaks: record.breaks,
+            size: 0,
+            next_avail: record.next_avail,
+            worker: record.attached_to,
+            in_flight: 0,
+            figures: record.past,
+            stay: record.past_stay,
+        };
+        let Some(running) = record.running else {
+            return status;
+        };
+        let life = self.engine.with_ring(running.id, |ring: &mut DiskRing, stay: &RingStay, _| {
+            let queue = ring.queue();
+            let broken = queue.broken().map(Broken::to_string);
+            (ring.figures(), *stay, broken, queue.enabled(), queue.in_flight(), queue.next_avail())
+        });
+        // A ring that stops at this moment shows as stopped.
+        if let Ok((figures, stay, broken, enabled, in_flight, next_avail)) = life {
+            status.figures.add(&figures);
+            status.stay = sum(status.stay, stay);
+            status.breaks += u64::from(broken.is_some());
+            status.state = match (&broken, enabled) {
+                (Some(_), _) => RingState::Broken,
+                (None, true) => RingState::Running,
+                (None, false) => RingState::Disabled,
+            };
+            status.broken = broken;
+            status.size = running.size;
+            status.in_flight = in_flight;
+            status.next_avail = next_avail;
+            status.worker = self.engine.worker_of(running.id);
+        }
+        status
+    }
+}
+
+/// An export that listens or serves. Dropping it ends its session, drains its rings and removes its socket.
+pub struct Export {
+    shared: Arc<Shared>,
+    socket: String,
+    stop: StopFd,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Export {
+    /// Binds the socket and starts to listen.
+    ///
+    /// # Errors
+    /// A socket that cannot be bound, geometry that no disk can have, or workers that cannot be started.
+    pub fn serve(
+        options: DiskOptions,
+        storage: Arc<dyn Storage>,
+        engine: &Engine<DiskRing>,
+    ) -> Result<Export, ExportError> {
+        let config = Config::new(settings(&options, storage.as_ref()))?;
+        let (endpoint, socket) = bind(options.socket)?;
+        let stop = StopFd::new().map_err(ExportError::Thread)?;
+        let shared = Arc::new(Shared {
+            name: options.name,
+            engine: engine.clone(),
+            storage,
+            queues: options.queues,
+            queue_size_max: options.queue_size_max,
+            spec: options.workers,
+            serial: options.serial,
+            state: Mutex::new(State {
+                config,
+                negotiated: 0,
+                rings: Rings::default(),
+                own: Own::default(),
+                placement: options.placement,
+                poll: options.poll,
+                frontend: None,
+                config_change: None,
+                sessions: SessionCounts::default(),
+                last_error: None,
+            }),
+        });
+        // A placement that cannot start its first worker is an error now, not when a guest arrives.
+        shared.place(0)?;
+        let target = DiskTarget { shared: shared.clone() };
+        let session_stop = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("export-{}", shared.name))
+            .spawn(move || {
+                let mut target = target;
+                link::serve(endpoint, &mut target, &session_stop);
+            })
+            .map_err(ExportError::Thread)?;
+        Ok(Export { shared, socket, stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Whether a frontend is connected.
+    pub fn connected(&self) -> bool {
+        self.shared.lock().frontend.is_some()
+    }
+
+    /// How many rings a frontend may use.
+    pub fn queues(&self) -> u16 {
+        self.shared.queues
+    }
+
+    /// Everything there is to know about it, without its rings.
+    pub fn status(&self) -> ExportStatus {
+        let description = self.shared.storage.describe();
+        let state = self.shared.lock();
+        ExportStatus {
+            name: self.shared.name.clone(),
+            socket: self.socket.clone(),
+            capacity_bytes: state.config.settings().capacity_bytes,
+            block_size_bytes: state.config.settings().block_size_bytes,
+            description,
+            serial: self.shared.serial.clone(),
+            features_offered: state.config.features(),
+            features_negotiated: state.negotiated,
+            write_through: state.config.write_through(state.negotiated),
+            queues: self.shared.queues,
+            queue_size_max: self.shared.queue_size_max,
+            placement: state.placement,
+            poll: state.poll,
+            frontend: state.frontend,
+            sessions: state.sessions,
+            last_error: state.last_error.clone(),
+        }
+    }
+
+    /// One ring. `None` beyond the number of queues.
+    pub fn ring(&self, index: u16) -> Option<RingStatus> {
+        (index < self.shared.queues).then(|| self.shared.status_of(index))
+    }
+
+    /// All rings that a frontend has ever started, and ring 0.
+    pub fn rings(&self) -> Vec<RingStatus> {
+        let last = (0..self.shared.queues).rev().find(|index| self.shared.lock().rings.record(*index).is_some());
+        (0..=last.unwrap_or(0)).map(|index| self.shared.status_of(index)).collect()
+    }
+
+    /// The rings that run, each with its worker.
+    pub fn running(&self) -> Vec<(u16, u32)> {
+        let running = self.shared.all_running().into_iter();
+        running.filter_map(|(index, ring)| Some((index, self.shared.engine.worker_of(ring.id)?))).collect()
+    }
+
+    /// Attaches a ring to a worker, now and for its next lives.
+    ///
+    /// # Errors
+    /// No such ring, no such or a dead worker, or one that belongs to another export.
+    pub fn attach(&self, index: u16, worker: u32) -> Result<(), ExportError> {
+        if index >= self.shared.queues {
+            return Err(ExportError::NoSuchRing { index, queues: self.shared.queues });
+        }
+        let status = self.shared.engine.workers().into_iter().find(|candidate| candidate.number == worker);
+        let status = status.ok_or(engine::EngineError::NoSuchWorker(worker))?;
+        if status.owner != crate::DAEMON && status.owner != self.shared.name {
+            return Err(ExportError::ForeignWorker { worker, owner: status.owner });
+        }
+        if !status.alive {
+            return Err(engine::EngineError::WorkerDead(worker).into());
+        }
+        let running = self.shared.running(index);
+        if let Some(running) = running {
+            self.shared.engine.attach_to(running.id, worker)?;
+        }
+        self.shared.lock().rings.attach(index, worker);
+        Ok(())
+    }
+
+    /// Places all rings anew.
+    ///
+    /// # Errors
+    /// Workers that cannot be started; rings that were moved by then stay where they are.
+    pub fn set_placement(&self, placement: Placement) -> Result<(), ExportError> {
+        {
+            let mut state = self.shared.lock();
+            state.placement = placement;
+            state.rings.release();
+        }
+        for (index, running) in self.shared.all_running() {
+            let worker = self.shared.place(index)?;
+            // A ring that stops at this moment is placed when it starts again.
+            match self.shared.engine.attach_to(running.id, worker) {
+                Ok(()) | Err(engine::EngineError::NoSuchRing) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut state = self.shared.lock();
+        state.own.free_unused(&self.shared.engine);
+        Ok(())
+    }
+
+    /// Changes how the export's own workers look for work.
+    ///
+    /// # Errors
+    /// A worker that died.
+    pub fn set_poll(&self, poll: PollMode) -> Result<(), ExportError> {
+        self.shared.lock().poll = poll;
+        for worker in self.shared.engine.workers().iter().filter(|worker| worker.owner == self.shared.name) {
+            self.shared.engine.worker_poll(worker.number, poll)?;
+        }
+        Ok(())
+    }
+
+    /// Changes where the storage's calls run.
+    ///
+    /// # Errors
+    /// An execution that the storage does not have.
+    pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
+        Ok(self.shared.storage.set_execution(execution)?)
+    }
+
+    /// Changes the capacity, tells the rings, then the guest.
+    ///
+    /// # Errors
+    /// A capacity that is not a multiple of the block size, or that the storage cannot have.
+    pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
+        let block_size_bytes = self.shared.lock().config.settings().block_size_bytes;
+        if !capacity_bytes.is_multiple_of(u64::from(block_size_bytes)) {
+            return Err(ExportError::Capacity { capacity_bytes, block_size_bytes });
+        }
+        self.shared.storage.resize(capacity_bytes)?;
+        let config_change = {
+            let mut state = self.shared.lock();
+            state.config.set_capacity_bytes(capacity_bytes)?;
+            state.config_change.clone()
+        };
+        self.shared.spread_terms();
+        if let Some(config_change) = config_change
+            && !config_change.announce()
+        {
+            tracing::warn!(export = self.shared.name, "the frontend cannot be told of the new size");
+        }
+        Ok(())
+    }
+
+    /// Ends the session, drains the rings, removes the socket and frees the export's own workers. Does nothing the second time.
+    pub fn end(&self) {
+        self.stop.signal();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        for worker in self.shared.engine.workers().iter().filter(|worker| worker.owner == self.shared.name) {
+            let _ = self.shared.engine.worker_free(worker.number);
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn bind(socket: Socket) -> Result<(Endpoint, String), ExportError> {
+    match socket {
+        Socket::Path { path, options } => {
+            let shown = path.display().to_string();
+            Ok((Endpoint::bind(&path, &options)?, shown))
+        }
+        Socket::Fd(fd) => {
+            let shown = format!("fd {}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+            Ok((Endpoint::from_fd(fd)?, shown))
+        }
+    }
+}
+
+fn settings(options: &DiskOptions, storage: &dyn Storage) -> Settings {
+    let about = storage.describe();
+    let block_size_bytes = options.block_size_bytes.max(about.block_size_bytes);
+    let physical = about.physical_block_bytes.max(block_size_bytes);
+    let granularity = about.discard_granularity_bytes.max(block_size_bytes);
+    Settings {
+        // A tail smaller than a block cannot be addressed.
+        capacity_bytes: storage.capacity_bytes() / u64::from(block_size_bytes) * u64::from(block_size_bytes),
+        block_size_bytes,
+        physical_block_exp: (physical / block_size_bytes).ilog2() as u8,
+        optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,
+        queues: options.queues,
+        size_max_bytes: None,
+        seg_max: SEG_MAX.min(u32::from(options.queue_size_max).saturating_sub(2).max(1)),
+        read_only: about.read_only,
+        discard: about.discard.then_some(DiscardLimits {
+            max_sectors: RANGE_SECTORS_MAX,
+            max_segments: RANGE_SEGMENTS_MAX,
+            alignment_bytes: granularity,
+        }),
+        write_zeroes: about.write_zeroes.then_some(WriteZeroesLimits {
+            max_sectors: RANGE_SECTORS_MAX,
+            max_segments: RANGE_SEGMENTS_MAX,
+            may_unmap: about.discard,
+        }),
+        writeback: true,
+    }
+}

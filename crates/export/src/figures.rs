@@ -1,0 +1,109 @@
+//! What a ring counts while it serves: plain fields written by its owner alone, copied out by a message.
+
+use hdrhistogram::Histogram;
+
+/// Latencies above this are counted as this, in nanoseconds (one minute).
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+/// Two significant digits: an error below 1 %, and 30 KiB a histogram.
+const DIGITS: u8 = 2;
+
+/// Kinds of virtio-blk requests, as figures tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// VIRTIO_BLK_T_IN.
+    Read,
+    /// VIRTIO_BLK_T_OUT.
+    Write,
+    /// VIRTIO_BLK_T_FLUSH.
+    Flush,
+    /// VIRTIO_BLK_T_DISCARD.
+    Discard,
+    /// VIRTIO_BLK_T_WRITE_ZEROES.
+    WriteZeroes,
+    /// VIRTIO_BLK_T_GET_ID.
+    GetId,
+    /// A request that was refused as it came.
+    Refused,
+}
+
+impl Kind {
+    /// Every kind, in the order of [`RingFigures::requests`].
+    pub const ALL: [Kind; 7] =
+        [Kind::Read, Kind::Write, Kind::Flush, Kind::Discard, Kind::WriteZeroes, Kind::GetId, Kind::Refused];
+}
+
+/// Times of requests, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        // The bounds are constants that the histogram accepts; the smallest legal one stands behind them all the same.
+        let histogram = Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS);
+        Latency(histogram.or_else(|_| Histogram::new(1)).unwrap_or_else(|_| unreachable!("one digit is legal")))
+    }
+}
+
+impl Latency {
+    /// Counts `count` requests that took `latency_ns`.
+    #[inline]
+    pub fn record(&mut self, latency_ns: u64, count: u64) {
+        self.0.saturating_record_n(latency_ns.max(1), count);
+    }
+
+    /// Adds what another ring, or this one in an earlier session, has counted.
+    pub fn add(&mut self, other: &Latency) {
+        // Equal bounds: cannot fail.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// The counts themselves.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.0
+    }
+}
+
+/// What one ring has done.
+#[derive(Clone, Debug, Default)]
+pub struct RingFigures {
+    /// Requests taken, by [`Kind`].
+    pub requests: [u64; Kind::ALL.len()],
+    /// Bytes read by the guest.
+    pub bytes_read: u64,
+    /// Bytes written by the guest.
+    pub bytes_written: u64,
+    /// Requests that ended with an error status, refused ones included.
+    pub errors: u64,
+    /// Most requests in flight at once.
+    pub in_flight_max: usize,
+    /// Notifications sent to the driver.
+    pub notifications_sent: u64,
+    /// Publications that needed no notification.
+    pub notifications_suppressed: u64,
+    /// From when the worker could have taken a request to when it did.
+    pub queued: Latency,
+    /// From when the worker took a request to when its answer was ready.
+    pub served: Latency,
+}
+
+impl RingFigures {
+    /// Adds the figures of an earlier life of the same ring.
+    pub fn add(&mut self, other: &RingFigures) {
+        for (sum, count) in self.requests.iter_mut().zip(other.requests) {
+            *sum += count;
+        }
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.errors += other.errors;
+        self.in_flight_max = self.in_flight_max.max(other.in_flight_max);
+        self.notifications_sent += other.notifications_sent;
+        self.notifications_suppressed += other.notifications_suppressed;
+        self.queued.add(&other.queued);
+        self.served.add(&other.served);
+    }
+
+    /// Requests of all kinds.
+    pub fn total(&self) -> u64 {
+        self.requests.iter().sum()
+    }
+}

@@ -1,0 +1,43 @@
+//! What an export is made from.
+
+use engine::{Placement, PollMode, WorkerSpec};
+use link::SocketOptions;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Where a frontend connects.
+#[derive(Debug)]
+pub enum Socket {
+    /// A path at which the socket is made.
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Its mode and owner.
+        options: SocketOptions,
+    },
+    /// A socket that was inherited.
+    Fd(OwnedFd),
+}
+
+/// A disk to serve.
+#[derive(Debug)]
+pub struct DiskOptions {
+    /// Its name, unique in the daemon.
+    pub name: String,
+    /// Where a frontend connects.
+    pub socket: Socket,
+    /// Rings a frontend may use, 1 to 256.
+    pub queues: u16,
+    /// Largest ring, in descriptors.
+    pub queue_size_max: u16,
+    /// Serial number for the guest, cut at 20 bytes.
+    pub serial: String,
+    /// Smallest logical block the guest may see, in bytes; the storage may need larger ones.
+    pub block_size_bytes: u32,
+    /// How rings are placed.
+    pub placement: Placement,
+    /// How its own workers look for work.
+    pub poll: PollMode,
+    /// Where its own workers run.
+    pub workers: WorkerSpec,
+}

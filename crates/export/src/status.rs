@@ -1,0 +1,92 @@
+//! Exports and rings as they are at one moment, for whoever asks.
+
+use crate::figures::RingFigures;
+use engine::{Placement, PollMode, RingStay};
+use link::SessionInfo;
+use storage::Description;
+
+/// How the sessions of an export went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// Frontends that connected.
+    pub connects: u64,
+    /// Sessions that the frontend ended.
+    pub disconnects: u64,
+    /// Sessions that ended by a broken protocol or connection.
+    pub errors: u64,
+}
+
+/// An export.
+#[derive(Clone, Debug)]
+pub struct ExportStatus {
+    /// Its name.
+    pub name: String,
+    /// Its socket's path, or the inherited descriptor.
+    pub socket: String,
+    /// Capacity as the guest sees it, in bytes.
+    pub capacity_bytes: u64,
+    /// Logical block size as the guest sees it, in bytes.
+    pub block_size_bytes: u32,
+    /// What stands behind it.
+    pub description: Description,
+    /// The serial number the guest sees.
+    pub serial: String,
+    /// virtio-blk features offered.
+    pub features_offered: u64,
+    /// Features of the present session, the transport's included.
+    pub features_negotiated: u64,
+    /// Whether each write is made durable.
+    pub write_through: bool,
+    /// Rings a frontend may use.
+    pub queues: u16,
+    /// Largest ring, in descriptors.
+    pub queue_size_max: u16,
+    /// How its rings are placed.
+    pub placement: Placement,
+    /// How its own workers look for work.
+    pub poll: PollMode,
+    /// Who is connected.
+    pub frontend: Option<SessionInfo>,
+    /// Sessions so far.
+    pub sessions: SessionCounts,
+    /// Why the last bad session ended.
+    pub last_error: Option<String>,
+}
+
+/// What a ring is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingState {
+    /// It serves requests.
+    Running,
+    /// The driver paused it.
+    Disabled,
+    /// No frontend has started it.
+    Stopped,
+    /// It lied; the reason is beside this.
+    Broken,
+}
+
+/// A ring.
+#[derive(Clone, Debug)]
+pub struct RingStatus {
+    /// Its index in the device.
+    pub index: u16,
+    /// What it is doing.
+    pub state: RingState,
+    /// Why it is broken.
+    pub broken: Option<String>,
+    /// How often it broke since the export was added.
+    pub breaks: u64,
+    /// Size in descriptors; 0 while it is stopped.
+    pub size: u16,
+    /// Next entry of the available ring.
+    pub next_avail: u16,
+    /// The worker that serves it, or that it was attached to.
+    pub worker: Option<u32>,
+    /// Requests taken and not yet answered.
+    pub in_flight: usize,
+    /// What it has done since the export was added.
+    pub figures: RingFigures,
+    /// What the engine has counted of it since the export was added.
+    pub stay: RingStay,
+}
