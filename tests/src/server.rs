@@ -91,14 +91,14 @@ impl Server {
         Ok(())
     }
 
-    /// The names of the workers that can serve the disk's rings.
-    pub fn workers(&self) -> Result<Vec<String>> {
+    /// The identifiers of the disk's own workers.
+    pub fn workers(&self) -> Result<Vec<u64>> {
         let output = run(&mut vringd::workers(&self.control()?)?)?;
-        vringd::worker_names(&String::from_utf8_lossy(&output.stdout))
+        vringd::worker_ids(&String::from_utf8_lossy(&output.stdout))
     }
 
     /// Moves a ring to a worker while it is served.
-    pub fn attach(&self, ring: u16, worker: &str) -> Result<()> {
+    pub fn attach(&self, ring: u16, worker: u64) -> Result<()> {
         run(&mut vringd::attach(&self.control()?, ring, worker)?)?;
         Ok(())
     }

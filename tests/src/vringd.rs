@@ -71,22 +71,22 @@ pub fn resize(control: &Path, capacity_bytes: u64) -> Result<Command> {
 }
 
 /// Moves a ring of the disk to a worker.
-pub fn attach(control: &Path, ring: u16, worker: &str) -> Result<Command> {
+pub fn attach(control: &Path, ring: u16, worker: u64) -> Result<Command> {
     let mut command = ctl(control)?;
-    command.args(["ring", "attach", EXPORT, &ring.to_string(), worker]);
+    command.args(["ring", "attach", EXPORT, &ring.to_string(), &worker.to_string()]);
     Ok(command)
 }
 
-/// Lists the workers, one JSON document.
+/// Lists the private workers of the disk, one JSON document.
 pub fn workers(control: &Path) -> Result<Command> {
     let mut command = ctl(control)?;
-    command.args(["--json", "worker", "list"]);
+    command.args(["--json", "worker", "list", "--export", EXPORT]);
     Ok(command)
 }
 
-/// Reads the names out of what [`workers`] printed.
-pub fn worker_names(json: &str) -> Result<Vec<String>> {
+/// Reads the identifiers out of what [`workers`] printed.
+pub fn worker_ids(json: &str) -> Result<Vec<u64>> {
     let list: serde_json::Value = serde_json::from_str(json).context("`ctl --json` prints JSON")?;
     let list = list.as_array().context("`worker list` prints an array")?;
-    list.iter().map(|worker| worker["name"].as_str().map(str::to_owned).context("each worker has a name")).collect()
+    list.iter().map(|worker| worker["id"].as_u64().context("each worker has an identifier")).collect()
 }

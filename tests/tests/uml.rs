@@ -188,7 +188,7 @@ fn rings_move_between_workers_under_verified_load() -> Result<()> {
     let mut moves = 0_usize;
     while !guest.has_finished()? {
         for ring in 0..2_u16 {
-            server.attach(ring, &workers[(moves + usize::from(ring)) % workers.len()])?;
+            server.attach(ring, workers[(moves + usize::from(ring)) % workers.len()])?;
         }
         moves += 1;
     }
