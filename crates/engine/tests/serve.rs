@@ -164,6 +164,27 @@ fn waiting_for_slow_work_is_idle_too() {
 }
 
 #[test]
+fn waiting_for_many_slow_reads_is_idle_too() {
+    let engine = engine(1, PollMode::default());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (fake, front) = ring(&Back::with_file(OwnedFd::from(reader).into()));
+    let id = engine.attach(fake, 0).map_err(|(error, _)| error).unwrap();
+    for _ in 0..64 {
+        front.submit(Work::Read);
+    }
+    eventually("all taken", || engine.with_ring(id, |ring, _, _| engine::Ring::in_flight(ring)).unwrap() == 64);
+    assert_eq!(idle_turns(&engine), (0, 0));
+    // Fewer completions than a worker would like to gather are still taken.
+    for _ in 0..3 {
+        std::io::Write::write_all(&mut writer, &[0; 512]).unwrap();
+    }
+    eventually("three of them", || front.published() == 3);
+    std::io::Write::write_all(&mut writer, &[0; 512 * 61]).unwrap();
+    front.wait_all();
+    front.check();
+}
+
+#[test]
 fn a_kick_that_cannot_be_watched_does_not_keep_the_worker_busy() {
     // A regular file polls as ready at once, and the kernel refuses to go on watching it.
     let file: OwnedFd = tempfile::tempfile().unwrap().into();
