@@ -73,6 +73,10 @@ pub struct ExportFlags {
     #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
     pub execution: Option<Execution>,
 
+    /// Do not lock the image: someone else keeps two writers apart.
+    #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
+    pub no_lock: bool,
+
     /// Use huge pages.
     #[arg(long, conflicts_with_all = ["image", "null", "sim"])]
     pub hugepages: bool,
@@ -193,7 +197,13 @@ impl ExportFlags {
         let read_only = self.read_only;
         if let Some(path) = self.image.clone() {
             let execution = self.execution.unwrap_or_default();
-            return Ok(Storage::File(FileStorage { path, direct: self.direct, read_only, execution }));
+            return Ok(Storage::File(FileStorage {
+                path,
+                direct: self.direct,
+                read_only,
+                execution,
+                lock: !self.no_lock,
+            }));
         }
         if let Some(size) = self.memory {
             return Ok(Storage::Memory(MemoryStorage { size, path: None, hugepages: self.hugepages, read_only }));

@@ -133,7 +133,7 @@ pub enum WorkerCommand {
         #[arg(long, value_name = "NODE")]
         numa_node: Option<u32>,
 
-        /// Control group (cgroup v2) to put it into.
+        /// Directory of the control group to put it into.
         #[arg(long, value_name = "PATH")]
         cgroup: Option<String>,
 

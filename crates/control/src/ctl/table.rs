@@ -168,10 +168,6 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
         ("execution", execution(export)),
         ("placement", export.placement.to_string()),
         ("poll", export.poll.to_string()),
-        (
-            "guest memory",
-            format!("{} in {} regions", size(export.sessions.memory_bytes), export.sessions.memory_regions),
-        ),
         ("sessions", format!("{} connected, {} failed", export.sessions.connects, export.sessions.failures)),
         ("errors", export.errors.to_string()),
         ("features", features),
@@ -266,6 +262,7 @@ pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
             "notifications",
             format!("{} sent, {} suppressed", figures.notifications_sent, figures.notifications_suppressed),
         ),
+        ("polls", format!("{} hit, {} missed", figures.polls_hit, figures.polls_missed)),
         ("queued", latency_line(&figures.latency_queued)),
         ("served", latency_line(&figures.latency_served)),
     ]);
@@ -351,7 +348,7 @@ pub(super) fn worker(worker: &Worker) -> String {
         ("rings", worker_rings(worker)),
         ("turns", figures.turns.to_string()),
         ("syscalls", figures.syscalls.to_string()),
-        ("sleeps", format!("{}, woken {} times", figures.sleeps, figures.wakeups)),
+        ("sleeps", figures.sleeps.to_string()),
         ("polls", format!("{} hit, {} missed", figures.polls_hit, figures.polls_missed)),
         ("sqes, cqes", format!("{}, {}", figures.sqes, figures.cqes)),
         ("messages", figures.mailbox_messages.to_string()),

@@ -79,7 +79,7 @@ pub enum Storage {
     Memory(MemoryStorage),
     /// Nothing: reads give zeroes, writes are dropped.
     Null(NullStorage),
-    /// A model of a device, for experiments. Holds no data: reads give zeroes, writes are dropped.
+    /// A model of a device, for experiments: contents in memory, modelled time, injected errors.
     Sim(SimStorage),
 }
 
@@ -126,6 +126,15 @@ pub struct FileStorage {
     /// Where its calls run.
     #[serde(default)]
     pub execution: Execution,
+    /// Lock the image, so that no two writers open it; true when left out.
+    #[serde(default = "FileStorage::lock_default")]
+    pub lock: bool,
+}
+
+impl FileStorage {
+    fn lock_default() -> bool {
+        true
+    }
 }
 
 /// Memory, anonymous or of a file on tmpfs or hugetlbfs.

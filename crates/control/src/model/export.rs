@@ -75,12 +75,6 @@ pub struct SessionFigures {
     pub disconnects: u64,
     /// Sessions that were ended because the frontend broke the protocol or the socket failed.
     pub failures: u64,
-    /// Vhost-user messages received.
-    pub messages: u64,
-    /// Memory regions of the guest that are mapped now.
-    pub memory_regions: u64,
-    /// Guest memory that is mapped now, in bytes.
-    pub memory_bytes: u64,
 }
 
 /// One export with its rings and workers.
@@ -159,19 +153,19 @@ pub struct RingInfo {
 /// What a ring has done since the export was added. Counts, unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RingFigures {
-    /// Read requests completed (VIRTIO_BLK_T_IN).
+    /// Read requests taken (VIRTIO_BLK_T_IN).
     pub read: u64,
-    /// Write requests completed (VIRTIO_BLK_T_OUT).
+    /// Write requests taken (VIRTIO_BLK_T_OUT).
     pub write: u64,
-    /// Flush requests completed (VIRTIO_BLK_T_FLUSH).
+    /// Flush requests taken (VIRTIO_BLK_T_FLUSH).
     pub flush: u64,
-    /// Discard requests completed (VIRTIO_BLK_T_DISCARD).
+    /// Discard requests taken (VIRTIO_BLK_T_DISCARD).
     pub discard: u64,
-    /// Write-zeroes requests completed (VIRTIO_BLK_T_WRITE_ZEROES).
+    /// Write-zeroes requests taken (VIRTIO_BLK_T_WRITE_ZEROES).
     pub write_zeroes: u64,
-    /// Requests for the serial number completed (VIRTIO_BLK_T_GET_ID).
+    /// Requests for the serial number taken (VIRTIO_BLK_T_GET_ID).
     pub get_id: u64,
-    /// Requests of an unknown type, answered as unsupported.
+    /// Requests that were refused as they came: of an unknown type or a wrong form.
     pub unsupported: u64,
     /// Data read, in bytes.
     pub bytes_read: u64,
@@ -189,21 +183,25 @@ pub struct RingFigures {
     pub notifications_sent: u64,
     /// Publications of completed requests for which the guest wanted no notification.
     pub notifications_suppressed: u64,
+    /// Poll windows of its workers that ended because of this ring.
+    pub polls_hit: u64,
+    /// Poll windows of its workers that ended without work while this ring was attached.
+    pub polls_missed: u64,
     /// Times the ring has moved to another worker.
     pub moves: u64,
-    /// Time from taking a request from the ring until its storage operation is submitted.
+    /// Time from when the worker could have taken a request to when it did.
     pub latency_queued: LatencySummary,
-    /// Time from submitting a storage operation until the request is completed.
+    /// Time from when the worker took a request to when its answer was ready.
     pub latency_served: LatencySummary,
 }
 
 impl RingFigures {
-    /// Requests completed, of every kind.
+    /// Requests taken, of every kind.
     pub fn requests(&self) -> u64 {
         self.by_kind().iter().map(|(_, count)| count).sum()
     }
 
-    /// Requests completed, by the name of their kind.
+    /// Requests taken, by the name of their kind.
     pub fn by_kind(&self) -> [(&'static str, u64); 7] {
         [
             ("read", self.read),

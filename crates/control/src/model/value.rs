@@ -33,11 +33,11 @@ pub enum Poll {
 
 impl Poll {
     /// The longest window that is accepted, in microseconds: beyond it a sleep costs nothing by comparison.
-    pub const WINDOW_US_MAX: u32 = 100_000;
+    pub const WINDOW_US_MAX: u32 = 1_000_000;
     /// The upper bound that a bare `adaptive` means, in microseconds.
     pub const ADAPTIVE_US_DEFAULT: u32 = 50;
     const EXPECTED: &'static str =
-        "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 100000 microseconds";
+        "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 1000000 microseconds";
 }
 
 impl FromStr for Poll {
@@ -69,7 +69,7 @@ impl fmt::Display for Poll {
 text_value!(
     Poll,
     string,
-    "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 100000 microseconds",
+    "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 1000000 microseconds",
     "^(off|adaptive|(fixed|adaptive)=[0-9]+)$",
     "adaptive=50"
 );

@@ -48,7 +48,7 @@ pub struct Worker {
     /// NUMA node whose CPUs and memory the thread prefers; absent when none was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Control group (cgroup v2 path) of the thread; absent when it is the daemon's.
+    /// Directory of the thread's control group; absent when it is the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// Poll window as it was set.
@@ -72,10 +72,8 @@ pub struct WorkerFigures {
     pub turns: u64,
     /// `io_uring_enter` system calls.
     pub syscalls: u64,
-    /// Times the worker went to sleep.
+    /// Times the worker went to sleep; each ended with a wake-up.
     pub sleeps: u64,
-    /// Times something woke it.
-    pub wakeups: u64,
     /// Poll windows in which work arrived.
     pub polls_hit: u64,
     /// Poll windows that ended without work.
@@ -100,7 +98,7 @@ pub struct NewWorker {
     /// NUMA node whose CPUs and memory the thread shall prefer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Control group to put the thread into: a cgroup v2 path, absolute or below /sys/fs/cgroup.
+    /// Directory of the control group to put the thread into: version 2 in threaded mode, or version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// Poll window; `adaptive` when left out.

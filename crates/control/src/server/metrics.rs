@@ -100,11 +100,6 @@ const EXPORT: &[Figure<Export>] = &[
         "Sessions ended because the frontend broke the protocol or the socket failed",
         Read::Count(|export| export.sessions.failures),
     ),
-    Figure(
-        "export_guest_memory",
-        "Guest memory that is mapped, in bytes",
-        Read::NowBytes(|export| export.sessions.memory_bytes),
-    ),
 ];
 
 const RING: &[Figure<RingInfo>] = &[
@@ -128,6 +123,12 @@ const RING: &[Figure<RingInfo>] = &[
         "Publications of completed requests for which the guest wanted no notification",
         Read::Count(|ring| ring.figures.notifications_suppressed),
     ),
+    Figure("ring_polls_hit", "Poll windows that ended because of the ring", Read::Count(|ring| ring.figures.polls_hit)),
+    Figure(
+        "ring_polls_missed",
+        "Poll windows that ended without work while the ring was attached",
+        Read::Count(|ring| ring.figures.polls_missed),
+    ),
     Figure("ring_moves", "Times the ring moved to another worker", Read::Count(|ring| ring.figures.moves)),
     Figure("ring_size", "Number of descriptors", Read::NowCount(|ring| u64::from(ring.size))),
     Figure(
@@ -146,7 +147,6 @@ const WORKER: &[Figure<Worker>] = &[
     Figure("worker_turns", "Turns of the worker's loop", Read::Count(|worker| worker.figures.turns)),
     Figure("worker_io_uring_enters", "io_uring_enter system calls", Read::Count(|worker| worker.figures.syscalls)),
     Figure("worker_sleeps", "Times the worker went to sleep", Read::Count(|worker| worker.figures.sleeps)),
-    Figure("worker_wakeups", "Times something woke the worker", Read::Count(|worker| worker.figures.wakeups)),
     Figure("worker_polls_hit", "Poll windows in which work arrived", Read::Count(|worker| worker.figures.polls_hit)),
     Figure(
         "worker_polls_missed",
@@ -179,12 +179,12 @@ type Latency = (&'static str, &'static str, fn(&RingInfo) -> &LatencySummary);
 const LATENCIES: &[Latency] = &[
     (
         "ring_latency_queued",
-        "Time from taking a request from the ring until its storage operation is submitted, in seconds",
+        "Time from when the worker could have taken a request to when it did, in seconds",
         |ring| &ring.figures.latency_queued,
     ),
     (
         "ring_latency_served",
-        "Time from submitting a storage operation until the request is completed, in seconds",
+        "Time from when the worker took a request to when its answer was ready, in seconds",
         |ring| &ring.figures.latency_served,
     ),
 ];
@@ -228,7 +228,7 @@ fn worker_labels(worker: &Worker) -> Labels {
 }
 
 fn encode_requests(encoder: &mut DescriptorEncoder<'_>, rings: &[(Labels, &RingInfo)]) -> fmt::Result {
-    let help = "Requests completed, by kind";
+    let help = "Requests taken, by kind";
     let mut family = encoder.encode_descriptor("ring_requests", help, None, MetricType::Counter)?;
     for (labels, ring) in rings {
         for (kind, count) in ring.figures.by_kind() {

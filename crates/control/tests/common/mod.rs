@@ -65,6 +65,8 @@ fn figures() -> RingFigures {
         kicks: 90,
         notifications_sent: 80,
         notifications_suppressed: 1420,
+        polls_hit: 60,
+        polls_missed: 5,
         moves: 4,
         latency_queued: latency(&[(0, 1400), (1, 104)]),
         latency_served: latency(&[(5, 1400), (7, 104)]),
@@ -92,7 +94,7 @@ impl Fake {
         root.state = SessionState::Connected;
         root.frontend = Some(Frontend { pid: 4242, uid: 107 });
         root.features = vec!["VERSION_1".into(), "RING_EVENT_IDX".into(), "MQ".into()];
-        root.sessions = SessionFigures { connects: 2, memory_regions: 2, memory_bytes: 1 << 30, ..Default::default() };
+        root.sessions = SessionFigures { connects: 2, disconnects: 1, failures: 0 };
         root.errors = 2;
         root.rings[0].figures = figures();
         let data = &mut books.exports[1];
@@ -103,7 +105,6 @@ impl Fake {
             turns: 5000,
             syscalls: 5100,
             sleeps: 40,
-            wakeups: 39,
             polls_hit: 900,
             polls_missed: 40,
             sqes: 3000,
