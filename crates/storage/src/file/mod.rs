@@ -15,6 +15,8 @@ mod machine;
 mod measure;
 mod open;
 mod space;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use machine::FileProgress;
 pub(crate) use measure::{file_system_memory, huge_page_file};

@@ -1,0 +1,134 @@
+//! Every storage against a plain vector, under random histories.
+
+mod common;
+
+use common::{Arena, disk, image, moves, play, run_together, shm};
+use engine::Solo;
+use proptest::prelude::*;
+use std::path::PathBuf;
+use storage::{
+    Distribution, Execution, FileOptions, FileStorage, MemoryOptions, Operation, SimOptions, Storage, StorageSpec, Task,
+};
+
+const SECTORS: u64 = 1100;
+
+fn executions() -> Vec<Execution> {
+    vec![Execution::Auto, Execution::Inline, Execution::Uring, Execution::Pool(2)]
+}
+
+fn file(directory: PathBuf, direct: bool, history: &[common::Move]) {
+    let image = image(directory, SECTORS * 512);
+    let storage = FileStorage::open(&FileOptions { direct, ..FileOptions::new(image.path()) }).unwrap();
+    let oracle = play(&storage, history);
+    // And what others see of the file.
+    drop(storage);
+    let seen = std::fs::read(image.path()).unwrap();
+    common::assert_same(&seen[..oracle.len()], &oracle, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn file_on_disk_buffered(history in moves(executions(), SECTORS)) {
+        file(disk(), false, &history);
+    }
+
+    #[test]
+    fn file_on_disk_direct(history in moves(executions(), SECTORS)) {
+        file(disk(), true, &history);
+    }
+
+    #[test]
+    fn file_on_tmpfs_buffered(history in moves(executions(), SECTORS)) {
+        file(shm(), false, &history);
+    }
+
+    #[test]
+    fn file_on_tmpfs_direct(history in moves(executions(), SECTORS)) {
+        file(shm(), true, &history);
+    }
+
+    #[test]
+    fn memory_anonymous(history in moves(vec![Execution::Auto, Execution::Inline], SECTORS)) {
+        let options = MemoryOptions { size_bytes: SECTORS * 512, ..MemoryOptions::default() };
+        play(storage::open(&StorageSpec::Memory(options)).unwrap().as_ref(), &history);
+    }
+
+    #[test]
+    fn memory_of_a_file(history in moves(vec![Execution::Auto], SECTORS)) {
+        let image = image(shm(), SECTORS * 512);
+        let options = MemoryOptions { path: Some(image.path().to_owned()), ..MemoryOptions::default() };
+        let storage = storage::open(&StorageSpec::Memory(options)).unwrap();
+        let oracle = play(storage.as_ref(), &history);
+        common::assert_same(&std::fs::read(image.path()).unwrap()[..oracle.len()], &oracle, 0);
+    }
+
+    #[test]
+    fn sim(history in moves(vec![Execution::Auto], SECTORS)) {
+        let latency = std::time::Duration::from_micros(20);
+        let options = SimOptions {
+            size_bytes: SECTORS * 512,
+            read_latency: latency,
+            write_latency: latency,
+            distribution: Distribution::Exponential,
+            ..SimOptions::default()
+        };
+        play(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &history);
+    }
+}
+
+/// Disjoint operations in flight together, each with a place of its own.
+fn together(storage: &dyn Storage, slots: &[(u64, usize, u8)]) {
+    const SLOT: u64 = 12;
+    let mut solo = Solo::new().unwrap();
+    let mut arenas: Vec<Arena> = slots.iter().map(|_| Arena::new(SLOT as usize * 512)).collect();
+    let mut tasks = Vec::new();
+    for (index, ((sectors, shift, kind), arena)) in slots.iter().zip(&mut arenas).enumerate() {
+        let offset = index as u64 * SLOT * 512;
+        let len = sectors * 512;
+        arena.bytes(*shift, len as usize).fill(index as u8 + 1);
+        let mut task = Task::new();
+        task.buffers = arena.buffers(*shift, len as usize, &[1024, 512]);
+        task.begin(match kind {
+            0 => Operation::WriteZeroes { offset, len, unmap: false, durable: false },
+            _ => Operation::Write { offset, durable: false },
+        });
+        tasks.push(task);
+    }
+    run_together(&mut solo, storage, &mut tasks);
+    let all = common::read(&mut solo, storage, 0, slots.len() * SLOT as usize * 512);
+    for (index, (sectors, _, kind)) in slots.iter().enumerate() {
+        for sector in 0..SLOT {
+            let written = sector < *sectors && *kind != 0;
+            let expected = if written { index as u8 + 1 } else { 0 };
+            let at = (index as u64 * SLOT + sector) as usize * 512;
+            assert!(all[at..at + 512].iter().all(|b| *b == expected), "slot {index}, sector {sector}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, max_shrink_iters: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_serve_many_at_once(
+        slots in proptest::collection::vec((1u64..=12, prop_oneof![Just(0usize), 0usize..4096], 0u8..4), 1..90),
+        execution in proptest::sample::select(executions()), direct: bool, on_disk: bool,
+    ) {
+        let image = image(if on_disk { disk() } else { shm() }, SECTORS * 512);
+        let options = FileOptions { direct, execution, ..FileOptions::new(image.path()) };
+        together(&FileStorage::open(&options).unwrap(), &slots);
+    }
+
+    #[test]
+    fn sim_serves_many_at_once(slots in proptest::collection::vec((1u64..=12, 0usize..4096, 0u8..4), 1..90), channels in 1usize..5) {
+        let options = SimOptions {
+            size_bytes: SECTORS * 512,
+            write_latency: std::time::Duration::from_micros(30),
+            channels,
+            ..SimOptions::default()
+        };
+        together(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &slots);
+    }
+}
