@@ -206,7 +206,12 @@ impl ExportFlags {
             }));
         }
         if let Some(size) = self.memory {
-            return Ok(Storage::Memory(MemoryStorage { size, path: None, hugepages: self.hugepages, read_only }));
+            return Ok(Storage::Memory(MemoryStorage {
+                size: Some(size),
+                path: None,
+                hugepages: self.hugepages,
+                read_only,
+            }));
         }
         if let Some(size) = self.null {
             return Ok(Storage::Null(NullStorage { size }));

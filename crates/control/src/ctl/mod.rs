@@ -9,7 +9,7 @@ mod top;
 
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
-pub use run::{CtlError, run};
+pub use run::{CtlError, perform};
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,11 +18,12 @@ use std::process::ExitCode;
 ///
 /// Exit status: 0 when it worked, 1 when the daemon refused, 2 when the daemon cannot be reached or the command is
 /// wrong.
-pub fn main(args: &Args) -> ExitCode {
+#[expect(clippy::needless_pass_by_value, reason = "the last thing a process does with its arguments")]
+pub fn run(args: Args) -> ExitCode {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let mut out = stdout.lock();
-    match run(args, &mut out, terminal).and_then(|()| out.flush().map_err(CtlError::from)) {
+    match perform(&args, &mut out, terminal).and_then(|()| out.flush().map_err(CtlError::from)) {
         Ok(()) => ExitCode::SUCCESS,
         // `vringd ctl … | head` has had enough: that is no failure.
         Err(CtlError::Output { source }) if source.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

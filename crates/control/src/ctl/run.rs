@@ -54,7 +54,7 @@ impl CtlError {
 ///
 /// # Errors
 /// [`CtlError`]; its message is one line, but for the excerpt of a faulty file.
-pub fn run(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), CtlError> {
+pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), CtlError> {
     let client = Client::new(&args.control)?;
     let mut session = Session { client: &client, json: args.json, out };
     match &args.command {

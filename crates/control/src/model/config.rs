@@ -141,8 +141,9 @@ impl FileStorage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryStorage {
-    /// Capacity.
-    pub size: ByteSize,
+    /// Capacity; that of the file when left out. Anonymous memory needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
     /// File on tmpfs or hugetlbfs that is mapped; anonymous memory when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -392,7 +393,13 @@ impl Storage {
                     let message = "is for anonymous memory; for a file, put the file on hugetlbfs";
                     return Err(FieldError::new("storage.hugepages", message));
                 }
-                check_size(memory.size, block_size_bytes)
+                match memory.size {
+                    None if memory.path.is_none() => {
+                        Err(FieldError::new("storage.size", "is missing: anonymous memory needs it"))
+                    }
+                    None => Ok(()),
+                    Some(size) => check_size(size, block_size_bytes),
+                }
             }
             Self::Null(null) => check_size(null.size, block_size_bytes),
             Self::Sim(sim) => sim.check(block_size_bytes),

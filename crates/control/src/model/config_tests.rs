@@ -89,6 +89,8 @@ fn every_storage_check_names_its_field() {
     assert_eq!(field_at_fault(&with("kind = 'file', path = ''")), "storage.path");
     let memory = "kind = 'memory', size = '1M', path = '/x', hugepages = true";
     assert_eq!(field_at_fault(&with(memory)), "storage.hugepages");
+    assert_eq!(field_at_fault(&with("kind = 'memory'")), "storage.size");
+    parse(&with("kind = 'memory', path = '/dev/shm/x'")).check().unwrap();
     assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', channels = 0")), "storage.channels");
     assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', error_rate = -0.1")), "storage.error_rate");
     assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', latency_spread = 1.5")), "storage.latency_spread");

@@ -186,7 +186,7 @@ impl Daemon for Fake {
                 return Err(ApiError::InvalidField { field: "storage.path".into(), message });
             }
             Storage::File(file) => (file.path.display().to_string(), 10 << 30),
-            Storage::Memory(memory) => ("anonymous".into(), memory.size.0),
+            Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
             Storage::Null(null) => ("nothing".into(), null.size.0),
             Storage::Sim(sim) => ("model".into(), sim.size.0),
         };
@@ -399,7 +399,7 @@ pub(crate) fn ctl_words(socket: &std::path::Path, words: &[&str]) -> (u8, String
         Err(error) => return (u8::try_from(error.exit_code()).unwrap(), error.to_string()),
     };
     let mut out = Vec::new();
-    match control::ctl::run(&args, &mut out, false) {
+    match control::ctl::perform(&args, &mut out, false) {
         Ok(()) => (0, String::from_utf8(out).unwrap()),
         Err(error) => (error.exit_status(), error.to_string()),
     }
