@@ -132,3 +132,29 @@ proptest! {
         together(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &slots);
     }
 }
+
+/// A system call takes 1024 buffers; what has more goes on behind them.
+#[test]
+fn long_lists_take_several_calls() {
+    const BYTES: usize = 3000 * 512;
+    let contents: Vec<u8> = (0..BYTES).map(|i| (i / 512 * 7 + i % 251) as u8).collect();
+    for (directory, direct) in [(disk(), false), (disk(), true), (shm(), false)] {
+        for execution in executions() {
+            let image = image(directory.clone(), BYTES as u64);
+            let options = FileOptions { direct, execution, ..FileOptions::new(image.path()) };
+            let storage = FileStorage::open(&options).unwrap();
+            let mut solo = Solo::new().unwrap();
+            let mut arena = Arena::new(BYTES);
+            arena.bytes(0, BYTES).copy_from_slice(&contents);
+            let mut task = Task::new();
+            task.buffers = arena.buffers(0, BYTES, &[512]);
+            task.begin(Operation::Write { offset: 0, durable: false });
+            common::run(&mut solo, &storage, &mut task).unwrap();
+            common::assert_same(&std::fs::read(image.path()).unwrap(), &contents, 0);
+            arena.bytes(0, BYTES).fill(0);
+            task.begin(Operation::Read { offset: 0 });
+            common::run(&mut solo, &storage, &mut task).unwrap();
+            common::assert_same(arena.bytes(0, BYTES), &contents, 0);
+        }
+    }
+}
