@@ -97,6 +97,18 @@ impl Server {
         vringd::worker_ids(&String::from_utf8_lossy(&output.stdout))
     }
 
+    /// Starts another worker for the disk and says its identifier.
+    pub fn new_worker(&self) -> Result<u64> {
+        let output = run(&mut vringd::new_worker(&self.control()?)?)?;
+        vringd::worker_id(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// Ends a worker.
+    pub fn free_worker(&self, worker: u64) -> Result<()> {
+        run(&mut vringd::free_worker(&self.control()?, worker)?)?;
+        Ok(())
+    }
+
     /// Moves a ring to a worker while it is served.
     pub fn attach(&self, ring: u16, worker: u64) -> Result<()> {
         run(&mut vringd::attach(&self.control()?, ring, worker)?)?;

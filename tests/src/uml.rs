@@ -68,9 +68,13 @@ impl Guest {
             .with_context(|| format!("waiting for the guest to say `{name}`"))
     }
 
-    /// Whether the script has ended.
-    pub fn has_finished(&mut self) -> Result<bool> {
-        Ok(self.job.path().join("exit").exists() || !self.process.is_running()?)
+    /// Whether the script has created the file `name` in the shared directory. Fails if the guest
+    /// has ended without.
+    pub fn said(&mut self, name: &str) -> Result<bool> {
+        let running = self.process.is_running()?;
+        let said = self.job.path().join(name).exists();
+        ensure!(said || running, "the guest ended and never said `{name}`:\n{}", self.process.output());
+        Ok(said)
     }
 
     /// Tells the script something by creating the file `name` in the shared directory.

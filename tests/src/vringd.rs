@@ -84,6 +84,26 @@ pub fn workers(control: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// Starts another private worker of the disk; prints it as a JSON document.
+pub fn new_worker(control: &Path) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["--json", "worker", "new", "--export", EXPORT]);
+    Ok(command)
+}
+
+/// Ends a worker.
+pub fn free_worker(control: &Path, worker: u64) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["worker", "free", &worker.to_string()]);
+    Ok(command)
+}
+
+/// Reads the identifier out of what [`new_worker`] printed.
+pub fn worker_id(json: &str) -> Result<u64> {
+    let worker: serde_json::Value = serde_json::from_str(json).context("`ctl --json` prints JSON")?;
+    worker["id"].as_u64().context("a worker has an identifier")
+}
+
 /// Reads the identifiers out of what [`workers`] printed.
 pub fn worker_ids(json: &str) -> Result<Vec<u64>> {
     let list: serde_json::Value = serde_json::from_str(json).context("`ctl --json` prints JSON")?;

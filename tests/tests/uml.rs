@@ -178,23 +178,33 @@ fn rings_move_between_workers_under_verified_load() -> Result<()> {
     let lab = Lab::take_turn();
     let directory = TempDir::new()?;
     let image = image::sparse(directory.path(), "disk.raw", 128 * MIB)?;
-    let disk = Disk { queues: 2, workers: Some("2".to_owned()), ..Disk::new(&image) };
+    let disk = Disk { queues: 2, workers: Some("one".to_owned()), ..Disk::new(&image) };
     let mut server = Server::start(&lab, &disk)?;
-    let workers = server.workers()?;
-    ensure!(workers.len() >= 2, "the server was told to have two workers and names {workers:?}");
 
-    let mut guest = Guest::boot(&lab, Kernel::Smp(2), &[&server.socket()], &two_queue_script(48))?;
+    let script = format!("{}\ntouch $job/loaded; until [ -e $job/over ]; do sleep 0.05; done", two_queue_script(48));
+    let mut guest = Guest::boot(&lab, Kernel::Smp(2), &[&server.socket()], &script)?;
     guest.wait_for("started", LIMIT)?;
-    let mut moves = 0_usize;
-    while !guest.has_finished()? {
+    let old = server.workers()?;
+    ensure!(old.len() == 1, "the server was told to have one worker and names {old:?}");
+    let workers = [old[0], server.new_worker()?];
+    let mut rounds = 0_usize;
+    while !guest.said("loaded")? {
         for ring in 0..2_u16 {
-            server.attach(ring, workers[(moves + usize::from(ring)) % workers.len()])?;
+            server.attach(ring, workers[(rounds + usize::from(ring)) % workers.len()])?;
         }
-        moves += 1;
+        rounds += 1;
+        ensure!(server.free_worker(workers[0]).is_err(), "a worker was freed that has a ring");
     }
+    ensure!(rounds > 4, "only {rounds} rounds of moves happened while the load ran");
+
+    // A worker without rings goes, and nothing can be attached to it any more.
+    server.attach(0, workers[0])?;
+    server.attach(1, workers[0])?;
+    server.free_worker(workers[1])?;
+    ensure!(server.attach(0, workers[1]).is_err(), "a ring was attached to a worker that is gone");
+    guest.tell("over")?;
     let ended = guest.wait(LIMIT)?;
     ensure!(ended.status == 0, "the script failed:\n{}", ended.console);
-    ensure!(moves > 4, "only {moves} rounds of moves happened while the load ran");
     server.check_alive()
 }
 
