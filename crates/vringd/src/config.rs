@@ -1,0 +1,169 @@
+//! What a daemon shall serve, from a file or from the arguments of `vringd disk`.
+
+use crate::disk;
+use crate::failure::Failure;
+use control::model::{NewExport, Poll};
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Most workers that a daemon starts unless told otherwise.
+const WORKERS_MAX_DEFAULT: usize = 64;
+/// Most workers that may be asked for: each is a thread with its own io_uring.
+const WORKERS_MAX: usize = 1024;
+/// Most shared workers that a daemon starts unless told otherwise.
+const SHARED_DEFAULT_MAX: usize = 8;
+
+/// A daemon's configuration.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Path of the control socket; none when left out.
+    pub(crate) control: Option<PathBuf>,
+    /// Number of shared workers; one a CPU up to 8 when left out.
+    #[serde(default = "shared_default")]
+    pub(crate) workers: usize,
+    /// Largest number of workers, shared and private; 64 when left out.
+    #[serde(default = "workers_max_default")]
+    pub(crate) workers_max: usize,
+    /// Poll window of the shared workers; adaptive when left out.
+    #[serde(default = "poll_default")]
+    pub(crate) poll: Poll,
+    /// The exports.
+    #[serde(default, rename = "export")]
+    pub(crate) exports: Vec<NewExport>,
+}
+
+fn shared_default() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(SHARED_DEFAULT_MAX)
+}
+
+fn workers_max_default() -> usize {
+    WORKERS_MAX_DEFAULT
+}
+
+/// Adaptive, as for an export's own workers.
+pub(crate) fn poll_default() -> Poll {
+    Poll::Adaptive { window_us_max: Poll::ADAPTIVE_US_DEFAULT }
+}
+
+impl Config {
+    /// Reads and checks a file. Every refusal names the file, the field and the fix.
+    pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
+        let config: Config = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            let message = error.message().trim().replace('\n', " ");
+            Failure::Usage(format!("{shown}, line {line}: {message}"))
+        })?;
+        config.check().map_err(|message| Failure::Usage(format!("{shown}: {message}")))?;
+        Ok(config)
+    }
+
+    /// The daemon of `vringd disk`.
+    pub(crate) fn of_disk(args: disk::Args) -> Result<Config, Failure> {
+        let control = args.control.clone();
+        let poll = args.poll.unwrap_or_else(poll_default);
+        let export = args.into_export().map_err(Failure::Usage)?;
+        let config = Config {
+            control,
+            workers: shared_default(),
+            workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),
+            poll,
+            exports: vec![export],
+        };
+        config.check().map_err(Failure::Usage)?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !(1..=WORKERS_MAX).contains(&self.workers_max) {
+            return Err(format!("workers_max: must be 1 to {WORKERS_MAX}, not {}", self.workers_max));
+        }
+        if self.workers > self.workers_max {
+            let (workers, most) = (self.workers, self.workers_max);
+            return Err(format!("workers: {workers} shared workers are more than workers_max, {most}"));
+        }
+        let (mut names, mut sockets) = (HashSet::new(), HashSet::new());
+        for (number, export) in self.exports.iter().enumerate() {
+            let place = if export.name.is_empty() { format!("number {}", number + 1) } else { export.name.clone() };
+            export.check().map_err(|error| format!("export {place}: {error}"))?;
+            if !names.insert(export.name.as_str()) {
+                return Err(format!("export {place}: name: is used twice: give each export its own"));
+            }
+            if let Some(socket) = &export.socket
+                && !sockets.insert(socket.as_path())
+            {
+                return Err(format!("export {place}: socket: {} is used twice", socket.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What it would serve, a line an export.
+    pub(crate) fn summary(&self) -> String {
+        let control = self.control.as_ref().map_or("no control socket".into(), |path| path.display().to_string());
+        let mut text = format!("control {control}; {} shared worker(s)\n", self.workers);
+        for export in &self.exports {
+            let socket = export.socket.as_ref().map(|path| path.display().to_string());
+            let socket = socket.unwrap_or_else(|| format!("fd {}", export.socket_fd.unwrap_or_default()));
+            let (kind, workers) = (export.storage.kind(), export.workers);
+            let _ = writeln!(
+                text,
+                "export {}: {kind} on {socket}, {} queue(s), workers {workers}",
+                export.name,
+                export.queues()
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let failure = Config::read(file.path()).unwrap_err();
+        assert!(matches!(failure, Failure::Usage(_)));
+        let line = failure.to_string();
+        assert!(line.starts_with(&file.path().display().to_string()), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    const EXPORT: &str = "[[export]]\nname = 'a'\nsocket = '/tmp/a'\nstorage = { kind = 'null', size = '1G' }\n";
+
+    #[test]
+    fn a_small_file_is_enough() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), EXPORT).unwrap();
+        let config = Config::read(file.path()).unwrap();
+        assert_eq!(config.exports.len(), 1);
+        assert!(config.summary().contains("export a: null on /tmp/a"));
+    }
+
+    #[test]
+    fn refusals_name_the_line_the_field_and_the_fix() {
+        assert!(refusal("workers = 'x'").contains("line 1"));
+        assert!(refusal(&format!("{EXPORT}colour = 1")).contains("colour"));
+        assert!(refusal("workers = 3\nworkers_max = 2").contains("workers: 3"));
+        assert!(refusal("workers_max = 0").contains("1 to 1024"));
+        assert!(refusal(&EXPORT.repeat(2)).contains("used twice"));
+        assert!(refusal(&EXPORT.replace("'a'\n", "'a b'\n")).contains("name: must be"));
+        assert!(refusal(&EXPORT.replace("1G", "1X")).contains("a size"));
+        assert!(refusal(&EXPORT.replace("null", "tape")).contains("tape"));
+        let twins = format!("{EXPORT}{}", EXPORT.replace("name = 'a'", "name = 'b'"));
+        assert!(refusal(&twins).contains("socket: /tmp/a is used twice"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let failure = Config::read(Path::new("/nonexistent/vringd.toml")).unwrap_err();
+        assert!(failure.to_string().contains("/nonexistent/vringd.toml"));
+    }
+}

@@ -1,0 +1,262 @@
+//! Between the words of the API and the types of the rooms that do the work.
+
+use control::ApiError;
+use control::model::config::{Distribution, NewExport, Storage as StorageConfig};
+use control::model::{self as api};
+use engine::EngineError;
+use export::{ExportError, ExportStatus, Kind, RingState, RingStatus};
+
+pub(crate) fn poll_in(poll: api::Poll) -> engine::PollMode {
+    match poll {
+        api::Poll::Off => engine::PollMode::Off,
+        api::Poll::Fixed { window_us } => engine::PollMode::Fixed(window_us),
+        api::Poll::Adaptive { window_us_max } => engine::PollMode::Adaptive(window_us_max),
+    }
+}
+
+pub(crate) fn poll_out(poll: engine::PollMode) -> api::Poll {
+    match poll {
+        engine::PollMode::Off => api::Poll::Off,
+        engine::PollMode::Fixed(window_us) => api::Poll::Fixed { window_us },
+        engine::PollMode::Adaptive(window_us_max) => api::Poll::Adaptive { window_us_max },
+    }
+}
+
+pub(crate) fn placement_in(placement: api::Placement) -> engine::Placement {
+    match placement {
+        api::Placement::Shared => engine::Placement::Shared,
+        api::Placement::One => engine::Placement::One,
+        api::Placement::PerQueue => engine::Placement::PerQueue,
+        api::Placement::Count { workers } => engine::Placement::Workers(usize::from(workers)),
+    }
+}
+
+pub(crate) fn placement_out(placement: engine::Placement) -> api::Placement {
+    match placement {
+        engine::Placement::Shared => api::Placement::Shared,
+        engine::Placement::One => api::Placement::One,
+        engine::Placement::PerQueue => api::Placement::PerQueue,
+        engine::Placement::Workers(count) => {
+            api::Placement::Count { workers: u16::try_from(count).unwrap_or(api::Placement::COUNT_MAX) }
+        }
+    }
+}
+
+pub(crate) fn execution_in(execution: api::Execution) -> storage::Execution {
+    match execution {
+        api::Execution::Auto => storage::Execution::Auto,
+        api::Execution::Uring => storage::Execution::Uring,
+        api::Execution::Inline => storage::Execution::Inline,
+        api::Execution::Pool { threads } => storage::Execution::Pool(usize::from(threads)),
+    }
+}
+
+pub(crate) fn worker_in(new: &api::NewWorker) -> Result<engine::WorkerSpec, ApiError> {
+    Ok(engine::WorkerSpec {
+        cpus: new.cpus.as_ref().map(cpus_in).transpose()?,
+        numa_node: new.numa_node,
+        cgroup: new.cgroup.as_ref().map(Into::into),
+    })
+}
+
+pub(crate) fn cpus_in(cpus: &api::CpuList) -> Result<engine::CpuList, ApiError> {
+    let refuse = |error: engine::CpuListError| field("cpus", error);
+    cpus.to_string().parse().map_err(refuse)
+}
+
+pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
+    ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
+}
+
+pub(crate) fn storage_in(new: &NewExport) -> storage::StorageSpec {
+    match &new.storage {
+        StorageConfig::File(file) => storage::StorageSpec::File(storage::FileOptions {
+            path: file.path.clone(),
+            direct: file.direct,
+            read_only: file.read_only,
+            execution: execution_in(file.execution),
+            lock: file.lock,
+        }),
+        StorageConfig::Memory(memory) => storage::StorageSpec::Memory(storage::MemoryOptions {
+            size_bytes: memory.size.map_or(0, |size| size.0),
+            path: memory.path.clone(),
+            hugepages: memory.hugepages,
+            read_only: memory.read_only,
+        }),
+        StorageConfig::Null(null) => {
+            storage::StorageSpec::Null(storage::NullOptions { size_bytes: null.size.0, zeroes: false })
+        }
+        StorageConfig::Sim(sim) => storage::StorageSpec::Sim(sim_in(sim)),
+    }
+}
+
+/// Errors of the engine, in the API's words.
+pub(crate) fn engine_error(error: EngineError, scope: &control::Scope, export: &str) -> ApiError {
+    match error {
+        EngineError::NoSuchWorker(id) => ApiError::NoSuchWorker { scope: scope.clone(), id },
+        EngineError::WorkerDead(id) => ApiError::WorkerDead { id },
+        EngineError::TooManyWorkers(max) => ApiError::TooManyWorkers { max },
+        EngineError::Spec(error) => {
+            let name = match error {
+                engine::SpecError::Affinity { .. } => "cpus",
+                engine::SpecError::NoNode(_) | engine::SpecError::MemoryPolicy { .. } => "numa_node",
+                engine::SpecError::Cgroup { .. } => "cgroup",
+            };
+            field(name, error)
+        }
+        other if export.is_empty() => ApiError::Failed { message: other.to_string() },
+        other => ApiError::Failed { message: format!("export `{export}`: {other}") },
+    }
+}
+
+/// Errors of an export, in the API's words.
+pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
+    match error {
+        ExportError::Engine(error) => engine_error(error, &control::Scope::Daemon, name),
+        ExportError::Bind(error) => field("socket", error),
+        ExportError::Config(error) => field("storage", error),
+        ExportError::Capacity { .. } => field("capacity_bytes", error),
+        ExportError::NoSuchRing { index, queues } => {
+            ApiError::NoSuchRing { export: name.to_owned(), index, last: queues - 1 }
+        }
+        ExportError::ForeignWorker { worker, .. } => {
+            ApiError::NoSuchWorker { scope: control::Scope::Export(name.to_owned()), id: worker }
+        }
+        ExportError::Storage(error) => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
+        ExportError::NoSharedWorkers | ExportError::Thread(_) => {
+            ApiError::Failed { message: format!("export `{name}`: {error}") }
+        }
+    }
+}
+
+pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
+    let count = |kind: Kind| ring.figures.requests[kind as usize];
+    api::RingInfo {
+        index: ring.index,
+        state: match ring.state {
+            RingState::Running => api::RingState::Running,
+            RingState::Disabled => api::RingState::Disabled,
+            RingState::Stopped => api::RingState::Stopped,
+            RingState::Broken => api::RingState::Broken,
+        },
+        broken: ring.broken.clone(),
+        size: u32::from(ring.size),
+        worker: ring.worker,
+        figures: api::RingFigures {
+            read: count(Kind::Read),
+            write: count(Kind::Write),
+            flush: count(Kind::Flush),
+            discard: count(Kind::Discard),
+            write_zeroes: count(Kind::WriteZeroes),
+            get_id: count(Kind::GetId),
+            unsupported: count(Kind::Refused),
+            bytes_read: ring.figures.bytes_read,
+            bytes_written: ring.figures.bytes_written,
+            errors: ring.figures.errors,
+            in_flight: ring.in_flight as u64,
+            in_flight_max: ring.figures.in_flight_max as u64,
+            kicks: ring.stay.kicks,
+            notifications_sent: ring.figures.notifications_sent,
+            notifications_suppressed: ring.figures.notifications_suppressed,
+            polls_hit: ring.stay.polls_hit,
+            polls_missed: ring.stay.polls_missed,
+            moves: ring.stay.moves,
+            latency_queued: api::LatencySummary::from_ns(ring.figures.queued.histogram()),
+            latency_served: api::LatencySummary::from_ns(ring.figures.served.histogram()),
+        },
+    }
+}
+
+pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Vec<u32>) -> api::Export {
+    let about = &status.description;
+    api::Export {
+        name: status.name,
+        kind: "disk".into(),
+        storage: api::StorageInfo {
+            kind: about.kind.to_owned(),
+            target: about.target.clone(),
+            capacity_bytes: status.capacity_bytes,
+            block_size_bytes: status.block_size_bytes,
+            read_only: about.read_only,
+            direct: about.direct,
+            execution: execution_out(about.execution),
+            execution_chosen: execution_out(about.execution_chosen),
+        },
+        socket: status.socket,
+        state: match status.frontend {
+            Some(_) => api::SessionState::Connected,
+            None => api::SessionState::Listening,
+        },
+        frontend: status.frontend.and_then(|peer| {
+            let (pid, uid) = (peer.pid?, peer.uid?);
+            Some(api::Frontend { pid: i32::try_from(pid).unwrap_or(0), uid })
+        }),
+        features: feature_names(status.features_negotiated),
+        queues_max: status.queues,
+        placement: placement_out(status.placement),
+        poll: poll_out(status.poll),
+        errors: rings.iter().map(|ring| ring.figures.errors).sum(),
+        broken_rings: rings.iter().filter(|ring| ring.state == RingState::Broken).count() as u64,
+        last_error: status.last_error,
+        sessions: api::SessionFigures {
+            connects: status.sessions.connects,
+            disconnects: status.sessions.disconnects,
+            failures: status.sessions.errors,
+        },
+        rings: rings.iter().map(ring_out).collect(),
+        workers,
+    }
+}
+
+fn execution_out(execution: storage::Execution) -> api::Execution {
+    match execution {
+        storage::Execution::Auto => api::Execution::Auto,
+        storage::Execution::Uring => api::Execution::Uring,
+        storage::Execution::Inline => api::Execution::Inline,
+        storage::Execution::Pool(threads) => {
+            api::Execution::Pool { threads: u16::try_from(threads).unwrap_or(api::Execution::POOL_MAX) }
+        }
+    }
+}
+
+/// The names of negotiated features, as in virtio 1.3 (5.2.3, 6) and the vhost-user specification, without prefix.
+fn feature_names(bits: u64) -> Vec<String> {
+    const NAMES: [(u32, &str); 16] = [
+        (1, "SIZE_MAX"),
+        (2, "SEG_MAX"),
+        (5, "RO"),
+        (6, "BLK_SIZE"),
+        (9, "FLUSH"),
+        (10, "TOPOLOGY"),
+        (11, "CONFIG_WCE"),
+        (12, "MQ"),
+        (13, "DISCARD"),
+        (14, "WRITE_ZEROES"),
+        (28, "INDIRECT_DESC"),
+        (29, "EVENT_IDX"),
+        (30, "PROTOCOL_FEATURES"),
+        (32, "VERSION_1"),
+        (33, "ACCESS_PLATFORM"),
+        (40, "RING_RESET"),
+    ];
+    NAMES.iter().filter(|(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| (*name).to_owned()).collect()
+}
+
+fn sim_in(sim: &control::model::config::SimStorage) -> storage::SimOptions {
+    storage::SimOptions {
+        size_bytes: sim.size.0,
+        read_latency: sim.read_latency.0,
+        write_latency: sim.write_latency.0,
+        distribution: match sim.distribution {
+            Distribution::Constant => storage::Distribution::Constant,
+            Distribution::Uniform => storage::Distribution::Uniform { spread: sim.latency_spread },
+            Distribution::Normal => storage::Distribution::Normal { spread: sim.latency_spread },
+            Distribution::Exponential => storage::Distribution::Exponential,
+        },
+        channels: usize::from(sim.channels),
+        flush_cost: sim.flush_cost.0,
+        error_rate: sim.error_rate,
+        seed: sim.seed,
+        ..storage::SimOptions::default()
+    }
+}

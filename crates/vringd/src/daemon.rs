@@ -1,0 +1,283 @@
+//! The daemon behind the control API: exports by name, workers by number.
+
+use crate::convert::{self, field};
+use control::model::config::NewExport;
+use control::model::{self as api, Attach, Info, NewWorker, Owner, Resize, RingRef, Settings};
+use control::{ApiError, Scope};
+use engine::WorkerSpec;
+use export::{DAEMON, DiskOptions, Engine, Export, Socket};
+use std::collections::BTreeMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// Everything that runs.
+pub(crate) struct Daemon {
+    engine: Engine,
+    workers_max: usize,
+    started: Instant,
+    exports: RwLock<BTreeMap<String, Arc<Export>>>,
+    /// Held while an export is added or removed, so that names and sockets are taken once.
+    changing: Mutex<()>,
+    stop: Mutex<Option<Sender<()>>>,
+}
+
+impl Daemon {
+    /// A daemon with shared workers and no exports yet. `stop` is told when somebody asks for the end.
+    pub(crate) fn new(
+        shared: usize,
+        workers_max: usize,
+        poll: engine::PollMode,
+        stop: Sender<()>,
+    ) -> Result<Daemon, ApiError> {
+        let engine = Engine::new(workers_max);
+        for _ in 0..shared {
+            engine
+                .worker_new(DAEMON, WorkerSpec::default(), poll)
+                .map_err(|error| convert::engine_error(error, &Scope::Daemon, ""))?;
+        }
+        Ok(Daemon {
+            engine,
+            workers_max,
+            started: Instant::now(),
+            exports: RwLock::default(),
+            changing: Mutex::new(()),
+            stop: Mutex::new(Some(stop)),
+        })
+    }
+
+    fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.get(name).cloned().ok_or_else(|| ApiError::NoSuchExport { name: name.to_owned() })
+    }
+
+    fn all(&self) -> Vec<Arc<Export>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn change_lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, export: &Export) -> api::Export {
+        let own = self.engine.workers().into_iter().filter(|worker| worker.owner == export.name());
+        convert::export_out(export.status(), &export.rings(), own.map(|worker| worker.number).collect())
+    }
+
+    /// Which rings each worker serves, by the exports' own account.
+    fn rings_by_worker(&self) -> BTreeMap<u32, Vec<RingRef>> {
+        let mut map: BTreeMap<u32, Vec<RingRef>> = BTreeMap::new();
+        for export in self.all() {
+            for (index, worker) in export.running() {
+                map.entry(worker).or_default().push(RingRef { export: export.name().to_owned(), index });
+            }
+        }
+        map
+    }
+
+    fn worker_out(&self, status: &engine::WorkerStatus, rings: Vec<RingRef>) -> api::Worker {
+        let figures = self.engine.worker_figures(status.number).unwrap_or_default();
+        api::Worker {
+            id: status.number,
+            name: format!("worker-{}", status.number),
+            owner: match status.owner.as_str() {
+                DAEMON => Owner::Daemon,
+                name => Owner::Export(name.to_owned()),
+            },
+            cpus: status.spec.cpus.as_ref().and_then(|cpus| cpus.to_string().parse().ok()),
+            numa_node: status.spec.numa_node,
+            cgroup: status.spec.cgroup.as_ref().map(|path| path.display().to_string()),
+            poll: convert::poll_out(status.poll),
+            poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
+            tid: status.tid,
+            state: if status.alive { api::WorkerState::Running } else { api::WorkerState::Dead },
+            rings,
+            figures: api::WorkerFigures {
+                turns: figures.turns,
+                syscalls: figures.enters,
+                sleeps: figures.sleeps,
+                polls_hit: figures.polls_hit,
+                polls_missed: figures.polls_missed,
+                sqes: figures.sqes,
+                cqes: figures.cqes,
+                mailbox_messages: figures.messages,
+                cpu_seconds: figures.cpu_ns as f64 / 1e9,
+            },
+        }
+    }
+
+    fn in_scope(&self, scope: &Scope, owner: &str) -> Result<bool, ApiError> {
+        match scope {
+            Scope::Daemon => Ok(true),
+            Scope::Export(name) => self.get(name).map(|export| export.name() == owner),
+        }
+    }
+
+    /// Ends every export: sessions are closed and rings drained.
+    pub(crate) fn end_exports(&self) {
+        let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
+        drop(exports);
+    }
+}
+
+impl control::Daemon for Daemon {
+    fn info(&self) -> Result<Info, ApiError> {
+        Ok(Info {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            exports: self.all().len(),
+            workers: self.engine.workers().len(),
+            workers_max: self.workers_max,
+            latency_bounds_us: api::LATENCY_BOUNDS_US.to_vec(),
+        })
+    }
+
+    fn exports(&self) -> Result<Vec<api::Export>, ApiError> {
+        Ok(self.all().iter().map(|export| self.show(export)).collect())
+    }
+
+    fn export(&self, name: &str) -> Result<api::Export, ApiError> {
+        Ok(self.show(&*self.get(name)?))
+    }
+
+    fn add_export(&self, new: NewExport) -> Result<api::Export, ApiError> {
+        new.check()?;
+        let _changing = self.change_lock();
+        if self.get(&new.name).is_ok() {
+            return Err(ApiError::ExportExists { name: new.name });
+        }
+        let options = options_in(&new)?;
+        let storage = storage::open(&convert::storage_in(&new)).map_err(|error| field("storage", error))?;
+        let export =
+            Export::serve(options, storage, &self.engine).map_err(|error| convert::export_error(error, &new.name))?;
+        let export = Arc::new(export);
+        let shown = self.show(&export);
+        self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
+        Ok(shown)
+    }
+
+    fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError> {
+        let _changing = self.change_lock();
+        let export = self.get(name)?;
+        if export.connected() && !force {
+            return Err(ApiError::Connected { name: name.to_owned() });
+        }
+        self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        export.end();
+        drop(export);
+        // Workers still hold the image's descriptor, and with it its lock.
+        self.engine.sweep_files();
+        Ok(())
+    }
+
+    fn resize(&self, name: &str, resize: Resize) -> Result<api::Export, ApiError> {
+        let export = self.get(name)?;
+        export.resize(resize.capacity_bytes.0).map_err(|error| convert::export_error(error, name))?;
+        Ok(self.show(&export))
+    }
+
+    fn change(&self, name: &str, settings: Settings) -> Result<api::Export, ApiError> {
+        let export = self.get(name)?;
+        let error = |error| convert::export_error(error, name);
+        if let Some(execution) = settings.execution {
+            export.set_execution(convert::execution_in(execution)).map_err(error)?;
+        }
+        if let Some(poll) = settings.poll {
+            export.set_poll(convert::poll_in(poll)).map_err(error)?;
+        }
+        if let Some(placement) = settings.placement {
+            export.set_placement(convert::placement_in(placement)).map_err(error)?;
+        }
+        Ok(self.show(&export))
+    }
+
+    fn workers(&self, scope: &Scope) -> Result<Vec<api::Worker>, ApiError> {
+        let mut rings = self.rings_by_worker();
+        let mut shown = Vec::new();
+        for worker in self.engine.workers() {
+            if self.in_scope(scope, &worker.owner)? {
+                shown.push(self.worker_out(&worker, rings.remove(&worker.number).unwrap_or_default()));
+            }
+        }
+        Ok(shown)
+    }
+
+    fn worker(&self, scope: &Scope, id: u32) -> Result<api::Worker, ApiError> {
+        let missing = || ApiError::NoSuchWorker { scope: scope.clone(), id };
+        self.workers(scope)?.into_iter().find(|worker| worker.id == id).ok_or_else(missing)
+    }
+
+    fn worker_new(&self, scope: &Scope, new: NewWorker) -> Result<api::Worker, ApiError> {
+        let owner = match scope {
+            Scope::Daemon => DAEMON.to_owned(),
+            Scope::Export(name) => self.get(name)?.name().to_owned(),
+        };
+        let poll = new.poll.map(convert::poll_in).unwrap_or_default();
+        let id = self
+            .engine
+            .worker_new(&owner, convert::worker_in(&new)?, poll)
+            .map_err(|error| convert::engine_error(error, scope, ""))?;
+        self.worker(scope, id)
+    }
+
+    fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError> {
+        let worker = self.worker(scope, id)?;
+        self.engine.worker_free(id).map_err(|error| match error {
+            engine::EngineError::Busy { .. } => ApiError::Busy { id, rings: control::error::RingRefs(worker.rings) },
+            other => convert::engine_error(other, scope, ""),
+        })
+    }
+
+    fn ring_attach(&self, export: &str, index: u16, attach: Attach) -> Result<api::RingInfo, ApiError> {
+        self.get(export)?.attach(index, attach.worker).map_err(|error| convert::export_error(error, export))?;
+        self.ring(export, index)
+    }
+
+    fn ring(&self, export: &str, index: u16) -> Result<api::RingInfo, ApiError> {
+        let served = self.get(export)?;
+        let ring = served.ring(index);
+        ring.map(|ring| convert::ring_out(&ring)).ok_or_else(|| ApiError::NoSuchRing {
+            export: export.to_owned(),
+            index,
+            last: served.queues() - 1,
+        })
+    }
+
+    fn shutdown(&self) -> Result<(), ApiError> {
+        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(ApiError::Stopping)?;
+        // The receiver is the main thread; when it is gone the daemon is ending already.
+        stop.send(()).map_err(|_| ApiError::Stopping)
+    }
+}
+
+fn options_in(new: &NewExport) -> Result<DiskOptions, ApiError> {
+    Ok(DiskOptions {
+        name: new.name.clone(),
+        socket: socket_in(new)?,
+        queues: new.queues(),
+        queue_size_max: new.queue_size(),
+        serial: new.serial(),
+        block_size_bytes: new.block_size_bytes(),
+        placement: convert::placement_in(new.workers),
+        poll: new.poll.map(convert::poll_in).unwrap_or_default(),
+        workers: WorkerSpec { cpus: new.cpus.as_ref().map(convert::cpus_in).transpose()?, ..WorkerSpec::default() },
+    })
+}
+
+fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
+    if let Some(number) = new.socket_fd {
+        // SAFETY: asking for a descriptor's flags is harmless for any number.
+        let open = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_getfd(open)
+            .map_err(|_| field("socket_fd", format_args!("descriptor {number} is not open")))?;
+        // SAFETY: the descriptor is open, and the operator hands it over by naming it here; names are taken once.
+        return Ok(Socket::Fd(unsafe { OwnedFd::from_raw_fd(number) }));
+    }
+    let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
+    let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;
+    let group = new.socket_group.as_deref().map(crate::users::group).transpose()?;
+    let mode = Some(new.socket_mode.map_or(0o600, |mode| mode.0));
+    Ok(Socket::Path { path, options: link::SocketOptions { mode, owner, group } })
+}
