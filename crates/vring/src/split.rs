@@ -125,6 +125,10 @@ impl SplitRing {
 
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none.
     ///
+    /// A chain has at most `2 * max(size, 1024)` segments and 4 GiB: a driver may not make chains longer than the ring
+    /// (virtio 1.3, 2.7.5.3.1), 1024 is what the kernel takes in one vectored call, and the factor lets each buffer cross
+    /// from one memory region into the next. Empty buffers are skipped.
+    ///
     /// # Errors
     /// Whatever is wrong with the ring or the chain. Nothing is consumed then, and the content of `chain` is of no use.
     #[inline]
