@@ -4,6 +4,8 @@
 //! last line on the serial console.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::process::Group;
 
 /// What the guest writes before the script's exit status.
 const STATUS_MARK: &str = "vringd-lab-status:";
+
+const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where a guest's kernel comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,7 +34,7 @@ pub enum BootFrom {
 #[derive(Debug)]
 pub struct Guest {
     process: Group,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// What a guest left when it ended.
@@ -49,9 +53,9 @@ impl Guest {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         let path = directory.path().join("script");
         fs::write(&path, script)?;
-        let command = command(lab, from, sockets, queues, &path);
+        let command = command(lab, from, sockets, queues, directory.path());
         let process = Group::start(&command, &directory.path().join("console"))?;
-        Ok(Self { process, _directory: directory })
+        Ok(Self { process, directory })
     }
 
     /// What the serial console has shown so far.
@@ -64,6 +68,24 @@ impl Guest {
         self.process
             .wait_until(limit, |console| console.contains(text))
             .with_context(|| format!("waiting for the guest to say `{text}`"))
+    }
+
+    /// Adds a memory module to the running machine; QEMU tells every vhost-user server.
+    pub fn add_memory(&self, number: u32, mebibytes: u32) -> Result<()> {
+        self.monitor(&format!("object_add memory-backend-memfd,id=more{number},size={mebibytes}M,share=on"))?;
+        self.monitor(&format!("device_add pc-dimm,id=module{number},memdev=more{number}"))
+    }
+
+    /// Has QEMU's monitor do something; it answers only to complain.
+    fn monitor(&self, command: &str) -> Result<()> {
+        const PROMPT: &str = "(qemu) ";
+        let mut stream = UnixStream::connect(self.directory.path().join("monitor"))?;
+        stream.set_read_timeout(Some(MONITOR_LIMIT))?;
+        read_until(&mut stream, PROMPT)?;
+        stream.write_all(format!("{command}\n").as_bytes())?;
+        let answer = read_until(&mut stream, PROMPT)?;
+        ensure!(!answer.contains("Error"), "QEMU's monitor does not take `{command}`: {answer}");
+        Ok(())
     }
 
     /// Waits for the end of the guest. After `limit` it is killed and the call fails.
@@ -83,6 +105,17 @@ impl Guest {
     }
 }
 
+fn read_until(stream: &mut UnixStream, end: &str) -> Result<String> {
+    let mut text = Vec::new();
+    let mut piece = [0_u8; 256];
+    while !text.ends_with(end.as_bytes()) {
+        let count = stream.read(&mut piece).context("QEMU's monitor does not answer")?;
+        ensure!(count > 0, "QEMU's monitor has gone");
+        text.extend_from_slice(&piece[..count]);
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// Boots a guest, runs `script` and expects it to succeed. Returns the console's text.
 pub fn run(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &str, limit: Duration) -> Result<String> {
     let ended = Guest::boot(lab, from, sockets, queues, script)?.wait(limit)?;
@@ -90,15 +123,17 @@ pub fn run(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &s
     Ok(ended.console)
 }
 
-fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &Path) -> Command {
+fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, directory: &Path) -> Command {
     let mut command = Command::new(lab.program("qemu-system-x86_64"));
     command
-        .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M"])
+        .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M,slots=8,maxmem=4G"])
         .args(["-machine", "q35,memory-backend=memory"])
         .args(["-object", "memory-backend-memfd,id=memory,size=512M,share=on"])
         .args(["-nodefaults", "-nographic", "-serial", "stdio", "-no-reboot"])
         .arg("-fw_cfg")
-        .arg(format!("name=opt/vringd/script,file={}", script.display()));
+        .arg(format!("name=opt/vringd/script,file={}/script", directory.display()))
+        .arg("-monitor")
+        .arg(format!("unix:{}/monitor,server=on,wait=off", directory.display()));
     if from == BootFrom::Host {
         command
             .arg("-kernel")

@@ -1,5 +1,6 @@
 //! A PC under QEMU on disks of vringd: BIOS, boot loader, and Linux over PCI.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -75,4 +76,42 @@ fn machine_connects_after_one_was_killed() -> Result<()> {
     let script = "dd if=/dev/vda of=/dev/null bs=1M";
     qemu::run(&lab, BootFrom::Host, &[&server.socket()], 1, script, LIMIT)?;
     server.check_alive()
+}
+
+#[test]
+fn memory_is_added_while_both_disks_are_busy() -> Result<()> {
+    const MODULES: u32 = 6;
+    let lab = Lab::take_turn();
+    let directory = TempDir::new()?;
+    let first = image::sparse(directory.path(), "first.raw", 192 * MIB)?;
+    let second = image::sparse(directory.path(), "second.raw", 192 * MIB)?;
+    // Different at every place, so that a buffer taken from the wrong memory shows.
+    let content: Vec<u8> =
+        (0..24 * MIB).flat_map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    fs::write(&first, content)?;
+    let mut first = Server::start(&lab, &Disk { queues: 2, ..Disk::new(first) })?;
+    let mut second = Server::start(&lab, &Disk { queues: 2, ..Disk::new(second) })?;
+    // The page cache of both disks takes the new memory as soon as it is there. Two rounds with
+    // all of it end the script.
+    let script = "echo online_movable >/sys/devices/system/memory/auto_online_blocks
+         echo busy
+         rounds=0
+         while [ $rounds -lt 2 ]; do
+             [ $(awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo) -lt 1100 ] || rounds=$((rounds + 1))
+             dd if=/dev/vda of=/dev/vdb bs=1M conv=fsync
+             echo 3 >/proc/sys/vm/drop_caches
+             cmp /dev/vda /dev/vdb
+             dd if=/dev/zero of=/dev/vdb bs=1M count=64 conv=fsync
+         done";
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[&first.socket(), &second.socket()], 2, script)?;
+    guest.wait_for("busy", LIMIT)?;
+    for number in 0..MODULES {
+        guest.add_memory(number, 128)?;
+        // Spreads the changes over the load; no outcome depends on it.
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let ended = guest.wait(LIMIT)?;
+    ensure!(ended.status == 0, "the script failed:\n{}", ended.console);
+    first.check_alive()?;
+    second.check_alive()
 }
