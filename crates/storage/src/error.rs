@@ -116,6 +116,11 @@ pub enum OpenError {
         /// Who has the file open, as far as can be seen.
         holders: String,
     },
+    /// {path}: the device is mounted, part of a RAID or volume group, or served already: release it, or use `lock = false` (`--no-lock`)
+    Busy {
+        /// The device.
+        path: PathBuf,
+    },
     /// {path}: cannot lock the image: {source}; `lock = false` (`--no-lock`) does without
     Lock {
         /// The file.

@@ -6,12 +6,14 @@
 //! holds the opposite byte, and withdraws. Of two that come at the same moment both may withdraw; never both stay.
 
 use crate::OpenError;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// QEMU's RAW_LOCK_PERM_BASE.
 const USED_BASE: i64 = 100;
@@ -32,18 +34,26 @@ const HOLDERS_MAX: usize = 3;
 /// the data descriptor registered for a while after its export is gone.
 #[derive(Debug)]
 pub(crate) struct ImageLock {
-    _fd: OwnedFd,
+    fd: Arc<OwnedFd>,
+    claim: bool,
 }
 
 impl ImageLock {
     /// Takes the locks of a writer or a reader of `path`, which is open as `data`.
     pub(crate) fn take(path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
         let failed = |source| OpenError::Lock { path: path.to_owned(), source };
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
-            .map_err(|errno| failed(errno.into()))?;
-        let (ours, theirs) = (rustix::fs::fstat(&fd), rustix::fs::fstat(data));
-        let (ours, theirs) = (ours.map_err(|e| failed(e.into()))?, theirs.map_err(|e| failed(e.into()))?);
-        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
+        let about = rustix::fs::fstat(&data).map_err(|errno| failed(errno.into()))?;
+        // Without O_CREAT, O_EXCL claims a device: not while it is mounted, or part of a RAID or of LVM. The claim must not sit
+        // on the data descriptor either, or the device would stay busy after its export is gone.
+        let claim = write && FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
+        let access = if claim { OFlags::RDWR | OFlags::EXCL } else { OFlags::RDONLY };
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::BUSY => OpenError::Busy { path: path.to_owned() },
+            errno => failed(errno.into()),
+        })?;
+        let ours = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
+        if (ours.st_dev, ours.st_ino) != (about.st_dev, about.st_ino) {
             return Err(OpenError::Replaced { path: path.to_owned() });
         }
         // A disk may be resized while it is served, so writers claim that as well.
@@ -62,7 +72,12 @@ impl ImageLock {
                 return Err(OpenError::Locked { path: path.to_owned(), held, holders });
             }
         }
-        Ok(ImageLock { _fd: fd })
+        Ok(ImageLock { fd: Arc::new(fd), claim })
+    }
+
+    /// The descriptor that claims a device. Discards and zeroed ranges must go through it: for others the device is busy.
+    pub(crate) fn claim(&self) -> Option<Arc<OwnedFd>> {
+        self.claim.then(|| self.fd.clone())
     }
 }
 

@@ -10,6 +10,7 @@ use super::issue::Direction;
 use super::space::{Job, Kind};
 use crate::aligned::AlignedBuffer;
 use crate::buffers::{self, IOVECS_MAX};
+use crate::lock::ImageLock;
 use crate::{Action, Operation, Step, Storage, StorageError, Task};
 use engine::{Io, Token};
 use libc::iovec;
@@ -268,6 +269,7 @@ impl FileStorage {
         let (offset, len) = task.extent();
         let job = Job {
             file: self.file.clone(),
+            claim: self.lock.as_ref().and_then(ImageLock::claim),
             abilities: self.abilities.clone(),
             kind: match task.operation {
                 Operation::WriteZeroes { unmap, .. } => Kind::Zero { unmap },

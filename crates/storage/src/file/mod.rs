@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct FileStorage {
     path: PathBuf,
     file: Arc<SharedFile>,
-    _lock: Option<crate::lock::ImageLock>,
+    lock: Option<crate::lock::ImageLock>,
     measures: Measures,
     read_only: bool,
     direct: bool,

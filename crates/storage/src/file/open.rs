@@ -64,7 +64,7 @@ impl FileStorage {
         Ok(FileStorage {
             path: path.clone(),
             file: Arc::new(SharedFile::new(fd)),
-            _lock: lock,
+            lock,
             read_only: options.read_only,
             direct: options.direct,
             capacity_bytes: AtomicU64::new(size_bytes / 512 * 512),
@@ -83,20 +83,12 @@ fn open_image(options: &FileOptions) -> Result<OwnedFd, OpenError> {
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     flags.set(OFlags::DIRECT, options.direct);
-    if options.lock && !options.read_only && is_device(path) {
-        // Without O_CREAT this means: not while the device is mounted, or part of a RAID or of LVM.
-        flags |= OFlags::EXCL;
-    }
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
         let source = errno.into();
         OpenError::Path { path: path.clone(), what: "open", source, hint: open_hint(errno, options) }
     })?;
     check_kind(path, &fd)?;
     Ok(fd)
-}
-
-fn is_device(path: &Path) -> bool {
-    rustix::fs::stat(path).is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice)
 }
 
 /// Refuses everything but regular files and block devices.

@@ -7,7 +7,7 @@ use engine::SharedFile;
 use libc::iovec;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -61,6 +61,8 @@ pub(super) enum Kind {
 /// One range, ready to run on any thread.
 pub(super) struct Job {
     pub(super) file: Arc<SharedFile>,
+    /// The descriptor that claims the device, if one does.
+    pub(super) claim: Option<Arc<OwnedFd>>,
     pub(super) abilities: Arc<Abilities>,
     pub(super) kind: Kind,
     pub(super) offset: u64,
@@ -77,6 +79,10 @@ impl Job {
             Kind::Zero { unmap } => self.zero(unmap),
         };
         result.map_or_else(|errno| -errno.raw_os_error(), |()| 0)
+    }
+
+    fn owner(&self) -> BorrowedFd<'_> {
+        self.claim.as_ref().map_or(self.file.as_fd(), |claim| claim.as_fd())
     }
 
     /// A discard is advice: what cannot be done is left undone.
@@ -115,7 +121,7 @@ impl Job {
         if !able.load(Ordering::Relaxed) {
             return Err(Errno::OPNOTSUPP);
         }
-        let result = retry(|| fallocate(&*self.file, flags, self.offset, self.len));
+        let result = retry(|| fallocate(self.owner(), flags, self.offset, self.len));
         match result {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 able.store(false, Ordering::Relaxed);
@@ -128,7 +134,7 @@ impl Job {
     fn device_discard(&self) -> Result<(), Errno> {
         let range = [self.offset, self.len];
         // SAFETY: BLKDISCARD reads two u64 from its argument. rustix has no call for it.
-        let result = unsafe { libc::ioctl(self.file.as_fd().as_raw_fd(), BLKDISCARD, &range) };
+        let result = unsafe { libc::ioctl(self.owner().as_raw_fd(), BLKDISCARD, &range) };
         if result == 0 {
             return Ok(());
         }
