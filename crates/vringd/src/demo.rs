@@ -118,7 +118,7 @@ fn print_table(stage: &Stage, report: &Report) -> Result<(), Failure> {
     for ring in &rings {
         let figures = &ring.figures;
         println!(
-            "{:10}{:>12}{:>12}{:>10}{:>11.0} us{:>11.0} us",
+            "{:<10}{:>12}{:>12}{:>10}{:>11.0} us{:>11.0} us",
             ring.index,
             figures.read,
             figures.write,
@@ -131,7 +131,7 @@ fn print_table(stage: &Stage, report: &Report) -> Result<(), Failure> {
     for worker in &workers {
         let figures = &worker.figures;
         println!(
-            "{:10}{:>12}{:>12}{:>10}{:>14.2}",
+            "{:<10}{:>12}{:>12}{:>10}{:>14.2}",
             worker.id, figures.turns, figures.syscalls, figures.sleeps, figures.cpu_seconds
         );
     }
