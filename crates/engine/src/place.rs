@@ -1,11 +1,5 @@
 //! Placement policies: which ring goes to which worker. Pure functions of what is there; they touch no thread.
 
-use std::fmt;
-use std::str::FromStr;
-
-/// Private workers that one export may ask for.
-pub const PRIVATE_WORKERS_MAX: usize = 256;
-
 /// How an export's rings are spread over workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
@@ -18,37 +12,6 @@ pub enum Placement {
     PerQueue,
     /// In turn over this many workers of the export's own.
     Workers(usize),
-}
-
-/// `{0}` is not a placement: use shared, one, per-queue, or a number of workers from 1 to 256
-#[derive(Debug, displaydoc::Display, thiserror::Error)]
-pub struct PlacementError(String);
-
-impl FromStr for Placement {
-    type Err = PlacementError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "shared" => Ok(Placement::Shared),
-            "one" => Ok(Placement::One),
-            "per-queue" => Ok(Placement::PerQueue),
-            number => match number.parse() {
-                Ok(count) if (1..=PRIVATE_WORKERS_MAX).contains(&count) => Ok(Placement::Workers(count)),
-                _ => Err(PlacementError(text.to_owned())),
-            },
-        }
-    }
-}
-
-impl fmt::Display for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Placement::Shared => write!(f, "shared"),
-            Placement::One => write!(f, "one"),
-            Placement::PerQueue => write!(f, "per-queue"),
-            Placement::Workers(count) => write!(f, "{count}"),
-        }
-    }
 }
 
 /// A worker that a ring may be placed on.
@@ -99,16 +62,6 @@ mod tests {
 
     fn candidates(loads: &[usize]) -> Vec<Candidate> {
         loads.iter().enumerate().map(|(worker, &rings)| Candidate { worker: worker as u32, rings }).collect()
-    }
-
-    #[test]
-    fn placements_read_back_as_written() {
-        for text in ["shared", "one", "per-queue", "1", "256"] {
-            assert_eq!(text.parse::<Placement>().unwrap().to_string(), text);
-        }
-        for text in ["", "0", "257", "perqueue", "-1"] {
-            assert!(text.parse::<Placement>().unwrap_err().to_string().contains("per-queue"));
-        }
     }
 
     #[test]

@@ -2,19 +2,14 @@
 //!
 //! Pure arithmetic over observed waits, so that it can be tested without a clock.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// Longest window an adaptive worker may choose unless told otherwise, in microseconds. A sleep and its wake-up cost a
 /// few microseconds of CPU on bare metal and some tens of microseconds of latency in a virtual machine; a window longer
 /// than that cannot pay.
-pub const ADAPTIVE_MAX_US_DEFAULT: u32 = 50;
-/// Longest window anybody may ask for, in microseconds.
-pub const WINDOW_MAX_US: u32 = 1_000_000;
+const ADAPTIVE_MAX_US_DEFAULT: u32 = 50;
 /// Where an adaptive window starts to grow, in nanoseconds.
 const GROW_FROM_NS: u64 = 4_000;
 
-/// What an operator asks for.
+/// What an operator asks for. How it is spelled is the control room's matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollMode {
     /// Never look: arm the kick and sleep.
@@ -28,39 +23,6 @@ pub enum PollMode {
 impl Default for PollMode {
     fn default() -> Self {
         PollMode::Adaptive(ADAPTIVE_MAX_US_DEFAULT)
-    }
-}
-
-/// `{0}` is not a poll mode: use off, fixed=MICROSECONDS, adaptive or adaptive=MICROSECONDS (1 to 1000000)
-#[derive(Debug, displaydoc::Display, thiserror::Error)]
-pub struct PollModeError(String);
-
-impl FromStr for PollMode {
-    type Err = PollModeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || PollModeError(text.to_owned());
-        let window = |value: &str| match value.parse::<u32>() {
-            Ok(us) if (1..=WINDOW_MAX_US).contains(&us) => Ok(us),
-            _ => Err(error()),
-        };
-        match text.split_once('=') {
-            None if text == "off" => Ok(PollMode::Off),
-            None if text == "adaptive" => Ok(PollMode::default()),
-            Some(("fixed", value)) => window(value).map(PollMode::Fixed),
-            Some(("adaptive", value)) => window(value).map(PollMode::Adaptive),
-            _ => Err(error()),
-        }
-    }
-}
-
-impl fmt::Display for PollMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PollMode::Off => write!(f, "off"),
-            PollMode::Fixed(us) => write!(f, "fixed={us}"),
-            PollMode::Adaptive(us) => write!(f, "adaptive={us}"),
-        }
     }
 }
 
@@ -112,18 +74,6 @@ impl PollWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modes_read_back_as_written() {
-        for text in ["off", "fixed=7", "adaptive=200"] {
-            assert_eq!(text.parse::<PollMode>().unwrap().to_string(), text);
-        }
-        assert_eq!("adaptive".parse::<PollMode>().unwrap(), PollMode::default());
-        for text in ["", "on", "fixed", "fixed=0", "fixed=x", "adaptive=1000001", "off=1"] {
-            let error = text.parse::<PollMode>().unwrap_err().to_string();
-            assert!(error.contains("use off"), "{error}");
-        }
-    }
 
     #[test]
     fn short_waits_grow_the_window_and_long_ones_close_it() {

@@ -141,7 +141,7 @@ fn an_idle_worker_neither_turns_nor_enters_the_kernel() {
         engine.attach(fake, 0).map_err(|(error, _)| error).unwrap();
         front.submit(Work::Write);
         front.wait_all();
-        assert_eq!(idle_turns(&engine), (0, 0), "{mode}");
+        assert_eq!(idle_turns(&engine), (0, 0), "{mode:?}");
         // And it still listens.
         front.submit(Work::Read);
         front.wait_all();

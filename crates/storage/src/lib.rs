@@ -19,7 +19,7 @@ mod task;
 mod traits;
 
 pub use error::{Action, OpenError, StorageError};
-pub use execution::{Execution, ExecutionError};
+pub use execution::Execution;
 pub use file::{FileOptions, FileStorage};
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};

@@ -117,7 +117,9 @@ fn start_log(level: &str) -> Result<(), Failure> {
     // A bare word that is no level would be taken for the name of a target, and everything else be silent.
     let bare = level.split(',').find(|part| !part.contains('=') && part.parse::<tracing::Level>().is_err());
     if let Some(bare) = bare.filter(|bare| *bare != "off") {
-        return Err(Failure::Usage(format!("--log-level: `{bare}` is not a level: use error, warn, info, debug or trace")));
+        return Err(Failure::Usage(format!(
+            "--log-level: `{bare}` is not a level: use error, warn, info, debug or trace"
+        )));
     }
     let filter = tracing_subscriber::EnvFilter::builder().parse(level).map_err(|error| {
         Failure::Usage(format!(

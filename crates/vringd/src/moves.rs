@@ -166,10 +166,13 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     bench::stats::Spread::of(values).map_or(0.0, |spread| spread.median)
 }
 
+/// One figure of a round.
+type Figure = fn(&Round) -> f64;
+
 fn print_table(outcome: &Outcome) {
-    let of = |rounds: &[Round], field: fn(&Round) -> f64| median(rounds.iter().map(field));
+    let of = |rounds: &[Round], field: Figure| median(rounds.iter().map(field));
     println!("{:24}{:>14}{:>14}", "median of rounds", "moving", "at rest");
-    let rows: [(&str, fn(&Round) -> f64); 3] = [
+    let rows: [(&str, Figure); 3] = [
         ("requests a second", |round| round.iops),
         ("mean latency, us", |round| round.mean_latency_us),
         ("longest gap, us", |round| round.longest_gap_us),
