@@ -2,11 +2,16 @@
 //!
 //! This room knows how to find the lab that `cargo xtask lab` makes, how to start a server on a
 //! socket and a guest on that server, and how to end both whatever state they are in. The tests
-//! in `tests/tests/` use nothing of the other crates: they see what an operator sees, a program
-//! and its socket.
+//! in `tests/tests/` use nothing of the rooms that do the work: they see what an operator sees, a
+//! program and its sockets. Tests without a virtual machine bring frontends of their own: the load
+//! generator, and a small driver ([`driver`]) on the `vhost` crate that may also lie.
 
 pub mod boot_disk;
 pub mod cpio;
+pub mod daemon;
+pub mod driver;
+pub mod frontend;
+pub mod guest_memory;
 pub mod image;
 pub mod lab;
 pub mod process;
