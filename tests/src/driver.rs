@@ -110,6 +110,11 @@ impl Ring {
         ring
     }
 
+    /// The memory that it lies in.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
     /// Its number.
     pub fn index(&self) -> usize {
         self.index
