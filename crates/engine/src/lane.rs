@@ -215,7 +215,7 @@ impl Lane {
                 .build()
                 .flags(squeue::Flags::SKIP_SUCCESS);
             self.push(entry, Tag::Silent);
-        } else {
+        } else if rides || writable(fd) {
             // A full counter means that the frontend has a notification waiting already.
             let _ = rustix::io::write(fd, &ONE.to_ne_bytes());
         }
@@ -292,6 +292,15 @@ impl Lane {
     }
 }
 
+/// Whether a write to a blocking descriptor would return. A frontend that filled its own counter must not stop a worker
+/// that serves others too.
+fn writable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
 /// The best set of flags that this kernel takes.
 fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
@@ -306,6 +315,21 @@ fn build() -> io::Result<IoUring> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_blocking_eventfd_does_not_stop_the_worker() {
+        use rustix::event::{EventfdFlags, eventfd};
+        use std::os::fd::AsFd;
+        let call = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut lane = Lane::new().unwrap();
+        lane.signal(call.as_fd(), false);
+        let mut count = [0; 8];
+        rustix::io::read(&call, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        // The largest value an eventfd holds (eventfd(2)): one more write would block for ever.
+        rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        lane.signal(call.as_fd(), false);
+    }
 
     #[test]
     fn tags_survive_the_kernel() {
