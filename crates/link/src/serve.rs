@@ -65,11 +65,13 @@ fn run_session(connection: OwnedFd, endpoint: &Endpoint, target: &mut dyn Target
         if stopped {
             break SessionEnd::Stopped;
         }
-        if another {
+        // What the session has to say comes first: it may be that it has ended, and then the other one is the next.
+        if message {
+            if let Err(reason) = session.advance() {
+                break reason;
+            }
+        } else if another {
             turn_away(endpoint, stop);
-        }
-        if message && let Err(reason) = session.advance() {
-            break reason;
         }
     };
     match &reason {
