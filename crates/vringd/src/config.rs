@@ -53,10 +53,15 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
-        let config: Config = toml::from_str(&text).map_err(|error| {
+        let malformed = |place: &str, error: &toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             let message = error.message().trim().replace('\n', " ");
-            Failure::Usage(format!("{shown}, line {line}: {message}"))
+            Failure::Usage(format!("{shown}, line {line}: {place}{message}"))
+        };
+        let document = toml::de::Deserializer::parse(&text).map_err(|error| malformed("", &error))?;
+        let config: Config = serde_path_to_error::deserialize(document).map_err(|error| {
+            let path = error.path().to_string();
+            malformed(&if path == "." { String::new() } else { format!("{path}: ") }, error.inner())
         })?;
         config.check().map_err(|message| Failure::Usage(format!("{shown}: {message}")))?;
         Ok(config)
@@ -149,7 +154,8 @@ mod tests {
 
     #[test]
     fn refusals_name_the_line_the_field_and_the_fix() {
-        assert!(refusal("workers = 'x'").contains("line 1"));
+        assert!(refusal("workers = 'x'").contains("line 1: workers: "));
+        assert!(refusal(&format!("{EXPORT}queues = 'x'")).contains("line 5: export[0].queues: "));
         assert!(refusal(&format!("{EXPORT}colour = 1")).contains("colour"));
         assert!(refusal("workers = 3\nworkers_max = 2").contains("workers: 3"));
         assert!(refusal("workers_max = 0").contains("1 to 1024"));

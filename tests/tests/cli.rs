@@ -1,0 +1,228 @@
+//! What a person types and writes: what is wrong is said in one line and changes nothing; what is right works.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tests::image;
+use tests::vringd;
+
+const MIB: u64 = 1 << 20;
+
+/// A directory with a sparse image `disk.img`, in which commands run.
+fn place() -> Result<TempDir> {
+    let directory = tests::daemon::directory()?;
+    image::sparse(directory.path(), "disk.img", 16 * MIB)?;
+    Ok(directory)
+}
+
+/// Runs `vringd` to its end, which has to come by itself.
+fn vringd(directory: &Path, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(vringd::program()?).args(arguments).current_dir(directory);
+    command.env_remove("VRINGD_LOG").env_remove("VRINGD_CONTROL");
+    command.output().context("timeout(1) runs vringd")
+}
+
+fn names(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut names = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The command is refused: status 2, one line with all of `words`, nothing on the output, nothing made or removed.
+fn refused(directory: &Path, arguments: &[&str], words: &[&str]) -> Result<()> {
+    let before = names(directory)?;
+    // What is done on the way to a refusal may be logged; the refusal itself is one line.
+    let quiet = [&["--log-level", "error"], arguments].concat();
+    let output = vringd(directory, &quiet)?;
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+    assert!(said.starts_with("vringd: ") && said.ends_with('\n'), "{arguments:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{arguments:?}: `{word}` is not in: {said}");
+    }
+    assert_eq!(names(directory)?, before, "{arguments:?}");
+    Ok(())
+}
+
+#[test]
+fn bad_options_of_a_disk() -> Result<()> {
+    let directory = place()?;
+    fs::write(directory.path().join("empty.img"), "")?;
+    fs::write(directory.path().join("plain"), "precious")?;
+    let disk = |more: &[&str], words: &[&str]| {
+        refused(directory.path(), &[&["disk", "--socket", "s.sock"], more].concat(), words)
+    };
+    disk(&["missing.img"], &["storage", "missing.img", "truncate"])?;
+    disk(&["."], &["storage", "regular file or a block device"])?;
+    disk(&["empty.img"], &["storage", "empty.img", "0 bytes", "truncate"])?;
+    disk(&["--queues", "0", "disk.img"], &["queues", "1 to 256"])?;
+    disk(&["--queues", "257", "disk.img"], &["queues", "1 to 256"])?;
+    disk(&["--queue-size", "1000", "disk.img"], &["queue_size", "power of two"])?;
+    disk(&["--block-size", "1024", "disk.img"], &["block_size", "512 or 4096"])?;
+    disk(&["--serial", "a serial that is too long", "disk.img"], &["serial", "20"])?;
+    disk(&["--name", "a b", "disk.img"], &["name", "letters"])?;
+    disk(&["--cpus", "0", "disk.img"], &["cpus", "workers"])?;
+    disk(&["--size", "1G", "disk.img"], &["--size", "--storage file"])?;
+    disk(&["--storage", "null", "--size", "1000"], &["storage.size", "512"])?;
+    disk(&["--storage", "null", "--size", "1M", "--direct"], &["--direct", "--storage null"])?;
+    disk(&["--storage", "memory", "--size", "1M", "--execution", "pool=2"], &["--execution", "--storage memory"])?;
+    disk(&["--storage", "sim", "--size", "1M", "--error-rate", "2"], &["error_rate", "0 to 1"])?;
+    disk(&["--storage", "sim", "--size", "1M", "--channels", "0"], &["channels", "at least 1"])?;
+    disk(&["--socket-owner", "nobody-of-this-name", "disk.img"], &["socket_owner", "nobody-of-this-name"])?;
+    disk(&["--socket-group", "nobody-of-this-name", "disk.img"], &["socket_group", "nobody-of-this-name"])?;
+    disk(&["--control", "missing/deep/c.sock", "disk.img"], &["control socket", "missing/deep"])?;
+    disk(&["--control", "plain", "disk.img"], &["plain"])?;
+
+    let socket = |socket: &[&str], words: &[&str]| {
+        refused(directory.path(), &[&["disk"], socket, &["disk.img"]].concat(), words)
+    };
+    socket(&["--socket", "missing/s.sock"], &["socket", "missing/s.sock"])?;
+    socket(&["--socket", "plain"], &["socket", "plain", "not a socket", "remove it"])?;
+    socket(&["--socket", &"x".repeat(108)], &["socket", "107"])?;
+    socket(&["--fd", "2"], &["socket_fd", "3 or more"])?;
+    socket(&["--fd", "999"], &["socket_fd", "999", "not open"])?;
+    assert_eq!(fs::read_to_string(directory.path().join("plain"))?, "precious");
+    Ok(())
+}
+
+#[test]
+fn usage_errors_name_the_option() -> Result<()> {
+    let directory = place()?;
+    let before = names(directory.path())?;
+    let cases: [(&[&str], &str); 10] = [
+        (&["disk"], "--socket"),
+        (&["disk", "--socket", "s.sock"], "IMAGE"),
+        (&["disk", "--socket", "s.sock", "--queues", "many", "disk.img"], "--queues"),
+        (&["disk", "--socket", "s.sock", "--execution", "fast", "disk.img"], "--execution"),
+        (&["disk", "--socket", "s.sock", "--workers", "0", "disk.img"], "--workers"),
+        (&["disk", "--socket", "s.sock", "--poll", "fixed", "disk.img"], "--poll"),
+        (&["disk", "--socket", "s.sock", "--socket-mode", "0999", "disk.img"], "--socket-mode"),
+        (&["disk", "--socket", "s.sock", "--fd", "3", "disk.img"], "--fd"),
+        (&["disk", "--socket", "s.sock", "--colour", "disk.img"], "--colour"),
+        (&["dsik"], "dsik"),
+    ];
+    for (arguments, word) in cases {
+        let output = vringd(directory.path(), arguments)?;
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.starts_with("error: ") && said.contains(word), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+    let output = vringd(directory.path(), &["disk", "--log-level", "loud", "--socket", "s.sock", "disk.img"])?;
+    let said = stderr(&output);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("--log-level") && said.contains("info"), "{said}");
+    assert_eq!(names(directory.path())?, before);
+    Ok(())
+}
+
+const GOOD: &str = "[[export]]\nname = 'a'\nsocket = 'a.sock'\nstorage = { kind = 'file', path = 'disk.img' }\n";
+
+#[test]
+fn bad_configurations() -> Result<()> {
+    let directory = place()?;
+    let path = directory.path().join("c.toml");
+    let config = |text: &str, words: &[&str]| {
+        fs::write(&path, text)?;
+        refused(directory.path(), &["serve", "c.toml"], words)
+    };
+    // What the file itself says is refused with its name, and `--check` refuses it too.
+    let checked = |text: &str, words: &[&str]| {
+        config(text, &[&["c.toml"], words].concat())?;
+        refused(directory.path(), &["serve", "--check", "c.toml"], &[&["c.toml"], words].concat())
+    };
+    checked("workers = [", &["line 1"])?;
+    checked("workers = 'many'", &["line 1", "workers"])?;
+    checked(&format!("{GOOD}colour = 'red'\n"), &["line 5", "colour"])?;
+    checked(&GOOD.replace("path = ", "pfad = "), &["pfad", "path"])?;
+    checked(&GOOD.replace("'file'", "'tape'"), &["kind", "tape", "file, memory, null, sim"])?;
+    checked(&GOOD.replace("path = 'disk.img'", "path = 3"), &["path"])?;
+    checked(&GOOD.replace("'a'\n", "''\n"), &["name"])?;
+    checked(&GOOD.replace("socket = 'a.sock'\n", ""), &["socket", "missing"])?;
+    checked(&format!("{GOOD}queues = 0\n"), &["export a", "queues", "1 to 256"])?;
+    checked(&format!("{GOOD}socket_fd = 5\n"), &["export a", "socket_fd", "one of the two"])?;
+    checked(&format!("{GOOD}poll = 'often'\n"), &["poll", "often", "adaptive"])?;
+    checked(&GOOD.repeat(2), &["name", "used twice"])?;
+    checked(&format!("{GOOD}{}", GOOD.replace("'a'", "'b'")), &["socket", "a.sock", "used twice"])?;
+    checked("workers = 9\nworkers_max = 8\n", &["workers: 9", "workers_max"])?;
+    checked("workers_max = 9999\n", &["workers_max", "1 to 1024"])?;
+    refused(directory.path(), &["serve", "missing.toml"], &["missing.toml"])?;
+
+    // What only the system can say is refused when it starts: all or nothing.
+    let second = GOOD.replace("'a'", "'b'").replace("a.sock", "b.sock");
+    config(&format!("{GOOD}{}", second.replace("disk.img", "missing.img")), &["export b", "storage", "missing.img"])?;
+    config(&format!("{GOOD}{second}"), &["export b", "storage", "disk.img", "lock"])?;
+    config(&format!("control = 'missing/deep/c.sock'\n{GOOD}"), &["control socket", "missing/deep"])?;
+    Ok(())
+}
+
+#[test]
+fn a_good_configuration_is_checked_without_a_trace() -> Result<()> {
+    let directory = place()?;
+    fs::write(directory.path().join("c.toml"), GOOD)?;
+    let before = names(directory.path())?;
+    let output = vringd(directory.path(), &["serve", "--check", "c.toml"])?;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout)?;
+    assert!(said.contains("export a: file on a.sock"), "{said}");
+    assert_eq!(names(directory.path())?, before);
+    Ok(())
+}
+
+#[test]
+fn man_pages_and_completions() -> Result<()> {
+    let directory = place()?;
+    let output = vringd(directory.path(), &["man", "man"])?;
+    assert!(output.status.success(), "{}", stderr(&output));
+    for page in ["vringd.1", "vringd-disk.1", "vringd-serve.1", "vringd-ctl.1"] {
+        let text = fs::read_to_string(directory.path().join("man").join(page)).context(page)?;
+        assert!(text.contains(".TH "), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let output = vringd(directory.path(), &["completions", shell])?;
+        assert!(output.status.success());
+        let script = String::from_utf8(output.stdout)?;
+        assert!(script.contains("vringd") && script.contains("queue-size"), "{shell}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_socket_belongs_to_whom_it_should() -> Result<()> {
+    let directory = place()?;
+    let start = |more: &[&str]| -> Result<(u32, u32, u32)> {
+        let socket = directory.path().join("s.sock");
+        let mut command = Command::new(vringd::program()?);
+        command.arg("disk").arg("--socket").arg(&socket).args(more).arg(directory.path().join("disk.img"));
+        let log = directory.path().join("log");
+        let mut daemon = tests::process::Group::start(&command, &log)?;
+        daemon.wait_until(std::time::Duration::from_secs(20), |said| said.contains("listening"))?;
+        let about = fs::symlink_metadata(&socket)?;
+        let shown = (about.permissions().mode() & 0o7777, about.uid(), about.gid());
+        assert!(daemon.terminate(std::time::Duration::from_secs(20))?.success());
+        assert!(!socket.exists(), "the socket goes with the daemon");
+        Ok(shown)
+    };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    assert_eq!(start(&[])?, (0o600, uid, gid), "nobody else may connect unless told");
+    assert_eq!(start(&["--socket-mode", "0660"])?, (0o660, uid, gid));
+    let (own, group) = (uid.to_string(), gid.to_string());
+    assert_eq!(start(&["--socket-owner", &own, "--socket-group", &group])?, (0o600, uid, gid));
+    if uid == 0 {
+        // Only root can give a socket away.
+        let given = start(&["--socket-owner", "12345", "--socket-group", "54321", "--socket-mode", "0640"])?;
+        assert_eq!(given, (0o640, 12345, 54321));
+    }
+    Ok(())
+}
