@@ -6,17 +6,15 @@
 //! program and its sockets. Tests without a virtual machine bring frontends of their own: the load
 //! generator, and a small driver ([`driver`]) on the `vhost` crate that may also lie.
 
-pub mod boot_disk;
-pub mod cpio;
 pub mod daemon;
 pub mod driver;
 pub mod frontend;
 pub mod guest_memory;
 pub mod image;
-pub mod lab;
-pub mod process;
 pub mod qemu;
 pub mod qemu_img;
 pub mod server;
 pub mod uml;
 pub mod vringd;
+
+pub use xtask::{lab, process};

@@ -1,7 +1,7 @@
 //! Development tasks: `cargo xtask lab`, `cargo xtask check`, `cargo xtask test`.
 
 mod check;
-mod lab;
+mod make;
 mod step;
 mod test;
 
@@ -25,7 +25,7 @@ enum Task {
     ///
     /// Everything lands in $VRINGD_LAB, else in vringd-lab in the user's cache directory, else in
     /// target/lab. A step whose result is current is skipped.
-    Lab(lab::Options),
+    Lab(make::Options),
     /// Run every test there is, guests included, from a fresh clone.
     Test(test::Options),
 }
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.task {
         Task::Check => check::run(),
-        Task::Lab(options) => lab::run(&options),
+        Task::Lab(options) => make::run(&options),
         Task::Test(options) => test::run(&options),
     };
     match result {

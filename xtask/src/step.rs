@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use tests::process::shown;
+use xtask::process::shown;
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> PathBuf {

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use clap::Args;
-use tests::lab::{DIRECTORY_VARIABLE, Lab};
+use xtask::lab::{DIRECTORY_VARIABLE, Lab};
 
-use crate::lab;
+use crate::make;
 use crate::step::{self, cargo};
 
 const TASK: &str = "test";
@@ -21,7 +21,7 @@ pub(crate) struct Options {
 
 /// Makes the lab, builds the program and the tests, and runs them.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    lab::run(&lab::Options::default())?;
+    make::run(&make::Options::default())?;
     let lab = Lab::locate()?;
     // The guest tests run the program beside them; cargo alone would not build it for them.
     step::run(TASK, &mut cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;

@@ -9,29 +9,29 @@ const CHARACTER_DEVICE: u32 = 0o020_600;
 
 /// An archive in the making.
 #[derive(Debug, Default)]
-pub struct Archive {
+pub(super) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
 impl Archive {
     /// Adds a directory. Its parents must have been added before.
-    pub fn directory(&mut self, name: &str) -> &mut Self {
+    pub(super) fn directory(&mut self, name: &str) -> &mut Self {
         self.entry(name, DIRECTORY, (0, 0), &[])
     }
 
     /// Adds an executable file.
-    pub fn program(&mut self, name: &str, content: &[u8]) -> &mut Self {
+    pub(super) fn program(&mut self, name: &str, content: &[u8]) -> &mut Self {
         self.entry(name, PROGRAM, (0, 0), content)
     }
 
     /// Adds the console (character device 5:1), which the kernel opens for its first process.
-    pub fn console(&mut self, name: &str) -> &mut Self {
+    pub(super) fn console(&mut self, name: &str) -> &mut Self {
         self.entry(name, CHARACTER_DEVICE, (5, 1), &[])
     }
 
     /// Ends the archive.
-    pub fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
     }

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use tests::boot_disk;
-use tests::cpio::Archive;
-use tests::process;
+use xtask::process;
 
 use super::apt::Suite;
-use super::{Step, Workshop};
+use super::cpio::Archive;
+use super::{Step, Workshop, boot_disk};
 
 const SUITE: &str = "trixie";
 const META_PACKAGE: &str = "linux-image-cloud-amd64";

@@ -1,6 +1,8 @@
 //! `cargo xtask lab`: guests and peers from Debian's packages, in a cache outside the clone.
 
 mod apt;
+mod boot_disk;
+mod cpio;
 mod host;
 mod machine;
 mod programs;
@@ -15,8 +17,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use tests::lab::Lab;
-use tests::process::shown;
+use xtask::lab::Lab;
+use xtask::process::shown;
 
 /// How many lines of a failed step's log are shown.
 const LOG_TAIL_LINES: usize = 30;

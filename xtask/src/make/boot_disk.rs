@@ -11,8 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::lab::Lab;
-use crate::process::run;
+use xtask::lab::Lab;
+use xtask::process::run;
 
 const SECTOR: u64 = 512;
 /// Everybody's partitions start at 1 MiB, which leaves the boot loader its room.
@@ -38,11 +38,11 @@ boot
 ";
 
 /// Changes whenever [`make`] makes another disk of the same tree.
-pub const RECIPE: &str = GRUB_EARLY_CONFIG;
+pub(super) const RECIPE: &str = GRUB_EARLY_CONFIG;
 
 /// Writes the disk to `image`, with the content of `tree` in its partition. `scratch` is an
 /// existing directory for files in between.
-pub fn make(lab: &Lab, tree: &Path, scratch: &Path, image: &Path) -> Result<()> {
+pub(super) fn make(lab: &Lab, tree: &Path, scratch: &Path, image: &Path) -> Result<()> {
     let core = core_image(lab, scratch)?;
     let boot = fs::read(lab.root().join("usr/lib/grub/i386-pc/boot.img"))
         .context("the lab's root file system has GRUB's boot.img")?;
