@@ -14,6 +14,8 @@ use crate::{ConfigChange, Endpoint, SessionEnd, StopFd, Target, peer};
 /// not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// Serves sessions one after another until `stop` is signalled; the socket goes away with it.
 ///
 /// A frontend that disconnects, crashes or misspeaks ends its session, not the export: its rings are stopped and the
@@ -70,7 +72,8 @@ fn run_session(connection: OwnedFd, endpoint: &Endpoint, target: &mut dyn Target
             if let Err(reason) = session.advance() {
                 break reason;
             }
-        } else if another {
+        } else if another && wait([session.wire().as_fd()], Some(&NO_TIME)) == [false] {
+            // Looked at once more, because the session may have ended between the look at it and that at the endpoint.
             turn_away(endpoint, stop);
         }
     };
