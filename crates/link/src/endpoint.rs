@@ -62,7 +62,7 @@ pub enum BindError {
         /// The path that was asked for.
         path: PathBuf,
     },
-    /// socket {path:?}: cannot {action}: {error}
+    /// socket {path:?}: cannot {action}: {error}; its directory must exist, and this user must be allowed to
     System {
         /// The path that was asked for.
         path: PathBuf,

@@ -19,6 +19,9 @@ const SHARED_DEFAULT_MAX: usize = 8;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
+    /// Where it was read from, to say so in refusals.
+    #[serde(skip)]
+    pub(crate) source: Option<PathBuf>,
     /// Path of the control socket; none when left out.
     pub(crate) control: Option<PathBuf>,
     /// Number of shared workers; one a CPU up to 8 when left out.
@@ -59,11 +62,12 @@ impl Config {
             Failure::Usage(format!("{shown}, line {line}: {place}{message}"))
         };
         let document = toml::de::Deserializer::parse(&text).map_err(|error| malformed("", &error))?;
-        let config: Config = serde_path_to_error::deserialize(document).map_err(|error| {
+        let mut config: Config = serde_path_to_error::deserialize(document).map_err(|error| {
             let path = error.path().to_string();
             malformed(&if path == "." { String::new() } else { format!("{path}: ") }, error.inner())
         })?;
         config.check().map_err(|message| Failure::Usage(format!("{shown}: {message}")))?;
+        config.source = Some(path.to_owned());
         Ok(config)
     }
 
@@ -73,6 +77,7 @@ impl Config {
         let poll = args.poll.unwrap_or_else(poll_default);
         let export = args.into_export().map_err(Failure::Usage)?;
         let config = Config {
+            source: None,
             control,
             workers: shared_default(),
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),

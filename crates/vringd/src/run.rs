@@ -6,6 +6,7 @@ use crate::daemon::Daemon;
 use crate::failure::Failure;
 use control::Daemon as _;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -19,7 +20,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let daemon = Arc::new(daemon);
     for export in config.exports {
         let name = export.name.clone();
-        let shown = daemon.add_export(export).map_err(|error| in_export(&name, error))?;
+        let shown = daemon.add_export(export).map_err(|error| place(config.source.as_ref(), &name, error))?;
         tracing::info!(export = name, socket = shown.socket, storage = shown.storage.target, "listening");
     }
     let control = match &config.control {
@@ -43,10 +44,12 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-fn in_export(name: &str, error: control::ApiError) -> Failure {
+/// Says where the export that was refused stands.
+fn place(source: Option<&PathBuf>, name: &str, error: control::ApiError) -> Failure {
+    let file = source.map_or(String::new(), |path| format!("{}: ", path.display()));
     match Failure::from(error) {
-        Failure::Usage(line) => Failure::Usage(format!("export {name}: {line}")),
-        Failure::Runtime(line) => Failure::Runtime(format!("export {name}: {line}")),
+        Failure::Usage(line) => Failure::Usage(format!("{file}export {name}: {line}")),
+        Failure::Runtime(line) => Failure::Runtime(format!("{file}export {name}: {line}")),
     }
 }
 
