@@ -4,6 +4,7 @@ use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -69,7 +70,10 @@ impl Lab {
         }
         let path = lab.directory.join("turn");
         let lock = File::create(&path).expect("the lab's directory can be written");
+        let start = Instant::now();
         lock.lock().expect("the lab's turn can be locked");
+        // Part of the test's time, so that a slow test can be told from one that stood in line.
+        println!("waited {:.1} s for a turn on the lab", start.elapsed().as_secs_f64());
         Turn { lab, _lock: lock }
     }
 
