@@ -225,3 +225,27 @@ fn an_execution_that_storage_cannot_have_is_refused() -> Result<()> {
     check(&load.finish()?);
     daemon.stop()
 }
+
+#[test]
+fn a_change_that_is_refused_half_way_changes_nothing() -> Result<()> {
+    let directory = directory()?;
+    image::sparse(directory.path(), "disk.img", 64 * MIB)?;
+    // Room for one worker of the export's own, where `per-queue` needs two.
+    let bounded = config(&format!("{{ kind = 'file', path = '{DIRECTORY}/disk.img' }}"));
+    let daemon = Daemon::serve_in(directory, &format!("workers_max = 4\n{bounded}"))?;
+    let load = Load::start(&daemon.socket("disk"), &verified(8))?;
+    daemon.wait_ring("disk", QUEUES - 1, |ring| ring.figures.requests() > 0)?;
+    let before = daemon.export("disk")?;
+    let settings = Settings {
+        execution: Some(Execution::Pool { threads: 2 }),
+        poll: Some(Poll::Off),
+        placement: Some(Placement::PerQueue),
+    };
+    assert_eq!(refusal(daemon.change("disk", &settings)), ("too-many-workers".into(), 409));
+    let after = daemon.export("disk")?;
+    assert_eq!(after.storage.execution, before.storage.execution);
+    assert_eq!((after.poll, after.placement), (before.poll, before.placement));
+    assert!(after.workers.is_empty(), "a worker of its own was left: {:?}", after.workers);
+    check(&load.finish()?);
+    daemon.stop()
+}

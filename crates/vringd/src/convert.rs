@@ -208,7 +208,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
     }
 }
 
-fn execution_out(execution: storage::Execution) -> api::Execution {
+pub(crate) fn execution_out(execution: storage::Execution) -> api::Execution {
     match execution {
         storage::Execution::Auto => api::Execution::Auto,
         storage::Execution::Uring => api::Execution::Uring,

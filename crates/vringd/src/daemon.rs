@@ -5,7 +5,7 @@ use control::model::config::NewExport;
 use control::model::{self as api, Attach, Info, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
 use engine::WorkerSpec;
-use export::{DAEMON, DiskOptions, Engine, Export, Socket};
+use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Socket};
 use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
@@ -180,16 +180,17 @@ impl control::Daemon for Daemon {
 
     fn change(&self, name: &str, settings: Settings) -> Result<api::Export, ApiError> {
         let export = self.get(name)?;
-        let error = |error| convert::export_error(error, name);
-        if let Some(execution) = settings.execution {
-            export.set_execution(convert::execution_in(execution)).map_err(error)?;
-        }
-        if let Some(poll) = settings.poll {
-            export.set_poll(convert::poll_in(poll)).map_err(error)?;
-        }
-        if let Some(placement) = settings.placement {
-            export.set_placement(convert::placement_in(placement)).map_err(error)?;
-        }
+        let before = export.status();
+        apply(&export, settings).map_err(|error| {
+            let back = Settings {
+                execution: settings.execution.map(|_| convert::execution_out(before.description.execution)),
+                poll: settings.poll.map(|_| convert::poll_out(before.poll)),
+                placement: settings.placement.map(|_| convert::placement_out(before.placement)),
+            };
+            // What was possible before is possible again; the refusal is what the caller has to know.
+            let _ = apply(&export, back);
+            convert::export_error(error, name)
+        })?;
         Ok(self.show(&export))
     }
 
@@ -250,6 +251,20 @@ impl control::Daemon for Daemon {
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
     }
+}
+
+/// Applies one after the other, and stops at the first that is refused.
+fn apply(export: &Export, settings: Settings) -> Result<(), ExportError> {
+    if let Some(execution) = settings.execution {
+        export.set_execution(convert::execution_in(execution))?;
+    }
+    if let Some(poll) = settings.poll {
+        export.set_poll(convert::poll_in(poll))?;
+    }
+    if let Some(placement) = settings.placement {
+        export.set_placement(convert::placement_in(placement))?;
+    }
+    Ok(())
 }
 
 fn options_in(new: &NewExport) -> Result<DiskOptions, ApiError> {
