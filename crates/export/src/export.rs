@@ -119,9 +119,7 @@ impl Shared {
             index,
             state: if record.broken.is_some() { RingState::Broken } else { RingState::Stopped },
             broken: record.broken,
-            breaks: record.breaks,
             size: 0,
-            next_avail: record.next_avail,
             worker: record.attached_to,
             in_flight: 0,
             figures: record.past,
@@ -133,13 +131,12 @@ impl Shared {
         let life = self.engine.with_ring(running.id, |ring: &mut DiskRing, stay: &RingStay, _| {
             let queue = ring.queue();
             let broken = queue.broken().map(Broken::to_string);
-            (ring.figures(), *stay, broken, queue.enabled(), queue.in_flight(), queue.next_avail())
+            (ring.figures(), *stay, broken, queue.enabled(), queue.in_flight())
         });
         // A ring that stops at this moment shows as stopped.
-        if let Ok((figures, stay, broken, enabled, in_flight, next_avail)) = life {
+        if let Ok((figures, stay, broken, enabled, in_flight)) = life {
             status.figures.add(&figures);
             status.stay = sum(status.stay, stay);
-            status.breaks += u64::from(broken.is_some());
             status.state = match (&broken, enabled) {
                 (Some(_), _) => RingState::Broken,
                 (None, true) => RingState::Running,
@@ -148,7 +145,6 @@ impl Shared {
             status.broken = broken;
             status.size = running.size;
             status.in_flight = in_flight;
-            status.next_avail = next_avail;
             status.worker = self.engine.worker_of(running.id);
         }
         status
@@ -236,12 +232,8 @@ impl Export {
             capacity_bytes: state.config.settings().capacity_bytes,
             block_size_bytes: state.config.settings().block_size_bytes,
             description,
-            serial: self.shared.serial.clone(),
-            features_offered: state.config.features(),
             features_negotiated: state.negotiated,
-            write_through: state.config.write_through(state.negotiated),
             queues: self.shared.queues,
-            queue_size_max: self.shared.queue_size_max,
             placement: state.placement,
             poll: state.poll,
             frontend: state.frontend,

@@ -101,9 +101,4 @@ impl RingFigures {
         self.queued.add(&other.queued);
         self.served.add(&other.served);
     }
-
-    /// Requests of all kinds.
-    pub fn total(&self) -> u64 {
-        self.requests.iter().sum()
-    }
 }

@@ -22,10 +22,6 @@ pub(crate) struct Record {
     pub(crate) past_stay: RingStay,
     /// Why its last life broke.
     pub(crate) broken: Option<String>,
-    /// How often it broke.
-    pub(crate) breaks: u64,
-    /// Where it stood when it was stopped.
-    pub(crate) next_avail: u16,
 }
 
 #[derive(Debug, Default)]
@@ -67,20 +63,11 @@ impl Rings {
         record.broken = None;
     }
 
-    pub(crate) fn stopped(
-        &mut self,
-        index: u16,
-        next_avail: u16,
-        figures: &RingFigures,
-        stay: RingStay,
-        broken: Option<String>,
-    ) {
+    pub(crate) fn stopped(&mut self, index: u16, figures: &RingFigures, stay: RingStay, broken: Option<String>) {
         let record = self.records.entry(index).or_default();
         record.running = None;
-        record.next_avail = next_avail;
         record.past.add(figures);
         record.past_stay = sum(record.past_stay, stay);
-        record.breaks += u64::from(broken.is_some());
         record.broken = broken;
     }
 }

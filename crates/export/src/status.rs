@@ -29,18 +29,10 @@ pub struct ExportStatus {
     pub block_size_bytes: u32,
     /// What stands behind it.
     pub description: Description,
-    /// The serial number the guest sees.
-    pub serial: String,
-    /// virtio-blk features offered.
-    pub features_offered: u64,
     /// Features of the present session, the transport's included.
     pub features_negotiated: u64,
-    /// Whether each write is made durable.
-    pub write_through: bool,
     /// Rings a frontend may use.
     pub queues: u16,
-    /// Largest ring, in descriptors.
-    pub queue_size_max: u16,
     /// How its rings are placed.
     pub placement: Placement,
     /// How its own workers look for work.
@@ -75,12 +67,8 @@ pub struct RingStatus {
     pub state: RingState,
     /// Why it is broken.
     pub broken: Option<String>,
-    /// How often it broke since the export was added.
-    pub breaks: u64,
     /// Size in descriptors; 0 while it is stopped.
     pub size: u16,
-    /// Next entry of the available ring.
-    pub next_avail: u16,
     /// The worker that serves it, or that it was attached to.
     pub worker: Option<u32>,
     /// Requests taken and not yet answered.

@@ -92,7 +92,7 @@ impl Target for DiskTarget {
                 (0, RingFigures::default(), Some(error.to_string()))
             }
         };
-        self.shared.lock().rings.stopped(index, next_avail, &figures, stay, broken);
+        self.shared.lock().rings.stopped(index, &figures, stay, broken);
         next_avail
     }
 
