@@ -29,6 +29,21 @@ impl AsFd for SharedFile {
     }
 }
 
+/// What a submission reads, writes or syncs.
+#[derive(Clone, Copy, Debug)]
+pub enum File<'a> {
+    /// A file that lives long and is registered at its first use.
+    Shared(&'a SharedFile),
+    /// A file that comes and goes: named by its descriptor, which must be open until the turn's submission.
+    Plain(BorrowedFd<'a>),
+}
+
+impl<'a> From<&'a SharedFile> for File<'a> {
+    fn from(file: &'a SharedFile) -> Self {
+        File::Shared(file)
+    }
+}
+
 /// Registered files a worker, at most. Further files work too, by their descriptor.
 pub(crate) const FIXED_FILES_MAX: u32 = 1024;
 
@@ -64,8 +79,12 @@ impl FileTable {
         }
     }
 
-    /// The registered index of `file`, registering it at first use.
-    pub(crate) fn target(&mut self, file: &SharedFile, submitter: &io_uring::Submitter<'_>) -> Target {
+    /// How a submission names `file`, which is registered at first use if it lives long.
+    pub(crate) fn target(&mut self, file: File<'_>, submitter: &io_uring::Submitter<'_>) -> Target {
+        let file = match file {
+            File::Shared(file) => file,
+            File::Plain(fd) => return Target::Plain(types::Fd(fd.as_raw_fd())),
+        };
         let holds = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.key == file.key);
         let recent = file.key as usize % RECENT;
         let index = self.recent[recent];

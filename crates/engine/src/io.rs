@@ -2,7 +2,7 @@
 
 use crate::lane::{Lane, Tag};
 use crate::mailbox::Post;
-use crate::{Reply, SharedFile, Token};
+use crate::{File, Reply, Token};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Io<'_> {
     ///
     /// # Safety
     /// What `buffers` points to stays mapped until the completion of `token`; the slice itself stays in place until then too.
-    pub unsafe fn read(&mut self, token: Token, file: &SharedFile, buffers: &[libc::iovec], offset: u64) {
+    pub unsafe fn read(&mut self, token: Token, file: File<'_>, buffers: &[libc::iovec], offset: u64) {
         let tag = self.tag(token);
         // SAFETY: promised by our caller.
         unsafe { self.lane.read(tag, file, buffers, offset) };
@@ -47,23 +47,17 @@ impl Io<'_> {
     ///
     /// # Safety
     /// As for [`read`](Self::read).
-    pub unsafe fn write(
-        &mut self,
-        token: Token,
-        file: &SharedFile,
-        buffers: &[libc::iovec],
-        offset: u64,
-        durable: bool,
-    ) {
+    pub unsafe fn write(&mut self, token: Token, file: File<'_>, buffers: &[libc::iovec], offset: u64, durable: bool) {
         let tag = self.tag(token);
         // SAFETY: promised by our caller.
         unsafe { self.lane.write(tag, file, buffers, offset, durable) };
     }
 
-    /// Makes completed writes of `file` stable (fdatasync).
-    pub fn sync(&mut self, token: Token, file: &SharedFile) {
+    /// Makes completed writes of `file` stable: the data and what is needed to find it (fdatasync), or all that is known of
+    /// the file (fsync).
+    pub fn sync(&mut self, token: Token, file: File<'_>, data_only: bool) {
         let tag = self.tag(token);
-        self.lane.sync(tag, file);
+        self.lane.sync(tag, file, data_only);
     }
 
     /// Completes `token` with 0 once CLOCK_MONOTONIC has reached `deadline_ns`.

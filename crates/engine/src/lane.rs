@@ -1,7 +1,7 @@
 //! What a worker executes with: one io_uring, deadlines, registered files and a clock.
 
 use crate::figures::WorkerFigures;
-use crate::file::FileTable;
+use crate::file::{File, FileTable};
 use crate::timer::Timers;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
@@ -132,7 +132,7 @@ impl Lane {
 
     /// # Safety
     /// The buffers behind `buffers` stay mapped until the completion of `tag`, and `buffers` itself until the next submission.
-    pub(crate) unsafe fn read(&mut self, tag: Tag, file: &crate::SharedFile, buffers: &[libc::iovec], offset: u64) {
+    pub(crate) unsafe fn read(&mut self, tag: Tag, file: File<'_>, buffers: &[libc::iovec], offset: u64) {
         let entry = match (self.files.target(file, &self.uring.submitter()), buffers) {
             (crate::file::Target::Fixed(fd), [one]) => {
                 opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(offset).build()
@@ -155,7 +155,7 @@ impl Lane {
     pub(crate) unsafe fn write(
         &mut self,
         tag: Tag,
-        file: &crate::SharedFile,
+        file: File<'_>,
         buffers: &[libc::iovec],
         offset: u64,
         durable: bool,
@@ -184,8 +184,8 @@ impl Lane {
         self.push(entry, tag);
     }
 
-    pub(crate) fn sync(&mut self, tag: Tag, file: &crate::SharedFile) {
-        let flags = types::FsyncFlags::DATASYNC;
+    pub(crate) fn sync(&mut self, tag: Tag, file: File<'_>, data_only: bool) {
+        let flags = if data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
         let entry = match self.files.target(file, &self.uring.submitter()) {
             crate::file::Target::Fixed(fd) => opcode::Fsync::new(fd).flags(flags).build(),
             crate::file::Target::Plain(fd) => opcode::Fsync::new(fd).flags(flags).build(),

@@ -5,6 +5,7 @@
 
 mod directory;
 mod engine;
+mod execution;
 mod figures;
 mod file;
 mod io;
@@ -21,8 +22,9 @@ mod timer;
 mod worker;
 
 pub use engine::{Engine, EngineError, WorkerStatus};
+pub use execution::Execution;
 pub use figures::{RingStay, WorkerFigures};
-pub use file::SharedFile;
+pub use file::{File, SharedFile};
 pub use io::Io;
 pub use mailbox::Reply;
 pub use place::{Candidate, Placement};

@@ -41,6 +41,12 @@ pub trait Ring: Send + 'static {
     /// Tells the driver that kicks are not needed, because the worker is looking.
     fn disarm(&mut self);
 
+    /// The ring is to stop: no more requests will be taken, and it is handed back once those in flight have ended. What
+    /// could wait for ever (a lock that somebody else holds) has to be given up now.
+    fn drain(&mut self, io: &mut Io<'_>) {
+        let _ = io;
+    }
+
     /// Requests taken and not yet shown as used. A ring is drained when this is 0.
     fn in_flight(&self) -> usize;
 }

@@ -264,6 +264,8 @@ impl<R: Ring> Worker<R> {
             here.detach = Some(done);
             self.active.retain(|&active| active != slot);
             self.detaching.push(slot);
+            self.drive(slot, |here, io| here.ring.drain(io));
+            self.mark_dirty(slot);
         }
     }
 

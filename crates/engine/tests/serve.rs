@@ -249,8 +249,8 @@ fn solo_waits_for_all_kinds_of_work() {
     let deadline = solo.io().now_ns() + 3_000_000;
     solo.io().timer(0, deadline);
     // SAFETY: buffer and vector outlive the waits below.
-    unsafe { solo.io().read(1, &shared, &vector, 0) };
-    solo.io().sync(2, &shared);
+    unsafe { solo.io().read(1, (&shared).into(), &vector, 0) };
+    solo.io().sync(2, (&shared).into(), true);
     let reply = solo.io().reply(3);
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(1));

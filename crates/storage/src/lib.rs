@@ -8,7 +8,6 @@ mod aligned;
 mod blocking;
 mod buffers;
 mod error;
-mod execution;
 mod file;
 mod lock;
 mod memory;
@@ -18,8 +17,8 @@ mod sim;
 mod task;
 mod traits;
 
+pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
-pub use execution::Execution;
 pub use file::{FileOptions, FileStorage};
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};

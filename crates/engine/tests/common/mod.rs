@@ -239,10 +239,12 @@ impl FakeRing {
             Work::Pool => back.pool.run(io.reply(token), || 7),
             Work::Dropped => drop(io.reply(token)),
             // SAFETY: the buffer and the vectors stay in `pending` until the completion.
-            Work::Read => unsafe { io.read(token, &back.file, &pending.vectors, offset) },
+            Work::Read => unsafe { io.read(token, (&*back.file).into(), &pending.vectors, offset) },
             // SAFETY: as above.
-            Work::Write => unsafe { io.write(token, &back.file, &pending.vectors, offset, token.is_multiple_of(5)) },
-            Work::Sync => io.sync(token, &back.file),
+            Work::Write => unsafe {
+                io.write(token, (&*back.file).into(), &pending.vectors, offset, token.is_multiple_of(5))
+            },
+            Work::Sync => io.sync(token, (&*back.file).into(), true),
             Work::Panic => unreachable!(),
         }
         assert!(self.pending.insert(token, pending).is_none());

@@ -1,7 +1,7 @@
 //! One system call: on the spot, by io_uring or on a pool.
 
 use crate::{Execution, StorageError};
-use engine::{Io, Pool, SharedFile, Token};
+use engine::{File, Io, Pool, SharedFile, Token};
 use libc::iovec;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -119,9 +119,9 @@ impl Executor {
         }
         match direction {
             // SAFETY: promised by our caller.
-            Direction::Read => unsafe { io.read(token, file, buffers, offset) },
+            Direction::Read => unsafe { io.read(token, File::Shared(file), buffers, offset) },
             // SAFETY: promised by our caller.
-            Direction::Write { durable } => unsafe { io.write(token, file, buffers, offset, durable) },
+            Direction::Write { durable } => unsafe { io.write(token, File::Shared(file), buffers, offset, durable) },
         }
         None
     }
@@ -138,7 +138,7 @@ impl Executor {
             }
             _ => {}
         }
-        io.sync(token, file);
+        io.sync(token, File::Shared(file), true);
         None
     }
 

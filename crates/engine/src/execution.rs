@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// Where a storage's system calls run.
+/// Where the system calls of a storage or a directory run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// The storage chooses: inline for what lives in memory, io_uring for the rest.
+    /// The export chooses, by what it knows of the request and of what stands behind it.
     #[default]
     Auto,
-    /// On the spot, on the worker: for calls that never wait.
+    /// On the spot, on the worker: best for calls that never wait.
     Inline,
-    /// Through the worker's io_uring.
+    /// Through the worker's io_uring, as far as it has the operation.
     Uring,
     /// On this many threads of the export's own, 1 to 256.
     Pool(usize),
