@@ -17,7 +17,7 @@ pub(crate) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEAT
 /// Features of the transport, offered for every device.
 pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
 
-/// Protocol features offered. LOG_SHMFD and INFLIGHT_SHMFD are not: nothing behind them exists yet.
+/// Protocol features offered, CONFIG only for devices that show one. LOG_SHMFD and INFLIGHT_SHMFD are not: nothing behind them exists yet.
 pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use vhost::vhost_user::message::{
-    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserSingleMemoryRegion, VhostUserU64,
-    VhostUserVringAddr, VhostUserVringState,
+    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserProtocolFeatures,
+    VhostUserSingleMemoryRegion, VhostUserU64, VhostUserVringAddr, VhostUserVringState,
 };
 use vring::Memory;
 
@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
             R::SET_OWNER | R::RESET_OWNER => message.no_body().map(|()| Answer::Done),
             R::GET_FEATURES => get(message, self.features_offered()),
             R::SET_FEATURES => self.set_features(message),
-            R::GET_PROTOCOL_FEATURES => get(message, PROTOCOL.bits()),
+            R::GET_PROTOCOL_FEATURES => get(message, self.protocol_features_offered()),
             R::SET_PROTOCOL_FEATURES => self.set_protocol_features(message),
             R::GET_QUEUE_NUM => get(message, self.rings.len() as u64),
             R::GET_MAX_MEM_SLOTS => get(message, MEMORY_SLOTS as u64),
@@ -128,6 +128,11 @@ impl<'a> Session<'a> {
         self.target.features() | TRANSPORT
     }
 
+    fn protocol_features_offered(&self) -> u64 {
+        let hidden = if self.target.has_config() { 0 } else { VhostUserProtocolFeatures::CONFIG.bits() };
+        PROTOCOL.bits() & !hidden
+    }
+
     fn set_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let acked = message.decode::<VhostUserU64>()?.value;
         let unknown = acked & !self.features_offered();
@@ -141,7 +146,7 @@ impl<'a> Session<'a> {
 
     fn set_protocol_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let acked = message.decode::<VhostUserU64>()?.value;
-        let unknown = acked & !PROTOCOL.bits();
+        let unknown = acked & !self.protocol_features_offered();
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }

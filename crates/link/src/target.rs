@@ -29,6 +29,11 @@ pub trait Target: Send {
     /// with.
     fn set_features(&mut self, acked: u64);
 
+    /// Whether the device shows its config space; where it does not, the frontend has to know it by other means.
+    fn has_config(&self) -> bool {
+        true
+    }
+
     /// Fills `out` with the device's config space from `offset` on. `false` refuses the read.
     fn config(&self, offset: u32, out: &mut [u8]) -> bool;
 
