@@ -4,6 +4,8 @@ mod common;
 
 use common::{Served, WORKERS_MAX, describe};
 use control::client::{Client, ClientError, segment};
+use control::model::config::ExportKind;
+use control::model::directory::CachePolicy;
 use control::model::{Attached, Export, Info, NewWorker, Poll, RingInfo, Worker};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -77,17 +79,69 @@ fn an_export_lives_from_post_to_delete() {
     let api = Api::new();
     let new = describe("scratch", "kind = 'null', size = '1T'", 4);
     let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
-    assert_eq!((export.storage.capacity_bytes, export.queues_max), (1 << 40, 4));
+    assert_eq!((export.storage.unwrap().capacity_bytes, export.queues_max), (1 << 40, 4));
     let resized = api.send(Method::PUT, "/v1/exports/scratch/capacity", &json!({"capacity_bytes": "2T"})).unwrap();
     assert_eq!(resized["storage"]["capacity_bytes"], json!(2u64 << 40));
     let change = json!({"poll": "fixed=7", "execution": "pool=2", "placement": 3});
     let changed: Export = api.client.send(Method::PATCH, "/v1/exports/scratch", &change).unwrap();
     assert_eq!(changed.poll, Poll::Fixed { window_us: 7 });
-    assert_eq!((changed.placement.to_string(), changed.storage.execution.to_string()), ("3".into(), "pool=2".into()));
+    let execution = changed.storage.unwrap().execution.to_string();
+    assert_eq!((changed.placement.to_string(), execution), ("3".into(), "pool=2".into()));
     api.client.order(Method::DELETE, "/v1/exports/scratch").unwrap();
     assert_eq!(api.refused(Method::GET, "/v1/exports/scratch", ""), code(404, "no-such-export"));
     api.client.order(Method::DELETE, "/v1/exports/root?force=true").unwrap();
     assert_eq!(api.client.get::<Vec<Export>>("/v1/exports").unwrap().len(), 1);
+}
+
+#[test]
+fn a_directory_lives_from_post_to_delete() {
+    let api = Api::new();
+    let new = json!({
+        "name": "home", "kind": "dir", "socket": "/run/home.sock", "queues": 2,
+        "directory": {"path": "/srv/home", "cache": "metadata", "execution": "pool=4", "read_only": true},
+    });
+    let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
+    assert_eq!((export.kind, export.queues_max, export.rings.len()), (ExportKind::Dir, 2, 3));
+    assert!(export.storage.is_none());
+    let directory = export.directory.unwrap();
+    assert_eq!((directory.path.as_str(), directory.tag.as_deref()), ("/srv/home", Some("home")));
+    assert_eq!((directory.cache, directory.read_only), (CachePolicy::Metadata, true));
+    let change = json!({"execution": "uring", "placement": "one"});
+    let changed: Export = api.client.send(Method::PATCH, "/v1/exports/home", &change).unwrap();
+    assert_eq!(changed.directory.unwrap().execution.to_string(), "uring");
+    let resize = r#"{"capacity_bytes":1024}"#;
+    assert_eq!(api.refused(Method::PUT, "/v1/exports/home/capacity", resize), code(409, "unsupported"));
+    api.client.order(Method::DELETE, "/v1/exports/home").unwrap();
+    assert_eq!(api.refused(Method::GET, "/v1/exports/home", ""), code(404, "no-such-export"));
+}
+
+#[test]
+fn a_bad_field_of_a_directory_is_named() {
+    let api = Api::new();
+    let add = |change: Value| {
+        let mut new = json!({"name": "x", "kind": "dir", "socket": "/x.sock"});
+        for (key, value) in change.as_object().unwrap() {
+            new[key] = value.clone();
+        }
+        api.refused(Method::POST, "/v1/exports", &new.to_string())
+    };
+    let with = |key: &str, value: Value| {
+        let mut directory = json!({"path": "/srv"});
+        directory[key] = value;
+        add(json!({ "directory": directory }))
+    };
+    assert_eq!(add(json!({})), field("directory"));
+    assert_eq!(add(json!({"directory": {}})), field("directory.path"));
+    assert_eq!(add(json!({"directory": {"path": "srv"}})), field("directory.path"));
+    assert_eq!(add(json!({"directory": {"path": "/srv"}, "queues": 65})), field("queues"));
+    assert_eq!(add(json!({"directory": {"path": "/srv"}, "serial": "x"})), field("serial"));
+    assert_eq!(add(json!({"directory": {"path": "/srv"}, "kind": "disk"})), field("directory"));
+    assert_eq!(add(json!({"kind": "floppy"})), field("kind"));
+    assert_eq!(with("cache", json!("mostly")), field("directory.cache"));
+    assert_eq!(with("colour", json!(1)), field("directory.colour"));
+    assert_eq!(with("delay", json!("1m")), field("directory.delay"));
+    assert_eq!(with("descriptors_max", json!(1)), field("directory.descriptors_max"));
+    assert_eq!(with("translate_uid", json!("map:0:1:1")), field("directory.translate_uid"));
 }
 
 #[test]

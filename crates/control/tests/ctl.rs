@@ -108,6 +108,35 @@ fn exports_are_added_from_options() {
 }
 
 #[test]
+fn directories_are_added_from_options() {
+    let served = Served::new();
+    prints(
+        &served,
+        "export add-dir home --socket /run/home.sock --cache always --queues 2 --read-only --posix-acl /srv/home",
+        "export-add-dir.txt",
+    );
+    prints(&served, "export show home", "export-show-dir.txt");
+    let (status, text) = ctl(&served, "export add-dir rel --socket rel.sock srv --json");
+    assert_eq!(status, 0, "{text}");
+    let path = serde_json::from_str::<Value>(&text).unwrap()["directory"]["path"].as_str().unwrap().to_owned();
+    assert!(Path::new(&path).is_absolute() && path.ends_with("/srv"), "{path}");
+    for wrong in [
+        "export add-dir c",
+        "export add-dir c /srv",
+        "export add-dir c --socket /s",
+        "export add-dir c --socket /s /srv --cache mostly",
+        "export add-dir c --socket /s /srv --no-xattr --posix-acl",
+        "export add-dir c --socket /s /srv --image /x.img",
+    ] {
+        let (status, text) = ctl(&served, wrong);
+        assert_eq!(status, 2, "{wrong}: {text}");
+        assert!(text.starts_with("error: "), "{wrong}: {text}");
+    }
+    let many = "queues: must be 1 to 64, not 65";
+    assert_eq!(ctl(&served, "export add-dir c --socket /s /srv --queues 65"), (2, many.into()));
+}
+
+#[test]
 fn exports_are_added_from_files() {
     let served = Served::new();
     let file = |name: &str, text: &str| {

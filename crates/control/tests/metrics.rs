@@ -3,12 +3,15 @@
 mod common;
 
 use common::Served;
+use control::Daemon;
 use control::client::Client;
 use prometheus_parse::{Scrape, Value};
 use std::collections::BTreeMap;
 
 fn text() -> String {
     let served = Served::new();
+    let home = "name = 'home'\nkind = 'dir'\nsocket = '/run/home.sock'\nqueues = 1\ndirectory = { path = '/srv' }";
+    served.fake.add_export(toml::from_str(home).unwrap()).unwrap();
     Client::new(served.socket()).unwrap().text("/metrics").unwrap()
 }
 
@@ -51,6 +54,10 @@ fn counters_of_rings_and_workers_are_there() {
     assert_eq!(number(&scrape, "vringd_worker_io_uring_enters_total", &worker), 5100.0);
     assert_eq!(number(&scrape, "vringd_worker_poll_window_seconds", &worker), 12e-6);
     assert_eq!(number(&scrape, "vringd_export_capacity_bytes", &[("export", "root")]), (10u64 << 30) as f64);
+    let home = [("export", "home")];
+    assert_eq!(number(&scrape, "vringd_directory_nodes", &home), 1200.0);
+    assert_eq!(number(&scrape, "vringd_directory_descriptors", &home), 300.0);
+    assert_eq!(number(&scrape, "vringd_directory_open_files", &home), 12.0);
     assert_eq!(number(&scrape, "vringd_build_info", &[("version", "0.1.0")]), 1.0);
 }
 

@@ -30,8 +30,18 @@ fn every_operation_and_field_is_described() {
         "unknown fields are refused, and the document says so"
     );
     assert!(schemas["FileStorage"]["additionalProperties"].is_null(), "`kind` stands beside the fields of a storage");
-    for name in ["Export", "RingInfo", "RingFigures", "LatencySummary", "Worker", "NewExport", "NewWorker", "ErrorBody"]
-    {
+    for name in [
+        "Export",
+        "RingInfo",
+        "RingFigures",
+        "LatencySummary",
+        "Worker",
+        "NewExport",
+        "Directory",
+        "DirectoryInfo",
+        "NewWorker",
+        "ErrorBody",
+    ] {
         let properties = schemas[name]["properties"].as_object().unwrap_or_else(|| panic!("{name} has no properties"));
         for (field, schema) in properties {
             let described =

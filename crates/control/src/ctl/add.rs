@@ -1,4 +1,4 @@
-//! `vringd ctl export add`: an export described by a file or by options.
+//! `vringd ctl export add`: exports described by a file, or a disk described by options.
 
 use crate::model::config::{
     ExportKind, FieldError, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
@@ -182,7 +182,8 @@ impl ExportFlags {
             socket_owner: self.socket_owner.clone(),
             socket_group: self.socket_group.clone(),
             socket_fd: None,
-            storage: self.storage()?,
+            storage: Some(self.storage()?),
+            directory: None,
             queues: self.queues,
             queue_size: self.queue_size,
             serial: self.serial.clone(),
@@ -252,7 +253,7 @@ fn parse_toml(text: &str) -> Result<Vec<NewExport>, toml::de::Error> {
 }
 
 /// The daemon has a working directory of its own: a relative path means the one of this command.
-fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
+pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     let absolute = |field: &str, path: &mut PathBuf| {
         *path = std::path::absolute(&*path).map_err(|error| FieldError::new(field, error))?;
         Ok(())
@@ -260,10 +261,13 @@ fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     if let Some(socket) = &mut new.socket {
         absolute("socket", socket)?;
     }
+    if let Some(directory) = &mut new.directory {
+        absolute("directory.path", &mut directory.path)?;
+    }
     match &mut new.storage {
-        Storage::File(FileStorage { path, .. }) | Storage::Memory(MemoryStorage { path: Some(path), .. }) => {
+        Some(Storage::File(FileStorage { path, .. }) | Storage::Memory(MemoryStorage { path: Some(path), .. })) => {
             absolute("storage.path", path)
         }
-        Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_) => Ok(()),
+        Some(Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_)) | None => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! The arguments of `vringd ctl`. Doc comments are the help texts.
 
 use super::add::AddArgs;
+use super::directory::AddDirArgs;
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -67,8 +68,11 @@ pub enum ExportCommand {
         name: String,
     },
 
-    /// Add an export: from a file, or from options.
+    /// Add exports from a file, or a disk from options.
     Add(Box<AddArgs>),
+
+    /// Add a directory.
+    AddDir(Box<AddDirArgs>),
 
     /// Remove an export.
     Remove {
@@ -99,7 +103,7 @@ pub enum ExportCommand {
         #[arg(long)]
         poll: Option<Poll>,
 
-        /// Where its storage calls run: auto, uring, inline or pool=N.
+        /// Where its storage or file-system calls run: auto, uring, inline or pool=N.
         #[arg(long)]
         execution: Option<Execution>,
 

@@ -2,6 +2,7 @@
 
 mod add;
 mod args;
+mod directory;
 mod figures;
 mod run;
 mod table;
@@ -9,6 +10,7 @@ mod top;
 
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
+pub use directory::{AddDirArgs, DirectoryFlags};
 pub use run::{CtlError, perform};
 
 use std::io::{IsTerminal, Write};

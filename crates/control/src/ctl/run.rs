@@ -85,6 +85,7 @@ impl Session<'_> {
                 Ok(self.out.write_all(table::export(&export, &workers).as_bytes())?)
             }
             ExportCommand::Add(add) => self.add(add),
+            ExportCommand::AddDir(add) => self.send::<Export>(Method::POST, "/v1/exports", &add.export()?, one_export),
             ExportCommand::Remove { name, force } => {
                 let target = format!("{}?force={force}", export_target(name));
                 self.order(Method::DELETE, &target, &format!("removed export {name}"))

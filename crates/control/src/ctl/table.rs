@@ -1,7 +1,9 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
+use crate::model::directory::CachePolicy;
 use crate::model::{
-    ByteSize, Export, Info, LatencySummary, Owner, RingInfo, RingState, SessionState, Worker, WorkerState,
+    ByteSize, DirectoryInfo, Execution, Export, Info, LatencySummary, Owner, RingInfo, RingState, SessionState,
+    StorageInfo, Worker, WorkerState,
 };
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use std::fmt::Write as _;
@@ -99,12 +101,17 @@ fn owner(owner: &Owner) -> String {
     }
 }
 
-fn execution(export: &Export) -> String {
-    let storage = &export.storage;
-    if storage.execution == storage.execution_chosen {
-        return storage.execution.to_string();
+fn execution(set: Execution, chosen: Execution) -> String {
+    if set == chosen { set.to_string() } else { format!("{set} ({chosen})") }
+}
+
+fn cache_policy(policy: CachePolicy) -> &'static str {
+    match policy {
+        CachePolicy::Never => "never",
+        CachePolicy::Metadata => "metadata",
+        CachePolicy::Auto => "auto",
+        CachePolicy::Always => "always",
     }
-    format!("{} ({})", storage.execution, storage.execution_chosen)
 }
 
 /// `vringd ctl info`.
@@ -123,19 +130,22 @@ pub(super) fn exports(exports: &[Export]) -> String {
     if exports.is_empty() {
         return "no exports\n".to_owned();
     }
-    let headers = ["EXPORT", "STATE", "STORAGE", ">SIZE", ">QUEUES", "PLACEMENT", ">REQUESTS", ">ERRORS", "TARGET"];
+    let headers = ["EXPORT", "STATE", "KIND", ">SIZE", ">QUEUES", "PLACEMENT", ">REQUESTS", ">ERRORS", "TARGET"];
     let row = |export: &Export| {
         let requests: u64 = export.rings.iter().map(|ring| ring.figures.requests()).sum();
+        let storage = export.storage.as_ref();
+        let target =
+            storage.map(|storage| &storage.target).or(export.directory.as_ref().map(|directory| &directory.path));
         vec![
             export.name.clone(),
             session_state(export.state).to_owned(),
-            export.storage.kind.clone(),
-            size(export.storage.capacity_bytes),
+            storage.map_or_else(|| export.kind.to_string(), |storage| storage.kind.clone()),
+            or_nothing(storage.map(|storage| size(storage.capacity_bytes))),
             export.queues_max.to_string(),
             export.placement.to_string(),
             requests.to_string(),
             export.errors.to_string(),
-            export.storage.target.clone(),
+            or_nothing(target),
         ]
     };
     table(&headers, exports.iter().map(row))
@@ -143,35 +153,24 @@ pub(super) fn exports(exports: &[Export]) -> String {
 
 /// `vringd ctl export show`.
 pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
-    let storage = &export.storage;
-    let flag = |on: bool, name: &str| if on { format!(", {name}") } else { String::new() };
     let frontend = export.frontend.map(|frontend| format!("pid {}, uid {}", frontend.pid, frontend.uid));
     let features = if export.features.is_empty() { NOTHING.to_owned() } else { export.features.join(" ") };
     let mut lines = vec![
         ("export", export.name.clone()),
-        ("kind", export.kind.clone()),
+        ("kind", export.kind.to_string()),
         ("state", session_state(export.state).to_owned()),
         ("socket", export.socket.clone()),
         ("frontend", or_nothing(frontend)),
-        (
-            "storage",
-            format!(
-                "{} {}{}{}",
-                storage.kind,
-                storage.target,
-                flag(storage.direct, "direct"),
-                flag(storage.read_only, "read-only")
-            ),
-        ),
-        ("capacity", format!("{} ({} bytes)", size(storage.capacity_bytes), storage.capacity_bytes)),
-        ("block size", format!("{} bytes", storage.block_size_bytes)),
-        ("execution", execution(export)),
+    ];
+    lines.extend(export.storage.iter().flat_map(storage_facts));
+    lines.extend(export.directory.iter().flat_map(directory_facts));
+    lines.extend([
         ("placement", export.placement.to_string()),
         ("poll", export.poll.to_string()),
         ("sessions", format!("{} connected, {} failed", export.sessions.connects, export.sessions.failures)),
         ("errors", export.errors.to_string()),
         ("features", features),
-    ];
+    ]);
     if let Some(error) = &export.last_error {
         lines.push(("last error", error.clone()));
     }
@@ -183,6 +182,39 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
         text += &workers(own_workers);
     }
     text
+}
+
+fn flag(on: bool, name: &str) -> String {
+    if on { format!(", {name}") } else { String::new() }
+}
+
+fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
+    let (direct, read_only) = (flag(storage.direct, "direct"), flag(storage.read_only, "read-only"));
+    [
+        ("storage", format!("{} {}{direct}{read_only}", storage.kind, storage.target)),
+        ("capacity", format!("{} ({} bytes)", size(storage.capacity_bytes), storage.capacity_bytes)),
+        ("block size", format!("{} bytes", storage.block_size_bytes)),
+        ("execution", execution(storage.execution, storage.execution_chosen)),
+    ]
+}
+
+fn directory_facts(directory: &DirectoryInfo) -> [(&'static str, String); 7] {
+    let read_only = flag(directory.read_only, "read-only");
+    [
+        ("directory", format!("{} on {}{read_only}", directory.path, directory.file_system)),
+        ("tag", or_nothing(directory.tag.as_ref())),
+        ("cache", cache_policy(directory.cache).to_owned()),
+        ("execution", execution(directory.execution, directory.execution_chosen)),
+        (
+            "inodes",
+            format!(
+                "{}; {} of at most {} descriptors",
+                directory.nodes, directory.descriptors, directory.descriptors_max
+            ),
+        ),
+        ("open files", directory.open_files.to_string()),
+        ("locks", format!("{} waiting", directory.locks_waiting)),
+    ]
 }
 
 /// `vringd ctl ring list`.
@@ -252,7 +284,8 @@ pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
         ("moves", figures.moves.to_string()),
         ("depth", format!("{} now, {} at most", figures.in_flight, figures.in_flight_max)),
     ];
-    lines.extend(figures.by_kind().map(|(kind, count)| (kind, count.to_string())));
+    let taken: Vec<_> = figures.by_kind().collect();
+    lines.extend(taken.iter().map(|(kind, count)| (*kind, count.to_string())));
     lines.extend([
         ("data read", format!("{} MiB", mib(figures.bytes_read as f64))),
         ("data written", format!("{} MiB", mib(figures.bytes_written as f64))),

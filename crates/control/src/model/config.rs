@@ -1,6 +1,7 @@
 //! An export as a person describes it: the `[[export]]` table of the configuration file and the body of
 //! `POST /v1/exports` are this same type.
 
+use super::directory::Directory;
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 use serde::de::{self, DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -15,6 +16,17 @@ pub enum ExportKind {
     /// A disk (virtio-blk).
     #[default]
     Disk,
+    /// A directory (virtio-fs).
+    Dir,
+}
+
+impl fmt::Display for ExportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disk => "disk",
+            Self::Dir => "dir",
+        })
+    }
 }
 
 /// Description of an export. Give either `socket` or `socket_fd`.
@@ -43,19 +55,24 @@ pub struct NewExport {
     /// configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_fd: Option<i32>,
-    /// What stands behind it.
-    pub storage: Storage,
-    /// Number of queues the device offers, 1 to 256; when left out, the number of CPUs up to 8.
+    /// What stands behind a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
+    /// What a directory serves, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Directory>,
+    /// Number of queues the device offers; when left out, the number of CPUs up to 8. 1 to 256 for a disk. For a
+    /// directory 1 to 64 request queues; its queue for urgent requests comes on top.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Largest number of descriptors in a ring: a power of two, 2 to 32768; 1024 when left out. A frontend that sets
     /// ring sizes itself is bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_size: Option<u16>,
-    /// Serial number the guest sees, up to 20 ASCII characters; the name's first 20 characters when left out.
+    /// Serial number the guest of a disk sees, up to 20 ASCII characters; the name's first 20 characters when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Logical block size in bytes, 512 or 4096; 512 when left out.
+    /// Logical block size of a disk in bytes, 512 or 4096; 512 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
     /// Placement of its rings on workers; `shared` when left out.
@@ -254,8 +271,10 @@ impl FieldError {
 }
 
 impl NewExport {
-    /// Queues of one export, at most: what vhost-user's multiqueue frontends in use can address.
+    /// Queues of one disk, at most: what vhost-user's multiqueue frontends in use can address.
     pub const QUEUES_MAX: u16 = 256;
+    /// Request queues of one directory, at most.
+    pub const REQUEST_QUEUES_MAX: u16 = 64;
     /// Descriptors in a split ring, at most (virtio 1.3, 2.7).
     pub const QUEUE_SIZE_MAX: u16 = 32768;
     /// Longest serial number in bytes: VIRTIO_BLK_ID_BYTES (linux/virtio_blk.h; virtio 1.3, 5.2.6).
@@ -271,7 +290,27 @@ impl NewExport {
         self.check_name()?;
         self.check_socket()?;
         self.check_device()?;
-        self.storage.check(self.block_size_bytes())
+        match self.kind {
+            ExportKind::Disk => self.check_disk(),
+            ExportKind::Dir => self.check_dir(),
+        }
+    }
+
+    /// What stands behind a disk.
+    ///
+    /// # Errors
+    /// A [`FieldError`] for `storage` when there is none.
+    pub fn storage(&self) -> Result<&Storage, FieldError> {
+        self.storage.as_ref().ok_or_else(|| FieldError::new("storage", "is missing: say what stands behind the disk"))
+    }
+
+    /// What a directory serves.
+    ///
+    /// # Errors
+    /// A [`FieldError`] for `directory` when there is nothing.
+    pub fn directory(&self) -> Result<&Directory, FieldError> {
+        let message = "is missing: say which directory to serve, as in directory = { path = \"/srv/data\" }";
+        self.directory.as_ref().ok_or_else(|| FieldError::new("directory", message))
     }
 
     /// The logical block size, in bytes: as given, or its default.
@@ -340,8 +379,12 @@ impl NewExport {
     }
 
     fn check_device(&self) -> Result<(), FieldError> {
-        if let Some(queues) = self.queues.filter(|queues| !(1..=Self::QUEUES_MAX).contains(queues)) {
-            return Err(FieldError::new("queues", format_args!("must be 1 to {}, not {queues}", Self::QUEUES_MAX)));
+        let most = match self.kind {
+            ExportKind::Disk => Self::QUEUES_MAX,
+            ExportKind::Dir => Self::REQUEST_QUEUES_MAX,
+        };
+        if let Some(queues) = self.queues.filter(|queues| !(1..=most).contains(queues)) {
+            return Err(FieldError::new("queues", format_args!("must be 1 to {most}, not {queues}")));
         }
         if let Some(size) =
             self.queue_size.filter(|size| !size.is_power_of_two() || !(2..=Self::QUEUE_SIZE_MAX).contains(size))
@@ -352,6 +395,19 @@ impl NewExport {
                 format_args!("must be a power of two from 2 to {most}, not {size}"),
             ));
         }
+        if self.workers == Placement::Shared && self.cpus.is_some() {
+            return Err(FieldError::new(
+                "cpus",
+                "binds an export's own workers: set `workers` to one, per-queue or a number",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_disk(&self) -> Result<(), FieldError> {
+        if self.directory.is_some() {
+            return Err(FieldError::new("directory", "goes with `kind = \"dir\"`: a disk has `storage`"));
+        }
         if let Some(size) = self.block_size.filter(|size| ![512, 4096].contains(size)) {
             return Err(FieldError::new("block_size", format_args!("must be 512 or 4096, not {size}")));
         }
@@ -361,13 +417,19 @@ impl NewExport {
             let most = Self::SERIAL_BYTES_MAX;
             return Err(FieldError::new("serial", format_args!("must be at most {most} printable ASCII characters")));
         }
-        if self.workers == Placement::Shared && self.cpus.is_some() {
-            return Err(FieldError::new(
-                "cpus",
-                "binds an export's own workers: set `workers` to one, per-queue or a number",
-            ));
+        self.storage()?.check(self.block_size_bytes())
+    }
+
+    fn check_dir(&self) -> Result<(), FieldError> {
+        let of_disks = [
+            ("storage", self.storage.is_some()),
+            ("serial", self.serial.is_some()),
+            ("block_size", self.block_size.is_some()),
+        ];
+        if let Some((field, _)) = of_disks.iter().find(|(_, given)| *given) {
+            return Err(FieldError::new(*field, "is for disks: a directory has `directory`"));
         }
-        Ok(())
+        self.directory()?.check()
     }
 }
 

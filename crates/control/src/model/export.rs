@@ -1,8 +1,11 @@
 //! Exports, rings and the daemon itself, as the API shows them.
 
+use super::config::ExportKind;
+use super::directory::CachePolicy;
 use super::latency::LatencySummary;
 use super::value::{ByteSize, Execution, Placement, Poll};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 
 /// The daemon.
@@ -66,6 +69,37 @@ pub struct StorageInfo {
     pub execution_chosen: Execution,
 }
 
+/// What a directory serves, and what the guest holds of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DirectoryInfo {
+    /// Path of the directory.
+    pub path: String,
+    /// Name by which the guest mounts it; absent when the frontend gives the device its tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Kind of the file system that the directory lies on, as in `ext4`; its magic number in hexadecimal when it has no
+    /// name here.
+    pub file_system: String,
+    /// For how long the guest may believe what it was told.
+    pub cache: CachePolicy,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// Execution as it was set.
+    pub execution: Execution,
+    /// Execution that is in use: what `auto` chose, or the same as `execution`.
+    pub execution_chosen: Execution,
+    /// Inodes that the guest knows now.
+    pub nodes: u64,
+    /// Descriptors that are held for inodes now.
+    pub descriptors: u64,
+    /// Most descriptors that are held for inodes.
+    pub descriptors_max: u64,
+    /// Files and directories that the guest has open now.
+    pub open_files: u64,
+    /// Requests for a lock that wait now.
+    pub locks_waiting: u64,
+}
+
 /// Sessions with frontends since the export was added. All are counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionFigures {
@@ -82,10 +116,14 @@ pub struct SessionFigures {
 pub struct Export {
     /// Name, unique in the daemon.
     pub name: String,
-    /// What it is: `disk`.
-    pub kind: String,
-    /// What stands behind it.
-    pub storage: StorageInfo,
+    /// What it is.
+    pub kind: ExportKind,
+    /// What stands behind a disk; absent for a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<StorageInfo>,
+    /// What a directory serves; absent for a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<DirectoryInfo>,
     /// Path of the vhost-user socket, or `fd N` for an inherited one.
     pub socket: String,
     /// Whether a frontend is there.
@@ -96,7 +134,7 @@ pub struct Export {
     /// Names of the negotiated virtio and vhost-user features, as in the virtio specification without their prefix;
     /// empty when no frontend is connected.
     pub features: Vec<String>,
-    /// Number of queues the device offers.
+    /// Number of queues the device offers; for a directory the request queues, without the one for urgent requests.
     pub queues_max: u16,
     /// Placement as it was set.
     pub placement: Placement,
@@ -153,18 +191,10 @@ pub struct RingInfo {
 /// What a ring has done since the export was added. Counts, unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RingFigures {
-    /// Read requests taken (VIRTIO_BLK_T_IN).
-    pub read: u64,
-    /// Write requests taken (VIRTIO_BLK_T_OUT).
-    pub write: u64,
-    /// Flush requests taken (VIRTIO_BLK_T_FLUSH).
-    pub flush: u64,
-    /// Discard requests taken (VIRTIO_BLK_T_DISCARD).
-    pub discard: u64,
-    /// Write-zeroes requests taken (VIRTIO_BLK_T_WRITE_ZEROES).
-    pub write_zeroes: u64,
-    /// Requests for the serial number taken (VIRTIO_BLK_T_GET_ID).
-    pub get_id: u64,
+    /// Requests taken, by kind: for a disk `read`, `write`, `flush`, `discard`, `write_zeroes` and `get_id`
+    /// (VIRTIO_BLK_T_IN and so on), for a directory the FUSE operations, as in `lookup` or `getattr`. What did not come
+    /// yet may be absent.
+    pub requests: BTreeMap<String, u64>,
     /// Requests that were refused as they came: of an unknown type or a wrong form.
     pub unsupported: u64,
     /// Data read, in bytes.
@@ -196,22 +226,20 @@ pub struct RingFigures {
 }
 
 impl RingFigures {
-    /// Requests taken, of every kind.
+    /// Requests taken, of every kind, and refused ones.
     pub fn requests(&self) -> u64 {
-        self.by_kind().iter().map(|(_, count)| count).sum()
+        self.by_kind().map(|(_, count)| count).sum()
     }
 
-    /// Requests taken, by the name of their kind.
-    pub fn by_kind(&self) -> [(&'static str, u64); 7] {
-        [
-            ("read", self.read),
-            ("write", self.write),
-            ("flush", self.flush),
-            ("discard", self.discard),
-            ("write_zeroes", self.write_zeroes),
-            ("get_id", self.get_id),
-            ("unsupported", self.unsupported),
-        ]
+    /// Requests taken, of one kind.
+    pub fn count(&self, kind: &str) -> u64 {
+        self.requests.get(kind).copied().unwrap_or(0)
+    }
+
+    /// Requests taken, by the name of their kind; last those that were refused as they came, as `unsupported`.
+    pub fn by_kind(&self) -> impl Iterator<Item = (&str, u64)> {
+        let taken = self.requests.iter().map(|(kind, count)| (kind.as_str(), *count));
+        taken.chain([("unsupported", self.unsupported)])
     }
 }
 

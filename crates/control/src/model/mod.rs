@@ -2,6 +2,7 @@
 //! configuration file. Doc comments of fields become the descriptions in the OpenAPI document.
 
 pub mod config;
+pub mod directory;
 mod export;
 mod latency;
 mod text;
@@ -9,9 +10,10 @@ mod value;
 mod worker;
 
 pub use config::NewExport;
+pub use directory::Directory;
 pub use export::{
-    Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures, SessionState, Settings,
-    StorageInfo,
+    DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
+    SessionState, Settings, StorageInfo,
 };
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use text::ParseError;

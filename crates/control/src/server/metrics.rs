@@ -2,7 +2,10 @@
 
 use crate::daemon::{Daemon, Scope};
 use crate::error::ApiError;
-use crate::model::{Export, Info, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, SessionState, Worker};
+use crate::model::{
+    DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, SessionState, StorageInfo,
+    Worker,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -83,7 +86,6 @@ const DAEMON: &[Figure<Info>] = &[
 ];
 
 const EXPORT: &[Figure<Export>] = &[
-    Figure("export_capacity", "Capacity of the disk, in bytes", Read::NowBytes(|export| export.storage.capacity_bytes)),
     Figure(
         "export_connected",
         "1 while a frontend is connected, 0 otherwise",
@@ -99,6 +101,33 @@ const EXPORT: &[Figure<Export>] = &[
         "export_session_failures",
         "Sessions ended because the frontend broke the protocol or the socket failed",
         Read::Count(|export| export.sessions.failures),
+    ),
+];
+
+const DISK: &[Figure<StorageInfo>] =
+    &[Figure("export_capacity", "Capacity of the disk, in bytes", Read::NowBytes(|storage| storage.capacity_bytes))];
+
+const DIRECTORY: &[Figure<DirectoryInfo>] = &[
+    Figure("directory_nodes", "Inodes that the guest knows", Read::NowCount(|directory| directory.nodes)),
+    Figure(
+        "directory_descriptors",
+        "Descriptors that are held for inodes",
+        Read::NowCount(|directory| directory.descriptors),
+    ),
+    Figure(
+        "directory_descriptors_max",
+        "Most descriptors that are held for inodes",
+        Read::NowCount(|directory| directory.descriptors_max),
+    ),
+    Figure(
+        "directory_open_files",
+        "Files and directories that the guest has open",
+        Read::NowCount(|directory| directory.open_files),
+    ),
+    Figure(
+        "directory_locks_waiting",
+        "Requests for a lock that wait",
+        Read::NowCount(|directory| directory.locks_waiting),
     ),
 ];
 
@@ -194,11 +223,15 @@ impl Collector for Snapshot {
         let encoder = &mut encoder;
         let daemon = [(vec![], &self.info)];
         let exports: Vec<_> = self.exports.iter().map(|export| (export_labels(export), export)).collect();
+        let disks: Vec<_> = self.behind(|export| export.storage.as_ref());
+        let directories: Vec<_> = self.behind(|export| export.directory.as_ref());
         let rings: Vec<_> = self.exports.iter().flat_map(labelled_rings).collect();
         let workers: Vec<_> = self.workers.iter().map(|worker| (worker_labels(worker), worker)).collect();
         self.encode_build(encoder)?;
         DAEMON.iter().try_for_each(|figure| figure.encode(encoder, &daemon))?;
         EXPORT.iter().try_for_each(|figure| figure.encode(encoder, &exports))?;
+        DISK.iter().try_for_each(|figure| figure.encode(encoder, &disks))?;
+        DIRECTORY.iter().try_for_each(|figure| figure.encode(encoder, &directories))?;
         encode_requests(encoder, &rings)?;
         RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;
         LATENCIES.iter().try_for_each(|latency| encode_latency(encoder, latency, &rings))?;
@@ -207,6 +240,11 @@ impl Collector for Snapshot {
 }
 
 impl Snapshot {
+    /// What stands behind those exports that have it.
+    fn behind<T>(&self, part: impl Fn(&Export) -> Option<&T>) -> Vec<(Labels, &T)> {
+        self.exports.iter().filter_map(|export| Some((export_labels(export), part(export)?))).collect()
+    }
+
     fn encode_build(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let labels = [("version", self.info.version.as_str())];
         let mut metric = encoder.encode_descriptor("build", "Version of the daemon", None, MetricType::Info)?;

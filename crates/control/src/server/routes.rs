@@ -83,7 +83,7 @@ async fn export_list(State(daemon): Shared) -> Answer<Vec<Export>> {
     ask(daemon, <dyn Daemon>::exports).await.map(Json)
 }
 
-/// Add an export: open its storage, make its socket, listen. Paths must be absolute.
+/// Add an export: open what stands behind it, make its socket, listen. Paths must be absolute.
 #[utoipa::path(post, path = "/v1/exports", tag = "exports", request_body = NewExport, responses(
     (status = 201, description = "The new export", body = Export),
     (status = 409, description = "The name is taken (`export-exists`), or there are too many workers (`too-many-workers`)", body = ErrorBody),
@@ -105,11 +105,13 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
     }
     new.check()?;
     let storage_path = match &new.storage {
-        Storage::File(file) => Some(file.path.as_path()),
-        Storage::Memory(memory) => memory.path.as_deref(),
-        Storage::Null(_) | Storage::Sim(_) => None,
+        Some(Storage::File(file)) => Some(file.path.as_path()),
+        Some(Storage::Memory(memory)) => memory.path.as_deref(),
+        Some(Storage::Null(_) | Storage::Sim(_)) | None => None,
     };
-    for (field, path) in [("socket", new.socket.as_deref()), ("storage.path", storage_path)] {
+    let directory_path = new.directory.as_ref().map(|directory| directory.path.as_path());
+    let paths = [("socket", new.socket.as_deref()), ("storage.path", storage_path), ("directory.path", directory_path)];
+    for (field, path) in paths {
         if path.is_some_and(Path::is_relative) {
             return Err(FieldError::new(field, "must be an absolute path: the daemon has its own working directory"));
         }

@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use control::error::RingRefs;
-use control::model::config::Storage;
+use control::model::config::{ExportKind, Storage};
+use control::model::directory::Directory;
 use control::model::{
-    Attach, Execution, Export, Frontend, Info, LATENCY_BOUNDS_US, LatencySummary, NewExport, NewWorker, Owner, Poll,
-    Resize, RingFigures, RingInfo, RingRef, RingState, SessionFigures, SessionState, Settings, StorageInfo, Worker,
-    WorkerFigures, WorkerState,
+    Attach, DirectoryInfo, Execution, Export, Frontend, Info, LATENCY_BOUNDS_US, LatencySummary, NewExport, NewWorker,
+    Owner, Poll, Resize, RingFigures, RingInfo, RingRef, RingState, SessionFigures, SessionState, Settings,
+    StorageInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use std::path::PathBuf;
@@ -53,10 +54,9 @@ pub(crate) fn latency(counts: &[(usize, u64)]) -> LatencySummary {
 
 fn figures() -> RingFigures {
     RingFigures {
-        read: 1000,
-        write: 500,
-        flush: 3,
-        get_id: 1,
+        requests: [("read", 1000), ("write", 500), ("flush", 3), ("get_id", 1)]
+            .map(|(kind, count)| (kind.to_owned(), count))
+            .into(),
         bytes_read: 4_096_000,
         bytes_written: 2_048_000,
         errors: 2,
@@ -128,6 +128,48 @@ impl Fake {
     }
 }
 
+/// What the fake serves of a directory: a guest has looked around in it.
+fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
+    DirectoryInfo {
+        path: directory.path.display().to_string(),
+        tag: directory.tag(export),
+        file_system: "ext4".into(),
+        cache: directory.cache,
+        read_only: directory.read_only,
+        execution: directory.execution,
+        execution_chosen: Execution::Inline,
+        nodes: 1200,
+        descriptors: 300,
+        descriptors_max: u64::from(directory.descriptors_max()),
+        open_files: 12,
+        locks_waiting: 1,
+    }
+}
+
+/// What the fake serves of a disk.
+fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiError> {
+    let (target, capacity_bytes) = match storage {
+        Storage::File(file) if file.path.ends_with("missing.img") => {
+            let message = "cannot open /images/missing.img: No such file or directory".to_owned();
+            return Err(ApiError::InvalidField { field: "storage.path".into(), message });
+        }
+        Storage::File(file) => (file.path.display().to_string(), 10 << 30),
+        Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
+        Storage::Null(null) => ("nothing".into(), null.size.0),
+        Storage::Sim(sim) => ("model".into(), sim.size.0),
+    };
+    Ok(StorageInfo {
+        kind: storage.kind().into(),
+        target,
+        capacity_bytes,
+        block_size_bytes: new.block_size_bytes(),
+        read_only: false,
+        direct: matches!(storage, Storage::File(file) if file.direct),
+        execution: Execution::Auto,
+        execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
+    })
+}
+
 /// A description, as a configuration file would have it.
 pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
     let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
@@ -163,7 +205,7 @@ impl Daemon for Fake {
         let mut exports = books.exports.clone();
         if let Some(figures) = exports.iter_mut().find_map(|export| Some(&mut export.rings.first_mut()?.figures)) {
             figures.latency_served.buckets.resize(LATENCY_BOUNDS_US.len() + 1, 0);
-            figures.read += 100 * (looks - 1);
+            *figures.requests.entry("read".into()).or_default() += 100 * (looks - 1);
             figures.latency_served.buckets[5] += 100 * (looks - 1);
         }
         Ok(exports)
@@ -175,36 +217,23 @@ impl Daemon for Fake {
 
     fn add_export(&self, new: NewExport) -> Result<Export, ApiError> {
         // Before the lock, so that what comes after the panic finds the books intact.
-        assert!(new.storage.kind() != "sim", "the fake cannot simulate: it stands for a bug in the daemon");
+        assert!(
+            !matches!(new.storage, Some(Storage::Sim(_))),
+            "the fake cannot simulate: it stands for a bug in the daemon"
+        );
         let mut books = self.books.lock().unwrap();
         if books.exports.iter().any(|export| export.name == new.name) {
             return Err(ApiError::ExportExists { name: new.name });
         }
-        let (target, capacity_bytes) = match &new.storage {
-            Storage::File(file) if file.path.ends_with("missing.img") => {
-                let message = "cannot open /images/missing.img: No such file or directory".to_owned();
-                return Err(ApiError::InvalidField { field: "storage.path".into(), message });
-            }
-            Storage::File(file) => (file.path.display().to_string(), 10 << 30),
-            Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
-            Storage::Null(null) => ("nothing".into(), null.size.0),
-            Storage::Sim(sim) => ("model".into(), sim.size.0),
-        };
-        let execution = Execution::Auto;
-        let storage = StorageInfo {
-            kind: new.storage.kind().into(),
-            target,
-            capacity_bytes,
-            block_size_bytes: new.block_size_bytes(),
-            read_only: false,
-            direct: matches!(&new.storage, Storage::File(file) if file.direct),
-            execution,
-            execution_chosen: if new.storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
-        };
+        let storage = new.storage.as_ref().map(|storage| storage_info(&new, storage)).transpose()?;
+        let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
+        // The queue for urgent requests comes first.
+        let rings = new.queues() + u16::from(new.kind == ExportKind::Dir);
         let export = Export {
             name: new.name.clone(),
-            kind: "disk".into(),
+            kind: new.kind,
             storage,
+            directory,
             socket: new.socket.clone().unwrap_or_default().display().to_string(),
             state: SessionState::Listening,
             frontend: None,
@@ -216,7 +245,7 @@ impl Daemon for Fake {
             broken_rings: 0,
             last_error: None,
             sessions: SessionFigures::default(),
-            rings: (0..new.queues()).map(|index| ring(index, 1, RingFigures::default())).collect(),
+            rings: (0..rings).map(|index| ring(index, 1, RingFigures::default())).collect(),
             workers: vec![],
         };
         for ring in &export.rings {
@@ -239,11 +268,11 @@ impl Daemon for Fake {
 
     fn resize(&self, name: &str, resize: Resize) -> Result<Export, ApiError> {
         self.with(name, |export| {
-            if export.storage.kind == "memory" {
-                let message = "memory keeps the size it was made with".to_owned();
+            let Some(storage) = export.storage.as_mut().filter(|storage| storage.kind != "memory") else {
+                let message = "it keeps the size it was made with".to_owned();
                 return Err(ApiError::Unsupported { export: name.into(), message });
-            }
-            export.storage.capacity_bytes = resize.capacity_bytes.0;
+            };
+            storage.capacity_bytes = resize.capacity_bytes.0;
             Ok(export.clone())
         })
     }
@@ -253,7 +282,12 @@ impl Daemon for Fake {
             export.poll = settings.poll.unwrap_or(export.poll);
             export.placement = settings.placement.unwrap_or(export.placement);
             if let Some(execution) = settings.execution {
-                (export.storage.execution, export.storage.execution_chosen) = (execution, execution);
+                if let Some(storage) = &mut export.storage {
+                    (storage.execution, storage.execution_chosen) = (execution, execution);
+                }
+                if let Some(directory) = &mut export.directory {
+                    (directory.execution, directory.execution_chosen) = (execution, execution);
+                }
             }
             Ok(export.clone())
         })

@@ -1,0 +1,241 @@
+//! A directory described by options: `vringd ctl export add-dir`, and `vringd dir`, which shares what describes the
+//! directory itself.
+
+use super::add::DescriptionError;
+use crate::model::config::{ExportKind, NewExport};
+use crate::model::directory::{CachePolicy, Directory, FileHandles, Negotiation, Readdirplus};
+use crate::model::{CpuList, Execution, FileMode, Placement, Poll, Span};
+use std::path::PathBuf;
+
+/// The new directory.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AddDirArgs {
+    /// Name of the export.
+    pub name: String,
+
+    /// Path at which the vhost-user socket is made.
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Permission bits of the socket, in octal.
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<FileMode>,
+
+    /// Owner of the socket: a user name or number.
+    #[arg(long, value_name = "USER")]
+    pub socket_owner: Option<String>,
+
+    /// Group of the socket: a group name or number.
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+
+    /// The directory and how it is served.
+    #[command(flatten)]
+    pub directory: DirectoryFlags,
+
+    /// Number of request queues, 1 to 64.
+    #[arg(long, value_name = "N", help_heading = "Device")]
+    pub queues: Option<u16>,
+
+    /// Largest number of descriptors in a ring: a power of two, 2 to 32768.
+    #[arg(long, value_name = "N", help_heading = "Device")]
+    pub queue_size: Option<u16>,
+
+    /// Which workers its rings get: shared, one, per-queue or a number.
+    #[arg(long, value_name = "PLACEMENT", default_value = "shared", help_heading = "Execution")]
+    pub workers: Placement,
+
+    /// Poll window of its own workers: off, fixed=US or adaptive=US.
+    #[arg(long, help_heading = "Execution")]
+    pub poll: Option<Poll>,
+
+    /// CPUs its own workers are bound to, as in 0-3,5.
+    #[arg(long, value_name = "LIST", help_heading = "Execution")]
+    pub cpus: Option<CpuList>,
+}
+
+/// Options that describe a directory; the same words as in the configuration file.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DirectoryFlags {
+    /// The directory to serve
+    #[arg(value_name = "DIR")]
+    pub path: PathBuf,
+
+    /// Name by which the guest mounts it, up to 36 bytes; empty to leave it to the frontend [default: the name]
+    #[arg(long, value_name = "TAG", help_heading = "Device")]
+    pub tag: Option<String>,
+
+    /// For how long the guest may believe what it was told: never, metadata, auto or always
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICY",
+        default_value_t,
+        help_heading = "Cache",
+        hide_possible_values = true
+    )]
+    pub cache: CachePolicy,
+
+    /// How long attributes are valid in the guest, as in 5s [default: by the policy]
+    #[arg(long, value_name = "TIME", help_heading = "Cache")]
+    pub attr_timeout: Option<Span>,
+
+    /// How long names are valid in the guest [default: by the policy]
+    #[arg(long, value_name = "TIME", help_heading = "Cache")]
+    pub entry_timeout: Option<Span>,
+
+    /// How long the absence of a name is valid in the guest [default: by the policy]
+    #[arg(long, value_name = "TIME", help_heading = "Cache")]
+    pub negative_timeout: Option<Span>,
+
+    /// Let the guest collect writes in its page cache; only for a directory that nobody else writes
+    #[arg(long, help_heading = "Cache")]
+    pub writeback: bool,
+
+    /// Let O_DIRECT of the guest's programs bypass the host's page cache too
+    #[arg(long, help_heading = "Cache")]
+    pub allow_direct_io: bool,
+
+    /// Allow shared mappings of files under --cache never and metadata
+    #[arg(long, help_heading = "Cache")]
+    pub allow_mmap: bool,
+
+    /// Whether listings bring attributes along: on, off or auto
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Cache", hide_possible_values = true)]
+    pub readdirplus: Readdirplus,
+
+    /// Refuse changes
+    #[arg(long, visible_alias = "readonly", help_heading = "Files")]
+    pub read_only: bool,
+
+    /// Serve no extended attributes
+    #[arg(long, help_heading = "Files")]
+    pub no_xattr: bool,
+
+    /// Translate names of extended attributes, as in :map::user.virtiofs.:
+    #[arg(long, value_name = "RULES", conflicts_with = "no_xattr", help_heading = "Files")]
+    pub xattrmap: Option<String>,
+
+    /// POSIX access control lists: never, auto (when the guest knows them) or always
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, conflicts_with = "no_xattr", help_heading = "Files")]
+    #[arg(require_equals = true, num_args = 0..=1, default_missing_value = "always", hide_possible_values = true)]
+    pub posix_acl: Negotiation,
+
+    /// Security labels from the guest on what it creates: never, auto or always
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, conflicts_with = "no_xattr", help_heading = "Files")]
+    #[arg(require_equals = true, num_args = 0..=1, default_missing_value = "always", hide_possible_values = true)]
+    pub security_label: Negotiation,
+
+    /// Drop set-user-id bits and capabilities of written files here, not in the guest
+    #[arg(long, help_heading = "Files")]
+    pub killpriv_v2: bool,
+
+    /// Keep locks of byte ranges within the guest
+    #[arg(long, help_heading = "Files")]
+    pub no_posix_lock: bool,
+
+    /// Keep locks of whole files within the guest
+    #[arg(long, help_heading = "Files")]
+    pub no_flock: bool,
+
+    /// Do not tell the guest which directories are mount points
+    #[arg(long, help_heading = "Files")]
+    pub no_announce_submounts: bool,
+
+    /// Keep O_NOATIME of the guest's programs
+    #[arg(long, help_heading = "Files")]
+    pub preserve_noatime: bool,
+
+    /// Hold inodes by file handles and not by descriptors: never, prefer or mandatory
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Files", hide_possible_values = true)]
+    pub inode_file_handles: FileHandles,
+
+    /// Most descriptors to hold for inodes [default: 4096]
+    #[arg(long, value_name = "N", help_heading = "Files")]
+    pub descriptors_max: Option<u32>,
+
+    /// Most files the guest can have open [default: 65536]
+    #[arg(long, value_name = "N", help_heading = "Files")]
+    pub open_files_max: Option<u32>,
+
+    /// Translate user ids between guest and host, as in map:0:100000:65536; may be repeated
+    #[arg(long, value_name = "RULE", help_heading = "Files")]
+    pub translate_uid: Vec<String>,
+
+    /// Translate group ids between guest and host; may be repeated
+    #[arg(long, value_name = "RULE", help_heading = "Files")]
+    pub translate_gid: Vec<String>,
+
+    /// Where file-system calls run: auto, uring, inline or pool=N
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Execution")]
+    pub execution: Execution,
+
+    /// Let every operation wait first, as in 1ms: a slow directory, for experiments
+    #[arg(long, value_name = "TIME", help_heading = "Execution")]
+    pub delay: Option<Span>,
+}
+
+impl DirectoryFlags {
+    /// The directory as one value, not yet checked.
+    pub fn describe(&self) -> Directory {
+        Directory {
+            path: self.path.clone(),
+            tag: self.tag.clone(),
+            cache: self.cache,
+            attr_timeout: self.attr_timeout,
+            entry_timeout: self.entry_timeout,
+            negative_timeout: self.negative_timeout,
+            writeback: self.writeback,
+            allow_direct_io: self.allow_direct_io,
+            allow_mmap: self.allow_mmap,
+            readdirplus: self.readdirplus,
+            xattr: !self.no_xattr,
+            xattrmap: self.xattrmap.clone(),
+            posix_acl: self.posix_acl,
+            security_label: self.security_label,
+            killpriv_v2: self.killpriv_v2,
+            posix_lock: !self.no_posix_lock,
+            flock: !self.no_flock,
+            announce_submounts: !self.no_announce_submounts,
+            inode_file_handles: self.inode_file_handles,
+            descriptors_max: self.descriptors_max,
+            open_files_max: self.open_files_max,
+            preserve_noatime: self.preserve_noatime,
+            read_only: self.read_only,
+            translate_uid: self.translate_uid.clone(),
+            translate_gid: self.translate_gid.clone(),
+            execution: self.execution,
+            delay: self.delay,
+        }
+    }
+}
+
+impl AddDirArgs {
+    /// The export that is described, checked, with absolute paths.
+    ///
+    /// # Errors
+    /// [`DescriptionError::Options`] for the first field that cannot be used.
+    pub fn export(&self) -> Result<NewExport, DescriptionError> {
+        let mut new = NewExport {
+            name: self.name.clone(),
+            kind: ExportKind::Dir,
+            socket: Some(self.socket.clone()),
+            socket_mode: self.socket_mode,
+            socket_owner: self.socket_owner.clone(),
+            socket_group: self.socket_group.clone(),
+            socket_fd: None,
+            storage: None,
+            directory: Some(self.directory.describe()),
+            queues: self.queues,
+            queue_size: self.queue_size,
+            serial: None,
+            block_size: None,
+            workers: self.workers,
+            poll: self.poll,
+            cpus: self.cpus.clone(),
+        };
+        new.check().map_err(DescriptionError::Options)?;
+        super::add::make_absolute(&mut new).map_err(DescriptionError::Options)?;
+        Ok(new)
+    }
+}

@@ -1,0 +1,311 @@
+//! A directory as a person describes it: the `[export.directory]` table of the configuration file, and the `directory`
+//! of a request.
+
+use super::config::FieldError;
+use super::value::{Execution, Span};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// For how long a guest may believe what it was told about a directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum CachePolicy {
+    /// Not at all: every look-up, attribute and read asks the host
+    Never,
+    /// Names and attributes for a day, data not at all
+    Metadata,
+    /// Names and attributes for a second; data until a file is opened after it has changed
+    #[default]
+    Auto,
+    /// Everything for a day: for directories that nobody else changes
+    Always,
+}
+
+impl CachePolicy {
+    /// How long names and attributes are valid.
+    pub fn timeout(self) -> Duration {
+        match self {
+            Self::Never => Duration::ZERO,
+            Self::Auto => Duration::from_secs(1),
+            Self::Metadata | Self::Always => Duration::from_secs(86_400),
+        }
+    }
+
+    /// How long the absence of a name is valid: under `auto` not at all, because a file that appears is what people look
+    /// for most often from both sides.
+    pub fn negative_timeout(self) -> Duration {
+        match self {
+            Self::Metadata | Self::Always => self.timeout(),
+            Self::Never | Self::Auto => Duration::ZERO,
+        }
+    }
+}
+
+/// Whether a listing brings the attributes of its entries along (FUSE_READDIRPLUS).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Readdirplus {
+    /// Always
+    On,
+    /// Never
+    Off,
+    /// When the guest looks attributes up as well; never where they may not be cached
+    #[default]
+    Auto,
+}
+
+/// When inodes are held by file handles (name_to_handle_at(2)) and not by open descriptors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum FileHandles {
+    /// Always hold a descriptor
+    Never,
+    /// Where the file system and the daemon's privileges allow it
+    #[default]
+    Prefer,
+    /// Always; refuse to serve where that is impossible
+    Mandatory,
+}
+
+/// Whether a feature is used that the guest has to know as well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Negotiation {
+    /// It is not offered
+    #[default]
+    Never,
+    /// When the guest knows it
+    Auto,
+    /// A guest that does not know it is refused
+    Always,
+}
+
+/// A directory of the host, and how it is served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Directory {
+    /// Path of the directory.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Name by which the guest mounts it, 1 to 36 bytes; the first 36 bytes of the export's name when left out. Empty
+    /// to offer none, for a frontend that gives the device its tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// For how long the guest may believe what it was told.
+    #[serde(default)]
+    pub cache: CachePolicy,
+    /// How long attributes are valid in the guest; by the cache policy when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attr_timeout: Option<Span>,
+    /// How long names are valid in the guest; by the cache policy when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_timeout: Option<Span>,
+    /// How long the absence of a name is valid in the guest; by the cache policy when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negative_timeout: Option<Span>,
+    /// The guest collects writes in its page cache (FUSE_WRITEBACK_CACHE). Only for a directory that nobody else writes.
+    #[serde(default)]
+    pub writeback: bool,
+    /// O_DIRECT of the guest's programs bypasses the host's page cache as well.
+    #[serde(default)]
+    pub allow_direct_io: bool,
+    /// Files may be mapped shared under `never` and `metadata` too (FUSE_DIRECT_IO_ALLOW_MMAP).
+    #[serde(default)]
+    pub allow_mmap: bool,
+    /// Whether a listing brings the attributes of its entries along.
+    #[serde(default)]
+    pub readdirplus: Readdirplus,
+    /// Extended attributes are served; true when left out.
+    #[serde(default = "yes")]
+    pub xattr: bool,
+    /// Rules that translate names of extended attributes between guest and host, as in `:map::user.virtiofs.:`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xattrmap: Option<String>,
+    /// POSIX access control lists. They need `xattr`, and exclude the translation of ids.
+    #[serde(default)]
+    pub posix_acl: Negotiation,
+    /// The guest labels what it creates (SELinux). It needs `xattr`.
+    #[serde(default)]
+    pub security_label: Negotiation,
+    /// The daemon drops set-user-id bits and capabilities of files that are written, not the guest
+    /// (FUSE_HANDLE_KILLPRIV_V2).
+    #[serde(default)]
+    pub killpriv_v2: bool,
+    /// Locks of byte ranges (fcntl(2)) hold between guests and on the host; false keeps them within a guest. True when
+    /// left out.
+    #[serde(default = "yes")]
+    pub posix_lock: bool,
+    /// Locks of whole files (flock(2)) hold between guests and on the host; false keeps them within a guest. True when
+    /// left out.
+    #[serde(default = "yes")]
+    pub flock: bool,
+    /// The guest is told which directories are mount points of the host; true when left out.
+    #[serde(default = "yes")]
+    pub announce_submounts: bool,
+    /// When inodes are held by file handles and not by open descriptors.
+    #[serde(default)]
+    pub inode_file_handles: FileHandles,
+    /// Most descriptors that are held for inodes, 16 to 16777216; 4096 when left out. Without file handles it bounds
+    /// the inodes that the guest can know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descriptors_max: Option<u32>,
+    /// Most files and directories that the guest can have open, 16 to 16777216; 65536 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files_max: Option<u32>,
+    /// O_NOATIME of the guest's programs is kept. It fails for files that the daemon does not own, unless it is
+    /// privileged.
+    #[serde(default)]
+    pub preserve_noatime: bool,
+    /// Refuse changes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Rules that translate user ids between guest and host, as in `map:0:100000:65536`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub translate_uid: Vec<String>,
+    /// Rules that translate group ids between guest and host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub translate_gid: Vec<String>,
+    /// Where its file-system calls run.
+    #[serde(default)]
+    pub execution: Execution,
+    /// Time that every operation waits first, up to 10s: a slow directory, for experiments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Span>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Directory {
+    /// Longest tag in bytes (virtio 1.3, 5.11.4).
+    pub const TAG_BYTES_MAX: usize = 36;
+    /// Bounds of `descriptors_max` and `open_files_max`: below it no guest gets far, above it no kernel goes.
+    pub const DESCRIPTORS: std::ops::RangeInclusive<u32> = 16..=1 << 24;
+    /// The `descriptors_max` that is meant when it is left out.
+    pub const DESCRIPTORS_MAX_DEFAULT: u32 = 4096;
+    /// The `open_files_max` that is meant when it is left out.
+    pub const OPEN_FILES_MAX_DEFAULT: u32 = 65_536;
+    /// The longest `delay` that is accepted: beyond it a guest takes the device for dead.
+    pub const DELAY_MAX: Duration = Duration::from_secs(10);
+
+    /// The directory at `path` with every other field at its default.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            tag: None,
+            cache: CachePolicy::default(),
+            attr_timeout: None,
+            entry_timeout: None,
+            negative_timeout: None,
+            writeback: false,
+            allow_direct_io: false,
+            allow_mmap: false,
+            readdirplus: Readdirplus::default(),
+            xattr: true,
+            xattrmap: None,
+            posix_acl: Negotiation::default(),
+            security_label: Negotiation::default(),
+            killpriv_v2: false,
+            posix_lock: true,
+            flock: true,
+            announce_submounts: true,
+            inode_file_handles: FileHandles::default(),
+            descriptors_max: None,
+            open_files_max: None,
+            preserve_noatime: false,
+            read_only: false,
+            translate_uid: Vec::new(),
+            translate_gid: Vec::new(),
+            execution: Execution::default(),
+            delay: None,
+        }
+    }
+
+    /// The tag of an export with this name: as given, or the beginning of the name; `None` when none is to be offered.
+    pub fn tag(&self, export: &str) -> Option<String> {
+        match &self.tag {
+            Some(tag) if tag.is_empty() => None,
+            Some(tag) => Some(tag.clone()),
+            // Names of exports are ASCII.
+            None => Some(export.chars().take(Self::TAG_BYTES_MAX).collect()),
+        }
+    }
+
+    /// How long attributes are valid in the guest: as given, or by the cache policy.
+    pub fn attr_timeout(&self) -> Duration {
+        self.attr_timeout.map_or(self.cache.timeout(), |span| span.0)
+    }
+
+    /// How long names are valid in the guest: as given, or by the cache policy.
+    pub fn entry_timeout(&self) -> Duration {
+        self.entry_timeout.map_or(self.cache.timeout(), |span| span.0)
+    }
+
+    /// How long the absence of a name is valid in the guest: as given, or by the cache policy.
+    pub fn negative_timeout(&self) -> Duration {
+        self.negative_timeout.map_or(self.cache.negative_timeout(), |span| span.0)
+    }
+
+    /// Most descriptors held for inodes: as given, or the default.
+    pub fn descriptors_max(&self) -> u32 {
+        self.descriptors_max.unwrap_or(Self::DESCRIPTORS_MAX_DEFAULT)
+    }
+
+    /// Most open files: as given, or the default.
+    pub fn open_files_max(&self) -> u32 {
+        self.open_files_max.unwrap_or(Self::OPEN_FILES_MAX_DEFAULT)
+    }
+
+    /// Checks everything that can be checked without opening anything, but for the grammars of the translation rules,
+    /// which belong to the file tree.
+    pub(super) fn check(&self) -> Result<(), FieldError> {
+        let refuse = |field: &str, message: &str| Err(FieldError::new(format!("directory.{field}"), message));
+        if self.path.as_os_str().is_empty() {
+            return refuse("path", "is empty: give the path of a directory");
+        }
+        if let Some(tag) = self.tag.as_ref().filter(|tag| tag.len() > Self::TAG_BYTES_MAX || tag.contains('\0')) {
+            let message = format!("must be at most {} bytes without NUL, not {}", Self::TAG_BYTES_MAX, tag.len());
+            return refuse("tag", &message);
+        }
+        self.check_attributes()?;
+        for (field, most) in [("descriptors_max", self.descriptors_max), ("open_files_max", self.open_files_max)] {
+            if let Some(most) = most.filter(|most| !Self::DESCRIPTORS.contains(most)) {
+                let (least, largest) = Self::DESCRIPTORS.into_inner();
+                return refuse(field, &format!("must be {least} to {largest}, not {most}"));
+            }
+        }
+        if let Some(delay) = self.delay.filter(|delay| delay.0 > Self::DELAY_MAX) {
+            return refuse("delay", &format!("must be at most {}, not {delay}", Span(Self::DELAY_MAX)));
+        }
+        Ok(())
+    }
+
+    fn check_attributes(&self) -> Result<(), FieldError> {
+        let needs_xattr = [
+            ("xattrmap", self.xattrmap.is_some()),
+            ("posix_acl", self.posix_acl != Negotiation::Never),
+            ("security_label", self.security_label != Negotiation::Never),
+        ];
+        if let Some((field, _)) = needs_xattr.iter().find(|(_, given)| *given && !self.xattr) {
+            return Err(FieldError::new(
+                format!("directory.{field}"),
+                "needs extended attributes: set `xattr` to true",
+            ));
+        }
+        if self.posix_acl != Negotiation::Never {
+            let translated = [("translate_uid", &self.translate_uid), ("translate_gid", &self.translate_gid)];
+            if let Some((field, _)) = translated.iter().find(|(_, rules)| !rules.is_empty()) {
+                let message = "excludes `posix_acl`: access control lists carry ids that nobody translates";
+                return Err(FieldError::new(format!("directory.{field}"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;
