@@ -62,3 +62,48 @@ pub(crate) fn set_fsxattr(file: BorrowedFd<'_>, attributes: FsXattr) -> Result<(
     // SAFETY: this ioctl reads one `struct fsxattr`, which `FsXattr` mirrors, and writes nothing.
     unsafe { ioctl::ioctl(file, Setter::<FS_IOC_FSSETXATTR, FsXattr>::new(attributes)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    /// `FS_NODUMP_FL`, which every owner may set on the file systems that have flags.
+    const NODUMP: u32 = 0x40;
+    /// `FS_XFLAG_NODUMP`
+    const XFLAG_NODUMP: u32 = 0x80;
+
+    #[test]
+    fn flags_are_what_was_set() {
+        // A file system without them says so, which is all that this can see there.
+        for directory in [std::env::temp_dir(), "/var/tmp".into(), "/dev/shm".into()] {
+            let Ok(file) = tempfile::tempfile_in(directory) else { continue };
+            let file = file.as_fd();
+            match get_flags(file) {
+                Ok(flags) => {
+                    set_flags(file, flags | NODUMP).unwrap();
+                    assert_eq!(get_flags(file), Ok(flags | NODUMP));
+                    set_flags(file, flags).unwrap();
+                    assert_eq!(get_flags(file), Ok(flags));
+                }
+                Err(error) => assert_eq!(error, Errno::NOTTY),
+            }
+            match get_fsxattr(file) {
+                Ok(before) => {
+                    let change = FsXattr { xflags: before.xflags | XFLAG_NODUMP, ..before };
+                    set_fsxattr(file, change).unwrap();
+                    assert_eq!(get_fsxattr(file), Ok(change));
+                    assert_eq!(get_flags(file).map(|flags| flags & NODUMP), Ok(NODUMP));
+                }
+                Err(error) => assert!(matches!(error, Errno::NOTTY | Errno::OPNOTSUPP), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        assert_eq!((FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR), (0x801c_581f, 0x401c_5820));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(get_fsxattr(reader.as_fd()), Err(Errno::NOTTY));
+    }
+}
