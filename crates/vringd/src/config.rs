@@ -119,7 +119,9 @@ impl Config {
         for export in &self.exports {
             let socket = export.socket.as_ref().map(|path| path.display().to_string());
             let socket = socket.unwrap_or_else(|| format!("fd {}", export.socket_fd.unwrap_or_default()));
-            let (kind, workers) = (export.storage.kind(), export.workers);
+            let storage = export.storage.as_ref().map(|storage| storage.kind().to_owned());
+            let directory = export.directory.as_ref().map(|directory| format!("dir {}", directory.path.display()));
+            let (kind, workers) = (storage.or(directory).unwrap_or_default(), export.workers);
             let _ = writeln!(
                 text,
                 "export {}: {kind} on {socket}, {} queue(s), workers {workers}",

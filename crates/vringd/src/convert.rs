@@ -1,7 +1,7 @@
 //! Between the words of the API and the types of the rooms that do the work.
 
 use control::ApiError;
-use control::model::config::{Distribution, NewExport, Storage as StorageConfig};
+use control::model::config::{Distribution, ExportKind, Storage as StorageConfig};
 use control::model::{self as api};
 use engine::EngineError;
 use export::{ExportError, ExportStatus, Kind, RingState, RingStatus};
@@ -68,8 +68,8 @@ pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
     ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
 }
 
-pub(crate) fn storage_in(new: &NewExport) -> storage::StorageSpec {
-    match &new.storage {
+pub(crate) fn storage_in(storage: &StorageConfig) -> storage::StorageSpec {
+    match storage {
         StorageConfig::File(file) => storage::StorageSpec::File(storage::FileOptions {
             path: file.path.clone(),
             direct: file.direct,
@@ -131,6 +131,14 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
 
 pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
     let count = |kind: Kind| ring.figures.requests[kind as usize];
+    let kinds = [
+        ("read", Kind::Read),
+        ("write", Kind::Write),
+        ("flush", Kind::Flush),
+        ("discard", Kind::Discard),
+        ("write_zeroes", Kind::WriteZeroes),
+        ("get_id", Kind::GetId),
+    ];
     api::RingInfo {
         index: ring.index,
         state: match ring.state {
@@ -143,12 +151,7 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
         size: u32::from(ring.size),
         worker: ring.worker,
         figures: api::RingFigures {
-            read: count(Kind::Read),
-            write: count(Kind::Write),
-            flush: count(Kind::Flush),
-            discard: count(Kind::Discard),
-            write_zeroes: count(Kind::WriteZeroes),
-            get_id: count(Kind::GetId),
+            requests: kinds.map(|(name, kind)| (name.to_owned(), count(kind))).into(),
             unsupported: count(Kind::Refused),
             bytes_read: ring.figures.bytes_read,
             bytes_written: ring.figures.bytes_written,
@@ -171,8 +174,8 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
     let about = &status.description;
     api::Export {
         name: status.name,
-        kind: "disk".into(),
-        storage: api::StorageInfo {
+        kind: ExportKind::Disk,
+        storage: Some(api::StorageInfo {
             kind: about.kind.to_owned(),
             target: about.target.clone(),
             capacity_bytes: status.capacity_bytes,
@@ -181,7 +184,8 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
             direct: about.direct,
             execution: execution_out(about.execution),
             execution_chosen: execution_out(about.execution_chosen),
-        },
+        }),
+        directory: None,
         socket: status.socket,
         state: match status.frontend {
             Some(_) => api::SessionState::Connected,

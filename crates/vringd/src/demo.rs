@@ -120,8 +120,8 @@ fn print_table(stage: &Stage, report: &Report) -> Result<(), Failure> {
         println!(
             "{:<10}{:>12}{:>12}{:>10}{:>11.0} us{:>11.0} us",
             ring.index,
-            figures.read,
-            figures.write,
+            figures.count("read"),
+            figures.count("write"),
             figures.moves,
             figures.latency_served.p50_us,
             figures.latency_served.p99_us

@@ -21,7 +21,9 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     for export in config.exports {
         let name = export.name.clone();
         let shown = daemon.add_export(export).map_err(|error| place(config.source.as_ref(), &name, error))?;
-        tracing::info!(export = name, socket = shown.socket, storage = shown.storage.target, "listening");
+        let storage = shown.storage.map(|storage| storage.target);
+        let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();
+        tracing::info!(export = name, socket = shown.socket, serves, "listening");
     }
     let control = match &config.control {
         Some(path) => Some(control::start(path, daemon.clone()).map_err(|error| Failure::Usage(error.to_string()))?),
