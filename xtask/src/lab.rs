@@ -61,7 +61,7 @@ impl Lab {
     /// If the lab is not there. A test without its guest has failed; it is not to be skipped.
     pub fn take_turn() -> Turn {
         let lab = Self::locate().expect("the lab has a directory");
-        for step in ["root", "programs", "uml", "machine"] {
+        for step in ["root", "programs", "uml", "machine", "fs-programs"] {
             assert!(
                 lab.stamp(step).exists(),
                 "the lab in {} lacks `{step}`: run `cargo xtask lab`",
@@ -105,6 +105,12 @@ impl Lab {
     /// User Mode Linux with several processors, built by the lab.
     pub fn uml_smp(&self) -> PathBuf {
         self.directory.join("uml-smp/linux")
+    }
+
+    /// Programs that test file systems, `fsx` and `pjdfstest`, built for this machine. Guests whose
+    /// root is [`Lab::root`] can run them too.
+    pub fn fs_programs(&self) -> PathBuf {
+        self.directory.join("fs-programs")
     }
 
     /// Debian's kernel for virtual machines.

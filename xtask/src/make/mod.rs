@@ -2,6 +2,7 @@
 
 mod apt;
 mod boot_disk;
+mod cargo_programs;
 mod cpio;
 mod host;
 mod machine;
@@ -27,11 +28,11 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
     /// Make these steps again even if their result is current: root, programs, uml,
-    /// machine, uml-smp, or all.
+    /// machine, fs-programs, uml-smp, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
     /// Leave out the kernel that has to be built (five to eight minutes on two processors).
-    /// The test of two queues cannot run without it.
+    /// The tests of two queues cannot run without it.
     #[arg(long)]
     without_uml_smp: bool,
 }
@@ -48,7 +49,8 @@ struct Step {
 
 /// Makes what is not there or not current, in order.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let steps = [root::step(), programs::step(), uml::debian_step(), machine::step(), uml::smp_step()];
+    let steps =
+        [root::step(), programs::step(), uml::debian_step(), machine::step(), cargo_programs::step(), uml::smp_step()];
     for name in &options.again {
         ensure!(
             name == "all" || steps.iter().any(|step| step.name == name),

@@ -10,17 +10,23 @@ use super::{Step, Workshop};
 
 const SUITE: &str = "trixie";
 
-/// What guests and tests call for.
+/// What guests and tests call for. What a guest builds is C, for a compiler that is small.
 const PACKAGES: &[&str] = &[
+    "acl",
+    "attr",
     "busybox-static",
     "e2fsprogs",
     "fio",
+    "git",
     "grub-common",
     "grub-pc-bin",
+    "libc6-dev",
+    "make",
     "qemu-block-extra",
     "qemu-system-x86",
     "qemu-utils",
     "strace",
+    "tcc",
     "util-linux",
     "virtiofsd",
     "xfsprogs",

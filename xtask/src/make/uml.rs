@@ -14,7 +14,7 @@ use super::{Step, Workshop, remove};
 /// The first suite whose build can trap system calls with seccomp, which a processor with AMX
 /// needs: its register file does not fit through ptrace.
 const DEBIAN_SUITE: &str = "sid";
-const DEBIAN_MODULES: &[&str] = &["virtio_blk"];
+const DEBIAN_MODULES: &[&str] = &["virtio_blk", "fuse", "virtiofs"];
 
 /// First process of every User Mode Linux guest. `job` comes from the kernel's command line.
 const INIT: &str = include_str!("uml-init.sh");
@@ -53,7 +53,7 @@ const ENABLE: &[&str] = &[
 const DISABLE: &[&str] = &["DEBUG_INFO", "DEBUG_KERNEL", "WERROR", "MODULES"];
 /// Which of them are looked for in the result: a kernel that silently lacks one would fail later
 /// and less clearly.
-const REQUIRED: &[&str] = &["SMP", "VIRTIO_UML", "VIRTIO_BLK", "EXT4_FS", "HOSTFS", "DEVTMPFS"];
+const REQUIRED: &[&str] = &["SMP", "VIRTIO_UML", "VIRTIO_BLK", "VIRTIO_FS", "EXT4_FS", "HOSTFS", "DEVTMPFS"];
 
 pub(super) fn debian_step() -> Step {
     Step {
