@@ -1,0 +1,91 @@
+//! How a tree is opened: what it allows, and how much of the host's resources it may hold.
+
+use crate::{IdMap, XattrMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whether nodes are held by file handles (`name_to_handle_at(2)`) instead of descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileHandles {
+    /// Every node holds an `O_PATH` descriptor for as long as the client knows it.
+    Never,
+    /// File handles wherever the file system has them and the daemon may open them, descriptors elsewhere.
+    #[default]
+    Prefer,
+    /// File handles only. A file system without them is not served.
+    Mandatory,
+}
+
+/// What a tree allows and holds. The default is a writable tree with extended attributes of any name switched off.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Every modifying operation, and every open for writing, is `EROFS`.
+    pub read_only: bool,
+    /// How nodes are held.
+    pub file_handles: FileHandles,
+    /// The most `O_PATH` descriptors held for nodes, at least 1. With file handles the least recently used are closed
+    /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`.
+    pub descriptors_max: usize,
+    /// The most open files and directories; an open beyond it is `ENFILE`.
+    pub open_files_max: usize,
+    /// Extended attributes. Without them every such call is `EOPNOTSUPP`.
+    pub xattr: bool,
+    /// Which attribute of the host stands for which of the client.
+    pub xattr_map: XattrMap,
+    /// The client knows POSIX ACLs: it sends modes unmasked with the caller's umask, which the kernel applies unless a
+    /// default ACL says otherwise, and `system.posix_acl_*` may be read and written.
+    pub posix_acl: bool,
+    /// [`crate::Entry::submount`] tells where another mount begins.
+    pub announce_submounts: bool,
+    /// The client's user ids and the host's.
+    pub uid_map: IdMap,
+    /// The client's group ids and the host's.
+    pub gid_map: IdMap,
+    /// The client caches writes: it appends by itself, so `O_APPEND` is dropped when a file is opened, and reads what it
+    /// writes, so `O_WRONLY` becomes `O_RDWR`.
+    pub writeback: bool,
+    /// `O_DIRECT` of the client is kept when a file is opened.
+    pub allow_direct_io: bool,
+    /// `O_NOATIME` of the client is kept when a file is opened.
+    pub preserve_noatime: bool,
+    /// For experiments: every operation first sleeps this long. Zero for none.
+    pub delay: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            file_handles: FileHandles::default(),
+            descriptors_max: 4096,
+            open_files_max: 65_536,
+            xattr: false,
+            xattr_map: XattrMap::default(),
+            posix_acl: false,
+            announce_submounts: true,
+            uid_map: IdMap::default(),
+            gid_map: IdMap::default(),
+            writeback: false,
+            allow_direct_io: false,
+            preserve_noatime: false,
+            delay: Duration::ZERO,
+        }
+    }
+}
+
+/// Where a tree begins.
+#[derive(Debug)]
+pub enum Source {
+    /// A directory by its name, with `/proc` mounted where it belongs.
+    Path(PathBuf),
+    /// A directory that was opened before the process entered a sandbox in which names mean something else.
+    Opened {
+        /// The directory, opened with `O_PATH` or for reading.
+        root: OwnedFd,
+        /// `/proc/self/fd` of this process, opened with `O_PATH`.
+        proc_self_fd: OwnedFd,
+        /// What to call it when speaking to people.
+        label: PathBuf,
+    },
+}
