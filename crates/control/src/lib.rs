@@ -17,4 +17,4 @@ mod server;
 
 pub use daemon::{Daemon, Scope};
 pub use error::ApiError;
-pub use server::{ControlServer, StartError, openapi_json, start};
+pub use server::{ControlServer, ControlSocket, StartError, openapi_json, serve, start};

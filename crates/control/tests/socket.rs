@@ -70,3 +70,19 @@ fn a_server_leaves_the_socket_of_its_successor() {
     assert!(path.exists());
     Client::new(successor.path()).unwrap().get::<Info>("/v1/info").unwrap();
 }
+
+#[test]
+fn callers_of_a_bound_socket_wait_until_it_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    let socket = control::ControlSocket::bind(&path).unwrap();
+    assert_eq!(socket.path(), path);
+    let waiting = Client::new(path.clone()).unwrap();
+    let caller = std::thread::spawn(move || waiting.get::<Info>("/v1/info").map(|info| info.exports));
+    let server = control::serve(socket, Fake::with_content()).unwrap();
+    assert_eq!(caller.join().unwrap().unwrap(), 2);
+    drop(server);
+    assert!(!path.exists());
+    drop(control::ControlSocket::bind(&path).unwrap());
+    assert!(!path.exists(), "a socket that is never served goes too");
+}

@@ -150,7 +150,7 @@ pub struct DirectoryFlags {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Files", hide_possible_values = true)]
     pub inode_file_handles: FileHandles,
 
-    /// Most descriptors to hold for inodes [default: 4096]
+    /// Most descriptors to hold for inodes [default: 4096; 524288 without file handles]
     #[arg(long, value_name = "N", help_heading = "Files")]
     pub descriptors_max: Option<u32>,
 

@@ -198,11 +198,12 @@ fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
     ]
 }
 
-fn directory_facts(directory: &DirectoryInfo) -> [(&'static str, String); 7] {
+fn directory_facts(directory: &DirectoryInfo) -> [(&'static str, String); 8] {
     let read_only = flag(directory.read_only, "read-only");
     [
-        ("directory", format!("{} on {}{read_only}", directory.path, directory.file_system)),
+        ("directory", format!("{}{read_only}", directory.path)),
         ("tag", or_nothing(directory.tag.as_ref())),
+        ("protocol", or_nothing(directory.protocol.as_ref().map(|version| format!("FUSE {version}")))),
         ("cache", cache_policy(directory.cache).to_owned()),
         ("execution", execution(directory.execution, directory.execution_chosen)),
         (

@@ -147,8 +147,8 @@ pub struct Directory {
     /// When inodes are held by file handles and not by open descriptors.
     #[serde(default)]
     pub inode_file_handles: FileHandles,
-    /// Most descriptors that are held for inodes, 16 to 16777216; 4096 when left out. Without file handles it bounds
-    /// the inodes that the guest can know.
+    /// Most descriptors that are held for inodes, 16 to 16777216. 4096 when left out; 524288 when
+    /// `inode_file_handles` is `never`, where it bounds the inodes that the guest can know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descriptors_max: Option<u32>,
     /// Most files and directories that the guest can have open, 16 to 16777216; 65536 when left out.
@@ -184,8 +184,11 @@ impl Directory {
     pub const TAG_BYTES_MAX: usize = 36;
     /// Bounds of `descriptors_max` and `open_files_max`: below it no guest gets far, above it no kernel goes.
     pub const DESCRIPTORS: std::ops::RangeInclusive<u32> = 16..=1 << 24;
-    /// The `descriptors_max` that is meant when it is left out.
+    /// The `descriptors_max` that is meant when it is left out and file handles may be used.
     pub const DESCRIPTORS_MAX_DEFAULT: u32 = 4096;
+    /// The `descriptors_max` that is meant when it is left out and every inode holds a descriptor: half of what a process
+    /// can usually have.
+    pub const DESCRIPTORS_MAX_WITHOUT_HANDLES: u32 = 1 << 19;
     /// The `open_files_max` that is meant when it is left out.
     pub const OPEN_FILES_MAX_DEFAULT: u32 = 65_536;
     /// The longest `delay` that is accepted: beyond it a guest takes the device for dead.
@@ -251,7 +254,10 @@ impl Directory {
 
     /// Most descriptors held for inodes: as given, or the default.
     pub fn descriptors_max(&self) -> u32 {
-        self.descriptors_max.unwrap_or(Self::DESCRIPTORS_MAX_DEFAULT)
+        self.descriptors_max.unwrap_or(match self.inode_file_handles {
+            FileHandles::Never => Self::DESCRIPTORS_MAX_WITHOUT_HANDLES,
+            FileHandles::Prefer | FileHandles::Mandatory => Self::DESCRIPTORS_MAX_DEFAULT,
+        })
     }
 
     /// Most open files: as given, or the default.

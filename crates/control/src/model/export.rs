@@ -77,9 +77,9 @@ pub struct DirectoryInfo {
     /// Name by which the guest mounts it; absent when the frontend gives the device its tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Kind of the file system that the directory lies on, as in `ext4`; its magic number in hexadecimal when it has no
-    /// name here.
-    pub file_system: String,
+    /// Version of the FUSE protocol that the guest speaks, as in `7.45`; absent before it has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
     /// For how long the guest may believe what it was told.
     pub cache: CachePolicy,
     /// Whether changes are refused.

@@ -26,16 +26,35 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
     }
 }
 
-/// The control socket. Dropping it removes the path, if the path is still this socket's.
+/// A control socket that listens while nobody answers yet; callers wait. Dropping it removes the path, if the path is
+/// still this socket's.
 #[derive(Debug)]
-pub(super) struct Listener {
-    inner: UnixListener,
+pub struct ControlSocket {
+    listener: std::os::unix::net::UnixListener,
+    file: SocketFile,
+}
+
+/// The path of the socket, removed at the end.
+#[derive(Debug)]
+struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-impl Listener {
-    pub(super) fn bind(path: &Path) -> Result<Self, StartError> {
+/// The control socket while it is served.
+#[derive(Debug)]
+pub(super) struct Listener {
+    inner: UnixListener,
+    _file: SocketFile,
+}
+
+impl ControlSocket {
+    /// Listens at `path`, for its owner alone. A socket that a dead daemon left behind is replaced. The directory of the
+    /// socket is made when it is missing (its parent must be there).
+    ///
+    /// # Errors
+    /// [`StartError`]; its message names the path and the fix.
+    pub fn bind(path: &Path) -> Result<Self, StartError> {
         let failed = |action| move |source| StartError::Io { action, path: path.to_owned(), source };
         if let Some(directory) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             match std::fs::create_dir(directory) {
@@ -46,10 +65,25 @@ impl Listener {
             }
         }
         remove_stale(path)?;
-        let inner = UnixListener::bind(path).map_err(failed("bind"))?;
+        let listener = std::os::unix::net::UnixListener::bind(path).map_err(failed("bind"))?;
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed("set the mode of"))?;
+        listener.set_nonblocking(true).map_err(failed("listen on"))?;
         let inode = inode(path).map_err(failed("stat"))?;
-        Ok(Self { inner, path: path.to_owned(), inode })
+        Ok(Self { listener, file: SocketFile { path: path.to_owned(), inode } })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Hands it to the runtime of this context.
+    pub(super) fn into_listener(self) -> Result<Listener, StartError> {
+        let Self { listener, file } = self;
+        match UnixListener::from_std(listener) {
+            Ok(inner) => Ok(Listener { inner, _file: file }),
+            Err(source) => Err(StartError::Io { action: "watch", path: file.path.clone(), source }),
+        }
     }
 }
 
@@ -100,7 +134,7 @@ impl axum::serve::Listener for Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode)
             && let Err(error) = std::fs::remove_file(&self.path)

@@ -11,6 +11,7 @@ mod routes;
 
 use crate::daemon::Daemon;
 use displaydoc::Display;
+pub use listen::ControlSocket;
 use listen::Listener;
 pub use openapi::openapi_json;
 use std::io;
@@ -60,14 +61,21 @@ pub struct ControlServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Serves the control API of `daemon` on a unix socket at `path`.
-///
-/// A socket that a dead daemon left behind is replaced. The directory of the socket is made when it is missing (its
-/// parent must be there).
+/// Serves the control API of `daemon` on a unix socket at `path`: [`ControlSocket::bind`] and [`serve`].
 ///
 /// # Errors
 /// [`StartError`]; its message names the path and the fix.
 pub fn start(path: &Path, daemon: Arc<dyn Daemon>) -> Result<ControlServer, StartError> {
+    serve(ControlSocket::bind(path)?, daemon)
+}
+
+/// Serves the control API of `daemon` on a socket that listens already, such as one that was made before its path went
+/// out of sight.
+///
+/// # Errors
+/// [`StartError`] when there can be no thread.
+pub fn serve(socket: ControlSocket, daemon: Arc<dyn Daemon>) -> Result<ControlServer, StartError> {
+    let path = socket.path().to_owned();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("vringd-ctl-call")
@@ -76,20 +84,20 @@ pub fn start(path: &Path, daemon: Arc<dyn Daemon>) -> Result<ControlServer, Star
         .map_err(|source| StartError::Thread { source })?;
     let listener = {
         let _entered = runtime.enter();
-        Listener::bind(path)?
+        socket.into_listener()?
     };
     let (stop, stopped) = oneshot::channel();
     let serve = move || {
-        runtime.block_on(serve(listener, daemon, stopped));
+        runtime.block_on(answer_all(listener, daemon, stopped));
         // A call into the daemon that hangs must not keep the daemon from stopping.
         runtime.shutdown_timeout(STOP_PATIENCE);
     };
     let thread = std::thread::Builder::new().name("vringd-control".into()).spawn(serve);
     let thread = thread.map_err(|source| StartError::Thread { source })?;
-    Ok(ControlServer { path: path.to_owned(), stop: Some(stop), thread: Some(thread) })
+    Ok(ControlServer { path, stop: Some(stop), thread: Some(thread) })
 }
 
-async fn serve(listener: Listener, daemon: Arc<dyn Daemon>, stopped: oneshot::Receiver<()>) {
+async fn answer_all(listener: Listener, daemon: Arc<dyn Daemon>, stopped: oneshot::Receiver<()>) {
     let (closing, closed) = oneshot::channel::<()>();
     let app = routes::router(daemon).into_make_service_with_connect_info::<listen::Peer>();
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {

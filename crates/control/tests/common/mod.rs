@@ -133,7 +133,7 @@ fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
     DirectoryInfo {
         path: directory.path.display().to_string(),
         tag: directory.tag(export),
-        file_system: "ext4".into(),
+        protocol: Some("7.45".into()),
         cache: directory.cache,
         read_only: directory.read_only,
         execution: directory.execution,
