@@ -395,6 +395,24 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_whose_capabilities_do_not_follow_its_user_loses_them_all_the_same() {
+        let Some(directory) = directory(0, 0o700) else { return };
+        // As for a daemon that is not root and has its capabilities from a service manager. The thread's alone.
+        rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).unwrap();
+        let before = credentials();
+        let path = directory.path().join("file");
+        let mut seen = Vec::new();
+        let made = as_caller(caller(&[]), || {
+            seen.push(rustix::thread::capabilities(None)?.effective.intersection(OVER_FILES));
+            create(&path, 0o600)
+        });
+        made.unwrap();
+        assert_eq!(seen, [CapabilitySet::empty(), CapabilitySet::DAC_OVERRIDE]);
+        assert_eq!(fs::metadata(&path).unwrap().uid(), USER);
+        assert_eq!(credentials(), before);
+    }
+
+    #[test]
     fn the_set_group_id_bit_needs_the_group() {
         let Some(directory) = directory(EXTRA, 0o2777) else { return };
         let without = directory.path().join("without");
