@@ -7,8 +7,11 @@
 //! generator, and a small driver ([`driver`]) on the `vhost` crate that may also lie.
 
 pub mod daemon;
+pub mod device;
+pub mod directory_server;
 pub mod driver;
 pub mod frontend;
+pub mod fs_guest;
 pub mod guest_memory;
 pub mod image;
 pub mod qemu;

@@ -1,4 +1,4 @@
-//! Boots a PC under QEMU's own processor (TCG) on vhost-user disks and runs a script in it.
+//! Boots a PC under QEMU's own processor (TCG) on vhost-user devices and runs a script in it.
 //!
 //! The script reaches the guest as a QEMU firmware file and its exit status comes back as the
 //! last line on the serial console.
@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use crate::device::Device;
 use crate::lab::Lab;
 use crate::process::Group;
 
@@ -24,7 +25,7 @@ const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 /// Where a guest's kernel comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BootFrom {
-    /// QEMU loads it; the disks are only disks.
+    /// QEMU loads it; the devices are only devices.
     Host,
     /// The BIOS loads it from the first disk, which holds the lab's boot image.
     Disk,
@@ -47,13 +48,13 @@ pub struct Ended {
 }
 
 impl Guest {
-    /// Boots a guest with two processors and one disk for each of `sockets`, each with `queues`
-    /// queues, and lets it run `script` with busybox's `sh -eu`.
-    pub fn boot(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &str) -> Result<Self> {
+    /// Boots a guest with two processors and `devices`, each with `queues` (request) queues, and
+    /// lets it run `script` with busybox's `sh -eu`.
+    pub fn boot(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, script: &str) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         let path = directory.path().join("script");
         fs::write(&path, script)?;
-        let command = command(lab, from, sockets, queues, directory.path());
+        let command = command(lab, from, devices, queues, directory.path());
         let process = Group::start(&command, &directory.path().join("console"))?;
         Ok(Self { process, directory })
     }
@@ -117,13 +118,20 @@ fn read_until(stream: &mut UnixStream, end: &str) -> Result<String> {
 }
 
 /// Boots a guest, runs `script` and expects it to succeed. Returns the console's text.
-pub fn run(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, script: &str, limit: Duration) -> Result<String> {
-    let ended = Guest::boot(lab, from, sockets, queues, script)?.wait(limit)?;
+pub fn run(
+    lab: &Lab,
+    from: BootFrom,
+    devices: &[Device],
+    queues: u16,
+    script: &str,
+    limit: Duration,
+) -> Result<String> {
+    let ended = Guest::boot(lab, from, devices, queues, script)?.wait(limit)?;
     ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
     Ok(ended.console)
 }
 
-fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, directory: &Path) -> Command {
+fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory: &Path) -> Command {
     let mut command = Command::new(lab.program("qemu-system-x86_64"));
     command
         .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M,slots=8,maxmem=4G"])
@@ -142,14 +150,22 @@ fn command(lab: &Lab, from: BootFrom, sockets: &[&Path], queues: u16, directory:
             .arg(lab.initramfs())
             .args(["-append", "console=ttyS0 quiet panic=-1"]);
     }
-    for (index, socket) in sockets.iter().enumerate() {
-        // A kernel given by QEMU is itself first in the order of booting.
-        let order = if from == BootFrom::Disk { format!(",bootindex={index}") } else { String::new() };
+    for (index, device) in devices.iter().enumerate() {
+        let (socket, options) = match device {
+            Device::Disk { socket } => {
+                // A kernel given by QEMU is itself first in the order of booting.
+                let order = if from == BootFrom::Disk { format!(",bootindex={index}") } else { String::new() };
+                (socket, format!("vhost-user-blk-pci,num-queues={queues}{order}"))
+            }
+            Device::Directory { socket, tag } => {
+                (socket, format!("vhost-user-fs-pci,tag={tag},num-request-queues={queues}"))
+            }
+        };
         command
             .arg("-chardev")
-            .arg(format!("socket,id=disk{index},path={}", socket.display()))
+            .arg(format!("socket,id=server{index},path={}", socket.display()))
             .arg("-device")
-            .arg(format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}{order}"));
+            .arg(format!("{options},chardev=server{index}"));
     }
     command
 }

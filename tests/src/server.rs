@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tempfile::TempDir;
 
+use crate::device::Device;
 use crate::lab::Lab;
 use crate::process::{Group, run};
 use crate::vringd;
@@ -73,6 +74,11 @@ impl Server {
     /// Where a frontend connects.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("disk.sock")
+    }
+
+    /// The disk, for a guest.
+    pub fn device(&self) -> Device {
+        Device::Disk { socket: self.socket() }
     }
 
     /// The process id of the server.

@@ -1,4 +1,4 @@
-//! Boots User Mode Linux on vhost-user disks and runs a script in it.
+//! Boots User Mode Linux on vhost-user devices and runs a script in it.
 //!
 //! The guest's root file system is the lab's, seen read-only through hostfs. The script and its
 //! exit status travel through a directory of the host that the guest mounts, so that neither is
@@ -12,11 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use crate::device::Device;
 use crate::lab::Lab;
 use crate::process::Group;
 
-/// virtio device id of a block device (virtio 1.3, section 5).
+/// virtio device ids of a block device and of a file system (virtio 1.3, section 5).
 const VIRTIO_ID_BLOCK: u32 = 2;
+const VIRTIO_ID_FS: u32 = 26;
 
 /// Which kernel to boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,13 +46,13 @@ pub struct Ended {
 }
 
 impl Guest {
-    /// Boots a guest with one disk for each of `sockets` (`/dev/vda`, `/dev/vdb`, …) and lets it
-    /// run `script` with `/bin/sh -eu`. Files of the host reach the guest and come back in
-    /// [`Guest::shared`], which the script knows as `$job`.
-    pub fn boot(lab: &Lab, kernel: Kernel, sockets: &[&Path], script: &str) -> Result<Self> {
+    /// Boots a guest with `devices` and lets it run `script` with `/bin/sh -eu`. Disks are
+    /// `/dev/vda`, `/dev/vdb`, …; directories are mounted by the script. Files of the host reach
+    /// the guest and come back in [`Guest::shared`], which the script knows as `$job`.
+    pub fn boot(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str) -> Result<Self> {
         let job = TempDir::with_prefix("vringd-uml-")?;
         fs::write(job.path().join("script"), script)?;
-        let command = command(lab, kernel, sockets, job.path())?;
+        let command = command(lab, kernel, devices, job.path())?;
         let process = Group::start(&command, &job.path().join("console"))?;
         Ok(Self { process, job })
     }
@@ -99,13 +101,13 @@ impl Guest {
 }
 
 /// Boots a guest, runs `script` and expects it to succeed. Returns the console's text.
-pub fn run(lab: &Lab, kernel: Kernel, sockets: &[&Path], script: &str, limit: Duration) -> Result<String> {
-    let ended = Guest::boot(lab, kernel, sockets, script)?.wait(limit)?;
+pub fn run(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str, limit: Duration) -> Result<String> {
+    let ended = Guest::boot(lab, kernel, devices, script)?.wait(limit)?;
     ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
     Ok(ended.console)
 }
 
-fn command(lab: &Lab, kernel: Kernel, sockets: &[&Path], job: &Path) -> Result<Command> {
+fn command(lab: &Lab, kernel: Kernel, devices: &[Device], job: &Path) -> Result<Command> {
     let (program, processors): (PathBuf, u32) = match kernel {
         Kernel::Debian => (lab.uml(), 1),
         Kernel::Smp(processors) => {
@@ -130,8 +132,13 @@ fn command(lab: &Lab, kernel: Kernel, sockets: &[&Path], job: &Path) -> Result<C
     if processors > 1 {
         command.arg(format!("ncpus={processors}"));
     }
-    for socket in sockets {
-        command.arg(format!("virtio_uml.device={}:{VIRTIO_ID_BLOCK}", socket.display()));
+    for device in devices {
+        // A directory's tag comes from its server.
+        let (socket, id) = match device {
+            Device::Disk { socket } => (socket, VIRTIO_ID_BLOCK),
+            Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
+        };
+        command.arg(format!("virtio_uml.device={}:{id}", socket.display()));
     }
     Ok(command)
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::directory_server::Directory;
 use crate::server::Disk;
 
 /// Names the program to test; without it the one beside the tests is taken.
@@ -20,15 +21,15 @@ pub fn program() -> Result<PathBuf> {
     if let Some(program) = env::var_os(PROGRAM_VARIABLE) {
         return Ok(PathBuf::from(program));
     }
+    beside_the_test("vringd").with_context(|| format!("run `cargo build -p vringd` or set {PROGRAM_VARIABLE}"))
+}
+
+/// Finds a program in the target directory that holds the running test.
+pub(crate) fn beside_the_test(name: &str) -> Result<PathBuf> {
     // target/debug/deps/guest-0123456789abcdef
     let test = env::current_exe().context("a test has a path")?;
-    let program =
-        test.ancestors().nth(2).context("a test lies two directories below the target directory")?.join("vringd");
-    ensure!(
-        program.exists(),
-        "{} is not there: run `cargo build -p vringd` or set {PROGRAM_VARIABLE}",
-        program.display()
-    );
+    let program = test.ancestors().nth(2).context("a test lies two directories below the target directory")?.join(name);
+    ensure!(program.exists(), "{} is not there", program.display());
     Ok(program)
 }
 
@@ -53,6 +54,30 @@ pub fn serve_disk(disk: &Disk, socket: &Path, control: &Path) -> Result<Command>
         command.arg("--direct");
     }
     command.arg(&disk.image);
+    Ok(command)
+}
+
+/// `vringd dir` for `directory` on `socket`, with a control socket. The export is called as the tag.
+pub fn serve_directory(directory: &Directory, tag: &str, socket: &Path, control: &Path) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command
+        .arg("dir")
+        .arg("--socket")
+        .arg(socket)
+        .arg("--control")
+        .arg(control)
+        .args(["--name", tag, "--tag", tag])
+        .args(["--sandbox", directory.sandbox, "--cache", directory.cache.name()]);
+    if let Some(queues) = directory.queues {
+        command.args(["--queues", &queues.to_string()]);
+    }
+    if let Some(workers) = directory.workers {
+        command.args(["--workers", workers]);
+    }
+    if let Some(execution) = directory.execution {
+        command.args(["--execution", execution]);
+    }
+    command.args(&directory.options).arg(&directory.path);
     Ok(command)
 }
 

@@ -28,7 +28,7 @@ fn machine_boots_from_the_disk_and_keeps_what_it_wrote() -> Result<()> {
          dd if=/dev/urandom of=/written bs=64k count=64
          sha256sum /written >/written.sum
          sync";
-    let console = qemu::run(&lab, BootFrom::Disk, &[&server.socket()], 1, script, LIMIT)?;
+    let console = qemu::run(&lab, BootFrom::Disk, &[server.device()], 1, script, LIMIT)?;
     ensure!(
         console.contains("the boot loader runs from the disk"),
         "the machine came up, but not through the disk's boot loader:\n{console}"
@@ -36,7 +36,7 @@ fn machine_boots_from_the_disk_and_keeps_what_it_wrote() -> Result<()> {
     server.check_alive()?;
 
     let script = "sha256sum -c /written.sum";
-    qemu::run(&lab, BootFrom::Disk, &[&server.socket()], 1, script, LIMIT)?;
+    qemu::run(&lab, BootFrom::Disk, &[server.device()], 1, script, LIMIT)?;
     server.check_alive()
 }
 
@@ -56,7 +56,7 @@ fn two_disks_of_two_servers_serve_one_machine() -> Result<()> {
          sync
          echo 3 >/proc/sys/vm/drop_caches
          cmp -n 33554432 /dev/vda /dev/vdb";
-    qemu::run(&lab, BootFrom::Host, &[&first.socket(), &second.socket()], 2, script, LIMIT)?;
+    qemu::run(&lab, BootFrom::Host, &[first.device(), second.device()], 2, script, LIMIT)?;
     Ok(())
 }
 
@@ -67,14 +67,14 @@ fn machine_connects_after_one_was_killed() -> Result<()> {
     let image = image::sparse(directory.path(), "disk.raw", 64 * MIB)?;
     let mut server = Server::start(&lab, &Disk::new(&image))?;
     let script = "echo busy; while :; do dd if=/dev/zero of=/dev/vda bs=64k count=512 conv=fsync; done";
-    let mut guest = Guest::boot(&lab, BootFrom::Host, &[&server.socket()], 1, script)?;
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[server.device()], 1, script)?;
     guest.wait_for("busy", LIMIT)?;
     // Long enough for the load to be in full swing; no outcome depends on it.
     std::thread::sleep(Duration::from_millis(500));
     guest.kill();
     server.check_alive()?;
     let script = "dd if=/dev/vda of=/dev/null bs=1M";
-    qemu::run(&lab, BootFrom::Host, &[&server.socket()], 1, script, LIMIT)?;
+    qemu::run(&lab, BootFrom::Host, &[server.device()], 1, script, LIMIT)?;
     server.check_alive()
 }
 
@@ -103,7 +103,7 @@ fn memory_is_added_while_both_disks_are_busy() -> Result<()> {
              cmp /dev/vda /dev/vdb
              dd if=/dev/zero of=/dev/vdb bs=1M count=32 conv=fsync
          done";
-    let mut guest = Guest::boot(&lab, BootFrom::Host, &[&first.socket(), &second.socket()], 2, script)?;
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[first.device(), second.device()], 2, script)?;
     guest.wait_for("busy", LIMIT)?;
     for number in 0..MODULES {
         guest.add_memory(number, 128)?;

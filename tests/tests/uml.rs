@@ -40,7 +40,7 @@ fn file_system_survives_verified_load() -> Result<()> {
          grep -q kept /mnt/kept
          umount /mnt"
     );
-    uml::run(&lab, Kernel::Debian, &[&server.socket()], &script, LIMIT)?;
+    uml::run(&lab, Kernel::Debian, &[server.device()], &script, LIMIT)?;
     server.check_alive()?;
     let status = server.stop()?;
     ensure!(status.success(), "the server ended with {status}");
@@ -58,7 +58,7 @@ fn raw_disk_survives_verified_load() -> Result<()> {
     let image = image::sparse(directory.path(), "disk.raw", 128 * MIB)?;
     let mut server = Server::start(&lab, &Disk { direct: true, ..Disk::new(&image) })?;
     let script = format!("{FIO_VERIFY} {SECTOR_SIZES} --filename=/dev/vda --size=48m --fsync=32");
-    uml::run(&lab, Kernel::Debian, &[&server.socket()], &script, LIMIT)?;
+    uml::run(&lab, Kernel::Debian, &[server.device()], &script, LIMIT)?;
     server.check_alive()
 }
 
@@ -79,7 +79,7 @@ fn discard_gives_blocks_back_to_the_host() -> Result<()> {
          fstrim -v /mnt
          umount /mnt
          e2fsck -fn /dev/vda";
-    let mut guest = Guest::boot(&lab, Kernel::Debian, &[&server.socket()], script)?;
+    let mut guest = Guest::boot(&lab, Kernel::Debian, &[server.device()], script)?;
     guest.wait_for("filled", LIMIT)?;
     let filled_bytes = image::allocated_bytes(&image)?;
     ensure!(filled_bytes > 100 * MIB, "the guest wrote 100 MiB, the image has {filled_bytes} bytes");
@@ -105,7 +105,7 @@ fn zeroed_range_reads_as_zeroes() -> Result<()> {
     let script = "fallocate --punch-hole --offset 1MiB --length 4MiB /dev/vda
          fallocate --zero-range --offset 8MiB --length 4MiB /dev/vda
          sync";
-    uml::run(&lab, Kernel::Debian, &[&server.socket()], script, LIMIT)?;
+    uml::run(&lab, Kernel::Debian, &[server.device()], script, LIMIT)?;
     drop(server);
     let content = fs::read(&image)?;
     for (index, mebibyte) in content.chunks(1 << 20).enumerate() {
@@ -132,7 +132,7 @@ fn guest_sees_the_disk_grow() -> Result<()> {
          dd if=/dev/urandom of=/mnt/filler bs=1M count=100 conv=fsync status=none
          umount /mnt
          e2fsck -fn /dev/vda";
-    let mut guest = Guest::boot(&lab, Kernel::Debian, &[&server.socket()], script)?;
+    let mut guest = Guest::boot(&lab, Kernel::Debian, &[server.device()], script)?;
     guest.wait_for("mounted", LIMIT)?;
     server.resize(128 * MIB)?;
     let ended = guest.wait(LIMIT)?;
@@ -148,7 +148,7 @@ fn two_queues_carry_verified_load() -> Result<()> {
     let image = image::sparse(directory.path(), "disk.raw", 128 * MIB)?;
     let disk = Disk { queues: 2, workers: Some("per-queue".to_owned()), ..Disk::new(&image) };
     let mut server = Server::start(&lab, &disk)?;
-    uml::run(&lab, Kernel::Smp(2), &[&server.socket()], &two_queue_script(32), LIMIT)?;
+    uml::run(&lab, Kernel::Smp(2), &[server.device()], &two_queue_script(32), LIMIT)?;
     server.check_alive()
 }
 
@@ -182,7 +182,7 @@ fn rings_move_between_workers_under_verified_load() -> Result<()> {
     let mut server = Server::start(&lab, &disk)?;
 
     let script = format!("{}\ntouch $job/loaded; until [ -e $job/over ]; do sleep 0.05; done", two_queue_script(48));
-    let mut guest = Guest::boot(&lab, Kernel::Smp(2), &[&server.socket()], &script)?;
+    let mut guest = Guest::boot(&lab, Kernel::Smp(2), &[server.device()], &script)?;
     guest.wait_for("started", LIMIT)?;
     let old = server.workers()?;
     ensure!(old.len() == 1, "the server was told to have one worker and names {old:?}");
@@ -221,7 +221,7 @@ fn readonly_disk_refuses_writes() -> Result<()> {
          blockdev --setrw /dev/vda || true
          ! dd if=/dev/zero of=/dev/vda bs=4k count=1 oflag=direct
          test $(dd if=/dev/vda bs=4k count=1 iflag=direct status=none | tr -d Z | wc -c) = 0";
-    uml::run(&lab, Kernel::Debian, &[&server.socket()], script, LIMIT)?;
+    uml::run(&lab, Kernel::Debian, &[server.device()], script, LIMIT)?;
     drop(server);
     ensure!(fs::read(&image)?.iter().all(|byte| *byte == 0x5a), "a read-only image has changed");
     Ok(())
@@ -241,7 +241,7 @@ fn next_guest_connects_after_one_was_killed() -> Result<()> {
          fio --eta=never --name=busy --directory=/mnt --size=32m --time_based --runtime=600 --ioengine=libaio \
              --direct=1 --iodepth=64 --rw=randwrite --bs=4k";
     for _ in 0..3 {
-        let mut guest = Guest::boot(&lab, Kernel::Debian, &[&server.socket()], script)?;
+        let mut guest = Guest::boot(&lab, Kernel::Debian, &[server.device()], script)?;
         guest.wait_for("synced", LIMIT)?;
         // Long enough for the load to be in full swing; no outcome depends on it.
         std::thread::sleep(Duration::from_millis(700));
@@ -252,7 +252,7 @@ fn next_guest_connects_after_one_was_killed() -> Result<()> {
              grep -q kept /mnt/kept
              umount /mnt
              e2fsck -fn /dev/vda";
-        uml::run(&lab, Kernel::Debian, &[&server.socket()], script, LIMIT)?;
+        uml::run(&lab, Kernel::Debian, &[server.device()], script, LIMIT)?;
         server.check_alive()?;
     }
     Ok(())

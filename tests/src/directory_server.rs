@@ -1,0 +1,229 @@
+//! Starts a server of a directory and waits until its socket is there.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use control::client::Client;
+use control::model::Export;
+use tempfile::TempDir;
+
+use crate::device::Device;
+use crate::lab::Lab;
+use crate::process::Group;
+use crate::vringd;
+
+/// Set to `virtiofsd`, it puts the lab's virtiofsd in vringd's place: a failure that both have is
+/// the test's or the guest's. What only vringd can do then fails.
+pub const PEER_VARIABLE: &str = "VRINGD_TEST_PEER";
+
+/// The tag of every directory that the tests serve, and the name of its export.
+pub const TAG: &str = "share";
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// For how long a guest may believe what it was told: the words of `--cache`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cache {
+    /// Not at all.
+    Never,
+    /// Names and attributes for a day, data not at all.
+    Metadata,
+    /// Names and attributes for a second, data as long as the file is open.
+    Auto,
+    /// For a day.
+    Always,
+}
+
+impl Cache {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Never, Self::Metadata, Self::Auto, Self::Always];
+
+    /// As the command line says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Metadata => "metadata",
+            Self::Auto => "auto",
+            Self::Always => "always",
+        }
+    }
+
+    /// Whether a guest may map a file shared: without cached data only if the server allows it.
+    pub fn keeps_data(self) -> bool {
+        matches!(self, Self::Auto | Self::Always)
+    }
+}
+
+/// A directory to serve.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// What the guest sees as its root.
+    pub path: PathBuf,
+    /// The cache policy.
+    pub cache: Cache,
+    /// The sandbox of the server: `none`, `chroot` or `namespace`.
+    pub sandbox: &'static str,
+    /// Who runs the server, if not the user that runs the test.
+    pub user: Option<u32>,
+    /// Request queues offered.
+    pub queues: Option<u16>,
+    /// What `--workers` says, if it is to say something.
+    pub workers: Option<&'static str>,
+    /// What `--execution` says, if it is to say something.
+    pub execution: Option<&'static str>,
+    /// More options, spelled as virtiofsd spells them too.
+    pub options: Vec<String>,
+}
+
+impl Directory {
+    /// A directory with the default policy, for a server that is not confined.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            cache: Cache::Auto,
+            sandbox: "none",
+            user: None,
+            queues: None,
+            workers: None,
+            execution: None,
+            options: Vec::new(),
+        }
+    }
+
+    /// With another cache policy.
+    #[must_use]
+    pub fn cache(self, cache: Cache) -> Self {
+        Self { cache, ..self }
+    }
+
+    /// With one more option.
+    #[must_use]
+    pub fn option(mut self, option: impl Into<String>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+}
+
+/// A running server. It is killed when dropped.
+#[derive(Debug)]
+pub struct DirectoryServer {
+    process: Group,
+    files: TempDir,
+    is_vringd: bool,
+}
+
+impl DirectoryServer {
+    /// Serves `directory` with the program under test.
+    pub fn start(lab: &Lab, directory: &Directory) -> Result<Self> {
+        let files = TempDir::with_prefix("vringd-test-")?;
+        let is_vringd = match env::var(PEER_VARIABLE) {
+            Err(_) => true,
+            Ok(peer) if peer == "virtiofsd" => false,
+            Ok(peer) => bail!("{PEER_VARIABLE} can be `virtiofsd` or unset, and is `{peer}`"),
+        };
+        let socket = files.path().join("share.sock");
+        let command = if is_vringd {
+            vringd::serve_directory(directory, TAG, &socket, &files.path().join("control.sock"))?
+        } else {
+            virtiofsd(lab, directory, &socket)
+        };
+        let command = match directory.user {
+            Some(user) => as_user(&command, user, files.path())?,
+            None => command,
+        };
+        let mut process = Group::start(&command, &files.path().join("server.log"))?;
+        process
+            .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
+        Ok(Self { process, files, is_vringd })
+    }
+
+    /// Where a frontend connects.
+    pub fn socket(&self) -> PathBuf {
+        self.files.path().join("share.sock")
+    }
+
+    /// The directory, for a guest.
+    pub fn device(&self) -> Device {
+        Device::Directory { socket: self.socket(), tag: TAG.to_owned() }
+    }
+
+    /// The process id of the server, or of the one that watches over it.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The control API.
+    pub fn client(&self) -> Result<Client> {
+        if !self.is_vringd {
+            bail!("only vringd has a control socket, and {PEER_VARIABLE} is set");
+        }
+        Ok(Client::new(&self.files.path().join("control.sock"))?)
+    }
+
+    /// What the control API says of the export.
+    pub fn export(&self) -> Result<Export> {
+        Ok(self.client()?.get(&format!("/v1/exports/{TAG}"))?)
+    }
+
+    /// What the server has said so far.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// Fails if the server has ended, with its last words.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if !self.process.is_running()? {
+            bail!("the server has ended; it said:\n{}", self.output());
+        }
+        Ok(())
+    }
+
+    /// Ends the server as an operator does (SIGTERM). It must end well.
+    pub fn stop(mut self) -> Result<()> {
+        let status = self.process.terminate(END_LIMIT)?;
+        ensure!(status.success(), "the server ended with {status}; it said:\n{}", self.output());
+        Ok(())
+    }
+}
+
+impl Drop for DirectoryServer {
+    /// Leaves the server's last words in the test's output, which is shown if the test fails.
+    fn drop(&mut self) {
+        println!("server {}, said:\n{}", self.process.state(), self.output());
+    }
+}
+
+fn virtiofsd(lab: &Lab, directory: &Directory, socket: &Path) -> Command {
+    let mut command = Command::new(lab.program("virtiofsd"));
+    command
+        .arg("--shared-dir")
+        .arg(&directory.path)
+        .arg("--socket-path")
+        .arg(socket)
+        .args(["--tag", TAG, "--seccomp", "none", "--xattr"])
+        .args(["--sandbox", directory.sandbox, "--cache", directory.cache.name()])
+        .args(&directory.options);
+    command
+}
+
+/// `command` run by a user that owns `files`, with a copy of the program that the user can reach.
+fn as_user(command: &Command, user: u32, files: &Path) -> Result<Command> {
+    let program = files.join("server");
+    fs::copy(command.get_program(), &program)?;
+    fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+    chown(files, Some(user), Some(user))?;
+    let mut wrapped = Command::new("setpriv");
+    wrapped
+        .arg(format!("--reuid={user}"))
+        .arg(format!("--regid={user}"))
+        .args(["--clear-groups", "--"])
+        .arg(program)
+        .args(command.get_args());
+    Ok(wrapped)
+}
