@@ -60,6 +60,15 @@ impl Cache {
     }
 }
 
+/// What can serve a directory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Program {
+    /// The program under test.
+    Vringd,
+    /// The lab's virtiofsd, with its own defaults but for its sandbox.
+    Virtiofsd,
+}
+
 /// A directory to serve.
 #[derive(Clone, Debug)]
 pub struct Directory {
@@ -115,23 +124,27 @@ impl Directory {
 pub struct DirectoryServer {
     process: Group,
     files: TempDir,
-    is_vringd: bool,
+    program: Program,
 }
 
 impl DirectoryServer {
     /// Serves `directory` with the program under test.
     pub fn start(lab: &Lab, directory: &Directory) -> Result<Self> {
-        let files = TempDir::with_prefix("vringd-test-")?;
-        let is_vringd = match env::var(PEER_VARIABLE) {
-            Err(_) => true,
-            Ok(peer) if peer == "virtiofsd" => false,
+        let program = match env::var(PEER_VARIABLE) {
+            Err(_) => Program::Vringd,
+            Ok(peer) if peer == "virtiofsd" => Program::Virtiofsd,
             Ok(peer) => bail!("{PEER_VARIABLE} can be `virtiofsd` or unset, and is `{peer}`"),
         };
+        Self::start_as(lab, program, directory)
+    }
+
+    /// Serves `directory` with `program`.
+    pub fn start_as(lab: &Lab, program: Program, directory: &Directory) -> Result<Self> {
+        let files = TempDir::with_prefix("vringd-test-")?;
         let socket = files.path().join("share.sock");
-        let command = if is_vringd {
-            vringd::serve_directory(directory, TAG, &socket, &files.path().join("control.sock"))?
-        } else {
-            virtiofsd(lab, directory, &socket)
+        let command = match program {
+            Program::Vringd => vringd::serve_directory(directory, TAG, &socket, &files.path().join("control.sock"))?,
+            Program::Virtiofsd => virtiofsd(lab, directory, &socket),
         };
         let command = match directory.user {
             Some(user) => as_user(&command, user, files.path())?,
@@ -140,7 +153,7 @@ impl DirectoryServer {
         let mut process = Group::start(&command, &files.path().join("server.log"))?;
         process
             .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
-        Ok(Self { process, files, is_vringd })
+        Ok(Self { process, files, program })
     }
 
     /// Where a frontend connects.
@@ -160,10 +173,8 @@ impl DirectoryServer {
 
     /// The control API.
     pub fn client(&self) -> Result<Client> {
-        if !self.is_vringd {
-            bail!("only vringd has a control socket, and {PEER_VARIABLE} is set");
-        }
-        Ok(Client::new(&self.files.path().join("control.sock"))?)
+        ensure!(self.program == Program::Vringd, "only vringd has a control socket");
+        Ok(Client::new(self.files.path().join("control.sock"))?)
     }
 
     /// What the control API says of the export.
@@ -195,7 +206,7 @@ impl DirectoryServer {
 impl Drop for DirectoryServer {
     /// Leaves the server's last words in the test's output, which is shown if the test fails.
     fn drop(&mut self) {
-        println!("server {}, said:\n{}", self.process.state(), self.output());
+        eprintln!("server {}, said:\n{}", self.process.state(), self.output());
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::directory_server::{DirectoryServer, TAG};
 use crate::lab::Lab;
-use crate::uml::{self, Guest, Kernel};
+use crate::uml::{self, Guest, Kernel, Machine};
 use crate::vringd;
 
 /// Wraps a script for a User Mode Linux guest: it runs in the mounted directory, `/mnt/share`. It
@@ -32,8 +32,8 @@ pub fn script(lab: &Lab, body: &str) -> Result<String> {
 }
 
 /// Boots a guest on a served directory and lets it run a script; see [`script`].
-pub fn boot(lab: &Lab, kernel: Kernel, server: &DirectoryServer, body: &str) -> Result<Guest> {
-    Guest::boot(lab, kernel, &[server.device()], &script(lab, body)?)
+pub fn boot(lab: &Lab, machine: impl Into<Machine>, server: &DirectoryServer, body: &str) -> Result<Guest> {
+    Guest::boot(lab, machine, &[server.device()], &script(lab, body)?)
 }
 
 /// As [`boot`], and the script must succeed. Returns the console's text.

@@ -29,6 +29,21 @@ pub enum Kernel {
     Smp(u32),
 }
 
+/// The machine that a guest runs on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Machine {
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// Its memory, which takes the host's only as far as it is used.
+    pub memory_mebibytes: u32,
+}
+
+impl From<Kernel> for Machine {
+    fn from(kernel: Kernel) -> Self {
+        Self { kernel, memory_mebibytes: 512 }
+    }
+}
+
 /// A guest that was started.
 #[derive(Debug)]
 pub struct Guest {
@@ -49,10 +64,10 @@ impl Guest {
     /// Boots a guest with `devices` and lets it run `script` with `/bin/sh -eu`. Disks are
     /// `/dev/vda`, `/dev/vdb`, …; directories are mounted by the script. Files of the host reach
     /// the guest and come back in [`Guest::shared`], which the script knows as `$job`.
-    pub fn boot(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str) -> Result<Self> {
+    pub fn boot(lab: &Lab, machine: impl Into<Machine>, devices: &[Device], script: &str) -> Result<Self> {
         let job = TempDir::with_prefix("vringd-uml-")?;
         fs::write(job.path().join("script"), script)?;
-        let command = command(lab, kernel, devices, job.path())?;
+        let command = command(lab, machine.into(), devices, job.path())?;
         let process = Group::start(&command, &job.path().join("console"))?;
         Ok(Self { process, job })
     }
@@ -68,6 +83,14 @@ impl Guest {
         self.process
             .wait_until(limit, |_| path.exists())
             .with_context(|| format!("waiting for the guest to say `{name}`"))
+    }
+
+    /// Waits until the script has created one of two files in the shared directory.
+    pub fn wait_for_either(&mut self, one: &str, other: &str, limit: Duration) -> Result<()> {
+        let paths = [one, other].map(|name| self.job.path().join(name));
+        self.process
+            .wait_until(limit, |_| paths.iter().any(|path| path.exists()))
+            .with_context(|| format!("waiting for the guest to say `{one}` or `{other}`"))
     }
 
     /// Whether the script has created the file `name` in the shared directory. Fails if the guest
@@ -107,8 +130,8 @@ pub fn run(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str, limit: D
     Ok(ended.console)
 }
 
-fn command(lab: &Lab, kernel: Kernel, devices: &[Device], job: &Path) -> Result<Command> {
-    let (program, processors): (PathBuf, u32) = match kernel {
+fn command(lab: &Lab, machine: Machine, devices: &[Device], job: &Path) -> Result<Command> {
+    let (program, processors): (PathBuf, u32) = match machine.kernel {
         Kernel::Debian => (lab.uml(), 1),
         Kernel::Smp(processors) => {
             lab.require_uml_smp()?;
@@ -116,7 +139,7 @@ fn command(lab: &Lab, kernel: Kernel, devices: &[Device], job: &Path) -> Result<
         }
     };
     let mut command = Command::new("env");
-    if kernel == Kernel::Debian {
+    if machine.kernel == Kernel::Debian {
         // It was linked for a newer C library than this machine may have; only it may see the
         // lab's, not `setpriv` or `env`.
         command.arg(format!("LD_LIBRARY_PATH={}", lab.library_path()));
@@ -124,7 +147,8 @@ fn command(lab: &Lab, kernel: Kernel, devices: &[Device], job: &Path) -> Result<
     }
     command
         .arg(&program)
-        .args(["mem=512M", "rootfstype=hostfs", "ro", "init=/lab/init"])
+        .arg(format!("mem={}M", machine.memory_mebibytes))
+        .args(["rootfstype=hostfs", "ro", "init=/lab/init"])
         .arg(format!("rootflags={}", lab.root().display()))
         .arg(format!("job={}", job.display()))
         .arg(format!("uml_dir={}", job.display()))

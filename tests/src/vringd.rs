@@ -24,11 +24,17 @@ pub fn program() -> Result<PathBuf> {
     beside_the_test("vringd").with_context(|| format!("run `cargo build -p vringd` or set {PROGRAM_VARIABLE}"))
 }
 
-/// Finds a program in the target directory that holds the running test.
+/// Finds a program in the target directory that holds the running program, which is a test or one
+/// of this package's own.
 pub(crate) fn beside_the_test(name: &str) -> Result<PathBuf> {
-    // target/debug/deps/guest-0123456789abcdef
-    let test = env::current_exe().context("a test has a path")?;
-    let program = test.ancestors().nth(2).context("a test lies two directories below the target directory")?.join(name);
+    // target/debug/deps/guest-0123456789abcdef, or target/debug/fs_jobs
+    let running = env::current_exe().context("a program has a path")?;
+    let place = running
+        .ancestors()
+        .skip(1)
+        .find(|directory| !directory.ends_with("deps"))
+        .context("a program lies in a directory")?;
+    let program = place.join(name);
     ensure!(program.exists(), "{} is not there", program.display());
     Ok(program)
 }

@@ -151,7 +151,7 @@ fn change_under_load(daemon: &Daemon, settings: &[Settings]) -> Result<()> {
             assert_eq!(shown.placement, placement);
         }
         if let Some(execution) = setting.execution {
-            assert_eq!(shown.storage.execution, execution);
+            assert_eq!(shown.storage.unwrap().execution, execution);
         }
         if let Some(poll) = setting.poll {
             assert_eq!(shown.poll, poll);
@@ -243,7 +243,7 @@ fn a_change_that_is_refused_half_way_changes_nothing() -> Result<()> {
     };
     assert_eq!(refusal(daemon.change("disk", &settings)), ("too-many-workers".into(), 409));
     let after = daemon.export("disk")?;
-    assert_eq!(after.storage.execution, before.storage.execution);
+    assert_eq!(after.storage.map(|storage| storage.execution), before.storage.map(|storage| storage.execution));
     assert_eq!((after.poll, after.placement), (before.poll, before.placement));
     assert!(after.workers.is_empty(), "a worker of its own was left: {:?}", after.workers);
     check(&load.finish()?);
