@@ -5,5 +5,6 @@
 //! the device. This room depends on no other.
 
 pub mod blk;
+pub mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
