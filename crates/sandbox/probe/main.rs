@@ -1,0 +1,173 @@
+//! Does what its arguments say, in order, and prints a line for each: how a process feels inside of its sandbox.
+
+use rustix::fs::{CWD, Mode, OFlags};
+use sandbox::{Capabilities, Entered, Sandbox, Seccomp};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+type Outcome = Result<String, Box<dyn std::error::Error>>;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut entered: Option<Entered> = None;
+    while let Some(word) = arguments.next() {
+        let mut argument = || arguments.next().unwrap_or_default();
+        let outcome = match word.as_str() {
+            "enter" => enter(&argument(), &argument(), &argument(), &argument()).map(|inside| {
+                entered = Some(inside);
+                "entered".to_owned()
+            }),
+            "list" => inside(&entered).and_then(|inside| list(inside.root.as_fd())),
+            "read" => inside(&entered).and_then(|inside| read(inside, &argument())),
+            "above" => inside(&entered).and_then(|inside| above(inside.proc_self_fd.as_fd())),
+            "path" => Ok(std::fs::symlink_metadata(argument()).is_ok().to_string()),
+            "ids" => Ok(format!("{} {}", rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
+            "groups" => Ok(rustix::process::getgroups().map_or(0, |groups| groups.len()).to_string()),
+            "pid" => Ok(rustix::process::getpid().to_string()),
+            "interfaces" => Ok(interfaces().to_string()),
+            "own" => inside(&entered).and_then(|inside| own(inside.root.as_fd(), &argument(), &argument())),
+            "threads" => {
+                std::thread::spawn(std::thread::park);
+                Ok("two".to_owned())
+            }
+            "capabilities" => capabilities(&argument(), &argument()),
+            "seccomp" => argument().parse::<Seccomp>().map_err(Into::into).and_then(|seccomp| {
+                seccomp.apply()?;
+                Ok("installed".to_owned())
+            }),
+            "forbidden" => forbidden(),
+            "work" => inside(&entered).and_then(|inside| work(inside.root.as_fd())),
+            "wait" => {
+                println!("waiting");
+                loop {
+                    std::thread::park();
+                }
+            }
+            "exit" => std::process::exit(argument().parse().unwrap_or(99)),
+            _ => Err(format!("{word}: no such thing to do").into()),
+        };
+        match outcome {
+            Ok(line) => println!("{line}"),
+            Err(error) => {
+                println!("error: {error}");
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+fn inside(entered: &Option<Entered>) -> Result<&Entered, Box<dyn std::error::Error>> {
+    entered.as_ref().ok_or_else(|| "not inside of anything".into())
+}
+
+fn enter(mode: &str, shared_dir: &str, uids: &str, gids: &str) -> Result<Entered, Box<dyn std::error::Error>> {
+    let map = |text: &str| text.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>();
+    let sandbox =
+        Sandbox { mode: mode.parse()?, shared_dir: shared_dir.into(), uid_map: map(uids)?, gid_map: map(gids)? };
+    Ok(sandbox.enter()?)
+}
+
+fn open_directory(parent: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(parent, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn names(directory: impl AsFd) -> rustix::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(&name).to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The names in the shared directory, and in the root directory, which may be the same.
+fn list(root: BorrowedFd<'_>) -> Outcome {
+    let (shared, all) = (names(open_directory(root, ".")?)?, names(open_directory(CWD, "/")?)?);
+    Ok(format!("{} {}", shared.join(","), if shared == all { "only" } else { "and more" }))
+}
+
+/// A file of the shared directory, opened again through its descriptor as a tree does.
+fn read(inside: &Entered, name: &str) -> Outcome {
+    let path =
+        rustix::fs::openat(&inside.root, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let number = path.as_raw_fd().to_string();
+    let file = rustix::fs::openat(&inside.proc_self_fd, number, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = String::new();
+    File::from(file).read_to_string(&mut text)?;
+    Ok(text.trim().to_owned())
+}
+
+/// Whether something is above `/proc/self/fd`.
+fn above(proc_self_fd: BorrowedFd<'_>) -> Outcome {
+    let inode =
+        |path: &str| rustix::fs::statat(proc_self_fd, path, rustix::fs::AtFlags::empty()).map(|stat| stat.st_ino);
+    let other = inode(".")? != inode("..")? || inode("../../self").is_ok() || inode("../../1/root").is_ok();
+    Ok(if other { "something" } else { "nothing" }.to_owned())
+}
+
+/// Makes a file and gives it away. Answers with the owner seen here.
+fn own(root: BorrowedFd<'_>, name: &str, id: &str) -> Outcome {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, name, flags, Mode::from_bits_retain(0o644))?;
+    let id: u32 = id.parse()?;
+    rustix::fs::fchown(&file, Some(rustix::process::Uid::from_raw(id)), Some(rustix::process::Gid::from_raw(id)))?;
+    let stat = rustix::fs::fstat(&file)?;
+    Ok(format!("{} {}", stat.st_uid, stat.st_gid))
+}
+
+fn interfaces() -> usize {
+    std::fs::read_to_string("/proc/net/dev").map_or_else(
+        |_| {
+            // No /proc inside: ask for the only name that every network has, then for the first that others may have.
+            (1..64).filter(|index| name_of_interface(*index)).count()
+        },
+        |text| text.lines().count().saturating_sub(2),
+    )
+}
+
+fn name_of_interface(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the call demands.
+    !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
+}
+
+fn capabilities(changes: &str, handles: &str) -> Outcome {
+    Capabilities::new(handles == "handles", Some(changes).filter(|changes| !changes.is_empty()))?.apply()?;
+    let sets = rustix::thread::capabilities(None)?;
+    let rest = sets.permitted.difference(sets.effective).union(sets.inheritable);
+    Ok(format!("{:x} {:x}", sets.effective.bits(), rest.bits()))
+}
+
+/// A call that no daemon makes and that has no effect.
+fn forbidden() -> Outcome {
+    // SAFETY: asks for the present personality.
+    let answer = unsafe { libc::syscall(libc::SYS_personality, 0xffff_ffff_u32) };
+    Ok(format!("answered {}", answer >= 0))
+}
+
+/// What a tree, a worker and a log do.
+fn work(root: BorrowedFd<'_>) -> Outcome {
+    let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(|| {
+        // SAFETY: a thread of its own, whose umask nobody else uses.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
+    })?;
+    thread.join().map_err(|_| "the thread has panicked")??;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, "work", flags, Mode::from_bits_retain(0o600))?;
+    rustix::io::pwrite(&file, b"words", 0)?;
+    rustix::fs::fsync(&file)?;
+    // File systems without flags say so, which is an answer too.
+    let _ = rustix::fs::ioctl_getflags(&file);
+    rustix::fs::renameat(root, "work", root, "done")?;
+    rustix::fs::unlinkat(root, "done", rustix::fs::AtFlags::empty())?;
+    let names = names(open_directory(root, ".")?)?.len();
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+    rustix::io::write(&event, &1_u64.to_ne_bytes())?;
+    Ok(format!("worked among {names}"))
+}

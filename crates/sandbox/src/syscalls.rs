@@ -1,0 +1,215 @@
+//! The system calls of a daemon that serves directories, grouped by who makes them.
+//!
+//! What is missing is meant to be: programs are never started, sockets never made or connected, other processes never
+//! looked at, mounts and namespaces never changed.
+
+use libc::c_long;
+
+/// The runtime: memory, threads, clocks, signals.
+const RUNTIME: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    libc::SYS_getgid,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_prctl,
+    libc::SYS_prlimit64,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_uname,
+    libc::SYS_getcpu,
+];
+
+/// Workers and sessions: rings, doorbells, sockets that exist.
+const ENGINE: &[c_long] = &[
+    libc::SYS_accept4,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_memfd_create,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+];
+
+/// Files: what a tree does for its clients.
+const FILES: &[c_long] = &[
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_copy_file_range,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fallocate,
+    libc::SYS_fchdir,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    // fchmodat2, which libc does not name everywhere
+    452,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_flock,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_linkat,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_lseek,
+    libc::SYS_lsetxattr,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_newfstatat,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_removexattr,
+    libc::SYS_renameat2,
+    libc::SYS_setxattr,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_symlinkat,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_truncate,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// Being somebody else for one call, and waiting for locks.
+const CREDENTIALS_AND_LOCKS: &[c_long] = &[
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_getgroups,
+    libc::SYS_setfsgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setgroups,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_timer_create,
+    libc::SYS_timer_delete,
+    libc::SYS_timer_settime,
+    libc::SYS_umask,
+];
+
+/// Calls that newer architectures no longer have, and C libraries still make.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[c_long] = &[
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_getdents,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_open,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_rmdir,
+    libc::SYS_stat,
+    libc::SYS_time,
+    libc::SYS_unlink,
+];
+#[cfg(target_arch = "aarch64")]
+const LEGACY: &[c_long] = &[libc::SYS_renameat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LEGACY: &[c_long] = &[];
+
+/// The calls that are allowed whatever their arguments.
+pub(crate) fn allowed() -> impl Iterator<Item = i64> {
+    let groups = [RUNTIME, ENGINE, FILES, CREDENTIALS_AND_LOCKS, LEGACY];
+    // As wide as a register, which is narrower on some machines.
+    #[allow(clippy::useless_conversion)]
+    groups.into_iter().flatten().map(|&number| i64::from(number))
+}
+
+/// `ioctl` requests. The call reaches every driver there is, so these alone are allowed: inode flags and project ids
+/// (`linux/fs.h`), non-blocking sockets, and whether the log goes to a terminal.
+pub(crate) const IOCTLS: [u64; 7] = [
+    // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR
+    0x8008_6601,
+    0x4008_6602,
+    0x801c_581f,
+    0x401c_5820,
+    // FIONBIO, TCGETS, TIOCGWINSZ
+    0x5421,
+    0x5401,
+    0x5413,
+];
+
+/// What `unshare` may take apart: a thread's umask and working directory, and no namespace.
+pub(crate) const UNSHARED: u64 = libc::CLONE_FS.cast_unsigned() as u64;
