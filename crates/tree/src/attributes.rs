@@ -1,5 +1,15 @@
 //! Attributes of a node: what `statx` tells, in the client's ids, and what may be changed.
 
+use crate::creds::without_fsetid;
+use crate::error::Result;
+use crate::file::Handle;
+use crate::stat::stat;
+use crate::tree::{Node, Tree};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+use rustix::path::DecInt;
+use std::os::fd::AsFd;
+
 /// A point in time, since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
@@ -74,4 +84,118 @@ pub struct Change {
     pub mtime: Option<SetTime>,
     /// A change of the size also drops set-id bits and file capabilities, as it does for an unprivileged caller.
     pub kill_suid_sgid: bool,
+}
+
+impl Change {
+    fn is_nothing(&self) -> bool {
+        let Change { mode, uid, gid, size, atime, mtime, kill_suid_sgid: _ } = self;
+        mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(Time { seconds, nanoseconds })) => {
+            // No number of a client may mean "now" or "leave it".
+            let nanoseconds = if nanoseconds < 1_000_000_000 { nanoseconds.into() } else { -1 };
+            Timespec { tv_sec: seconds, tv_nsec: nanoseconds }
+        }
+    }
+}
+
+impl Tree {
+    /// What `stat` says, in the client's ids.
+    pub(crate) fn attributes_of(&self, stat: &Statx) -> Attributes {
+        let time = |at: rustix::fs::StatxTimestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
+        Attributes {
+            ino: stat.stx_ino,
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            atime: time(stat.stx_atime),
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            btime: time(stat.stx_btime),
+            mode: stat.stx_mode.into(),
+            links: stat.stx_nlink,
+            uid: self.options.uid_map.to_guest(stat.stx_uid),
+            gid: self.options.gid_map.to_guest(stat.stx_gid),
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            rdev: (stat.stx_rdev_major, stat.stx_rdev_minor),
+            block_size: stat.stx_blksize,
+            mount_id: stat.stx_mnt_id,
+            flags: stat.stx_attributes.bits(),
+            mask: stat.stx_mask,
+        }
+    }
+
+    /// The attributes of a node, or of a file that the client has open. One system call; two or three when the node holds
+    /// no descriptor at the moment.
+    ///
+    /// # Errors
+    /// `ESTALE` for a node that is unknown or gone, `EBADF` for a handle that is not this node's, and the kernel's.
+    pub fn attributes(&self, node: Node, handle: Option<Handle>) -> Result<Attributes> {
+        self.pause();
+        let stat = match handle {
+            Some(handle) => stat(self.file_of(node, handle)?.as_fd(), c"")?,
+            None => self.table.pin_and_stat(&self.table.get(node)?)?.1,
+        };
+        Ok(self.attributes_of(&stat))
+    }
+
+    /// Changes attributes: permissions, owner, size and times in this order. What was changed before an error stays.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only tree, `EPERM` for ids that may not be used, `EISDIR` or `EINVAL` for the size of what is no
+    /// regular file, as [`Tree::attributes`], and the kernel's.
+    pub fn set_attributes(&self, node: Node, handle: Option<Handle>, change: &Change) -> Result<Attributes> {
+        self.pause();
+        if !change.is_nothing() {
+            self.writable()?;
+        }
+        let pin = self.pin_of(node, handle)?;
+        let (proc_self_fd, fd) = (self.proc_self_fd.as_fd(), pin.as_fd());
+        if let Some(mode) = change.mode {
+            // By its name in /proc: `fchmod` takes no `O_PATH` descriptor.
+            let mode = Mode::from_bits_retain(mode & 0o7777);
+            rustix::fs::chmodat(proc_self_fd, DecInt::from_fd(fd), mode, AtFlags::empty())?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let uid = change.uid.map(|uid| self.options.uid_map.to_host(uid)).transpose()?;
+            let gid = change.gid.map(|gid| self.options.gid_map.to_host(gid)).transpose()?;
+            // The kernel takes this id for "leave it".
+            if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+                return Err(Errno::INVAL);
+            }
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(size) = change.size {
+            let truncate = || self.truncate(node, handle, size);
+            if change.kill_suid_sgid { without_fsetid(truncate)? } else { truncate()? }
+        }
+        if change.atime.is_some() || change.mtime.is_some() {
+            let times = Timestamps { last_access: timespec(change.atime), last_modification: timespec(change.mtime) };
+            rustix::fs::utimensat(proc_self_fd, DecInt::from_fd(fd), &times, AtFlags::empty())?;
+        }
+        Ok(self.attributes_of(&stat(fd, c"")?))
+    }
+
+    fn truncate(&self, node: Node, handle: Option<Handle>, size: u64) -> Result<()> {
+        if i64::try_from(size).is_err() {
+            return Err(Errno::FBIG);
+        }
+        if let Some(file) = self.writable_file_of(node, handle)? {
+            return rustix::fs::ftruncate(&*file, size);
+        }
+        let inode = self.table.get(node)?;
+        if inode.kind.is_directory() {
+            return Err(Errno::ISDIR);
+        }
+        if !inode.kind.is_file() {
+            return Err(Errno::INVAL);
+        }
+        rustix::fs::ftruncate(self.open_node(&inode, OFlags::WRONLY)?, size)
+    }
 }

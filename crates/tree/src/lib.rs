@@ -4,24 +4,41 @@
 //! asks. Neither a protocol nor a virtqueue enters this room.
 
 mod attributes;
-#[allow(dead_code)]
+mod create;
 mod creds;
+mod data;
+mod dir;
 mod error;
+mod file;
+mod handle;
 mod idmap;
-#[allow(dead_code)]
 mod ioctl;
-#[allow(dead_code)]
 mod lock;
+mod locking;
+mod lookup;
+mod mount;
+mod node;
 mod options;
+mod remove;
+mod source;
+mod stat;
+mod sync;
+mod table;
 mod tree;
+mod xattr;
 mod xattr_map;
 
 pub use attributes::{Attributes, Change, SetTime, Time};
+pub use create::SecurityContext;
 pub use creds::Caller;
+pub use data::Whence;
+pub use dir::DirEntry;
 pub use error::{OpenError, Result};
+pub use file::{Handle, OpenFile, Opened};
 pub use idmap::{IdMap, IdRule, IdRuleError};
 pub use ioctl::FsXattr;
 pub use lock::{Lock, LockKind, Wait};
+pub use lookup::Entry;
 pub use options::{FileHandles, Options, Source};
-pub use tree::{Description, DirEntry, Entry, Handle, Node, OpenFile, Opened, ROOT, SecurityContext, Tree, Whence};
+pub use tree::{Description, Node, ROOT, Tree};
 pub use xattr_map::{XattrMap, XattrMapError};

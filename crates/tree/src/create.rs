@@ -1,0 +1,291 @@
+//! New names: files, directories, links and special files, made as their caller.
+
+use crate::creds::{Caller, as_caller, with_umask};
+use crate::error::Result;
+use crate::file::Opened;
+use crate::lookup::Entry;
+use crate::node::{Inode, Pin};
+use crate::stat::{Key, Kind, component, open_anew, stat};
+use crate::table::Hold;
+use crate::tree::{Node, Tree};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, makedev};
+use rustix::io::Errno;
+use rustix::path::DecInt;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// The most supplementary groups a caller may bring.
+const GROUPS_MAX: usize = 32;
+
+/// How often a create that may find a file tries again while somebody removes and makes it.
+const TRIES: usize = 8;
+
+/// A label that a new file has before its creation is answered: an extended attribute, in the client's words.
+#[derive(Clone, Copy, Debug)]
+pub struct SecurityContext<'a> {
+    /// Its name, "security.selinux" for one.
+    pub name: &'a CStr,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// Permissions of a new file.
+#[derive(Clone, Copy, Debug)]
+struct Permissions {
+    mode: Mode,
+    umask: u32,
+}
+
+impl Tree {
+    /// With POSIX ACLs the kernel masks, because a default ACL takes the place of the umask; otherwise it is done here.
+    fn permissions(&self, mode: u32, umask: u32) -> Permissions {
+        let (mode, umask) = if self.options.posix_acl { (mode, umask) } else { (mode & !umask, 0) };
+        Permissions { mode: Mode::from_bits_retain(mode & 0o7777), umask }
+    }
+
+    /// Makes one system call that creates, as the caller.
+    fn make<T>(&self, who: Caller<'_>, umask: u32, call: impl FnMut() -> Result<T>) -> Result<T> {
+        let uid = self.options.uid_map.to_host(who.uid)?;
+        let gid = self.options.gid_map.to_host(who.gid)?;
+        if self.options.gid_map.is_identity() {
+            return with_umask(umask, || as_caller(Caller { uid, gid, groups: who.groups }, call));
+        }
+        let mut groups = [0; GROUPS_MAX];
+        let groups = groups.get_mut(..who.groups.len()).ok_or(Errno::INVAL)?;
+        for (group, &asked) in groups.iter_mut().zip(who.groups) {
+            *group = self.options.gid_map.to_host(asked)?;
+        }
+        with_umask(umask, || as_caller(Caller { uid, gid, groups }, call))
+    }
+
+    /// A directory in which a name may be made or removed.
+    pub(crate) fn directory(&self, node: Node, name: &CStr) -> Result<(Arc<Inode>, Pin)> {
+        component(name)?;
+        self.writable_directory(node)
+    }
+
+    fn writable_directory(&self, node: Node) -> Result<(Arc<Inode>, Pin)> {
+        self.pause();
+        self.writable()?;
+        let dir = self.table.get(node)?;
+        let pin = self.table.pin(&dir)?;
+        Ok((dir, pin))
+    }
+
+    /// What was just made under this name, labelled; without the label it is removed again.
+    fn made(
+        &self,
+        dir: &Inode,
+        pin: &Pin,
+        name: &CStr,
+        remove: AtFlags,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<Entry> {
+        let (inode, stat) = self.look_up(pin.as_fd(), &dir.mount, name)?;
+        let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
+        if let Err(error) = labelled {
+            self.undo(&inode, pin, name, remove);
+            return Err(error);
+        }
+        Ok(self.entry(&inode, &stat, &dir.mount))
+    }
+
+    /// Removes what could not be labelled. The first error is the one to report.
+    fn undo(&self, inode: &Inode, pin: &Pin, name: &CStr, remove: AtFlags) {
+        if let Err(error) = rustix::fs::unlinkat(pin, name, remove) {
+            tracing::debug!(%error, ?name, "a new file without its label could not be removed");
+        }
+        self.table.forget(inode.node, 1);
+    }
+
+    /// Makes a symbolic link to `target`, whatever that is.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only tree, `EINVAL` for a name that is none, `EPERM` for ids that may not be used, as
+    /// [`Tree::lookup`], and the kernel's.
+    pub fn symlink(
+        &self,
+        who: Caller<'_>,
+        parent: Node,
+        name: &CStr,
+        target: &CStr,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<Entry> {
+        let (dir, pin) = self.directory(parent, name)?;
+        self.make(who, 0, || rustix::fs::symlinkat(target, &pin, name))?;
+        self.made(&dir, &pin, name, AtFlags::empty(), security)
+    }
+
+    /// Makes a directory. `mode` and `umask` are permissions, 0o7777.
+    ///
+    /// # Errors
+    /// As [`Tree::symlink`].
+    pub fn mkdir(
+        &self,
+        who: Caller<'_>,
+        parent: Node,
+        name: &CStr,
+        mode: u32,
+        umask: u32,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<Entry> {
+        let (dir, pin) = self.directory(parent, name)?;
+        let Permissions { mode, umask } = self.permissions(mode, umask);
+        self.make(who, umask, || rustix::fs::mkdirat(&pin, name, mode))?;
+        self.made(&dir, &pin, name, AtFlags::REMOVEDIR, security)
+    }
+
+    /// Makes a file of the type in `mode` (`S_IFMT`): regular, fifo, socket or device. `rdev` is a device's major and minor.
+    ///
+    /// # Errors
+    /// As [`Tree::symlink`]; `EPERM` for a device without `CAP_MKNOD`, `EINVAL` for another type.
+    #[expect(clippy::too_many_arguments, reason = "they are what mknod(2) takes, and who asks")]
+    pub fn mknod(
+        &self,
+        who: Caller<'_>,
+        parent: Node,
+        name: &CStr,
+        mode: u32,
+        rdev: (u32, u32),
+        umask: u32,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<Entry> {
+        let (dir, pin) = self.directory(parent, name)?;
+        let kind = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => FileType::RegularFile,
+            libc::S_IFIFO => FileType::Fifo,
+            libc::S_IFSOCK => FileType::Socket,
+            libc::S_IFCHR => FileType::CharacterDevice,
+            libc::S_IFBLK => FileType::BlockDevice,
+            _ => return Err(Errno::INVAL),
+        };
+        let Permissions { mode, umask } = self.permissions(mode, umask);
+        let device = makedev(rdev.0, rdev.1);
+        self.make(who, umask, || rustix::fs::mknodat(&pin, name, kind, mode, device))?;
+        self.made(&dir, &pin, name, AtFlags::empty(), security)
+    }
+
+    /// Makes and opens a regular file. Without `O_EXCL` in `flags`, a regular file that is there already is opened instead,
+    /// where `kill_priv` means what it means for [`Tree::open`]. Three system calls for a new file.
+    ///
+    /// # Errors
+    /// As [`Tree::symlink`] and [`Tree::open`]; `EEXIST`.
+    #[expect(clippy::too_many_arguments, reason = "they are what open(2) takes, and who asks")]
+    pub fn create(
+        &self,
+        who: Caller<'_>,
+        parent: Node,
+        name: &CStr,
+        flags: i32,
+        mode: u32,
+        umask: u32,
+        kill_priv: bool,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<(Entry, Opened)> {
+        let (dir, pin) = self.directory(parent, name)?;
+        let exclusive = flags & libc::O_EXCL != 0;
+        let host_flags = self.host_flags(flags)?;
+        let Permissions { mode, umask } = self.permissions(mode, umask);
+        for _ in 0..TRIES {
+            let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let room = self.files.room()?;
+            match self.make(who, umask, || rustix::fs::openat(&pin, name, host_flags | new, mode)) {
+                Ok(fd) => {
+                    let remove = || rustix::fs::unlinkat(&pin, name, AtFlags::empty());
+                    return match self.adopt(&dir, &fd, security) {
+                        Ok((inode, entry)) => Ok((entry, self.add_file(&inode, fd, host_flags, room))),
+                        Err(error) => {
+                            if let Err(error) = remove() {
+                                tracing::debug!(%error, ?name, "a new file that failed could not be removed");
+                            }
+                            Err(error)
+                        }
+                    };
+                }
+                Err(Errno::EXIST) if !exclusive => drop(room),
+                Err(error) => return Err(error),
+            }
+            match self.look_up(pin.as_fd(), &dir.mount, name) {
+                Ok((inode, _)) => {
+                    let opened = self.open_file(&inode, host_flags, kill_priv).and_then(|opened| {
+                        // Opening may have changed the size.
+                        let stat = stat(self.files.get(opened.handle)?.as_fd(), c"")?;
+                        Ok((self.entry(&inode, &stat, &dir.mount), opened))
+                    });
+                    if opened.is_err() {
+                        self.table.forget(inode.node, 1);
+                    }
+                    return opened;
+                }
+                // Removed between the two: the name is free again.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Makes and opens a file without a name in the directory `parent`. [`Tree::link`] can give it one.
+    ///
+    /// # Errors
+    /// As [`Tree::create`]; `EOPNOTSUPP` where the file system cannot, `EINVAL` when `flags` do not ask for writing.
+    pub fn tmpfile(
+        &self,
+        who: Caller<'_>,
+        parent: Node,
+        flags: i32,
+        mode: u32,
+        umask: u32,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<(Entry, Opened)> {
+        let (dir, pin) = self.writable_directory(parent)?;
+        let host_flags = self.host_flags(flags)?;
+        let Permissions { mode, umask } = self.permissions(mode, umask);
+        let new = OFlags::TMPFILE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let room = self.files.room()?;
+        let fd = self.make(who, umask, || rustix::fs::openat(&pin, c".", host_flags | new, mode))?;
+        let (inode, entry) = self.adopt(&dir, &fd, security)?;
+        Ok((entry, self.add_file(&inode, fd, host_flags, room)))
+    }
+
+    /// Labels and references a file that was just made and opened in `dir`.
+    fn adopt(&self, dir: &Inode, fd: &OwnedFd, security: Option<SecurityContext<'_>>) -> Result<(Arc<Inode>, Entry)> {
+        if let Some(label) = security {
+            self.label(fd, label)?;
+        }
+        let stat = stat(fd.as_fd(), c"")?;
+        let (mount, handle) = self.hold_of(&dir.mount, fd.as_fd(), &stat)?;
+        // With a handle the open file is descriptor enough for as long as it is open.
+        let path = match handle {
+            Some(_) => None,
+            None => Some(open_anew(self.proc_self_fd.as_fd(), fd.as_fd(), OFlags::PATH)?),
+        };
+        let hold = Hold { path, handle, verified: true };
+        let inode = self.table.intern(Key::of(&stat), Kind::of(&stat), &mount, hold)?;
+        let entry = self.entry(&inode, &stat, &dir.mount);
+        Ok((inode, entry))
+    }
+
+    /// Gives a node one more name.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only tree, `EINVAL` for a name that is none, `ESTALE` for nodes that are unknown or gone, and the
+    /// kernel's.
+    pub fn link(&self, node: Node, new_parent: Node, new_name: &CStr) -> Result<Entry> {
+        let (dir, dir_pin) = self.directory(new_parent, new_name)?;
+        let inode = self.table.get(node)?;
+        let pin = self.table.pin(&inode)?;
+        // By its name in /proc: an empty path needs a capability that not every daemon has.
+        let name = DecInt::from_fd(&pin);
+        rustix::fs::linkat(&self.proc_self_fd, name, &dir_pin, new_name, AtFlags::SYMLINK_FOLLOW)?;
+        self.table.reference_again(&inode)?;
+        match stat(pin.as_fd(), c"") {
+            Ok(stat) => Ok(self.entry(&inode, &stat, &dir.mount)),
+            Err(error) => {
+                self.table.forget(node, 1);
+                Err(error)
+            }
+        }
+    }
+}

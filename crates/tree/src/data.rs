@@ -1,0 +1,226 @@
+//! What is done to the data of open files, and to whole file systems. Reading and writing are the caller's.
+
+use crate::creds::{Caller, without_fsetid};
+use crate::error::Result;
+use crate::file::Handle;
+use crate::ioctl::{self, FsXattr};
+use crate::mount::Mount;
+use crate::tree::{Node, ROOT, Tree};
+use rustix::fs::{FallocateFlags, SeekFrom, StatVfs};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// What is looked for in a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// `SEEK_DATA`
+    Data,
+    /// `SEEK_HOLE`
+    Hole,
+}
+
+impl Tree {
+    /// Runs a write so that the kernel drops set-id bits and file capabilities as it does for an unprivileged writer. Two
+    /// system calls more. `call` must write on this thread: what it hands to io_uring may not run with the thread's power.
+    ///
+    /// # Errors
+    /// What `call` answers, or what stood against the change of the thread's capabilities.
+    pub fn killing_privileges<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        without_fsetid(call)
+    }
+
+    /// What the file system of a node has room for.
+    ///
+    /// # Errors
+    /// `ESTALE` for a node that is unknown or gone, and the kernel's.
+    pub fn statfs(&self, node: Node) -> Result<StatVfs> {
+        self.pause();
+        let pin = self.table.pin(&self.table.get(node)?)?;
+        rustix::fs::fstatvfs(pin)
+    }
+
+    /// Makes an open file durable; with `data_only` without the attributes that reading it back does not need.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle that is unknown, and the kernel's.
+    pub fn sync_file(&self, handle: Handle, data_only: bool) -> Result<()> {
+        self.pause();
+        let file = self.files.get(handle)?;
+        if data_only { rustix::fs::fdatasync(&*file) } else { rustix::fs::fsync(&*file) }
+    }
+
+    /// Makes the names in an open directory durable.
+    ///
+    /// # Errors
+    /// As [`Tree::sync_file`]; `ENOTDIR` for the handle of a file.
+    pub fn sync_dir(&self, handle: Handle, data_only: bool) -> Result<()> {
+        if self.files.get(handle)?.stream.is_none() {
+            return Err(Errno::NOTDIR);
+        }
+        self.sync_file(handle, data_only)
+    }
+
+    /// Makes the file system of a node durable. For the root of a tree that does not announce its sub-mounts, all of those
+    /// that the client knows are meant: it cannot name them.
+    ///
+    /// # Errors
+    /// `ESTALE` for a node that is unknown or gone, and the kernel's.
+    pub fn sync_fs(&self, node: Node) -> Result<()> {
+        self.pause();
+        let sync = |mount: &Mount| rustix::fs::syncfs(mount.file()?);
+        let inode = self.table.get(node)?;
+        if node != ROOT || self.options.announce_submounts {
+            return sync(&inode.mount);
+        }
+        // All are tried, and the first error is told. Where only special files were met there is nothing to sync.
+        let results = self.mounts.all().into_iter().map(|mount| sync(&mount));
+        results.filter(|result| *result != Err(Errno::BADF)).fold(Ok(()), Result::and)
+    }
+
+    /// A process of the client has closed a file: drops the POSIX locks that it, the `owner`, has on it, and tells of
+    /// earlier writes that failed where file systems tell at a close.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle that is unknown or another node's, and the kernel's for the close.
+    pub fn flush(&self, node: Node, handle: Handle, owner: u64) -> Result<()> {
+        self.pause();
+        let file = self.file_of(node, handle)?;
+        self.locks.drop_owner(node, owner);
+        if file.mount.reports_at_close() && !self.options.read_only {
+            let copy = rustix::io::fcntl_dupfd_cloexec(&*file, 0)?;
+            close(copy)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may read (4), write (2), execute (1) or find (0) a node, by its owner, group and mode. Access
+    /// lists are not looked at: a client that knows them checks permissions itself.
+    ///
+    /// # Errors
+    /// `EACCES`; `EROFS` for writing on a read-only tree; `EINVAL` for another mask; as [`Tree::attributes`].
+    pub fn access(&self, who: Caller<'_>, node: Node, mask: u32) -> Result<()> {
+        if mask & !7 != 0 {
+            return Err(Errno::INVAL);
+        }
+        let attributes = self.attributes(node, None)?;
+        let kind = attributes.mode & libc::S_IFMT;
+        if mask & 2 != 0 && self.options.read_only && matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK) {
+            return Err(Errno::ROFS);
+        }
+        let mode = attributes.mode;
+        let granted = if who.uid == 0 {
+            // The superuser reads and writes what it likes, and executes what anybody may execute.
+            if kind == libc::S_IFDIR || mode & 0o111 != 0 { 7 } else { 6 }
+        } else if who.uid == attributes.uid {
+            mode >> 6 & 7
+        } else if who.gid == attributes.gid || who.groups.contains(&attributes.gid) {
+            mode >> 3 & 7
+        } else {
+            mode & 7
+        };
+        if mask & !granted == 0 { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// Allocates, frees or zeroes a range of an open file. `mode` is `FALLOC_FL_*` of `linux/falloc.h`.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only tree, `EBADF` for a handle that is unknown or not open for writing, and the kernel's.
+    pub fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.pause();
+        self.writable()?;
+        rustix::fs::fallocate(&*self.files.get(handle)?, FallocateFlags::from_bits_retain(mode), offset, len)
+    }
+
+    /// Where data, or a hole, begins at or behind `offset`.
+    ///
+    /// # Errors
+    /// `ENXIO` when there is none, `EBADF` for a handle that is unknown, `EINVAL` for an offset beyond any file, and the
+    /// kernel's.
+    pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
+        self.pause();
+        if i64::try_from(offset).is_err() {
+            return Err(Errno::INVAL);
+        }
+        let whence = match whence {
+            Whence::Data => SeekFrom::Data(offset),
+            Whence::Hole => SeekFrom::Hole(offset),
+        };
+        let file = self.files.get(handle)?;
+        // A directory's position belongs to those who read it.
+        if file.stream.is_some() {
+            return Err(Errno::NXIO);
+        }
+        rustix::fs::seek(&*file, whence)
+    }
+
+    /// Copies a range from one open file to another on the host. Answers how many bytes were copied, 0 at the end.
+    ///
+    /// # Errors
+    /// `EROFS` on a read-only tree, `EBADF` for handles that are unknown or not open for it, `EINVAL` for flags, of which
+    /// there are none, `EXDEV` or `EOPNOTSUPP` where the client has to copy itself, and the kernel's.
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        mut from_offset: u64,
+        to: Handle,
+        mut to_offset: u64,
+        len: u64,
+        flags: u32,
+    ) -> Result<u64> {
+        self.pause();
+        self.writable()?;
+        if flags != 0 || i64::try_from(from_offset).is_err() || i64::try_from(to_offset).is_err() {
+            return Err(Errno::INVAL);
+        }
+        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
+        // More than fits into a count is copied by asking again, as always.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let copied = rustix::fs::copy_file_range(&*from, Some(&mut from_offset), &*to, Some(&mut to_offset), len)?;
+        Ok(copied as u64)
+    }
+
+    /// The inode flags of an open file or directory: `FS_*_FL` of `linux/fs.h`.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle that is unknown, `ENOTTY` where the file system has none, and the kernel's.
+    pub fn get_flags(&self, handle: Handle) -> Result<u32> {
+        self.pause();
+        ioctl::get_flags(self.files.get(handle)?.as_fd())
+    }
+
+    /// Changes the inode flags. Whether the caller may is what the kernel demands of the daemon.
+    ///
+    /// # Errors
+    /// As [`Tree::get_flags`]; `EROFS` on a read-only tree.
+    pub fn set_flags(&self, handle: Handle, flags: u32) -> Result<()> {
+        self.pause();
+        self.writable()?;
+        ioctl::set_flags(self.files.get(handle)?.as_fd(), flags)
+    }
+
+    /// The extended flags and the project of an open file or directory.
+    ///
+    /// # Errors
+    /// As [`Tree::get_flags`].
+    pub fn get_fsxattr(&self, handle: Handle) -> Result<FsXattr> {
+        self.pause();
+        ioctl::get_fsxattr(self.files.get(handle)?.as_fd())
+    }
+
+    /// Changes the extended flags and the project.
+    ///
+    /// # Errors
+    /// As [`Tree::set_flags`].
+    pub fn set_fsxattr(&self, handle: Handle, attributes: FsXattr) -> Result<()> {
+        self.pause();
+        self.writable()?;
+        ioctl::set_fsxattr(self.files.get(handle)?.as_fd(), attributes)
+    }
+}
+
+/// Closes a descriptor, and tells what the file system says to it.
+fn close(fd: std::os::fd::OwnedFd) -> Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is ours alone, and nobody has it any more after this.
+    if unsafe { libc::close(fd.into_raw_fd()) } == 0 { Ok(()) } else { Err(crate::handle::last_error()) }
+}

@@ -1,0 +1,316 @@
+//! Files and directories that a client has open.
+
+use crate::creds::without_fsetid;
+use crate::dir::Stream;
+use crate::error::Result;
+use crate::mount::Mount;
+use crate::node::{Inode, Pin};
+use crate::stat::open_anew;
+use crate::sync::{Counted, Numbers, read, write};
+use crate::table::Table;
+use crate::tree::{Node, Tree};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// Names an open file or directory. Never used twice within a tree, and never 0.
+pub type Handle = u64;
+
+/// How many parts the table of open files has. A power of two.
+const SHARDS: usize = 16;
+
+/// What a client may say when it opens a file. `O_NONBLOCK` means nothing for a regular file, `O_NOFOLLOW` nothing for one
+/// that was found already, and `O_CREAT` and `O_EXCL` are the create operation's.
+const FLAGS: OFlags = OFlags::ACCMODE
+    .union(OFlags::APPEND)
+    .union(OFlags::TRUNC)
+    .union(OFlags::DIRECT)
+    .union(OFlags::DSYNC)
+    .union(OFlags::SYNC)
+    .union(OFlags::NOATIME);
+
+/// A file or directory that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// What to call it from now on.
+    pub handle: Handle,
+}
+
+/// An open file or directory. It is closed when it is released and nobody uses it any more.
+#[derive(Debug)]
+pub struct OpenFile {
+    fd: OwnedFd,
+    flags: OFlags,
+    node: Node,
+    pub(crate) mount: Arc<Mount>,
+    /// Where a directory is read from.
+    pub(crate) stream: Option<Stream>,
+    notes: AtomicU8,
+    _counted: Counted,
+}
+
+impl OpenFile {
+    /// The flags it was opened with on the host (`O_*` of `fcntl.h`), which need not be those the client asked for.
+    #[must_use]
+    pub fn flags(&self) -> i32 {
+        self.flags.bits().cast_signed()
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// A byte for whoever serves the file to remember something by; 0 at first. The tree does not look at it.
+    #[must_use]
+    pub fn notes(&self) -> &AtomicU8 {
+        &self.notes
+    }
+
+    fn is_writable(&self) -> bool {
+        self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shard(RwLock<HashMap<Handle, Arc<OpenFile>, Numbers>>);
+
+/// The files that the client of a tree has open.
+#[derive(Debug)]
+pub(crate) struct Files {
+    shards: [Shard; SHARDS],
+    next: AtomicU64,
+    count: Arc<AtomicUsize>,
+    count_max: usize,
+}
+
+impl Files {
+    pub(crate) fn new(count_max: usize) -> Files {
+        Files { shards: Default::default(), next: AtomicU64::new(1), count: Arc::default(), count_max }
+    }
+
+    fn shard(&self, handle: Handle) -> &RwLock<HashMap<Handle, Arc<OpenFile>, Numbers>> {
+        // The remainder is below the length.
+        &self.shards[handle as usize % SHARDS].0
+    }
+
+    /// Room for one more.
+    ///
+    /// # Errors
+    /// `ENFILE` when there are as many as allowed.
+    pub(crate) fn room(&self) -> Result<Counted> {
+        Counted::within(&self.count, self.count_max).ok_or(Errno::NFILE)
+    }
+
+    fn add(&self, file: Arc<OpenFile>) -> Opened {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        write(self.shard(handle)).insert(handle, file);
+        Opened { handle }
+    }
+
+    /// The open file of this name.
+    ///
+    /// # Errors
+    /// `EBADF` when there is none.
+    pub(crate) fn get(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        read(self.shard(handle)).get(&handle).cloned().ok_or(Errno::BADF)
+    }
+
+    fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        let mut map = write(self.shard(handle));
+        let file = map.remove(&handle);
+        if map.capacity() > 256 && map.len() < map.capacity() / 4 {
+            let capacity = map.len() * 2;
+            map.shrink_to(capacity);
+        }
+        file
+    }
+
+    /// How many are open, those that were released and are still in use included.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Releases all.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            // The files are closed without the lock.
+            drop(std::mem::take(&mut *write(&shard.0)));
+        }
+    }
+}
+
+impl Tree {
+    /// The flags that a file is opened with for a client that asks for `flags`.
+    ///
+    /// # Errors
+    /// `EROFS` for anything that could change a read-only tree.
+    pub(crate) fn host_flags(&self, flags: i32) -> Result<OFlags> {
+        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned()) & FLAGS;
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+            self.writable()?;
+        }
+        if self.options.writeback {
+            flags.remove(OFlags::APPEND);
+            if flags & OFlags::ACCMODE == OFlags::WRONLY {
+                flags = flags.difference(OFlags::ACCMODE) | OFlags::RDWR;
+            }
+        }
+        if !self.options.allow_direct_io {
+            flags.remove(OFlags::DIRECT);
+        }
+        if !self.options.preserve_noatime {
+            flags.remove(OFlags::NOATIME);
+        }
+        Ok(flags)
+    }
+
+    /// Opens a regular file or a directory of the host.
+    ///
+    /// # Errors
+    /// `ELOOP` for a symbolic link and `ENXIO` for a special file: a client opens those itself, and opening one here could
+    /// block or have effects on the host.
+    pub(crate) fn open_node(&self, inode: &Arc<Inode>, flags: OFlags) -> Result<OwnedFd> {
+        if inode.kind.is_link() {
+            return Err(Errno::LOOP);
+        }
+        if !inode.kind.is_file() && !inode.kind.is_directory() {
+            return Err(Errno::NXIO);
+        }
+        let pin = self.table.pin(inode)?;
+        open_anew(self.proc_self_fd.as_fd(), pin.as_fd(), flags)
+    }
+
+    /// Gives a descriptor that was opened for the client its name.
+    pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, counted: Counted) -> Opened {
+        let stream = inode.kind.is_directory().then(Stream::default);
+        let mount = Arc::clone(&inode.mount);
+        let file = Arc::new(OpenFile {
+            fd,
+            flags,
+            node: inode.node,
+            mount,
+            stream,
+            notes: AtomicU8::new(0),
+            _counted: counted,
+        });
+        Table::opened(inode, &file);
+        self.files.add(file)
+    }
+
+    /// Opens a regular file. `flags` are the client's `O_*`; `kill_priv` with `O_TRUNC` drops set-id bits and file
+    /// capabilities as for an unprivileged caller.
+    ///
+    /// # Errors
+    /// `EROFS` for writing on a read-only tree, `ENFILE` when too many files are open, `ESTALE` for a node that is unknown
+    /// or gone, `EISDIR`, `ELOOP` and `ENXIO` for what is no regular file, and the kernel's.
+    pub fn open(&self, node: Node, flags: i32, kill_priv: bool) -> Result<Opened> {
+        self.pause();
+        let flags = self.host_flags(flags)?;
+        self.open_file(&self.table.get(node)?, flags, kill_priv)
+    }
+
+    /// Opens a regular file with flags of the host.
+    pub(crate) fn open_file(&self, inode: &Arc<Inode>, flags: OFlags, kill_priv: bool) -> Result<Opened> {
+        if inode.kind.is_directory() {
+            return Err(Errno::ISDIR);
+        }
+        let room = self.files.room()?;
+        let fd = if kill_priv && flags.contains(OFlags::TRUNC) {
+            without_fsetid(|| self.open_node(inode, flags))?
+        } else {
+            self.open_node(inode, flags)?
+        };
+        Ok(self.add_file(inode, fd, flags, room))
+    }
+
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENFILE` when too many files are open, `ESTALE` for a node that is unknown or gone, and the kernel's.
+    pub fn open_dir(&self, node: Node) -> Result<Opened> {
+        self.pause();
+        let inode = self.table.get(node)?;
+        if !inode.kind.is_directory() {
+            return Err(Errno::NOTDIR);
+        }
+        let room = self.files.room()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = self.open_node(&inode, flags)?;
+        Ok(self.add_file(&inode, fd, flags, room))
+    }
+
+    /// Releases an open file. The locks of `flock_unlock_owner` on it go even if an operation still uses the file. A handle
+    /// that is unknown is nothing to release.
+    pub fn release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
+        if let Some(file) = self.files.remove(handle)
+            && flock_unlock_owner.is_some()
+        {
+            self.unlock_file(&file);
+        }
+    }
+
+    /// Releases an open directory.
+    pub fn release_dir(&self, handle: Handle) {
+        self.files.remove(handle);
+    }
+
+    /// An open file or directory, for I/O that the caller does itself. No system call and no allocation.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle that is unknown.
+    pub fn file(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        self.files.get(handle)
+    }
+
+    /// A node opened for reading, for clients that read without opening. The descriptor is kept with those of the nodes,
+    /// and closed as they are.
+    ///
+    /// # Errors
+    /// `ESTALE` for a node that is unknown or gone, `ELOOP` and `ENXIO` for what is neither file nor directory, and the
+    /// kernel's.
+    pub fn node_file(&self, node: Node) -> Result<Arc<OpenFile>> {
+        let inode = self.table.get(node)?;
+        self.table.read_file(&inode, |counted| {
+            let flags = OFlags::RDONLY;
+            let fd = self.open_node(&inode, flags)?;
+            let stream = inode.kind.is_directory().then(Stream::default);
+            let mount = Arc::clone(&inode.mount);
+            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, notes: AtomicU8::new(0), _counted: counted }))
+        })
+    }
+
+    /// An open file of this node.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle that is unknown or another node's.
+    pub(crate) fn file_of(&self, node: Node, handle: Handle) -> Result<Arc<OpenFile>> {
+        let file = self.files.get(handle)?;
+        if file.node == node { Ok(file) } else { Err(Errno::BADF) }
+    }
+
+    /// An open file of this node that can be written to, or nothing.
+    pub(crate) fn writable_file_of(&self, node: Node, handle: Option<Handle>) -> Result<Option<Arc<OpenFile>>> {
+        let file = handle.map(|handle| self.file_of(node, handle)).transpose()?;
+        Ok(file.filter(|file| file.is_writable()))
+    }
+
+    /// A descriptor of a node: the client's open file, or one of the tree's own.
+    pub(crate) fn pin_of(&self, node: Node, handle: Option<Handle>) -> Result<Pin> {
+        match handle {
+            Some(handle) => self.file_of(node, handle).map(Pin::File),
+            None => self.table.pin(&self.table.get(node)?),
+        }
+    }
+}

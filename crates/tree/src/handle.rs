@@ -1,0 +1,124 @@
+//! File handles of the kernel: what names an inode of a file system without holding a descriptor.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The most bytes of a handle: `MAX_HANDLE_SZ` of `linux/exportfs.h`.
+const BYTES_MAX: usize = 128;
+
+/// Bytes that are kept without an allocation: enough for ext4, XFS, tmpfs and btrfs within one subvolume.
+const INLINE_BYTES: usize = 22;
+
+/// `struct file_handle` of `fcntl.h` with room for the longest handle.
+#[repr(C)]
+struct Raw {
+    bytes: u32,
+    kind: i32,
+    data: [u8; BYTES_MAX],
+}
+
+/// A file handle. Only those that the kernel gave us exist: no client brings one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileHandle {
+    kind: i32,
+    data: Data,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Data {
+    // The bytes behind the length are 0, so that equal handles are equal.
+    Inline(u8, [u8; INLINE_BYTES]),
+    Heap(Box<[u8]>),
+}
+
+impl Data {
+    fn new(bytes: &[u8]) -> Data {
+        let mut inline = [0; INLINE_BYTES];
+        match (inline.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+            (Some(front), Ok(len)) => {
+                front.copy_from_slice(bytes);
+                Data::Inline(len, inline)
+            }
+            _ => Data::Heap(bytes.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Inline(len, bytes) => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Data::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl FileHandle {
+    /// The handle of `name` in `dir`, or of `dir` itself when the name is empty. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system has no handles; the kernel's for the name.
+    pub(crate) fn of(dir: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle, Errno> {
+        let mut raw = Raw { bytes: BYTES_MAX as u32, kind: 0, data: [0; BYTES_MAX] };
+        let mut mount_id = 0;
+        // SAFETY: `Raw` is a `struct file_handle` followed by as many bytes as it says; the name ends with NUL; all of them
+        // live as long as the call, which keeps none.
+        let answer = unsafe {
+            libc::name_to_handle_at(
+                dir.as_raw_fd(),
+                name.as_ptr(),
+                (&raw mut raw).cast(),
+                &raw mut mount_id,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        if answer != 0 {
+            return Err(last_error());
+        }
+        let data = raw.data.get(..raw.bytes as usize).ok_or(Errno::OVERFLOW)?;
+        Ok(FileHandle { kind: raw.kind, data: Data::new(data) })
+    }
+
+    /// Opens the inode anew, on the mount of `mount`, which is any file there that is open for more than its path.
+    ///
+    /// # Errors
+    /// `ESTALE` when the inode is gone; `EPERM` without `CAP_DAC_READ_SEARCH`; the kernel's.
+    pub(crate) fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let bytes = self.data.bytes();
+        let mut raw = Raw { bytes: bytes.len() as u32, kind: self.kind, data: [0; BYTES_MAX] };
+        raw.data.get_mut(..bytes.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(bytes);
+        let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
+        // SAFETY: `Raw` is a `struct file_handle` followed by as many bytes as it says, and lives as long as the call.
+        let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut raw).cast(), flags) };
+        if fd < 0 {
+            return Err(last_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn made_up(bytes: &[u8]) -> FileHandle {
+        FileHandle { kind: 1, data: Data::new(bytes) }
+    }
+}
+
+/// What the last call of the C library on this thread failed with.
+pub(crate) fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bytes_of_any_length_are_kept(bytes in proptest::collection::vec(any::<u8>(), 0..=BYTES_MAX)) {
+            let data = Data::new(&bytes);
+            prop_assert_eq!(data.bytes(), &bytes[..]);
+            prop_assert_eq!(Data::new(&bytes), data);
+        }
+    }
+}

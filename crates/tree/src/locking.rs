@@ -1,0 +1,93 @@
+//! Locks of the client on its nodes and open files.
+
+use crate::error::Result;
+use crate::file::{Handle, OpenFile};
+use crate::lock::{self, Lock, LockKind, Wait};
+use crate::tree::{Node, Tree};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+impl Tree {
+    /// Opens a node anew for an owner's locks: the client must have it open.
+    fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<OwnedFd> {
+        self.file_of(node, handle)?;
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            self.writable()?;
+        }
+        self.open_node(&self.table.get(node)?, flags)
+    }
+
+    /// The POSIX lock of somebody else that stands in the way of `lock`, or `lock` with [`LockKind::Unlock`].
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is none, `EBADF` for a handle that is unknown or another node's, and the kernel's.
+    pub fn get_lock(&self, node: Node, handle: Handle, owner: u64, lock: Lock) -> Result<Lock> {
+        self.pause();
+        self.locks.get(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
+    }
+
+    /// Takes or drops a POSIX lock on a range of bytes without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another lock is in the way, `ENOLCK` when the client has too many, `EBADF` for a lock for writing on a
+    /// file that cannot be written, and as [`Tree::get_lock`].
+    pub fn set_lock(&self, node: Node, handle: Handle, owner: u64, lock: Lock) -> Result<()> {
+        self.pause();
+        self.locks.set(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
+    }
+
+    /// Takes a POSIX lock, and waits for it on a thread of its own when it is not free. `done` is called once, perhaps
+    /// before this returns: with what [`Tree::set_lock`] answers but for `EAGAIN`, with `EINTR` when the wait was cancelled.
+    pub fn wait_lock(
+        self: &Arc<Self>,
+        node: Node,
+        handle: Handle,
+        owner: u64,
+        lock: Lock,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Wait {
+        self.pause();
+        self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done)
+    }
+
+    /// `flock` on an open file without waiting. The lock is the open file's, whoever the `owner` is.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another open file holds a lock that is in the way, `EBADF` for a handle that is unknown, and the
+    /// kernel's.
+    pub fn flock(&self, handle: Handle, owner: u64, kind: LockKind) -> Result<()> {
+        self.pause();
+        let _ = owner;
+        lock::flock(self.files.get(handle)?.as_fd(), kind)
+    }
+
+    /// `flock` on an open file, with a wait as in [`Tree::wait_lock`].
+    pub fn wait_flock(
+        self: &Arc<Self>,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Wait {
+        self.pause();
+        match self.files.get(handle) {
+            Ok(file) => self.locks.wait_flock(&file, kind, done),
+            Err(error) => {
+                // A lock on no node, which cannot be opened: over with this error before it begins.
+                let nothing = Lock { kind: LockKind::Read, start: 0, end: 0, pid: 0 };
+                self.locks.wait(0, owner, nothing, |_| Err(error), done)
+            }
+        }
+    }
+
+    /// Drops the `flock` of a file whose descriptor may live on.
+    pub(crate) fn unlock_file(&self, file: &OpenFile) {
+        if let Err(error) = lock::flock(file.as_fd(), LockKind::Unlock)
+            && error != Errno::OPNOTSUPP
+        {
+            tracing::debug!(%error, node = file.node(), "the lock of a released file stays until it is closed");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One inode that the client knows, and the descriptors by which the host's kernel knows it.
+
+use crate::file::OpenFile;
+use crate::handle::FileHandle;
+use crate::mount::Mount;
+use crate::stat::{Key, Kind};
+use crate::sync::{Counted, lock};
+use crate::tree::Node;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// A descriptor that is held for a node. It is closed when neither the node nor an operation has it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    fd: OwnedFd,
+    _counted: Counted,
+}
+
+impl Held {
+    pub(crate) fn new(fd: OwnedFd, counted: Counted) -> Arc<Held> {
+        Arc::new(Held { fd, _counted: counted })
+    }
+}
+
+/// A descriptor of a node for as long as an operation needs it.
+#[derive(Clone, Debug)]
+pub(crate) enum Pin {
+    Held(Arc<Held>),
+    File(Arc<OpenFile>),
+}
+
+impl AsFd for Pin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Pin::Held(held) => held.fd.as_fd(),
+            Pin::File(file) => file.as_fd(),
+        }
+    }
+}
+
+/// What a node holds.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// An `O_PATH` descriptor.
+    pub(crate) held: Option<Arc<Held>>,
+    /// The node opened for reading, for clients that read without opening.
+    pub(crate) read: Option<Arc<OpenFile>>,
+    /// The file that the client opened last: as long as it is open it is as good as a descriptor of our own, and the only
+    /// one for a file that has no name any more.
+    pub(crate) file: Weak<OpenFile>,
+    /// The table has this node among those whose descriptors it may close.
+    pub(crate) listed: bool,
+}
+
+impl Slot {
+    fn pin(&self) -> Option<Pin> {
+        let held = self.held.as_ref().map(|held| Pin::Held(Arc::clone(held)));
+        held.or_else(|| self.read.as_ref().map(|file| Pin::File(Arc::clone(file))))
+            .or_else(|| self.file.upgrade().map(Pin::File))
+    }
+}
+
+/// An inode that the client knows.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) node: Node,
+    pub(crate) key: Key,
+    pub(crate) kind: Kind,
+    pub(crate) mount: Arc<Mount>,
+    /// How the inode is found again when no descriptor is held. Without one a descriptor is held for ever.
+    pub(crate) handle: Option<FileHandle>,
+    /// How often the client was told of it and has not forgotten. Grows, and falls to 0, only under the lock of the
+    /// table's identities.
+    pub(crate) references: AtomicU64,
+    /// Somebody needed a descriptor since the table last looked for one to close.
+    pub(crate) used: AtomicBool,
+    /// The handle was seen to lead to this inode. It was taken by name, after a look at what the name stood for then, so
+    /// that somebody may have changed the name in between.
+    pub(crate) verified: AtomicBool,
+    pub(crate) slot: Mutex<Slot>,
+}
+
+impl Inode {
+    /// A descriptor of the inode, if there is one.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        let pin = lock(&self.slot).pin();
+        // The look before the write leaves the line shared when many threads use one node.
+        if pin.is_some() && !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        pin
+    }
+
+    /// A descriptor is open, so no other inode can have this one's number.
+    pub(crate) fn is_pinned(&self) -> bool {
+        let slot = lock(&self.slot);
+        slot.held.is_some() || slot.read.is_some() || slot.file.strong_count() > 0
+    }
+
+    /// `true` for what was found under the same key with this handle, or with a descriptor open when there is none.
+    pub(crate) fn is(&self, handle: Option<&FileHandle>) -> bool {
+        match (&self.handle, handle) {
+            (Some(own), Some(other)) => own == other,
+            (Some(_), None) => self.is_pinned(),
+            (None, _) => true,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Opening the directory that a tree serves.
+
+use crate::error::OpenError;
+use crate::mount::{Mounts, try_handles};
+use crate::options::{FileHandles, Options, Source};
+use crate::stat::{Key, Kind, stat};
+use crate::table::Table;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What a tree consists of before anybody has looked at it.
+pub(crate) struct Beginning {
+    pub(crate) label: PathBuf,
+    pub(crate) proc_self_fd: OwnedFd,
+    pub(crate) mounts: Mounts,
+    pub(crate) table: Table,
+}
+
+/// Opens the root, and finds out what its mount can do.
+pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, OpenError> {
+    let (root, proc_self_fd, label) = match source {
+        Source::Opened { root, proc_self_fd, label } => (root, proc_self_fd, label),
+        Source::Path(path) => (open_root(&path)?, open_proc(&path)?, path),
+    };
+    if options.descriptors_max == 0 || options.open_files_max == 0 {
+        return Err(OpenError::Limits { path: label });
+    }
+    let stat = match stat(root.as_fd(), c"") {
+        Ok(stat) => stat,
+        Err(source) => return Err(OpenError::Root { path: label, source }),
+    };
+    let (key, kind) = (Key::of(&stat), Kind::of(&stat));
+    if !kind.is_directory() && !kind.is_file() {
+        return Err(OpenError::Kind { path: label });
+    }
+    let mounts = Mounts::default();
+    let mount = mounts.get(key.mount);
+    mount.explore(proc_self_fd.as_fd(), root.as_fd(), kind, options.file_handles);
+    if options.file_handles == FileHandles::Mandatory && !mount.has_handles() {
+        let source = mount.file().and_then(|file| try_handles(file, root.as_fd())).err().unwrap_or(Errno::OPNOTSUPP);
+        return Err(OpenError::FileHandles { path: label, source });
+    }
+    let permanent_max = match options.file_handles {
+        FileHandles::Never => options.descriptors_max,
+        FileHandles::Prefer | FileHandles::Mandatory => options.descriptors_max.max(fair_share()),
+    };
+    let table = Table::new(root, key, kind, mount, options.descriptors_max, permanent_max);
+    Ok(Beginning { label, proc_self_fd, mounts, table })
+}
+
+/// How many descriptors a tree may hold for ever on file systems without handles: half of what the process may have, so
+/// that a client who walks over everything leaves some for the others.
+fn fair_share() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX)
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // Who names the directory may name it through links: it is the one path here that no client has a say in.
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty())
+        .map_err(|source| OpenError::Root { path: path.to_owned(), source })
+}
+
+fn open_proc(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())
+        .map_err(|source| OpenError::Proc { path: path.to_owned(), source })
+}
