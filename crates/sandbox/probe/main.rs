@@ -39,6 +39,11 @@ fn main() {
                 Ok("installed".to_owned())
             }),
             "forbidden" => forbidden(),
+            "seccomp-of-thread" => argument().parse::<Seccomp>().map_err(Into::into).and_then(forbidden_in_thread),
+            "open-files" => {
+                let wanted = argument();
+                sandbox::set_open_files_max(wanted.parse().ok()).map(|limit| limit.to_string()).map_err(Into::into)
+            }
             "work" => inside(&entered).and_then(|inside| work(inside.root.as_fd())),
             "wait" => {
                 println!("waiting");
@@ -149,6 +154,19 @@ fn forbidden() -> Outcome {
     // SAFETY: asks for the present personality.
     let answer = unsafe { libc::syscall(libc::SYS_personality, 0xffff_ffff_u32) };
     Ok(format!("answered {}", answer >= 0))
+}
+
+/// The forbidden call in a thread that has existed before it was forbidden.
+fn forbidden_in_thread(seccomp: Seccomp) -> Outcome {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let told = receiver.recv();
+        told.is_ok() && forbidden().is_ok()
+    });
+    seccomp.apply()?;
+    println!("installed");
+    sender.send(())?;
+    Ok(format!("lived {:?}", thread.join()))
 }
 
 /// What a tree, a worker and a log do.
