@@ -3,16 +3,23 @@
 use crate::error::Result;
 use crate::file::Handle;
 use crate::handle::last_error;
-use crate::sync::lock;
+use crate::sync::{Counted, lock};
 use crate::tree::Tree;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How much of a directory is read at once.
 const PIECE_BYTES: usize = 32 * 1024;
+
+/// How many directories of a tree are read in pieces of that size at one time: a client that opens all that it may and
+/// reads none to its end has the others read in small pieces.
+const PIECES_MAX: usize = 1024;
+
+/// How much is read at once then. Names have at most 255 bytes.
+const SMALL_PIECE_BYTES: usize = 2 * 1024;
 
 /// Bytes of a `struct linux_dirent64` before the name.
 const NAME_AT: usize = 19;
@@ -36,6 +43,8 @@ struct Position {
     /// Entries as the kernel wrote them; those before `at` were delivered.
     piece: Vec<u8>,
     at: usize,
+    /// The right to a large piece.
+    large: Option<Counted>,
     /// The offset of the next entry.
     offset: u64,
 }
@@ -60,10 +69,13 @@ impl Stream {
 
 impl Position {
     /// Reads on from where the descriptor is. `false` at the end of the directory.
-    fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
+    fn fill(&mut self, dir: BorrowedFd<'_>, pieces: &Arc<AtomicUsize>) -> Result<bool> {
         self.at = 0;
         self.piece.clear();
-        self.piece.reserve_exact(PIECE_BYTES);
+        if self.piece.capacity() == 0 {
+            self.large = Counted::within(pieces, PIECES_MAX);
+            self.piece.reserve_exact(if self.large.is_some() { PIECE_BYTES } else { SMALL_PIECE_BYTES });
+        }
         // SAFETY: the kernel writes at most as many bytes as it is told, all of them into the vector's own room.
         let len = unsafe {
             libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), self.piece.as_mut_ptr(), self.piece.capacity())
@@ -74,6 +86,7 @@ impl Position {
         if len == 0 {
             // A directory that was read keeps no memory.
             self.piece = Vec::new();
+            self.large = None;
         }
         Ok(len > 0)
     }
@@ -133,7 +146,7 @@ impl Tree {
                 position.at += length;
                 position.offset = next;
             }
-            if !position.fill(file.as_fd())? {
+            if !position.fill(file.as_fd(), &self.pieces)? {
                 return Ok(());
             }
         }

@@ -6,8 +6,7 @@ use crate::error::Result;
 use crate::mount::Mount;
 use crate::node::{Inode, Pin};
 use crate::stat::open_anew;
-use crate::sync::{Counted, Numbers, read, write};
-use crate::table::Table;
+use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, Tree};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -205,7 +204,7 @@ impl Tree {
             notes: AtomicU8::new(0),
             _counted: counted,
         });
-        Table::opened(inode, &file);
+        lock(&inode.slot).opened(&file);
         self.files.add(file)
     }
 

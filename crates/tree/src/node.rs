@@ -46,18 +46,32 @@ pub(crate) struct Slot {
     pub(crate) held: Option<Arc<Held>>,
     /// The node opened for reading, for clients that read without opening.
     pub(crate) read: Option<Arc<OpenFile>>,
-    /// The file that the client opened last: as long as it is open it is as good as a descriptor of our own, and the only
-    /// one for a file that has no name any more.
-    pub(crate) file: Weak<OpenFile>,
+    /// The files that the client has open, and some that it had: one of them is as good as a descriptor of our own, and the
+    /// only way to a file that has no name any more.
+    pub(crate) files: Vec<Weak<OpenFile>>,
     /// The table has this node among those whose descriptors it may close.
     pub(crate) listed: bool,
 }
 
 impl Slot {
-    fn pin(&self) -> Option<Pin> {
-        let held = self.held.as_ref().map(|held| Pin::Held(Arc::clone(held)));
-        held.or_else(|| self.read.as_ref().map(|file| Pin::File(Arc::clone(file))))
-            .or_else(|| self.file.upgrade().map(Pin::File))
+    fn pin(&mut self) -> Option<Pin> {
+        if let Some(held) = &self.held {
+            return Some(Pin::Held(Arc::clone(held)));
+        }
+        let file = self.read.clone().or_else(|| self.files.iter().rev().find_map(Weak::upgrade));
+        if file.is_none() {
+            self.files = Vec::new();
+        }
+        file.map(Pin::File)
+    }
+
+    /// The client has opened the inode.
+    pub(crate) fn opened(&mut self, file: &Arc<OpenFile>) {
+        // Those that are closed go when room is needed, and the room grows only with those that are open.
+        if self.files.len() == self.files.capacity() {
+            self.files.retain(|file| file.strong_count() > 0);
+        }
+        self.files.push(Arc::downgrade(file));
     }
 }
 
@@ -95,7 +109,7 @@ impl Inode {
     /// A descriptor is open, so no other inode can have this one's number.
     pub(crate) fn is_pinned(&self) -> bool {
         let slot = lock(&self.slot);
-        slot.held.is_some() || slot.read.is_some() || slot.file.strong_count() > 0
+        slot.held.is_some() || slot.read.is_some() || slot.files.iter().any(|file| file.strong_count() > 0)
     }
 
     /// `true` for what was found under the same key with this handle, or with a descriptor open when there is none.

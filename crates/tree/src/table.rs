@@ -320,11 +320,6 @@ impl Table {
         Ok((Pin::Held(held), seen))
     }
 
-    /// Tells that the client has opened the inode.
-    pub(crate) fn opened(inode: &Inode, file: &Arc<OpenFile>) {
-        lock(&inode.slot).file = Arc::downgrade(file);
-    }
-
     /// The inode opened for reading, by `open` when nobody has done so.
     pub(crate) fn read_file(
         &self,

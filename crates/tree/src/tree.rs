@@ -10,6 +10,8 @@ use crate::table::Table;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// Names an inode to a client. Never used twice within a tree.
 pub type Node = u64;
@@ -50,6 +52,8 @@ pub struct Tree {
     pub(crate) table: Table,
     pub(crate) files: Files,
     pub(crate) locks: Locks,
+    /// Directories that are being read in large pieces.
+    pub(crate) pieces: Arc<AtomicUsize>,
 }
 
 impl Tree {
@@ -60,7 +64,8 @@ impl Tree {
     pub fn new(source: Source, options: Options) -> std::result::Result<Tree, OpenError> {
         let Beginning { label, proc_self_fd, mounts, table } = begin(source, &options)?;
         let files = Files::new(options.open_files_max);
-        Ok(Tree { options, label, proc_self_fd, mounts, table, files, locks: Locks::default() })
+        let (locks, pieces) = (Locks::default(), Arc::default());
+        Ok(Tree { options, label, proc_self_fd, mounts, table, files, locks, pieces })
     }
 
     /// What the tree is and holds at the moment.
