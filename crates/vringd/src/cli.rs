@@ -1,18 +1,19 @@
 //! The command line.
 
 use crate::failure::Failure;
-use crate::{config, demo, disk, generate, moves, run};
+use crate::{config, demo, dir, disk, generate, log, moves, run, virtiofsd};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Storage daemon for virtual machines: serves disks over vhost-user.
+/// Storage daemon for virtual machines: serves disks and directories over vhost-user.
 #[derive(Debug, Parser)]
 #[command(name = "vringd", version, max_term_width = 120, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
   vringd demo                                        see it work, on a disk made for the purpose
   vringd disk --socket /tmp/d.sock disk.img          serve one image
+  vringd dir --socket /tmp/fs.sock --tag data DIR     serve one directory
   vringd serve /etc/vringd/config.toml               serve many exports
   vringd ctl export list                             look into a running daemon
 
@@ -31,6 +32,11 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Serve one disk on one socket
     Disk(Box<disk::Args>),
+    /// Serve one directory on one socket
+    Dir(Box<dir::Args>),
+    /// Serve one directory with the command line of virtiofsd, for programs that start it
+    #[command(args_override_self = true, version = virtiofsd::VERSION)]
+    Virtiofsd(Box<virtiofsd::Options>),
     /// Serve the exports of a configuration file
     Serve(ServeArgs),
     /// Look into a running daemon and change it while I/O runs
@@ -83,11 +89,17 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
     let log_level = &arguments.log_level;
     match arguments.command {
         Command::Disk(args) => {
-            start_log(log_level)?;
+            log::start(log_level)?;
             run::run(config::Config::of_disk(*args)?)
         }
+        Command::Dir(args) => {
+            log::start(log_level)?;
+            let (config, alone) = config::Config::of_dir(*args)?;
+            run::run_alone(config, &alone)
+        }
+        Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
         Command::Serve(args) => {
-            start_log(log_level)?;
+            log::start(log_level)?;
             let config = config::Config::read(&args.config)?;
             if args.check {
                 print!("{}", config.summary());
@@ -109,28 +121,47 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Runs `vringd virtiofsd`, or the program that is called virtiofsd.
+pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode, Failure> {
+    if options.print_capabilities {
+        println!("{}", virtiofsd::capabilities());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let launch = virtiofsd::launch(options)?;
+    if launch.syslog {
+        log::start_syslog(&launch.log_level, c"virtiofsd")?;
+    } else {
+        log::start(&launch.log_level)?;
+    }
+    for line in &launch.deprecated {
+        tracing::warn!("{line}");
+    }
+    let (config, alone) = config::Config::of_virtiofsd(launch)?;
+    run::run_alone(config, &alone)
+}
+
 fn own_path() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| Failure::Runtime(format!("cannot find the running program: {error}")))
 }
 
-fn start_log(level: &str) -> Result<(), Failure> {
-    // A bare word that is no level would be taken for the name of a target, and everything else be silent.
-    let bare = level.split(',').find(|part| !part.contains('=') && part.parse::<tracing::Level>().is_err());
-    if let Some(bare) = bare.filter(|bare| *bare != "off") {
-        return Err(Failure::Usage(format!(
-            "--log-level: `{bare}` is not a level: use error, warn, info, debug or trace"
-        )));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Arguments::command().debug_assert();
     }
-    let filter = tracing_subscriber::EnvFilter::builder().parse(level).map_err(|error| {
-        Failure::Usage(format!(
-            "--log-level: `{level}` is not a filter ({error}): use error, warn, info, debug or trace"
-        ))
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
-    Ok(())
+
+    #[test]
+    fn the_subcommand_reads_what_virtiofsd_reads() {
+        let words =
+            "vringd virtiofsd --fd=3 --shared-dir /srv --log-level debug --cache auto --cache always -d -o xattr";
+        let arguments = Arguments::try_parse_from(words.split(' ')).unwrap();
+        let Command::Virtiofsd(options) = arguments.command else { panic!("{words}") };
+        assert_eq!((options.fd, options.log_level.as_str(), options.compat_debug), (Some(3), "debug", true));
+        let version = Arguments::try_parse_from(["vringd", "virtiofsd", "--version"]).unwrap_err().to_string();
+        assert!(version.contains(" 1.14.0 (vringd "), "{version}");
+    }
 }

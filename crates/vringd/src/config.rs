@@ -1,7 +1,10 @@
-//! What a daemon shall serve, from a file or from the arguments of `vringd disk`.
+//! What a daemon shall serve, from a file or from the arguments of a command that serves one export.
 
-use crate::disk;
 use crate::failure::Failure;
+use crate::run::Alone;
+use crate::virtiofsd::Launch;
+use crate::{dir, disk};
+use control::model::config::ExportKind;
 use control::model::{NewExport, Poll};
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -76,6 +79,26 @@ impl Config {
         let control = args.control.clone();
         let poll = args.poll.unwrap_or_else(poll_default);
         let export = args.into_export().map_err(Failure::Usage)?;
+        Config::of_one(export, control, poll)
+    }
+
+    /// The daemon of `vringd dir`.
+    pub(crate) fn of_dir(args: dir::Args) -> Result<(Config, Alone), Failure> {
+        let control = args.control.clone();
+        let poll = args.poll.unwrap_or_else(poll_default);
+        let isolation = args.isolation.clone();
+        let config = Config::of_one(args.into_export(), control, poll)?;
+        Ok((config, Alone { isolation, pid_file: None, one_session: false }))
+    }
+
+    /// The daemon of `vringd virtiofsd`.
+    pub(crate) fn of_virtiofsd(launch: Launch) -> Result<(Config, Alone), Failure> {
+        let Launch { export, isolation, control, pid_file, .. } = launch;
+        let config = Config::of_one(export, control, poll_default())?;
+        Ok((config, Alone { isolation, pid_file, one_session: true }))
+    }
+
+    fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll) -> Result<Config, Failure> {
         let config = Config {
             source: None,
             control,
@@ -129,6 +152,9 @@ impl Config {
                 export.queues()
             );
         }
+        if self.exports.iter().any(|export| export.kind == ExportKind::Dir) {
+            text += "directories of this daemon are in no sandbox: `vringd dir` serves one in its own\n";
+        }
         text
     }
 }
@@ -157,6 +183,21 @@ mod tests {
         let config = Config::read(file.path()).unwrap();
         assert_eq!(config.exports.len(), 1);
         assert!(config.summary().contains("export a: null on /tmp/a"));
+    }
+
+    #[test]
+    fn directories_are_read_and_said_to_be_in_no_sandbox() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let dir = "[[export]]\nname = 'b'\nkind = 'dir'\nsocket = '/tmp/b'\n[export.directory]\npath = '/srv'\ncache = 'always'\n";
+        std::fs::write(file.path(), format!("{EXPORT}{dir}")).unwrap();
+        let summary = Config::read(file.path()).unwrap().summary();
+        assert!(summary.contains("export b: dir /srv on /tmp/b"), "{summary}");
+        assert!(
+            summary.ends_with("directories of this daemon are in no sandbox: `vringd dir` serves one in its own\n")
+        );
+        assert!(refusal(&dir.replace("always", "mostly")).contains("export[0].directory.cache: "));
+        assert!(refusal(&dir.replace("/srv", "")).contains("export b: directory.path: "));
+        assert!(refusal(&dir.replace("path", "storage")).contains("storage"));
     }
 
     #[test]

@@ -4,7 +4,11 @@ use control::ApiError;
 use control::model::config::{Distribution, ExportKind, Storage as StorageConfig};
 use control::model::{self as api};
 use engine::EngineError;
-use export::{ExportError, ExportStatus, Kind, RingState, RingStatus};
+use export::{Content, ExportError, ExportStatus, RingState, RingStatus};
+use std::collections::BTreeMap;
+
+/// How rings count what they have no use for.
+const UNSUPPORTED: &str = "unsupported";
 
 pub(crate) fn poll_in(poll: api::Poll) -> engine::PollMode {
     match poll {
@@ -115,6 +119,9 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::Engine(error) => engine_error(error, &control::Scope::Daemon, name),
         ExportError::Bind(error) => field("socket", error),
         ExportError::Config(error) => field("storage", error),
+        ExportError::Tag(error) => field("directory.tag", error),
+        ExportError::RequestQueues(_) => field("queues", error),
+        ExportError::NoCapacity => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
         ExportError::Capacity { .. } => field("capacity_bytes", error),
         ExportError::NoSuchRing { index, queues } => {
             ApiError::NoSuchRing { export: name.to_owned(), index, last: queues - 1 }
@@ -123,22 +130,21 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
             ApiError::NoSuchWorker { scope: control::Scope::Export(name.to_owned()), id: worker }
         }
         ExportError::Storage(error) => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
-        ExportError::NoSharedWorkers | ExportError::Thread(_) => {
+        ExportError::NoSharedWorkers | ExportError::Thread(_) | ExportError::Pool(_) => {
             ApiError::Failed { message: format!("export `{name}`: {error}") }
         }
     }
 }
 
 pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
-    let count = |kind: Kind| ring.figures.requests[kind as usize];
-    let kinds = [
-        ("read", Kind::Read),
-        ("write", Kind::Write),
-        ("flush", Kind::Flush),
-        ("discard", Kind::Discard),
-        ("write_zeroes", Kind::WriteZeroes),
-        ("get_id", Kind::GetId),
-    ];
+    let (mut requests, mut unsupported) = (BTreeMap::new(), 0);
+    for (kind, count) in ring.figures.requests.iter() {
+        if kind == UNSUPPORTED {
+            unsupported = count;
+        } else if count > 0 {
+            requests.insert(kind.to_owned(), count);
+        }
+    }
     api::RingInfo {
         index: ring.index,
         state: match ring.state {
@@ -151,8 +157,8 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
         size: u32::from(ring.size),
         worker: ring.worker,
         figures: api::RingFigures {
-            requests: kinds.map(|(name, kind)| (name.to_owned(), count(kind))).into(),
-            unsupported: count(Kind::Refused),
+            requests,
+            unsupported,
             bytes_read: ring.figures.bytes_read,
             bytes_written: ring.figures.bytes_written,
             errors: ring.figures.errors,
@@ -171,21 +177,21 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
 }
 
 pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Vec<u32>) -> api::Export {
-    let about = &status.description;
+    let (kind, storage, directory, queues_max) = match &status.content {
+        Content::Disk { capacity_bytes, block_size_bytes, description } => {
+            let storage = storage_out(*capacity_bytes, *block_size_bytes, description);
+            (ExportKind::Disk, Some(storage), None, status.queues)
+        }
+        // One of its queues is for urgent requests.
+        Content::Directory(directory) => {
+            (ExportKind::Dir, None, Some(crate::directory::shown(directory)), status.queues.saturating_sub(1))
+        }
+    };
     api::Export {
         name: status.name,
-        kind: ExportKind::Disk,
-        storage: Some(api::StorageInfo {
-            kind: about.kind.to_owned(),
-            target: about.target.clone(),
-            capacity_bytes: status.capacity_bytes,
-            block_size_bytes: status.block_size_bytes,
-            read_only: about.read_only,
-            direct: about.direct,
-            execution: execution_out(about.execution),
-            execution_chosen: execution_out(about.execution_chosen),
-        }),
-        directory: None,
+        kind,
+        storage,
+        directory,
         socket: status.socket,
         state: match status.frontend {
             Some(_) => api::SessionState::Connected,
@@ -196,7 +202,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
             Some(api::Frontend { pid: i32::try_from(pid).unwrap_or(0), uid })
         }),
         features: feature_names(status.features_negotiated),
-        queues_max: status.queues,
+        queues_max,
         placement: placement_out(status.placement),
         poll: poll_out(status.poll),
         errors: rings.iter().map(|ring| ring.figures.errors).sum(),
@@ -209,6 +215,27 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         },
         rings: rings.iter().map(ring_out).collect(),
         workers,
+    }
+}
+
+/// The execution of an export, as it was set.
+pub(crate) fn execution_set(content: &Content) -> api::Execution {
+    execution_out(match content {
+        Content::Disk { description, .. } => description.execution,
+        Content::Directory(directory) => directory.execution,
+    })
+}
+
+fn storage_out(capacity_bytes: u64, block_size_bytes: u32, about: &storage::Description) -> api::StorageInfo {
+    api::StorageInfo {
+        kind: about.kind.to_owned(),
+        target: about.target.clone(),
+        capacity_bytes,
+        block_size_bytes,
+        read_only: about.read_only,
+        direct: about.direct,
+        execution: execution_out(about.execution),
+        execution_chosen: execution_out(about.execution_chosen),
     }
 }
 

@@ -1,16 +1,49 @@
 //! The daemon behind the control API: exports by name, workers by number.
 
 use crate::convert::{self, field};
-use control::model::config::NewExport;
+use crate::directory;
+use control::model::config::{ExportKind, NewExport};
 use control::model::{self as api, Attach, Info, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
 use engine::WorkerSpec;
-use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Socket};
+use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use tree::Source;
+
+/// What was made for an export before its path went out of sight, and who is to hear of its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// Its socket; made now when there is none.
+    pub(crate) socket: Option<Socket>,
+    /// Its directory; opened by its path when there is none.
+    pub(crate) tree: Option<Source>,
+    /// Told at the end of every session.
+    pub(crate) session_ended: Option<Sender<()>>,
+}
+
+impl Prepared {
+    /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
+    /// be seen then.
+    pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
+        match exports.first().map(socket_in).transpose()? {
+            Some(Socket::Path { path, options }) => {
+                let endpoint = link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
+                let socket = endpoint.as_fd().try_clone_to_owned();
+                let failed = |error| ApiError::Failed { message: format!("cannot duplicate a descriptor: {error}") };
+                self.socket = Some(Socket::Fd(socket.map_err(failed)?));
+                Ok(Some(endpoint))
+            }
+            inherited => {
+                self.socket = inherited;
+                Ok(None)
+            }
+        }
+    }
+}
 
 /// Everything that runs.
 pub(crate) struct Daemon {
@@ -21,6 +54,8 @@ pub(crate) struct Daemon {
     /// Held while an export is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
     stop: Mutex<Option<Sender<()>>>,
+    /// Its isolation is made for the one export it has.
+    alone: bool,
 }
 
 impl Daemon {
@@ -44,7 +79,13 @@ impl Daemon {
             exports: RwLock::default(),
             changing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
+            alone: false,
         })
+    }
+
+    /// The same daemon, which lets nobody add exports from outside.
+    pub(crate) fn alone(self) -> Daemon {
+        Daemon { alone: true, ..self }
     }
 
     fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
@@ -114,6 +155,40 @@ impl Daemon {
         }
     }
 
+    /// Adds an export, of which something was made before.
+    pub(crate) fn add(&self, new: NewExport, prepared: Prepared) -> Result<api::Export, ApiError> {
+        new.check()?;
+        let _changing = self.change_lock();
+        if self.get(&new.name).is_ok() {
+            return Err(ApiError::ExportExists { name: new.name });
+        }
+        let Prepared { socket, tree, session_ended } = prepared;
+        let hosting = hosting_in(&new, socket, session_ended)?;
+        let export = match new.kind {
+            ExportKind::Disk => {
+                let options = DiskOptions {
+                    queues: new.queues(),
+                    serial: new.serial(),
+                    block_size_bytes: new.block_size_bytes(),
+                };
+                let storage = convert::storage_in(new.storage()?);
+                let storage = storage::open(&storage).map_err(|error| field("storage", error))?;
+                Export::disk(hosting, options, storage, &self.engine)
+            }
+            ExportKind::Dir => {
+                let about = new.directory()?;
+                let tree = directory::open(about, tree)?;
+                let options = directory::device_in(about, &new.name, new.queues());
+                Export::directory(hosting, options, tree, &self.engine)
+            }
+        };
+        let export = export.map_err(|error| convert::export_error(error, &new.name))?;
+        let export = Arc::new(export);
+        let shown = self.show(&export);
+        self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
+        Ok(shown)
+    }
+
     /// Ends every export: sessions are closed and rings drained.
     pub(crate) fn end_exports(&self) {
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
@@ -143,19 +218,11 @@ impl control::Daemon for Daemon {
     }
 
     fn add_export(&self, new: NewExport) -> Result<api::Export, ApiError> {
-        new.check()?;
-        let _changing = self.change_lock();
-        if self.get(&new.name).is_ok() {
-            return Err(ApiError::ExportExists { name: new.name });
+        if self.alone {
+            let message = "this daemon is isolated and serves one directory: start another".to_owned();
+            return Err(ApiError::Unsupported { export: new.name, message });
         }
-        let options = options_in(&new)?;
-        let storage = storage::open(&convert::storage_in(&new)).map_err(|error| field("storage", error))?;
-        let export =
-            Export::serve(options, storage, &self.engine).map_err(|error| convert::export_error(error, &new.name))?;
-        let export = Arc::new(export);
-        let shown = self.show(&export);
-        self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
-        Ok(shown)
+        self.add(new, Prepared::default())
     }
 
     fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError> {
@@ -183,7 +250,7 @@ impl control::Daemon for Daemon {
         let before = export.status();
         apply(&export, settings).map_err(|error| {
             let back = Settings {
-                execution: settings.execution.map(|_| convert::execution_out(before.description.execution)),
+                execution: settings.execution.map(|_| convert::execution_set(&before.content)),
                 poll: settings.poll.map(|_| convert::poll_out(before.poll)),
                 placement: settings.placement.map(|_| convert::placement_out(before.placement)),
             };
@@ -267,17 +334,15 @@ fn apply(export: &Export, settings: Settings) -> Result<(), ExportError> {
     Ok(())
 }
 
-fn options_in(new: &NewExport) -> Result<DiskOptions, ApiError> {
-    Ok(DiskOptions {
+fn hosting_in(new: &NewExport, socket: Option<Socket>, session_ended: Option<Sender<()>>) -> Result<Hosting, ApiError> {
+    Ok(Hosting {
         name: new.name.clone(),
-        socket: socket_in(new)?,
-        queues: new.queues(),
+        socket: socket.map_or_else(|| socket_in(new), Ok)?,
         queue_size_max: new.queue_size(),
-        serial: new.serial(),
-        block_size_bytes: new.block_size_bytes(),
         placement: convert::placement_in(new.workers),
         poll: new.poll.map(convert::poll_in).unwrap_or_default(),
         workers: WorkerSpec { cpus: new.cpus.as_ref().map(convert::cpus_in).transpose()?, ..WorkerSpec::default() },
+        session_ended,
     })
 }
 

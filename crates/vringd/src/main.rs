@@ -5,23 +5,32 @@ mod config;
 mod convert;
 mod daemon;
 mod demo;
+mod dir;
+mod directory;
 mod disk;
 mod failure;
 mod generate;
+mod isolation;
+mod log;
 mod moves;
 mod run;
 mod stage;
 mod users;
+mod virtiofsd;
 
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
-    match cli::dispatch(arguments) {
+    let (name, result) = if virtiofsd::is_called() {
+        ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options))
+    } else {
+        ("vringd", cli::dispatch(cli::Arguments::parse()))
+    };
+    match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("vringd: {failure}");
+            eprintln!("{name}: {failure}");
             failure.code()
         }
     }

@@ -2,33 +2,77 @@
 
 use crate::config::Config;
 use crate::convert;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Prepared};
 use crate::failure::Failure;
-use control::Daemon as _;
+use crate::isolation::IsolationArgs;
+use crate::virtiofsd::PidFile;
+use control::ControlSocket;
+use control::model::NewExport;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// How a process that serves one directory lives.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    /// What it may do besides.
+    pub(crate) isolation: IsolationArgs,
+    /// The file that says who serves the socket.
+    pub(crate) pid_file: Option<PathBuf>,
+    /// End with the first session.
+    pub(crate) one_session: bool,
+}
 
 /// Serves until SIGTERM, SIGINT or a shutdown by the API.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
-    let (stop, stopped) = channel();
+    let control = bind_control(&config)?;
+    serve(config, control, Prepared::default(), channel())
+}
+
+/// Serves the one directory of `config`, isolated from the rest of the host.
+pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failure> {
+    let _pid_file = alone.pid_file.as_deref().map(PidFile::new).transpose()?;
+    // All that has a path is made before the sandbox takes paths away; threads are started after it, as they would not be
+    // in it.
+    let control = bind_control(&config)?;
+    let mut prepared = Prepared::default();
+    let _endpoint = if alone.isolation.hides_paths() { prepared.bind(&config.exports)? } else { None };
+    if let [NewExport { directory: Some(directory), .. }] = config.exports.as_slice() {
+        prepared.tree = Some(alone.isolation.enter(directory)?);
+    }
+    let told = channel();
+    prepared.session_ended = alone.one_session.then(|| told.0.clone());
+    serve(config, control, prepared, told)
+}
+
+fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
+    let bound = config.control.as_deref().map(ControlSocket::bind).transpose();
+    bound.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// `prepared` belongs to the first export.
+fn serve(
+    config: Config,
+    control: Option<ControlSocket>,
+    mut prepared: Prepared,
+    (stop, stopped): (Sender<()>, Receiver<()>),
+) -> Result<ExitCode, Failure> {
     watch_signals(stop.clone())?;
     let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
-    let daemon = Arc::new(daemon);
+    let daemon = Arc::new(if prepared.tree.is_some() { daemon.alone() } else { daemon });
     for export in config.exports {
         let name = export.name.clone();
-        let shown = daemon.add_export(export).map_err(|error| place(config.source.as_ref(), &name, error))?;
+        let added = daemon.add(export, std::mem::take(&mut prepared));
+        let shown = added.map_err(|error| place(config.source.as_ref(), &name, error))?;
         let storage = shown.storage.map(|storage| storage.target);
         let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();
         tracing::info!(export = name, socket = shown.socket, serves, "listening");
     }
-    let control = match &config.control {
-        Some(path) => Some(control::start(path, daemon.clone()).map_err(|error| Failure::Usage(error.to_string()))?),
-        None => None,
-    };
+    let control = control.map(|socket| control::serve(socket, daemon.clone())).transpose();
+    let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;
     // An error means that nobody can ask for the end any more, which is an end too.
     let _ = stopped.recv();
     tracing::info!("stopping: sessions end, requests in flight are finished");

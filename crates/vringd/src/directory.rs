@@ -1,0 +1,189 @@
+//! From a directory as the API describes it to its tree and its policy, and back to what the API shows.
+
+use crate::convert::{execution_in, execution_out, field};
+use control::ApiError;
+use control::model as api;
+use control::model::directory::{self as words, Directory, Negotiation};
+use export::{Cache, DirectoryOptions, DirectoryStatus, Policy, ReadDirPlus};
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use tree::{FileHandles, IdMap, Options, Source, Tree, XattrMap};
+
+/// Opens the tree; from `source` when its path is out of sight.
+///
+/// # Errors
+/// [`ApiError::InvalidField`] with the field at fault.
+pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<Tree>, ApiError> {
+    let source = source.unwrap_or_else(|| Source::Path(directory.path.clone()));
+    let tree = Tree::new(source, options_in(directory)?).map_err(|error| field("directory.path", error))?;
+    Ok(Arc::new(tree))
+}
+
+/// What a tree allows and holds.
+fn options_in(directory: &Directory) -> Result<Options, ApiError> {
+    Ok(Options {
+        read_only: directory.read_only,
+        file_handles: match directory.inode_file_handles {
+            words::FileHandles::Never => FileHandles::Never,
+            words::FileHandles::Prefer => FileHandles::Prefer,
+            words::FileHandles::Mandatory => FileHandles::Mandatory,
+        },
+        descriptors_max: directory.descriptors_max() as usize,
+        open_files_max: directory.open_files_max() as usize,
+        xattr: directory.xattr,
+        xattr_map: directory
+            .xattrmap
+            .as_deref()
+            .map_or_else(|| Ok(XattrMap::default()), |text| read("xattrmap", text))?,
+        posix_acl: directory.posix_acl != Negotiation::Never,
+        announce_submounts: directory.announce_submounts,
+        uid_map: id_map("translate_uid", &directory.translate_uid)?,
+        gid_map: id_map("translate_gid", &directory.translate_gid)?,
+        writeback: directory.writeback,
+        allow_direct_io: directory.allow_direct_io,
+        preserve_noatime: directory.preserve_noatime,
+        delay: directory.delay.map_or(Duration::ZERO, |span| span.0),
+    })
+}
+
+fn read<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|error| field(&format!("directory.{name}"), error))
+}
+
+fn id_map(name: &str, rules: &[String]) -> Result<IdMap, ApiError> {
+    let rules: Vec<_> = rules.iter().map(|rule| read(name, rule)).collect::<Result<_, _>>()?;
+    IdMap::new(&rules).map_err(|error| field(&format!("directory.{name}"), error))
+}
+
+/// What the device needs to know.
+pub(crate) fn device_in(directory: &Directory, export: &str, request_queues: u16) -> DirectoryOptions {
+    DirectoryOptions {
+        tag: directory.tag(export),
+        request_queues,
+        policy: policy_in(directory),
+        execution: execution_in(directory.execution),
+    }
+}
+
+fn policy_in(directory: &Directory) -> Policy {
+    let cache = match directory.cache {
+        words::CachePolicy::Never => Cache::Never,
+        words::CachePolicy::Metadata => Cache::Metadata,
+        words::CachePolicy::Auto => Cache::Auto,
+        words::CachePolicy::Always => Cache::Always,
+    };
+    Policy {
+        attr_timeout: directory.attr_timeout(),
+        entry_timeout: directory.entry_timeout(),
+        negative_timeout: directory.negative_timeout(),
+        writeback: directory.writeback,
+        allow_mmap: directory.allow_mmap,
+        readdirplus: match directory.readdirplus {
+            words::Readdirplus::On => ReadDirPlus::On,
+            words::Readdirplus::Off => ReadDirPlus::Off,
+            words::Readdirplus::Auto => ReadDirPlus::Auto,
+        },
+        xattr: directory.xattr,
+        killpriv_v2: directory.killpriv_v2,
+        posix_acl: directory.posix_acl != Negotiation::Never,
+        security_label: directory.security_label != Negotiation::Never,
+        announce_submounts: directory.announce_submounts,
+        // Nobody writes and nobody else changes anything: there is nothing that opening a file would bring about.
+        no_open: directory.read_only && directory.cache == words::CachePolicy::Always,
+        ..Policy::new(cache)
+    }
+}
+
+/// A directory as the API shows it.
+pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
+    let tree = &status.tree;
+    api::DirectoryInfo {
+        path: tree.path.display().to_string(),
+        tag: status.tag.clone(),
+        // The major version has been 7 since virtio-fs began.
+        protocol: status.protocol_minor.map(|minor| format!("7.{minor}")),
+        cache: match status.policy.cache {
+            Cache::Never => words::CachePolicy::Never,
+            Cache::Metadata => words::CachePolicy::Metadata,
+            Cache::Auto => words::CachePolicy::Auto,
+            Cache::Always => words::CachePolicy::Always,
+        },
+        read_only: tree.options.read_only,
+        execution: execution_out(status.execution),
+        execution_chosen: execution_out(status.execution),
+        nodes: tree.nodes as u64,
+        descriptors: tree.descriptors as u64,
+        descriptors_max: tree.options.descriptors_max as u64,
+        open_files: tree.handles as u64,
+        locks_waiting: status.locks_waiting as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(directory: &Directory) -> String {
+        match options_in(directory) {
+            Err(ApiError::InvalidField { field, .. }) => field,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn rules_are_read_or_named() {
+        let least = Directory::new("/srv");
+        let uid = |rule: &str| Directory { translate_uid: vec![rule.into()], ..least.clone() };
+        assert_eq!(options_in(&uid("map:0:1000:1")).unwrap().uid_map.to_host(0), Ok(1000));
+        assert!(options_in(&least).unwrap().uid_map.is_identity());
+        assert_eq!(refused(&uid("swap:0:1000:1")), "directory.translate_uid");
+        assert_eq!(
+            refused(&Directory { translate_gid: vec![String::new()], ..least.clone() }),
+            "directory.translate_gid"
+        );
+        let map = |rules: &str| Directory { xattrmap: Some(rules.into()), ..least.clone() };
+        assert!(!options_in(&map(":map::user.virtiofs.:")).unwrap().xattr_map.is_identity());
+        assert_eq!(refused(&map(":map:")), "directory.xattrmap");
+    }
+
+    #[test]
+    fn what_the_guest_may_cache_is_passed_on() {
+        let directory = Directory {
+            cache: words::CachePolicy::Metadata,
+            attr_timeout: Some("2s".parse().unwrap()),
+            posix_acl: Negotiation::Auto,
+            readdirplus: words::Readdirplus::Off,
+            writeback: true,
+            ..Directory::new("/srv")
+        };
+        let device = device_in(&directory, "home", 4);
+        assert_eq!((device.tag.as_deref(), device.request_queues), (Some("home"), 4));
+        let expected = Policy {
+            attr_timeout: Duration::from_secs(2),
+            posix_acl: true,
+            readdirplus: ReadDirPlus::Off,
+            writeback: true,
+            ..Policy::new(Cache::Metadata)
+        };
+        assert_eq!(device.policy, expected);
+    }
+
+    /// The control room states the defaults of its own, because it knows no other room.
+    #[test]
+    fn the_apis_defaults_are_those_of_the_rooms() {
+        for (word, cache) in [
+            (words::CachePolicy::Never, Cache::Never),
+            (words::CachePolicy::Metadata, Cache::Metadata),
+            (words::CachePolicy::Auto, Cache::Auto),
+            (words::CachePolicy::Always, Cache::Always),
+        ] {
+            let directory = Directory { cache: word, ..Directory::new("/srv") };
+            assert_eq!(policy_in(&directory), Policy::new(cache));
+        }
+        let options = options_in(&Directory::new("/srv")).unwrap();
+        assert_eq!(options.descriptors_max, Options::default().descriptors_max);
+        assert_eq!(options.open_files_max, Options::default().open_files_max);
+    }
+}
