@@ -29,6 +29,12 @@ pub(crate) fn fork() -> Result<Forked, SandboxError> {
     }
 }
 
+/// Lets this process hear of its children: who starts a daemon may have had no use for that, and the daemon inherits it.
+pub(crate) fn hear_of_children() {
+    // SAFETY: asks for the default action, which runs no code here.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Ends a process that is a copy, without what a program does at its end: that is for the original to do.
 pub(crate) fn leave(status: i32) -> ! {
     // SAFETY: ends the process; nothing of it is used afterwards.
@@ -132,13 +138,18 @@ fn wait_for(child: Pid) -> ! {
     }
     let signals = handed_on();
     loop {
-        if let Ok(Some((_, status))) = rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
-            if let Some(code) = status.exit_status() {
-                leave(code);
+        match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => {
+                if let Some(code) = status.exit_status() {
+                    leave(code);
+                }
+                if let Some(signal) = status.terminating_signal() {
+                    leave(128 + signal);
+                }
             }
-            if let Some(signal) = status.terminating_signal() {
-                leave(128 + signal);
-            }
+            Ok(None) => {}
+            // Nobody to wait for, and no way to learn how that came about.
+            Err(_) => leave(1),
         }
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
         // SAFETY: reads the set and writes the information.

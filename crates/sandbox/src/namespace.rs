@@ -13,6 +13,7 @@ use std::process::Command;
 
 /// Enters new namespaces, in a child.
 pub(crate) fn enter(sandbox: &Sandbox) -> Result<Entered, SandboxError> {
+    fork::hear_of_children();
     let namespaces = UnshareFlags::NEWPID | UnshareFlags::NEWNS | UnshareFlags::NEWNET;
     if rustix::process::geteuid().is_root() {
         unshare(namespaces, "start the daemon with CAP_SYS_ADMIN, or use --sandbox=chroot or --sandbox=none")?;

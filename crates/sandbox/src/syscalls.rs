@@ -198,15 +198,16 @@ pub(crate) fn allowed() -> impl Iterator<Item = i64> {
 }
 
 /// `ioctl` requests. The call reaches every driver there is, so these alone are allowed: inode flags and project ids
-/// (`linux/fs.h`), non-blocking sockets, and whether the log goes to a terminal.
-pub(crate) const IOCTLS: [u64; 7] = [
+/// (`linux/fs.h`), modes of descriptors, and whether the log goes to a terminal.
+pub(crate) const IOCTLS: [u64; 8] = [
     // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR
     0x8008_6601,
     0x4008_6602,
     0x801c_581f,
     0x401c_5820,
-    // FIONBIO, TCGETS, TIOCGWINSZ
+    // FIONBIO, FIOCLEX, TCGETS, TIOCGWINSZ
     0x5421,
+    0x5451,
     0x5401,
     0x5413,
 ];

@@ -4,7 +4,8 @@ use crate::fixture::{Fixture, signal_of_child};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 /// SIGTERM
 const TERM: i32 = 15;
@@ -120,6 +121,19 @@ fn the_one_outside_ends_as_the_one_inside() {
     let shared = fixture.shared();
     let (_, status) = fixture.run(&["enter", "namespace", shared.to_str().unwrap(), "", "", "exit", "42"]);
     assert_eq!(status.code(), Some(42));
+}
+
+#[test]
+fn who_ignores_children_can_start_a_daemon() {
+    let fixture = Fixture::of_user();
+    let shared = fixture.shared();
+    let probe = fixture.command(&["enter", "namespace", shared.to_str().unwrap(), "", "", "exit", "42"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' CHLD; exec \"$@\"", "sh"]).arg(probe.get_program()).args(probe.get_args());
+    if rustix::process::geteuid().is_root() {
+        shell.uid(fixture.user()).gid(fixture.user());
+    }
+    assert_eq!(shell.status().unwrap().code(), Some(42));
 }
 
 #[test]
