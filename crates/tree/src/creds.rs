@@ -230,8 +230,8 @@ impl Drop for Acting<'_> {
 /// no effect when it fails with `EACCES`. Neither this function nor another that needs the daemon's power may be called
 /// inside.
 ///
-/// A caller with the daemon's ids costs nothing, another one four cheap system calls, six the first time on a thread, and
-/// two more when its groups are not the daemon's: a daemon does well to drop its own.
+/// A caller with the daemon's ids costs nothing. Another one costs four cheap system calls, two more when this thread has
+/// not had its ids lately, and two when its groups are not the daemon's: a daemon does well to drop its own.
 ///
 /// # Errors
 /// What `call` answers; `EPERM` where the daemon may not take these ids; `EINVAL` for a group that is none.

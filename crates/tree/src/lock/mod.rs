@@ -13,8 +13,7 @@ mod owners;
 mod ranges;
 mod wait;
 
-#[allow(unused_imports)]
-pub(crate) use owners::{Limits, Locks};
+pub(crate) use owners::Locks;
 pub use wait::Wait;
 
 use crate::Result;

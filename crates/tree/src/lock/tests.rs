@@ -1,5 +1,6 @@
 //! Owners against each other, against processes of the host, and against cancellation.
 
+use super::owners::Limits;
 use super::*;
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -136,8 +136,8 @@ fn unblock_signal() {
 pub struct Wait(Option<Arc<Waiter>>);
 
 impl Wait {
-    /// A wait that is over.
-    pub(super) fn over() -> Wait {
+    /// A wait that is over, for who has called `done` already.
+    pub(crate) fn over() -> Wait {
         Wait(None)
     }
 
