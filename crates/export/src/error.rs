@@ -10,6 +10,14 @@ pub enum ExportError {
     /// {0}
     Config(#[from] device::blk::ConfigError),
     /// {0}
+    Tag(#[from] device::fs::ConfigError),
+    /// {0} request queues: a directory has 1 to 64
+    RequestQueues(u16),
+    /// {0}
+    Pool(#[from] engine::PoolError),
+    /// a directory has no capacity to change
+    NoCapacity,
+    /// {0}
     Storage(#[from] storage::StorageError),
     /// {0}
     Engine(#[from] EngineError),

@@ -1,27 +1,23 @@
-//! One disk served on one socket: its session thread, its rings, its settings that change while it runs.
+//! One device served on one socket: its session thread, its rings, its settings that change while it runs.
 
-use crate::disk::{DiskRing, DiskTarget, Terms};
+use crate::device::Device;
+use crate::directory::Directory;
+use crate::disk::Disk;
 use crate::queue::Broken;
 use crate::rings::{Rings, Running, sum};
-use crate::status::{ExportStatus, RingState, RingStatus, SessionCounts};
+use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
+use crate::target::ExportTarget;
 use crate::workers::Own;
-use crate::{DiskOptions, ExportError, Socket};
-use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
-use engine::{Engine, Placement, PollMode, RingStay, WorkerSpec};
+use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
+use engine::{Execution, Placement, PollMode, RingStay, WorkerSpec};
 use link::{ConfigChange, Endpoint, SessionEnd, SessionInfo, StopFd};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use storage::{Execution, Storage};
-
-/// Data segments of a request that the driver is told of: with header and status, 128 descriptors.
-const SEG_MAX: u32 = 126;
-/// Sectors of one discard or write-zeroes segment: 2 GiB, which QEMU and Linux pass on in one piece.
-const RANGE_SECTORS_MAX: u32 = 4 << 20;
-/// Segments of one discard or write-zeroes request.
-const RANGE_SEGMENTS_MAX: u32 = 16;
+use storage::Storage;
+use tree::Tree;
 
 pub(crate) struct State {
-    pub(crate) config: Config,
     pub(crate) negotiated: u64,
     pub(crate) rings: Rings,
     own: Own,
@@ -40,7 +36,7 @@ impl State {
         self.config_change = Some(config_change);
     }
 
-    pub(crate) fn session_ended(&mut self, reason: &SessionEnd) {
+    fn session_ended(&mut self, reason: &SessionEnd) {
         self.frontend = None;
         self.config_change = None;
         self.negotiated = 0;
@@ -58,18 +54,29 @@ impl State {
 /// What the session thread and the control threads share. The lock is never held while a worker is waited for.
 pub(crate) struct Shared {
     pub(crate) name: String,
-    pub(crate) engine: Engine<DiskRing>,
-    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) engine: Engine,
+    pub(crate) device: Arc<dyn Device>,
     pub(crate) queues: u16,
     pub(crate) queue_size_max: u16,
+    /// Told at the end of every session.
+    session_end: Mutex<Option<Sender<()>>>,
     spec: WorkerSpec,
-    serial: String,
     state: Mutex<State>,
 }
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session is over: every ring has been stopped.
+    pub(crate) fn session_ended(&self, reason: &SessionEnd) {
+        self.device.session_ended();
+        self.lock().session_ended(reason);
+        if let Some(told) = &*self.session_end.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Nobody listens when the daemon is ending anyway.
+            let _ = told.send(());
+        }
     }
 
     /// The present life of ring `index`.
@@ -82,21 +89,20 @@ impl Shared {
         self.lock().rings.all_running()
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        let state = self.lock();
-        Terms {
-            limits: state.config.limits(),
-            write_through: state.config.write_through(state.negotiated),
-            serial: serial(&self.serial),
+    /// Runs `f` on ring `index` between two turns of its worker. A ring that does not run, or died with its worker, is
+    /// left out: the session goes on with the others.
+    pub(crate) fn with_ring(&self, index: u16, f: impl FnOnce(&mut Ring) + Send + 'static) {
+        let running = self.running(index);
+        if let Some(running) = running {
+            let _ = self.engine.with_ring(running.id, |ring: &mut Ring, _, _| f(ring));
         }
     }
 
-    /// Tells every running ring what it has to keep to from now on.
-    pub(crate) fn spread_terms(&self) {
-        let terms = self.terms();
-        for (_, ring) in self.all_running() {
-            let terms = terms.clone();
-            let _ = self.engine.with_ring(ring.id, move |ring: &mut DiskRing, _, _| ring.set_terms(terms));
+    /// Runs `f` on every running ring.
+    pub(crate) fn with_rings(&self, f: impl Fn(&mut Ring) + Clone + Send + 'static) {
+        for (index, _) in self.all_running() {
+            let f = f.clone();
+            self.with_ring(index, move |ring| f(ring));
         }
     }
 
@@ -110,7 +116,8 @@ impl Shared {
             return Ok(worker);
         }
         let (placement, poll) = (state.placement, state.poll);
-        state.own.place(&self.engine, &self.name, placement, (index, self.queues), (&self.spec, poll))
+        let place = (self.device.place_of(index), self.device.places());
+        state.own.place(&self.engine, &self.name, placement, place, (&self.spec, poll))
     }
 
     fn status_of(&self, index: u16) -> RingStatus {
@@ -128,7 +135,7 @@ impl Shared {
         let Some(running) = record.running else {
             return status;
         };
-        let life = self.engine.with_ring(running.id, |ring: &mut DiskRing, stay: &RingStay, _| {
+        let life = self.engine.with_ring(running.id, |ring: &mut Ring, stay: &RingStay, _| {
             let queue = ring.queue();
             let broken = queue.broken().map(Broken::to_string);
             (ring.figures(), *stay, broken, queue.enabled(), queue.in_flight())
@@ -151,42 +158,76 @@ impl Shared {
     }
 }
 
+/// What an export serves, for the verbs that only one kind has.
+#[derive(Clone)]
+enum Served {
+    Disk(Arc<Disk>),
+    Directory(Arc<Directory>),
+}
+
 /// An export that listens or serves. Dropping it ends its session, drains its rings and removes its socket.
 pub struct Export {
     shared: Arc<Shared>,
+    served: Served,
     socket: String,
     stop: StopFd,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Export {
-    /// Binds the socket and starts to listen.
+    /// Serves a disk: binds the socket and starts to listen.
     ///
     /// # Errors
     /// A socket that cannot be bound, geometry that no disk can have, or workers that cannot be started.
-    pub fn serve(
+    pub fn disk(
+        hosting: Hosting,
         options: DiskOptions,
         storage: Arc<dyn Storage>,
-        engine: &Engine<DiskRing>,
+        engine: &Engine,
     ) -> Result<Export, ExportError> {
-        let config = Config::new(settings(&options, storage.as_ref()))?;
-        let (endpoint, socket) = bind(options.socket)?;
+        let queues = options.queues;
+        let disk = Arc::new(Disk::new(options, hosting.queue_size_max, storage)?);
+        Self::serve(hosting, queues, disk.clone(), Served::Disk(disk), engine)
+    }
+
+    /// Serves a directory: binds the socket and starts to listen.
+    ///
+    /// # Errors
+    /// A socket that cannot be bound, a tag that no guest could name, or workers that cannot be started.
+    pub fn directory(
+        hosting: Hosting,
+        options: DirectoryOptions,
+        tree: Arc<Tree>,
+        engine: &Engine,
+    ) -> Result<Export, ExportError> {
+        let directory = Arc::new(Directory::new(options, tree)?);
+        let queues = directory.queues();
+        Self::serve(hosting, queues, directory.clone(), Served::Directory(directory), engine)
+    }
+
+    fn serve(
+        hosting: Hosting,
+        queues: u16,
+        device: Arc<dyn Device>,
+        served: Served,
+        engine: &Engine,
+    ) -> Result<Export, ExportError> {
+        let (endpoint, socket) = bind(hosting.socket)?;
         let stop = StopFd::new().map_err(ExportError::Thread)?;
         let shared = Arc::new(Shared {
-            name: options.name,
+            name: hosting.name,
             engine: engine.clone(),
-            storage,
-            queues: options.queues,
-            queue_size_max: options.queue_size_max,
-            spec: options.workers,
-            serial: options.serial,
+            device,
+            queues,
+            queue_size_max: hosting.queue_size_max,
+            session_end: Mutex::new(hosting.session_ended),
+            spec: hosting.workers,
             state: Mutex::new(State {
-                config,
                 negotiated: 0,
                 rings: Rings::default(),
                 own: Own::default(),
-                placement: options.placement,
-                poll: options.poll,
+                placement: hosting.placement,
+                poll: hosting.poll,
                 frontend: None,
                 config_change: None,
                 sessions: SessionCounts::default(),
@@ -195,7 +236,7 @@ impl Export {
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
         shared.place(0)?;
-        let target = DiskTarget { shared: shared.clone() };
+        let target = ExportTarget { shared: shared.clone() };
         let session_stop = stop.clone();
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", shared.name))
@@ -204,7 +245,7 @@ impl Export {
                 link::serve(endpoint, &mut target, &session_stop);
             })
             .map_err(ExportError::Thread)?;
-        Ok(Export { shared, socket, stop, thread: Mutex::new(Some(thread)) })
+        Ok(Export { shared, served, socket, stop, thread: Mutex::new(Some(thread)) })
     }
 
     /// Its name.
@@ -224,14 +265,18 @@ impl Export {
 
     /// Everything there is to know about it, without its rings.
     pub fn status(&self) -> ExportStatus {
-        let description = self.shared.storage.describe();
+        let content = match &self.served {
+            Served::Disk(disk) => {
+                let (capacity_bytes, block_size_bytes) = disk.geometry();
+                Content::Disk { capacity_bytes, block_size_bytes, description: disk.storage.describe() }
+            }
+            Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
+        };
         let state = self.shared.lock();
         ExportStatus {
             name: self.shared.name.clone(),
             socket: self.socket.clone(),
-            capacity_bytes: state.config.settings().capacity_bytes,
-            block_size_bytes: state.config.settings().block_size_bytes,
-            description,
+            content,
             features_negotiated: state.negotiated,
             queues: self.shared.queues,
             placement: state.placement,
@@ -318,30 +363,27 @@ impl Export {
         Ok(())
     }
 
-    /// Changes where the storage's calls run.
+    /// Changes where the system calls behind it run.
     ///
     /// # Errors
-    /// An execution that the storage does not have.
+    /// An execution that the storage does not have, or a pool that cannot be started.
     pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
-        Ok(self.shared.storage.set_execution(execution)?)
+        match &self.served {
+            Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
+            Served::Directory(directory) => directory.set_execution(&self.shared, execution),
+        }
     }
 
-    /// Changes the capacity, tells the rings, then the guest.
+    /// Changes the capacity of a disk, tells the rings, then the guest.
     ///
     /// # Errors
-    /// A capacity that is not a multiple of the block size, or that the storage cannot have.
+    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory.
     pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
-        let block_size_bytes = self.shared.lock().config.settings().block_size_bytes;
-        if !capacity_bytes.is_multiple_of(u64::from(block_size_bytes)) {
-            return Err(ExportError::Capacity { capacity_bytes, block_size_bytes });
-        }
-        self.shared.storage.resize(capacity_bytes)?;
-        let config_change = {
-            let mut state = self.shared.lock();
-            state.config.set_capacity_bytes(capacity_bytes)?;
-            state.config_change.clone()
+        let Served::Disk(disk) = &self.served else {
+            return Err(ExportError::NoCapacity);
         };
-        self.shared.spread_terms();
+        disk.resize(&self.shared, capacity_bytes)?;
+        let config_change = self.shared.lock().config_change.clone();
         if let Some(config_change) = config_change
             && !config_change.announce()
         {
@@ -379,34 +421,5 @@ fn bind(socket: Socket) -> Result<(Endpoint, String), ExportError> {
             let shown = format!("fd {}", std::os::fd::AsRawFd::as_raw_fd(&fd));
             Ok((Endpoint::from_fd(fd)?, shown))
         }
-    }
-}
-
-fn settings(options: &DiskOptions, storage: &dyn Storage) -> Settings {
-    let about = storage.describe();
-    let block_size_bytes = options.block_size_bytes.max(about.block_size_bytes);
-    let physical = about.physical_block_bytes.max(block_size_bytes);
-    let granularity = about.discard_granularity_bytes.max(block_size_bytes);
-    Settings {
-        // A tail smaller than a block cannot be addressed.
-        capacity_bytes: storage.capacity_bytes() / u64::from(block_size_bytes) * u64::from(block_size_bytes),
-        block_size_bytes,
-        physical_block_exp: (physical / block_size_bytes).ilog2() as u8,
-        optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,
-        queues: options.queues,
-        size_max_bytes: None,
-        seg_max: SEG_MAX.min(u32::from(options.queue_size_max).saturating_sub(2).max(1)),
-        read_only: about.read_only,
-        discard: about.discard.then_some(DiscardLimits {
-            max_sectors: RANGE_SECTORS_MAX,
-            max_segments: RANGE_SEGMENTS_MAX,
-            alignment_bytes: granularity,
-        }),
-        write_zeroes: about.write_zeroes.then_some(WriteZeroesLimits {
-            max_sectors: RANGE_SECTORS_MAX,
-            max_segments: RANGE_SEGMENTS_MAX,
-            may_unmap: about.discard,
-        }),
-        writeback: true,
     }
 }

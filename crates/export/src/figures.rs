@@ -7,29 +7,36 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Two significant digits: an error below 1 %, and 30 KiB a histogram.
 const DIGITS: u8 = 2;
 
-/// Kinds of virtio-blk requests, as figures tell them apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// VIRTIO_BLK_T_IN.
-    Read,
-    /// VIRTIO_BLK_T_OUT.
-    Write,
-    /// VIRTIO_BLK_T_FLUSH.
-    Flush,
-    /// VIRTIO_BLK_T_DISCARD.
-    Discard,
-    /// VIRTIO_BLK_T_WRITE_ZEROES.
-    WriteZeroes,
-    /// VIRTIO_BLK_T_GET_ID.
-    GetId,
-    /// A request that was refused as it came.
-    Refused,
+/// Counts of requests by kind. The names are the device's.
+#[derive(Clone, Debug, Default)]
+pub struct Requests {
+    names: &'static [&'static str],
+    counts: Box<[u64]>,
 }
 
-impl Kind {
-    /// Every kind, in the order of [`RingFigures::requests`].
-    pub const ALL: [Kind; 7] =
-        [Kind::Read, Kind::Write, Kind::Flush, Kind::Discard, Kind::WriteZeroes, Kind::GetId, Kind::Refused];
+impl Requests {
+    /// Counts one request of kind number `kind`, which the names have.
+    #[inline]
+    pub(crate) fn count(&mut self, kind: usize) {
+        if let Some(count) = self.counts.get_mut(kind) {
+            *count += 1;
+        }
+    }
+
+    /// Kinds with their names, those that never occurred too. Empty for a ring that never ran.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.names.iter().copied().zip(self.counts.iter().copied())
+    }
+
+    fn add(&mut self, other: &Requests) {
+        if self.names.is_empty() {
+            self.clone_from(other);
+            return;
+        }
+        for (sum, count) in self.counts.iter_mut().zip(&other.counts) {
+            *sum += count;
+        }
+    }
 }
 
 /// Times of requests, in nanoseconds.
@@ -66,8 +73,8 @@ impl Latency {
 /// What one ring has done.
 #[derive(Clone, Debug, Default)]
 pub struct RingFigures {
-    /// Requests taken, by [`Kind`].
-    pub requests: [u64; Kind::ALL.len()],
+    /// Requests answered, by kind.
+    pub requests: Requests,
     /// Bytes read by the guest.
     pub bytes_read: u64,
     /// Bytes written by the guest.
@@ -87,11 +94,15 @@ pub struct RingFigures {
 }
 
 impl RingFigures {
+    /// Nothing done yet, by a device with these kinds of requests.
+    pub(crate) fn new(kinds: &'static [&'static str]) -> Self {
+        let requests = Requests { names: kinds, counts: vec![0; kinds.len()].into() };
+        RingFigures { requests, ..RingFigures::default() }
+    }
+
     /// Adds the figures of an earlier life of the same ring.
     pub fn add(&mut self, other: &RingFigures) {
-        for (sum, count) in self.requests.iter_mut().zip(other.requests) {
-            *sum += count;
-        }
+        self.requests.add(&other.requests);
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
         self.errors += other.errors;

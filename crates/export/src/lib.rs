@@ -1,26 +1,32 @@
-//! Exports: where a device meets its storage, its session and its workers.
+//! Exports: where a device meets what stands behind it, its session and its workers.
 //!
-//! A device knows bytes, storage knows operations, link knows messages, the engine knows rings; this room joins them into
+//! A device knows bytes, storage and tree know operations, link knows messages, the engine knows rings; this room joins them into
 //! one thing that has a name and a socket. Protocol code does not enter here, nor does anything that a person types.
 
+mod device;
+mod directory;
 mod disk;
 mod error;
 mod export;
 mod figures;
 mod options;
 mod queue;
+mod ring;
 mod rings;
 mod status;
+mod target;
 mod workers;
 
+pub use directory::{Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, Policy, REQUEST_QUEUES_MAX, ReadDirPlus};
 pub use disk::DiskRing;
 pub use error::ExportError;
 pub use export::Export;
-pub use figures::{Kind, Latency, RingFigures};
-pub use options::{DiskOptions, Socket};
+pub use figures::{Latency, Requests, RingFigures};
+pub use options::{DiskOptions, Hosting, Socket};
 pub use queue::Broken;
-pub use status::{ExportStatus, RingState, RingStatus, SessionCounts};
+pub use ring::Ring;
+pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use workers::DAEMON;
 
 /// The engine that drives exports.
-pub type Engine = engine::Engine<DiskRing>;
+pub type Engine = engine::Engine<Ring>;

@@ -4,6 +4,7 @@ use engine::{Placement, PollMode, WorkerSpec};
 use link::SocketOptions;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 
 /// Where a frontend connects.
 #[derive(Debug)]
@@ -19,25 +20,32 @@ pub enum Socket {
     Fd(OwnedFd),
 }
 
-/// A disk to serve.
+/// What every export has.
 #[derive(Debug)]
-pub struct DiskOptions {
+pub struct Hosting {
     /// Its name, unique in the daemon.
     pub name: String,
     /// Where a frontend connects.
     pub socket: Socket,
-    /// Rings a frontend may use, 1 to 256.
-    pub queues: u16,
     /// Largest ring, in descriptors.
     pub queue_size_max: u16,
-    /// Serial number for the guest, cut at 20 bytes.
-    pub serial: String,
-    /// Smallest logical block the guest may see, in bytes; the storage may need larger ones.
-    pub block_size_bytes: u32,
     /// How rings are placed.
     pub placement: Placement,
     /// How its own workers look for work.
     pub poll: PollMode,
     /// Where its own workers run.
     pub workers: WorkerSpec,
+    /// Told at the end of every session.
+    pub session_ended: Option<Sender<()>>,
+}
+
+/// A disk to serve.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Rings a frontend may use, 1 to 256.
+    pub queues: u16,
+    /// Serial number for the guest, cut at 20 bytes.
+    pub serial: String,
+    /// Smallest logical block the guest may see, in bytes; the storage may need larger ones.
+    pub block_size_bytes: u32,
 }

@@ -1,5 +1,6 @@
 //! Exports and rings as they are at one moment, for whoever asks.
 
+use crate::DirectoryStatus;
 use crate::figures::RingFigures;
 use engine::{Placement, PollMode, RingStay};
 use link::SessionInfo;
@@ -16,6 +17,22 @@ pub struct SessionCounts {
     pub errors: u64,
 }
 
+/// What an export serves.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A disk.
+    Disk {
+        /// Capacity as the guest sees it, in bytes.
+        capacity_bytes: u64,
+        /// Logical block size as the guest sees it, in bytes.
+        block_size_bytes: u32,
+        /// What stands behind it.
+        description: Description,
+    },
+    /// A directory.
+    Directory(Box<DirectoryStatus>),
+}
+
 /// An export.
 #[derive(Clone, Debug)]
 pub struct ExportStatus {
@@ -23,12 +40,8 @@ pub struct ExportStatus {
     pub name: String,
     /// Its socket's path, or the inherited descriptor.
     pub socket: String,
-    /// Capacity as the guest sees it, in bytes.
-    pub capacity_bytes: u64,
-    /// Logical block size as the guest sees it, in bytes.
-    pub block_size_bytes: u32,
-    /// What stands behind it.
-    pub description: Description,
+    /// What it serves.
+    pub content: Content,
     /// Features of the present session, the transport's included.
     pub features_negotiated: u64,
     /// Rings a frontend may use.

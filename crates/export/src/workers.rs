@@ -1,8 +1,7 @@
 //! The workers an export may use: its own, started when a ring first needs them, and the daemon's.
 
-use crate::ExportError;
-use crate::disk::DiskRing;
-use engine::{Candidate, Engine, Placement, PollMode, WorkerSpec};
+use crate::{Engine, ExportError};
+use engine::{Candidate, Placement, PollMode, WorkerSpec};
 
 /// The label of workers that every export may use.
 pub const DAEMON: &str = "";
@@ -18,7 +17,7 @@ impl Own {
     /// The worker for ring `index` of an export named `name` that has `queues` of them.
     pub(crate) fn place(
         &mut self,
-        engine: &Engine<DiskRing>,
+        engine: &Engine,
         name: &str,
         placement: Placement,
         (index, queues): (u16, u16),
@@ -41,7 +40,7 @@ impl Own {
     }
 
     /// Frees the placed workers that no ring uses.
-    pub(crate) fn free_unused(&mut self, engine: &Engine<DiskRing>) {
+    pub(crate) fn free_unused(&mut self, engine: &Engine) {
         for place in &mut self.placed {
             if let Some(worker) = *place
                 && engine.worker_free(worker).is_ok()
@@ -52,11 +51,11 @@ impl Own {
     }
 }
 
-fn alive(engine: &Engine<DiskRing>, number: u32) -> bool {
+fn alive(engine: &Engine, number: u32) -> bool {
     engine.workers().iter().any(|worker| worker.number == number && worker.alive)
 }
 
-fn place_shared(engine: &Engine<DiskRing>) -> Result<u32, ExportError> {
+fn place_shared(engine: &Engine) -> Result<u32, ExportError> {
     let candidates: Vec<Candidate> = engine
         .workers()
         .iter()

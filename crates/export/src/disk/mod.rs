@@ -1,9 +1,9 @@
 //! A disk: virtio-blk on one side, storage on the other.
 
+mod device;
+mod kind;
 mod ring;
 mod slot;
-mod target;
 
+pub(crate) use device::Disk;
 pub use ring::DiskRing;
-pub(crate) use ring::Terms;
-pub(crate) use target::DiskTarget;

@@ -1,11 +1,11 @@
 //! A virtio-blk ring and the storage behind it: the attachment. Kick to notification passes through this file.
 
+use super::kind::Kind;
 use super::slot::Slot;
-use crate::figures::{Kind, RingFigures};
+use crate::figures::RingFigures;
 use crate::queue::{Broken, Queue};
 use device::blk::{Limits, Request, Status, decode_request, spec};
 use engine::{Io, Token};
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage};
@@ -64,7 +64,7 @@ impl DiskRing {
             slots,
             chain: Chain::default(),
             payload: Vec::new(),
-            figures: RingFigures::default(),
+            figures: RingFigures::new(&Kind::NAMES),
             fresh_done: 0,
             pushed: 0,
             backlog_since_ns: None,
@@ -84,13 +84,9 @@ impl DiskRing {
         self.terms = terms;
     }
 
-    /// The figures so far.
-    pub(crate) fn figures(&self) -> RingFigures {
-        let mut figures = self.figures.clone();
-        let notified = self.queue.notified();
-        figures.notifications_sent = notified.sent;
-        figures.notifications_suppressed = notified.suppressed;
-        figures
+    /// The figures so far, but for those that the queue keeps.
+    pub(crate) fn figures(&self) -> &RingFigures {
+        &self.figures
     }
 
     /// Takes the popped chain apart and starts it.
@@ -203,7 +199,7 @@ impl DiskRing {
 
     fn finish(&mut self, head: u16, status: Status) {
         let slot = &mut self.slots[usize::from(head)];
-        self.figures.requests[slot.kind as usize] += 1;
+        self.figures.requests.count(slot.kind as usize);
         self.figures.errors += u64::from(status != Status::Ok);
         let written = slot.answer(status);
         self.fresh_done += u64::from(slot.fresh);
@@ -220,16 +216,9 @@ impl DiskRing {
     }
 }
 
-impl engine::Ring for DiskRing {
-    fn kick(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.kick()
-    }
-
-    fn ready(&self) -> bool {
-        self.queue.ready()
-    }
-
-    fn serve(&mut self, io: &mut Io<'_>) -> usize {
+/// What its worker calls; see [`engine::Ring`].
+impl DiskRing {
+    pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
         let was_broken = self.queue.broken().is_some();
         let mut taken = 0;
         while taken < BATCH_MAX {
@@ -254,7 +243,7 @@ impl engine::Ring for DiskRing {
         taken
     }
 
-    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
         let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
             debug_assert!(false, "completion of request {token}, which is not in flight");
             return;
@@ -268,7 +257,7 @@ impl engine::Ring for DiskRing {
         }
     }
 
-    fn publish(&mut self, io: &mut Io<'_>) {
+    pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
         self.pushed = 0;
         self.queue.publish();
         self.queue.notify(io);
@@ -277,18 +266,6 @@ impl engine::Ring for DiskRing {
             // Requests that ended in the turn that took them share one reading of the clock.
             self.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
         }
-    }
-
-    fn arm(&mut self) -> bool {
-        self.queue.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.queue.disarm();
-    }
-
-    fn in_flight(&self) -> usize {
-        self.queue.in_flight()
     }
 }
 

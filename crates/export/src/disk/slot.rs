@@ -1,6 +1,6 @@
 //! One request in flight.
 
-use crate::figures::Kind;
+use super::kind::Kind;
 use device::blk::{Range, Status};
 use std::ptr::NonNull;
 use storage::Task;

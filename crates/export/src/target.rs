@@ -1,6 +1,6 @@
-//! What a frontend's messages do to a disk. Runs on the session's thread.
+//! What a frontend's messages do to an export. Runs on the session's thread.
 
-use super::DiskRing;
+use crate::Ring;
 use crate::export::Shared;
 use crate::figures::RingFigures;
 use crate::queue::Broken;
@@ -10,30 +10,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vring::Memory;
 
-pub(crate) struct DiskTarget {
+pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
 }
 
-impl DiskTarget {
-    fn with_ring(&self, index: u16, f: impl FnOnce(&mut DiskRing) + Send + 'static) {
-        let running = self.shared.running(index);
-        if let Some(running) = running {
-            // A ring that is gone died with its worker; the session goes on with the others.
-            let _ = self.shared.engine.with_ring(running.id, |ring: &mut DiskRing, _, _| f(ring));
-        }
-    }
-
-    fn with_rings(&self, f: impl Fn(&mut DiskRing) + Clone + Send + 'static) {
-        for (index, _) in self.shared.all_running() {
-            let f = f.clone();
-            self.with_ring(index, move |ring| f(ring));
-        }
-    }
-}
-
-impl Target for DiskTarget {
+impl Target for ExportTarget {
     fn features(&self) -> u64 {
-        self.shared.lock().config.features()
+        self.shared.device.features()
     }
 
     fn queues_max(&self) -> u16 {
@@ -42,23 +25,19 @@ impl Target for DiskTarget {
 
     fn set_features(&mut self, acked: u64) {
         self.shared.lock().negotiated = acked;
-        self.shared.spread_terms();
+        self.shared.device.acknowledged(&self.shared, acked);
+    }
+
+    fn has_config(&self) -> bool {
+        self.shared.device.has_config()
     }
 
     fn config(&self, offset: u32, out: &mut [u8]) -> bool {
-        self.shared.lock().config.read(offset, out).is_ok()
+        self.shared.device.config(offset, out)
     }
 
     fn set_config(&mut self, offset: u32, data: &[u8]) -> bool {
-        let written = {
-            let mut state = self.shared.lock();
-            let negotiated = state.negotiated;
-            state.config.write(offset, data, negotiated).is_ok()
-        };
-        if written {
-            self.shared.spread_terms();
-        }
-        written
+        self.shared.device.set_config(&self.shared, offset, data)
     }
 
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String> {
@@ -68,14 +47,11 @@ impl Target for DiskTarget {
             return Err(format!("ring {index} has {size} descriptors, and this export allows {most} (queue_size)"));
         }
         let label = format!("{}/{index}", self.shared.name);
-        let ring = DiskRing::new(ring, self.shared.terms(), self.shared.storage.clone(), label)
-            .map_err(|error| error.to_string())?;
+        let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
         let id = self.shared.engine.attach(ring, worker).map_err(|(error, _)| error.to_string())?;
         self.shared.lock().rings.started(index, Running { id, size });
-        // The terms may have changed while the ring was built.
-        let terms = self.shared.terms();
-        self.with_ring(index, move |ring| ring.set_terms(terms));
+        self.shared.device.started(&self.shared, index);
         Ok(())
     }
 
@@ -83,7 +59,7 @@ impl Target for DiskTarget {
         let Some(running) = self.shared.running(index) else {
             return 0;
         };
-        let stay = self.shared.engine.with_ring(running.id, |_: &mut DiskRing, stay, _| *stay).unwrap_or_default();
+        let stay = self.shared.engine.with_ring(running.id, |_: &mut Ring, stay, _| *stay).unwrap_or_default();
         let ended = self.shared.engine.detach(running.id);
         let (next_avail, figures, broken) = match ended {
             Ok(ring) => (ring.queue().next_avail(), ring.figures(), ring.queue().broken().map(Broken::to_string)),
@@ -97,16 +73,16 @@ impl Target for DiskTarget {
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        self.with_ring(index, move |ring| ring.queue_mut().set_call(call));
+        self.shared.with_ring(index, move |ring| ring.queue_mut().set_call(call));
     }
 
     fn set_enabled(&mut self, index: u16, enabled: bool) {
-        self.with_ring(index, move |ring| ring.queue_mut().set_enabled(enabled));
+        self.shared.with_ring(index, move |ring| ring.queue_mut().set_enabled(enabled));
     }
 
     fn set_memory(&mut self, memory: &Arc<Memory>) {
         let memory = memory.clone();
-        self.with_rings(move |ring| ring.queue_mut().set_memory(memory.clone()));
+        self.shared.with_rings(move |ring| ring.queue_mut().set_memory(memory.clone()));
     }
 
     fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
@@ -116,6 +92,6 @@ impl Target for DiskTarget {
 
     fn session_ended(&mut self, reason: &SessionEnd) {
         tracing::info!(export = self.shared.name, %reason, "session ended");
-        self.shared.lock().session_ended(reason);
+        self.shared.session_ended(reason);
     }
 }

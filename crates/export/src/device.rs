@@ -1,0 +1,41 @@
+//! What an export's device adds to the life that all exports share.
+
+use crate::Ring;
+use crate::export::Shared;
+use link::RingStart;
+use vring::RingError;
+
+/// A disk's or a directory's part in a session. Calls come from the session's thread.
+pub(crate) trait Device: Send + Sync {
+    /// Device features offered, without those of the transport.
+    fn features(&self) -> u64;
+
+    /// The driver acknowledged these, or a session without any has begun (0).
+    fn acknowledged(&self, shared: &Shared, features: u64);
+
+    /// Whether the device has a config space to show.
+    fn has_config(&self) -> bool;
+
+    /// Fills `out` from the config space. `false` refuses the read.
+    fn config(&self, offset: u32, out: &mut [u8]) -> bool;
+
+    /// Writes the config space. `false` refuses the write.
+    fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
+
+    /// A ring that serves requests of queue `index`; `label` names it in the log.
+    fn ring(&self, index: u16, start: RingStart, label: String) -> Result<Ring, RingError>;
+
+    /// The ring has its worker: what changed since it was made has to reach it now.
+    fn started(&self, shared: &Shared, index: u16);
+
+    /// How many queues a placement counts.
+    fn places(&self) -> u16;
+
+    /// The place of queue `index` among them.
+    fn place_of(&self, index: u16) -> u16 {
+        index
+    }
+
+    /// The frontend is gone, and every ring has been stopped.
+    fn session_ended(&self);
+}

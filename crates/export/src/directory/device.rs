@@ -1,0 +1,164 @@
+//! A directory's part in its export: config space, sessions, and where its calls run.
+
+use super::ring::Executor;
+use super::service::Service;
+use super::{DirectoryRing, Policy};
+use crate::device::Device;
+use crate::export::Shared;
+use crate::{ExportError, Ring};
+use device::fs::Config;
+use engine::{Execution, Pool};
+use link::RingStart;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tree::Tree;
+
+/// Request queues a directory may have, besides the one for high-priority requests.
+pub const REQUEST_QUEUES_MAX: u16 = 64;
+
+/// A directory to serve.
+#[derive(Clone, Debug)]
+pub struct DirectoryOptions {
+    /// What a guest mounts it by, 1 to 36 bytes. Without one, the device shows no config space.
+    pub tag: Option<String>,
+    /// Request queues a frontend may use, 1 to [`REQUEST_QUEUES_MAX`].
+    pub request_queues: u16,
+    /// What the guest may cache, and the like.
+    pub policy: Policy,
+    /// Where its calls run.
+    pub execution: Execution,
+}
+
+/// A directory as it is at one moment.
+#[derive(Clone, Debug)]
+pub struct DirectoryStatus {
+    /// What a guest mounts it by.
+    pub tag: Option<String>,
+    /// What the guest may cache, and the like.
+    pub policy: Policy,
+    /// Where its calls run.
+    pub execution: Execution,
+    /// Minor version of the FUSE protocol that the guest speaks; `None` before it has said so.
+    pub protocol_minor: Option<u32>,
+    /// Locks that are waited for.
+    pub locks_waiting: usize,
+    /// The tree itself.
+    pub tree: tree::Description,
+}
+
+/// A directory that is served.
+pub(crate) struct Directory {
+    tag: Option<String>,
+    config: Option<Config>,
+    request_queues: u16,
+    service: Arc<Service>,
+    executor: Mutex<Executor>,
+    /// Held while the executor changes, so that rings hear of changes in their order.
+    changing: Mutex<()>,
+}
+
+impl Directory {
+    pub(crate) fn new(options: DirectoryOptions, tree: Arc<Tree>) -> Result<Directory, ExportError> {
+        let queues = options.request_queues;
+        if !(1..=REQUEST_QUEUES_MAX).contains(&queues) {
+            return Err(ExportError::RequestQueues(queues));
+        }
+        let config = options.tag.as_deref().map(|tag| Config::new(tag, u32::from(queues))).transpose()?;
+        Ok(Directory {
+            tag: options.tag,
+            config,
+            request_queues: queues,
+            service: Arc::new(Service::new(tree, options.policy)),
+            executor: Mutex::new(executor(options.execution)?),
+            changing: Mutex::new(()),
+        })
+    }
+
+    /// All queues: those for requests, and the one before them for what must not wait behind requests.
+    pub(crate) fn queues(&self) -> u16 {
+        self.request_queues + 1
+    }
+
+    fn executor(&self) -> MutexGuard<'_, Executor> {
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes where calls run; requests that have begun end where they are.
+    pub(crate) fn set_execution(&self, shared: &Shared, execution: Execution) -> Result<(), ExportError> {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = executor(execution)?;
+        let old = std::mem::replace(&mut *self.executor(), new.clone());
+        shared.with_rings(move |ring| set_executor(ring, &new));
+        // The last handle joins the old pool's threads: here, where waiting delays no ring.
+        drop(old);
+        Ok(())
+    }
+
+    pub(crate) fn status(&self) -> DirectoryStatus {
+        DirectoryStatus {
+            tag: self.tag.clone(),
+            policy: self.service.policy().clone(),
+            execution: self.executor().execution,
+            protocol_minor: self.service.dialect().map(|dialect| dialect.minor),
+            locks_waiting: self.service.locks_waiting(),
+            tree: self.service.tree().describe(),
+        }
+    }
+}
+
+fn executor(execution: Execution) -> Result<Executor, ExportError> {
+    let pool = match execution {
+        Execution::Pool(threads) => Some(Arc::new(Pool::new("directory", threads)?)),
+        Execution::Auto | Execution::Inline | Execution::Uring => None,
+    };
+    Ok(Executor { execution, pool })
+}
+
+fn set_executor(ring: &mut Ring, executor: &Executor) {
+    if let Ring::Directory(ring) = ring {
+        ring.set_executor(executor.clone());
+    }
+}
+
+impl Device for Directory {
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn acknowledged(&self, _shared: &Shared, _features: u64) {}
+
+    fn has_config(&self) -> bool {
+        self.config.is_some()
+    }
+
+    fn config(&self, offset: u32, out: &mut [u8]) -> bool {
+        self.config.as_ref().is_some_and(|config| config.read(offset, out).is_ok())
+    }
+
+    fn set_config(&self, _shared: &Shared, _offset: u32, _data: &[u8]) -> bool {
+        false
+    }
+
+    fn ring(&self, _index: u16, start: RingStart, label: String) -> Result<Ring, vring::RingError> {
+        let ring = DirectoryRing::new(start, self.service.clone(), self.executor().clone(), label)?;
+        Ok(Ring::Directory(Box::new(ring)))
+    }
+
+    fn started(&self, shared: &Shared, index: u16) {
+        // The execution may have changed while the ring was built.
+        let executor = self.executor().clone();
+        shared.with_ring(index, move |ring| set_executor(ring, &executor));
+    }
+
+    fn places(&self) -> u16 {
+        self.request_queues
+    }
+
+    /// The high-priority queue goes with the first request queue: it carries little, but must not depend on others' load.
+    fn place_of(&self, index: u16) -> u16 {
+        index.saturating_sub(1)
+    }
+
+    fn session_ended(&self) {
+        self.service.end_session();
+    }
+}

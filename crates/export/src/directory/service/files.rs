@@ -1,0 +1,94 @@
+//! Open files and their data.
+
+use super::{Answer, Outcome, Scene, Service};
+use crate::directory::data::{self, Waiting};
+use crate::directory::policy::{Cache, Policy};
+use device::fs::{CopyFileRange, Fsync, InHeader, Request, Write, open_flags};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use tree::OpenFile;
+
+impl Service {
+    /// The file of a request that may go by io_uring; `None` for one that has to be performed by a call.
+    pub(crate) fn file_for_uring(&self, header: &InHeader, request: &Request<'_>) -> Option<Arc<OpenFile>> {
+        let handle = match request {
+            Request::Read(read) => read.fh,
+            // Dropping set-id bits is a matter of the calling thread's capabilities.
+            Request::Write(write) if !write.kill_priv() => write.fh,
+            Request::Fsync(sync) => sync.fh,
+            _ => return None,
+        };
+        self.file(header.nodeid, handle).ok()
+    }
+
+    /// The open file, or for a guest that need not open files the node's own.
+    fn file(&self, node: u64, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+        if handle == 0 && self.policy.no_open {
+            return self.tree.node_file(node);
+        }
+        self.tree.file(handle)
+    }
+
+    pub(super) fn read(&self, node: u64, handle: u64, (offset, size): (u64, u32), scene: &mut Scene<'_>) -> Outcome {
+        self.tree.pause();
+        let file = self.file(node, handle)?;
+        crate::directory::reply::data_part(scene.writable, size as usize, scene.data);
+        let bytes = data::read(file.as_fd(), scene.data, offset, Waiting::Allowed)?;
+        scene.moved.read = bytes as u64;
+        Ok(Answer::Data(bytes))
+    }
+
+    pub(super) fn write(&self, node: u64, write: &Write, scene: &mut Scene<'_>) -> Outcome {
+        self.tree.pause();
+        let file = self.file(node, write.fh)?;
+        data::payload(scene.readable, write.size as usize, scene.data);
+        let call = || data::write(file.as_fd(), scene.data, write.offset);
+        let bytes = if write.kill_priv() { self.tree.killing_privileges(call)? } else { call()? };
+        scene.moved.written = bytes as u64;
+        device::fs::write_out(scene.reply, bytes as u32);
+        Ok(Answer::Reply)
+    }
+
+    pub(super) fn sync(&self, node: u64, sync: &Fsync) -> Result<(), Errno> {
+        if sync.fh == 0 && self.policy.no_open {
+            // Nothing was written through a tree that is only read.
+            return self.tree.node_file(node).map(|_| ());
+        }
+        self.tree.sync_file(sync.fh, sync.data_only)
+    }
+
+    pub(super) fn copy_range(&self, copy: &CopyFileRange, reply: &mut Vec<u8>) -> Outcome {
+        // What a narrow answer cannot count must not be copied.
+        let len = if copy.wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
+        let flags = u32::try_from(copy.flags).map_err(|_| Errno::INVAL)?;
+        let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
+        let copied = self.tree.copy_range(from.0, from.1, to.0, to.1, len, flags)?;
+        if copy.wide {
+            device::fs::copy_file_range_out(reply, copied);
+        } else {
+            device::fs::write_out(reply, copied as u32);
+        }
+        Ok(Answer::Reply)
+    }
+}
+
+/// What an OPEN of a file is answered with: FOPEN_* of linux/fuse.h.
+pub(super) fn open_flags_of(policy: &Policy) -> u32 {
+    // Writes of one file that go past the guest's cache need not wait for each other there: the host orders them.
+    let always = open_flags::PARALLEL_DIRECT_WRITES;
+    always
+        | match policy.cache {
+            Cache::Never | Cache::Metadata => open_flags::DIRECT_IO,
+            Cache::Auto => 0,
+            Cache::Always => open_flags::KEEP_CACHE,
+        }
+}
+
+/// What an OPENDIR is answered with.
+pub(super) fn open_dir_flags_of(policy: &Policy) -> u32 {
+    match policy.cache {
+        Cache::Never | Cache::Auto => 0,
+        Cache::Metadata | Cache::Always => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
+    }
+}

@@ -1,0 +1,69 @@
+//! Look-ups, and what a guest is told of a name.
+
+use super::files::open_flags_of;
+use super::{Answer, Outcome, Service};
+use device::fs::{Attr, EntryOut, device_number};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use tree::{Attributes, Entry, Opened};
+
+impl Service {
+    pub(super) fn lookup(&self, parent: u64, name: &CStr, reply: &mut Vec<u8>) -> Outcome {
+        match self.tree.lookup(parent, name) {
+            Ok(entry) => self.answer_entry(&entry, reply),
+            // "Nowhere", with a time to believe it in: node 0 (fuse.h, fuse_entry_out).
+            Err(Errno::NOENT) if !self.policy.negative_timeout.is_zero() => {
+                let nowhere = EntryOut { entry_valid: self.policy.negative_timeout, ..EntryOut::default() };
+                device::fs::entry_out(reply, &nowhere);
+                Ok(Answer::Reply)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn answer_entry(&self, entry: &Entry, reply: &mut Vec<u8>) -> Outcome {
+        device::fs::entry_out(reply, &self.entry_out(entry));
+        Ok(Answer::Reply)
+    }
+
+    pub(super) fn answer_created(&self, entry: &Entry, opened: Opened, reply: &mut Vec<u8>) -> Outcome {
+        device::fs::create_out(reply, &self.entry_out(entry), opened.handle, open_flags_of(&self.policy));
+        Ok(Answer::Reply)
+    }
+
+    /// An entry as the guest may believe it.
+    pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
+        let mut attr = attr_out(&entry.attributes);
+        if entry.submount && self.policy.announce_submounts {
+            attr.flags |= device::fs::spec::attr_flag::SUBMOUNT;
+        }
+        EntryOut {
+            nodeid: entry.node,
+            // Nodes are never used twice.
+            generation: 0,
+            entry_valid: self.policy.entry_timeout,
+            attr_valid: self.policy.attr_timeout,
+            attr,
+        }
+    }
+}
+
+/// Attributes in the protocol's form.
+pub(super) fn attr_out(attributes: &Attributes) -> Attr {
+    let time = |time: tree::Time| (time.seconds, time.nanoseconds);
+    Attr {
+        ino: attributes.ino,
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: time(attributes.atime),
+        mtime: time(attributes.mtime),
+        ctime: time(attributes.ctime),
+        mode: attributes.mode,
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: device_number(attributes.rdev.0, attributes.rdev.1),
+        blksize: attributes.block_size,
+        flags: 0,
+    }
+}

@@ -1,0 +1,116 @@
+//! INIT, and what holds until the next one.
+
+use super::{Answer, Outcome, Service};
+use crate::directory::policy::{Cache, Policy, ReadDirPlus};
+use device::fs::{Agreement, Dialect, Init, Offer, flags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tree::Tree;
+
+/// Largest WRITE, and with it largest READ, in bytes: 256 pages of 4 KiB, which is what Linux asks for at most unless its
+/// administrator raises fs.fuse.max_pages_limit.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the guest may have waiting in the background (read-ahead, asynchronous I/O, write-back): all that fit.
+const BACKGROUND_MAX: u16 = u16::MAX;
+
+impl Service {
+    pub(crate) fn new(tree: Arc<Tree>, policy: Policy) -> Service {
+        Service {
+            tree,
+            policy,
+            session: Mutex::new(None),
+            generation: AtomicU64::new(0),
+            waits: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    fn session(&self) -> MutexGuard<'_, Option<Dialect>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What INIT agreed on.
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        *self.session()
+    }
+
+    /// Changes with every change of [`dialect`](Self::dialect).
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn set_dialect(&self, dialect: Option<Dialect>) {
+        *self.session() = dialect;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// A guest mounts. What an earlier one knew of is forgotten: it is gone, or was reset without saying so.
+    pub(super) fn init(&self, init: &Init, reply: &mut Vec<u8>) -> Outcome {
+        self.end_session();
+        let agreement = device::fs::negotiate(init, &self.offer(), reply).map_err(|refused| {
+            tracing::warn!(reason = %refused, "a mount is refused");
+            Errno::from_raw_os_error(refused.errno())
+        })?;
+        if let Agreement::Speak(dialect) = agreement {
+            self.set_dialect(Some(dialect));
+        }
+        Ok(Answer::Reply)
+    }
+
+    /// The guest unmounts, or is gone.
+    pub(crate) fn end_session(&self) {
+        self.set_dialect(None);
+        self.cancel_lock_waits();
+        self.tree.clear();
+    }
+
+    fn offer(&self) -> Offer {
+        let policy = &self.policy;
+        let mut wants = flags::ASYNC_READ
+            | flags::BIG_WRITES
+            | flags::ASYNC_DIO
+            | flags::PARALLEL_DIROPS
+            | flags::MAX_PAGES
+            | flags::CACHE_SYMLINKS
+            | flags::EXPORT_SUPPORT
+            | flags::POSIX_LOCKS
+            | flags::FLOCK_LOCKS
+            | flags::HAS_IOCTL_DIR
+            | flags::INIT_EXT
+            | flags::CREATE_SUPP_GROUP;
+        let mut also = |wanted: bool, flag: u64| {
+            if wanted {
+                wants |= flag;
+            }
+        };
+        also(policy.cache == Cache::Auto, flags::AUTO_INVAL_DATA);
+        also(policy.readdirplus != ReadDirPlus::Off, flags::DO_READDIRPLUS);
+        also(policy.readdirplus == ReadDirPlus::Auto, flags::READDIRPLUS_AUTO);
+        also(policy.writeback, flags::WRITEBACK_CACHE);
+        also(policy.allow_mmap, flags::DIRECT_IO_ALLOW_MMAP);
+        also(policy.killpriv_v2, flags::HANDLE_KILLPRIV_V2);
+        also(policy.posix_acl, flags::POSIX_ACL | flags::DONT_MASK | flags::SETXATTR_EXT);
+        also(policy.security_label, flags::SECURITY_CTX);
+        also(policy.announce_submounts, flags::SUBMOUNTS);
+        // A guest that need not open files truncates by SETATTR, not by an OPEN that it leaves out.
+        also(!policy.no_open, flags::ATOMIC_O_TRUNC);
+        also(policy.no_open, flags::NO_OPEN_SUPPORT);
+        Offer {
+            wants,
+            max_write: WRITE_BYTES_MAX,
+            max_background: BACKGROUND_MAX,
+            congestion_threshold: BACKGROUND_MAX / 4 * 3,
+            ..Offer::default()
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A disk's part in its export: config space, terms of its rings, capacity.
+
+use super::DiskRing;
+use super::ring::Terms;
+use crate::device::Device;
+use crate::export::Shared;
+use crate::{DiskOptions, ExportError, Ring};
+use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
+use link::RingStart;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use storage::Storage;
+
+/// Data segments of a request that the driver is told of: with header and status, 128 descriptors.
+const SEG_MAX: u32 = 126;
+/// Sectors of one discard or write-zeroes segment: 2 GiB, which QEMU and Linux pass on in one piece.
+const RANGE_SECTORS_MAX: u32 = 4 << 20;
+/// Segments of one discard or write-zeroes request.
+const RANGE_SEGMENTS_MAX: u32 = 16;
+
+struct State {
+    config: Config,
+    negotiated: u64,
+}
+
+/// A disk that is served.
+pub(crate) struct Disk {
+    pub(crate) storage: Arc<dyn Storage>,
+    serial: String,
+    queues: u16,
+    state: Mutex<State>,
+}
+
+impl Disk {
+    pub(crate) fn new(
+        options: DiskOptions,
+        queue_size_max: u16,
+        storage: Arc<dyn Storage>,
+    ) -> Result<Disk, ExportError> {
+        let config = Config::new(settings(&options, queue_size_max, storage.as_ref()))?;
+        Ok(Disk {
+            storage,
+            serial: options.serial,
+            queues: options.queues,
+            state: Mutex::new(State { config, negotiated: 0 }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Capacity and logical block size as the guest sees them, in bytes.
+    pub(crate) fn geometry(&self) -> (u64, u32) {
+        let state = self.lock();
+        let settings = state.config.settings();
+        (settings.capacity_bytes, settings.block_size_bytes)
+    }
+
+    fn terms(&self) -> Terms {
+        let state = self.lock();
+        Terms {
+            limits: state.config.limits(),
+            write_through: state.config.write_through(state.negotiated),
+            serial: serial(&self.serial),
+        }
+    }
+
+    /// Tells every running ring what it has to keep to from now on.
+    fn spread_terms(&self, shared: &Shared) {
+        let terms = self.terms();
+        shared.with_rings(move |ring| set_terms(ring, &terms));
+    }
+
+    /// Changes the capacity and tells the rings.
+    pub(crate) fn resize(&self, shared: &Shared, capacity_bytes: u64) -> Result<(), ExportError> {
+        let block_size_bytes = self.geometry().1;
+        if !capacity_bytes.is_multiple_of(u64::from(block_size_bytes)) {
+            return Err(ExportError::Capacity { capacity_bytes, block_size_bytes });
+        }
+        self.storage.resize(capacity_bytes)?;
+        self.lock().config.set_capacity_bytes(capacity_bytes)?;
+        self.spread_terms(shared);
+        Ok(())
+    }
+}
+
+fn set_terms(ring: &mut Ring, terms: &Terms) {
+    if let Ring::Disk(ring) = ring {
+        ring.set_terms(terms.clone());
+    }
+}
+
+impl Device for Disk {
+    fn features(&self) -> u64 {
+        self.lock().config.features()
+    }
+
+    fn acknowledged(&self, shared: &Shared, features: u64) {
+        self.lock().negotiated = features;
+        self.spread_terms(shared);
+    }
+
+    fn has_config(&self) -> bool {
+        true
+    }
+
+    fn config(&self, offset: u32, out: &mut [u8]) -> bool {
+        self.lock().config.read(offset, out).is_ok()
+    }
+
+    fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool {
+        let written = {
+            let mut state = self.lock();
+            let negotiated = state.negotiated;
+            state.config.write(offset, data, negotiated).is_ok()
+        };
+        if written {
+            self.spread_terms(shared);
+        }
+        written
+    }
+
+    fn ring(&self, _index: u16, start: RingStart, label: String) -> Result<Ring, vring::RingError> {
+        let ring = DiskRing::new(start, self.terms(), self.storage.clone(), label)?;
+        Ok(Ring::Disk(Box::new(ring)))
+    }
+
+    fn started(&self, shared: &Shared, index: u16) {
+        // The terms may have changed while the ring was built.
+        let terms = self.terms();
+        shared.with_ring(index, move |ring| set_terms(ring, &terms));
+    }
+
+    fn places(&self) -> u16 {
+        self.queues
+    }
+
+    fn session_ended(&self) {
+        self.lock().negotiated = 0;
+    }
+}
+
+fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -> Settings {
+    let about = storage.describe();
+    let block_size_bytes = options.block_size_bytes.max(about.block_size_bytes);
+    let physical = about.physical_block_bytes.max(block_size_bytes);
+    let granularity = about.discard_granularity_bytes.max(block_size_bytes);
+    Settings {
+        // A tail smaller than a block cannot be addressed.
+        capacity_bytes: storage.capacity_bytes() / u64::from(block_size_bytes) * u64::from(block_size_bytes),
+        block_size_bytes,
+        physical_block_exp: (physical / block_size_bytes).ilog2() as u8,
+        optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,
+        queues: options.queues,
+        size_max_bytes: None,
+        seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),
+        read_only: about.read_only,
+        discard: about.discard.then_some(DiscardLimits {
+            max_sectors: RANGE_SECTORS_MAX,
+            max_segments: RANGE_SEGMENTS_MAX,
+            alignment_bytes: granularity,
+        }),
+        write_zeroes: about.write_zeroes.then_some(WriteZeroesLimits {
+            max_sectors: RANGE_SECTORS_MAX,
+            max_segments: RANGE_SEGMENTS_MAX,
+            may_unmap: about.discard,
+        }),
+        writeback: true,
+    }
+}

@@ -1,0 +1,85 @@
+//! What workers drive: the rings of all devices in one type, so that one worker serves disks and directories.
+
+use crate::directory::DirectoryRing;
+use crate::disk::DiskRing;
+use crate::figures::RingFigures;
+use crate::queue::Queue;
+use engine::{Io, Token};
+use std::os::fd::BorrowedFd;
+
+/// One virtqueue of an export.
+pub enum Ring {
+    /// Of a disk.
+    Disk(Box<DiskRing>),
+    /// Of a directory.
+    Directory(Box<DirectoryRing>),
+}
+
+/// Calls the same method whatever the device.
+macro_rules! each {
+    ($ring:expr, $inner:ident => $call:expr) => {
+        match $ring {
+            Ring::Disk($inner) => $call,
+            Ring::Directory($inner) => $call,
+        }
+    };
+}
+
+impl Ring {
+    pub(crate) fn queue(&self) -> &Queue {
+        each!(self, ring => ring.queue())
+    }
+
+    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+        each!(self, ring => ring.queue_mut())
+    }
+
+    pub(crate) fn figures(&self) -> RingFigures {
+        let mut figures = each!(self, ring => ring.figures().clone());
+        let notified = self.queue().notified();
+        figures.notifications_sent = notified.sent;
+        figures.notifications_suppressed = notified.suppressed;
+        figures
+    }
+}
+
+impl engine::Ring for Ring {
+    fn kick(&self) -> Option<BorrowedFd<'_>> {
+        self.queue().kick()
+    }
+
+    fn ready(&self) -> bool {
+        self.queue().ready()
+    }
+
+    fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        each!(self, ring => ring.serve(io))
+    }
+
+    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        each!(self, ring => ring.complete(token, result, io));
+    }
+
+    fn publish(&mut self, io: &mut Io<'_>) {
+        each!(self, ring => ring.publish(io));
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue_mut().arm()
+    }
+
+    fn disarm(&mut self) {
+        self.queue_mut().disarm();
+    }
+
+    fn drain(&mut self, io: &mut Io<'_>) {
+        match self {
+            Ring::Disk(_) => {}
+            Ring::Directory(ring) => ring.drain(io),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue().in_flight()
+    }
+}
