@@ -17,6 +17,7 @@ use super::spec::{
 };
 use super::time::{SetTime, Time};
 use super::wire::{Args, le32, le64};
+use std::ffi::CStr;
 
 /// Bytes in front of the data of a WRITE: all of it that has to be copied out of guest memory.
 pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + WRITE_IN_BYTES;
@@ -69,7 +70,6 @@ pub fn decode(bytes: &[u8], readable_bytes: u64, dialect: Dialect) -> Result<(In
 }
 
 /// `behind` is what was copied behind the header.
-#[inline]
 fn decode_body<'a>(
     header: &InHeader,
     behind: &'a [u8],
@@ -83,23 +83,15 @@ fn decode_body<'a>(
         return Err(Reason::TooShort);
     };
     let opcode = Opcode::from_raw(header.opcode).ok_or(Reason::UnknownOpcode)?;
-    if opcode == Opcode::Write {
-        return write(behind, body_len);
-    }
-    let Some(body) = behind.get(..body_len) else {
-        return Err(if body_len + IN_HEADER_BYTES > REQUEST_BYTES_MAX { Reason::TooLong } else { Reason::BeyondChain });
+    let body = if opcode == Opcode::Write {
+        // Its data was not copied.
+        behind
+    } else if let Some(body) = behind.get(..body_len) {
+        body
+    } else {
+        return Err(if header.len as usize > REQUEST_BYTES_MAX { Reason::TooLong } else { Reason::BeyondChain });
     };
-    let mut args = Args::new(body);
-    match opcode {
-        Opcode::Read => read(&mut args),
-        Opcode::GetAttr => getattr(&mut args),
-        Opcode::Lookup => Ok(Request::Lookup { name: name(&mut args)? }),
-        _ => other(opcode, args, header.total_extlen, dialect),
-    }
-}
-
-fn other<'a>(opcode: Opcode, mut args: Args<'a>, total_extlen: u16, dialect: Dialect) -> Result<Request<'a>, Reason> {
-    let args = &mut args;
+    let (args, total_extlen) = (&mut Args::new(body), header.total_extlen);
     Ok(match opcode {
         Opcode::Lookup => Request::Lookup { name: name(args)? },
         Opcode::Forget => Request::Forget { nlookup: le64::<0, _>(args.take::<8>()?) },
@@ -124,7 +116,7 @@ fn other<'a>(opcode: Opcode, mut args: Args<'a>, total_extlen: u16, dialect: Dia
         Opcode::Open => Request::Open(open(args)?),
         Opcode::OpenDir => Request::OpenDir(open(args)?),
         Opcode::Read => read(args)?,
-        Opcode::Write => write(args.rest(), args.rest().len())?,
+        Opcode::Write => write(args, body_len)?,
         Opcode::StatFs => Request::StatFs,
         Opcode::Release => Request::Release(release(args)?),
         Opcode::ReleaseDir => Request::ReleaseDir(release(args)?),
@@ -167,11 +159,11 @@ fn other<'a>(opcode: Opcode, mut args: Args<'a>, total_extlen: u16, dialect: Dia
 }
 
 #[inline]
-fn name<'a>(args: &mut Args<'a>) -> Result<&'a std::ffi::CStr, Reason> {
+fn name<'a>(args: &mut Args<'a>) -> Result<&'a CStr, Reason> {
     args.take_string(NAME_BYTES_MAX, Reason::NameTooLong)
 }
 
-fn xattr_name<'a>(args: &mut Args<'a>) -> Result<&'a std::ffi::CStr, Reason> {
+fn xattr_name<'a>(args: &mut Args<'a>) -> Result<&'a CStr, Reason> {
     args.take_string(XATTR_NAME_BYTES_MAX, Reason::XattrNameTooLong)
 }
 
@@ -197,8 +189,8 @@ fn read<'a>(args: &mut Args<'a>) -> Result<Request<'a>, Reason> {
 
 /// `fuse_write_in`, with data behind it that was not copied. `body_len` counts both.
 #[inline]
-fn write(behind: &[u8], body_len: usize) -> Result<Request<'_>, Reason> {
-    let fixed: &[u8; WRITE_IN_BYTES] = behind.first_chunk().ok_or(Reason::TooShort)?;
+fn write<'a>(args: &mut Args<'a>, body_len: usize) -> Result<Request<'a>, Reason> {
+    let fixed = args.take::<WRITE_IN_BYTES>()?;
     let data_len = body_len.checked_sub(WRITE_IN_BYTES).ok_or(Reason::TooShort)?;
     let (size, write_flags) = (le32::<16, _>(fixed), le32::<20, _>(fixed));
     if size as usize > data_len {

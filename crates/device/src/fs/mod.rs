@@ -40,5 +40,8 @@ pub use request::{
     CopyFileRange, Create, Fallocate, Fsync, Init, Ioctl, LkRequest, Lseek, Mkdir, Mknod, Open, Poll, Read, ReadDir,
     Release, Rename, Request, SetAttr, SetXattr, Statx, Symlink, Write,
 };
-pub use spec::{IN_HEADER_BYTES, MINOR_MAX, MINOR_MIN, OUT_HEADER_BYTES, Opcode, ROOT_ID, flags, open_flags};
+pub use spec::{
+    GROUPS_MAX, IN_HEADER_BYTES, MINOR_MAX, MINOR_MIN, OUT_HEADER_BYTES, Opcode, ROOT_ID, attr_flag, flags, lock_type,
+    open_flags,
+};
 pub use time::{SetTime, Time};
