@@ -82,7 +82,9 @@ impl Tree {
         remove: AtFlags,
         security: Option<SecurityContext<'_>>,
     ) -> Result<Entry> {
-        let (inode, stat) = self.look_up(pin.as_fd(), &dir.mount, name)?;
+        // It is new: where only a descriptor can hold it there is no use in a look before.
+        let look_up = if dir.mount.has_handles() { Tree::look_up } else { Tree::look_up_by_path };
+        let (inode, stat) = look_up(self, pin.as_fd(), &dir.mount, name)?;
         let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
         if let Err(error) = labelled {
             self.undo(&inode, pin, name, remove);

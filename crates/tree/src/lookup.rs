@@ -132,7 +132,12 @@ impl Tree {
     }
 
     /// References what `name` in `dir` is with the help of a descriptor, which the node keeps if it is new.
-    fn look_up_by_path(&self, dir: BorrowedFd<'_>, mount: &Arc<Mount>, name: &CStr) -> Result<(Arc<Inode>, Statx)> {
+    pub(crate) fn look_up_by_path(
+        &self,
+        dir: BorrowedFd<'_>,
+        mount: &Arc<Mount>,
+        name: &CStr,
+    ) -> Result<(Arc<Inode>, Statx)> {
         let fd = open_path(dir, name)?;
         let stat = stat(fd.as_fd(), c"")?;
         let (mount, handle) = self.hold_of(mount, fd.as_fd(), &stat)?;
