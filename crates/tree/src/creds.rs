@@ -149,16 +149,16 @@ struct Acting<'a> {
 
 impl<'a> Acting<'a> {
     fn new(thread: &'a Thread, uid: Option<u32>, gid: Option<u32>, groups: &[u32]) -> Result<Acting<'a>, Errno> {
-        // Each step is noted before it is made: whatever was done when a later one fails is undone by the drop.
+        // What was done when a later step fails is undone by the drop.
         let mut acting = Acting { thread, user: false, group: false, groups: false, capabilities: false };
         thread.acting.set(true);
-        // Groups say nothing to a user who may do everything, and most callers have none.
-        if uid.is_some() && groups.contains(&NOBODY) {
-            return Err(Errno::INVAL);
-        }
+        // Groups say nothing to a user who may do everything.
         if uid.is_some() && groups != thread.groups {
-            acting.groups = true;
+            if groups.contains(&NOBODY) {
+                return Err(Errno::INVAL);
+            }
             set_groups(groups)?;
+            acting.groups = true;
         }
         if let Some(gid) = gid {
             acting.group = true;
@@ -180,8 +180,8 @@ impl<'a> Acting<'a> {
                 thread.users_seen.add(uid);
             }
             if !thread.adapts && thread.capabilities.effective.intersects(OVER_FILES) {
-                acting.capabilities = true;
                 thread.set_effective(thread.capabilities.effective.difference(OVER_FILES))?;
+                acting.capabilities = true;
             }
         }
         Ok(acting)
@@ -193,8 +193,10 @@ impl<'a> Acting<'a> {
         if !self.user || !own.contains(CapabilitySet::DAC_OVERRIDE) {
             return false;
         }
-        self.capabilities = true;
-        self.thread.set_effective(own.difference(OVER_FILES).union(CapabilitySet::DAC_OVERRIDE)).is_ok()
+        let more = own.difference(OVER_FILES).union(CapabilitySet::DAC_OVERRIDE);
+        let raised = self.thread.set_effective(more).is_ok();
+        self.capabilities |= raised;
+        raised
     }
 }
 
