@@ -134,7 +134,7 @@ fn run_server(
     Ok((report, idle))
 }
 
-fn run_line(run: &Run, rounds: u32) -> String {
+pub(crate) fn run_line(run: &Run, rounds: u32) -> String {
     let report = &run.report;
     let mut line = format!(
         "{}/{rounds} {:20} {:>8} IOPS, mean {}, p99 {}",
@@ -254,22 +254,22 @@ fn switches_per_s(report: &Report) -> Option<f64> {
     ratio(report.server?.switches() as f64, report.seconds)
 }
 
-fn with_range(spread: &Spread, show: fn(f64) -> String) -> String {
+pub(crate) fn with_range(spread: &Spread, show: fn(f64) -> String) -> String {
     format!("{} ({}..{})", show(spread.median), show(spread.min), show(spread.max))
 }
 
 /// Tables pad their last column; nobody needs that.
-fn trim_lines(text: &str) -> String {
+pub(crate) fn trim_lines(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::stats::Latency;
     use crate::usage::Usage;
 
-    fn run(contender: &str, round: u32, iops: f64, cpu_s: f64) -> Run {
+    pub(crate) fn run(contender: &str, round: u32, iops: f64, cpu_s: f64) -> Run {
         let report = Report {
             seconds: 1.0,
             ops: iops as u64,

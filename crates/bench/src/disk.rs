@@ -178,9 +178,9 @@ Examples:
 
 /// CPUs in a list such as `0,2-3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuList(Vec<usize>);
+pub struct CpuList(pub(crate) Vec<usize>);
 
-fn cpu_list(text: &str) -> Result<CpuList, String> {
+pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let help = || format!("`{text}` is no list of CPUs; write numbers and ranges such as 0,2-3");
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -194,7 +194,7 @@ fn cpu_list(text: &str) -> Result<CpuList, String> {
     Ok(CpuList(cpus))
 }
 
-fn block_size(text: &str) -> Result<u32, String> {
+pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     let bytes = parse::positive_size(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes.is_multiple_of(512) && bytes <= 64 << 20 => Ok(bytes),
@@ -255,7 +255,7 @@ impl Args {
             }
             contenders.push(Contender { name: "fio".into(), kind: Kind::Fio(self.fio_options()?) });
         }
-        number_namesakes(&mut contenders);
+        number_namesakes(contenders.iter_mut().map(|contender| &mut contender.name));
         Ok(contenders)
     }
 
@@ -285,12 +285,13 @@ fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Templa
 }
 
 /// Makes names unique, since figures are told apart by them.
-fn number_namesakes(contenders: &mut [Contender]) {
-    for index in 1..contenders.len() {
-        let (before, after) = contenders.split_at_mut(index);
-        let namesakes = before.iter().filter(|other| other.name.split('#').next() == Some(&after[0].name)).count();
+pub(crate) fn number_namesakes<'a>(names: impl Iterator<Item = &'a mut String>) {
+    let mut seen: Vec<String> = Vec::new();
+    for name in names {
+        let namesakes = seen.iter().filter(|other| *other == name).count();
+        seen.push(name.clone());
         if namesakes > 0 {
-            after[0].name = format!("{}#{}", after[0].name, namesakes + 1);
+            *name = format!("{name}#{}", namesakes + 1);
         }
     }
 }

@@ -50,10 +50,15 @@ impl Template {
 
     /// The words with every placeholder replaced.
     pub(crate) fn expand(&self, socket: &Path, image: Option<&Path>) -> Vec<String> {
-        let socket = socket.to_string_lossy();
-        let image = image.map(Path::to_string_lossy).unwrap_or_default();
-        let expand = |word: &String| word.replace("{socket}", &socket).replace("{image}", &image);
-        self.0.iter().map(expand).collect()
+        self.replace(&[("socket", Some(socket)), ("image", image)])
+    }
+
+    /// The words with these placeholders replaced, by nothing where there is no path.
+    pub(crate) fn replace(&self, places: &[(&str, Option<&Path>)]) -> Vec<String> {
+        let replace = |word: String, (name, path): &(&str, Option<&Path>)| {
+            word.replace(&format!("{{{name}}}"), &path.map(Path::to_string_lossy).unwrap_or_default())
+        };
+        self.0.iter().map(|word| places.iter().fold(word.clone(), replace)).collect()
     }
 }
 
@@ -98,18 +103,28 @@ impl Server {
     /// Connects a load as soon as the server listens.
     pub(crate) fn load(&mut self, spec: &Spec) -> Result<Load> {
         let spec = Spec { server_pid: Some(self.pid()), ..spec.clone() };
+        let is_early = |error: &Error| matches!(error, Error::Connect { cause, .. } if not_yet(cause));
+        self.connect(|socket| Load::start(socket, &spec), is_early)
+    }
+
+    /// Connects with `connect` as soon as the server listens: it is tried again while `is_early` says so of its errors.
+    pub(crate) fn connect<T, E: Into<anyhow::Error>>(
+        &mut self,
+        connect: impl Fn(&Path) -> Result<T, E>,
+        is_early: impl Fn(&E) -> bool,
+    ) -> Result<T> {
         let deadline = Instant::now() + START_TIME_MAX;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 let said = self.said();
                 bail!("{:?} ended ({status}) before it listened{said}", self.name);
             }
-            match Load::start(&self.socket, &spec) {
-                Err(Error::Connect { cause, .. }) if not_yet(&cause) && Instant::now() < deadline => {
+            match connect(&self.socket) {
+                Err(error) if is_early(&error) && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => return Err(self.blame(error)),
-                Ok(load) => return Ok(load),
+                Ok(connection) => return Ok(connection),
             }
         }
     }

@@ -1,0 +1,270 @@
+//! Contenders on the same jobs, one after the other, round after round; then their system calls.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::device::{ConnectError, Shape};
+use super::fixture::Order;
+use super::job::Job;
+use super::run::Conditions;
+use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
+use super::session::{CountedStep, Mounted, Session};
+use super::syscalls::Tool;
+use crate::contest::{Results, Run, run_line};
+use crate::fio;
+use crate::frontend::{Report, Rw, Spec};
+use crate::progress::Progress;
+use crate::report::count;
+use crate::server::{Server, Template};
+
+/// Who runs.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A server that is started for each run.
+    Server(Template),
+    /// A server that runs already, and its pid.
+    Running(PathBuf, Option<u32>),
+    /// fio on the host's file.
+    Fio(fio::Options),
+}
+
+/// Who runs, under which name.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+}
+
+/// The conditions of a contest.
+#[derive(Debug)]
+pub(crate) struct Rules<'a> {
+    pub(crate) jobs: &'a [Job],
+    pub(crate) shape: Shape,
+    pub(crate) conditions: Conditions,
+    pub(crate) rounds: u32,
+    pub(crate) block_bytes: u32,
+    pub(crate) direct: bool,
+    pub(crate) entries: u32,
+    pub(crate) scratch: &'a Scratch,
+    /// Where the scratch directory is in what the servers share.
+    pub(crate) base: &'a Path,
+    pub(crate) server_cpus: &'a [usize],
+    pub(crate) tool: Option<Tool>,
+}
+
+/// The system calls of one contender.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Counted {
+    pub(crate) contender: String,
+    /// Who counted.
+    pub(crate) tool: Tool,
+    /// For each operation of the job: all calls, and those that do not carry requests and wake-ups.
+    pub(crate) calls_per_operation: f64,
+    pub(crate) file_system_calls_per_operation: f64,
+    pub(crate) steps: Vec<CountedStep>,
+}
+
+/// A run that came to nothing.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Failure {
+    pub(crate) contender: String,
+    pub(crate) error: String,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct JobResults {
+    pub(crate) job: Job,
+    #[serde(flatten)]
+    pub(crate) results: Results,
+    pub(crate) system_calls: Vec<Counted>,
+    pub(crate) failures: Vec<Failure>,
+}
+
+/// How all jobs ended, and what was agreed on with each server.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) servers: BTreeMap<String, Mounted>,
+    pub(crate) jobs: Vec<JobResults>,
+}
+
+/// Runs every job of `rules` with everyone. A contender that fails is left out of the rest of that job.
+pub(crate) fn hold(contenders: &[Contender], rules: &Rules<'_>, progress: &Progress) -> Result<Outcome> {
+    let dir = tempfile::Builder::new().prefix("bench-").tempdir().context("cannot make a directory for sockets")?;
+    let socket = dir.path().join("fs.sock");
+    let mut contest = Contest { rules, socket, progress, session: None, run: 0, servers: BTreeMap::new() };
+    let jobs = rules.jobs.iter().map(|job| contest.hold_job(*job, contenders)).collect::<Result<_>>()?;
+    Ok(Outcome { servers: contest.servers, jobs })
+}
+
+struct Contest<'a> {
+    rules: &'a Rules<'a>,
+    socket: PathBuf,
+    progress: &'a Progress,
+    /// With a server that runs already, which may serve one connection in its life.
+    session: Option<Session>,
+    run: u32,
+    servers: BTreeMap<String, Mounted>,
+}
+
+impl Contest<'_> {
+    fn hold_job(&mut self, job: Job, contenders: &[Contender]) -> Result<JobResults> {
+        let (mut runs, mut system_calls): (Vec<Run>, Vec<Counted>) = (Vec::new(), Vec::new());
+        let mut failures: Vec<Failure> = Vec::new();
+        let takes_part = |contender: &&Contender| job.is_data() || !matches!(contender.kind, Kind::Fio(_));
+        for round in 1..=self.rules.rounds {
+            for contender in contenders.iter().filter(takes_part) {
+                if failures.iter().any(|failure| failure.contender == contender.name) {
+                    continue;
+                }
+                self.progress.begin(&format!("{} {}", job.name(), contender.name), Some(self.length()));
+                match self.run_once(job, contender) {
+                    Ok(report) => {
+                        let run = Run { contender: contender.name.clone(), round, report, idle: None };
+                        let line = run_line(&run, self.rules.rounds);
+                        self.progress.end(&format!("{:16} {line}", job.name()));
+                        runs.push(run);
+                    }
+                    Err(error) => failures.push(self.failure(job, contender, &error)),
+                }
+            }
+        }
+        for contender in contenders.iter().filter(takes_part) {
+            if failures.iter().any(|failure| failure.contender == contender.name) {
+                continue;
+            }
+            match self.count(job, contender) {
+                Ok(counted) => system_calls.extend(counted),
+                Err(error) => failures.push(self.failure(job, contender, &error.context("counting system calls"))),
+            }
+        }
+        let names = contenders.iter().map(|contender| contender.name.as_str());
+        let results = Results::of(names, runs);
+        Ok(JobResults { job, results, system_calls, failures })
+    }
+
+    fn failure(&mut self, job: Job, contender: &Contender, error: &anyhow::Error) -> Failure {
+        // What is in flight on a session that failed would answer the next job's requests.
+        self.session = None;
+        let error = format!("{error:#}");
+        self.progress.end(&format!("{:16} {}: FAILED: {error}", job.name(), contender.name));
+        Failure { contender: contender.name.clone(), error }
+    }
+
+    fn length(&self) -> Duration {
+        self.rules.conditions.ramp + self.rules.conditions.time
+    }
+
+    fn order(&mut self, job: Job) -> Order<'_> {
+        self.run += 1;
+        let rules = self.rules;
+        Order {
+            job,
+            run: self.run,
+            block_bytes: rules.block_bytes as usize,
+            direct: rules.direct,
+            entries: rules.entries,
+            scratch: rules.scratch,
+            base: rules.base,
+        }
+    }
+
+    fn run_once(&mut self, job: Job, contender: &Contender) -> Result<Report> {
+        let (conditions, progress) = (self.rules.conditions, self.progress);
+        let length = self.length();
+        let look = |elapsed: Duration| progress.look(elapsed, || format!("of {} s", count(length.as_secs_f64())));
+        if let Kind::Fio(options) = &contender.kind {
+            return self.run_fio(job, options);
+        }
+        self.with_session(contender, |contest, session, _| session.run(&contest.order(job), conditions, look))
+    }
+
+    fn count(&mut self, job: Job, contender: &Contender) -> Result<Option<Counted>> {
+        let Some(tool) = self.rules.tool else { return Ok(None) };
+        if matches!(&contender.kind, Kind::Fio(_) | Kind::Running(_, None)) {
+            return Ok(None);
+        }
+        let steps = self.with_session(contender, |contest, session, pid| {
+            session.count(&contest.order(job), pid.context("the server's pid")?, tool)
+        })?;
+        Ok(CountedStep::per_operation(&steps).map(|(all, file_system)| Counted {
+            contender: contender.name.clone(),
+            tool,
+            calls_per_operation: all,
+            file_system_calls_per_operation: file_system,
+            steps,
+        }))
+    }
+
+    /// Calls `work` with a connected server, which is started and ended for it unless it runs already.
+    fn with_session<T>(
+        &mut self,
+        contender: &Contender,
+        work: impl FnOnce(&mut Self, &mut Session, Option<u32>) -> Result<T>,
+    ) -> Result<T> {
+        let shape = self.rules.shape;
+        match &contender.kind {
+            Kind::Fio(_) => bail!("fio is no server"),
+            Kind::Running(socket, pid) => {
+                let mut session = match self.session.take() {
+                    Some(session) => session,
+                    None => Session::connect(socket, shape, *pid).with_context(|| socket.display().to_string())?,
+                };
+                self.servers.insert(contender.name.clone(), session.mounted());
+                let result = work(self, &mut session, *pid)?;
+                self.session = Some(session);
+                Ok(result)
+            }
+            Kind::Server(template) => {
+                let words =
+                    template.replace(&[("socket", Some(&self.socket)), ("dir", Some(self.rules.scratch.path()))]);
+                let mut server = Server::start(&words, &self.socket, self.rules.server_cpus)?;
+                let pid = Some(server.pid());
+                let connect = |socket: &Path| Session::connect(socket, shape, pid);
+                let mut session = server.connect(connect, ConnectError::is_early)?;
+                self.servers.insert(contender.name.clone(), session.mounted());
+                let result = work(self, &mut session, pid).map_err(|error| server.blame(error))?;
+                drop(session);
+                server.stop()?;
+                Ok(result)
+            }
+        }
+    }
+
+    fn run_fio(&self, job: Job, options: &fio::Options) -> Result<Report> {
+        let rules = self.rules;
+        let rw = match job {
+            Job::ReadRand => Rw::RandRead,
+            Job::WriteSeq => Rw::Write,
+            Job::WriteRand => Rw::RandWrite,
+            _ => Rw::Read,
+        };
+        let spec = Spec {
+            rw,
+            block_bytes: rules.block_bytes,
+            depth: rules.shape.depth,
+            queues: rules.shape.queues,
+            time: Some(rules.conditions.time),
+            ramp: rules.conditions.ramp,
+            ..Spec::default()
+        };
+        let name = if job.reads_data() { READ_FILE } else { WRITE_FILE };
+        fio::run(&spec, &rules.scratch.path().join(name), options)
+    }
+}
+
+impl JobResults {
+    /// Whether everyone came through.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.failures.is_empty() && self.results.is_clean()
+    }
+
+    /// The system calls of a contender.
+    pub(crate) fn calls_of(&self, contender: &str) -> Option<&Counted> {
+        self.system_calls.iter().find(|counted| counted.contender == contender)
+    }
+}

@@ -1,0 +1,276 @@
+//! Lanes at work: for a time, with figures; or step by step, for somebody who counts meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use hdrhistogram::Histogram;
+
+use super::client;
+use super::job::{Job, Step};
+use super::lane::{Lane, Operation};
+use super::process::Tree;
+use crate::frontend::Report;
+use crate::stats::{self, Latency, ratio};
+use crate::usage::Sample;
+
+/// How often a run is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Turns of a polling lane between looks at whether the server still lives.
+const SPINS_MAX: u32 = 1 << 24;
+
+/// What a run is doing.
+const RAMP: u8 = 0;
+const COUNTING: u8 = 1;
+const STOPPING: u8 = 2;
+
+/// How a run goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conditions {
+    pub(crate) ramp: Duration,
+    pub(crate) time: Duration,
+    /// Whether lanes look for replies all the time instead of sleeping until one is announced.
+    pub(crate) poll: bool,
+}
+
+/// One operation under way on each slot.
+struct Slot {
+    operation: Operation,
+    step: usize,
+    began: Instant,
+    is_busy: bool,
+}
+
+/// What a lane did while it was counted.
+struct Outcome {
+    lane: Lane,
+    ops: u64,
+    latency: Histogram<u64>,
+    began: Instant,
+    ended: Instant,
+}
+
+/// Runs `lanes` and sums up; `look` is called with the time since the start.
+///
+/// # Errors
+/// A request failed, a reply was wrong, or the server died.
+pub(crate) fn run(
+    lanes: Vec<Lane>,
+    conditions: Conditions,
+    server_pid: Option<u32>,
+    look: impl Fn(Duration),
+) -> Result<(Report, Vec<Lane>)> {
+    let phase = Arc::new(AtomicU8::new(RAMP));
+    let started = Instant::now();
+    let job = lanes.first().map(|lane| lane.job).context("a lane")?;
+    let block_bytes = lanes.first().map_or(0, Lane::block_bytes);
+    let threads: Vec<_> = lanes
+        .into_iter()
+        .enumerate()
+        .map(|(index, lane)| {
+            let phase = Arc::clone(&phase);
+            let name = format!("bench-fs-{index}");
+            let work = move || {
+                let outcome = work(lane, &phase, conditions.poll);
+                if outcome.is_err() {
+                    phase.store(STOPPING, Relaxed);
+                }
+                outcome
+            };
+            thread::Builder::new().name(name).spawn(work).context("cannot start a thread")
+        })
+        .collect::<Result<_>>()?;
+    let until = |end: Duration| {
+        while started.elapsed() < end && phase.load(Relaxed) != STOPPING {
+            thread::sleep(LOOK_INTERVAL.min(end.saturating_sub(started.elapsed())));
+            look(started.elapsed());
+        }
+    };
+    until(conditions.ramp);
+    let before = samples(server_pid)?;
+    // A lane that failed meanwhile has said so, and that stays.
+    let _failed = phase.compare_exchange(RAMP, COUNTING, Relaxed, Relaxed);
+    until(conditions.ramp + conditions.time);
+    phase.store(STOPPING, Relaxed);
+    let after = samples(server_pid);
+    let outcomes: Vec<Result<Outcome>> =
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a lane panicked")))).collect();
+    let outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_>>()?;
+    let (before, after) = (before, after?);
+    let mut report = sum_up(&outcomes, job, block_bytes);
+    report.server = before.server.zip(after.server).map(|(before, after)| after.since(&before));
+    report.load_cpu_s = after.own.since(&before.own).cpu_s();
+    Ok((report, outcomes.into_iter().map(|outcome| outcome.lane).collect()))
+}
+
+struct Samples {
+    server: Option<Tree>,
+    own: Sample,
+}
+
+fn samples(server_pid: Option<u32>) -> Result<Samples> {
+    Ok(Samples { server: server_pid.map(Tree::sample).transpose()?, own: Sample::take(std::process::id())? })
+}
+
+fn sum_up(outcomes: &[Outcome], job: Job, block_bytes: usize) -> Report {
+    let mut latency = stats::latencies();
+    for outcome in outcomes {
+        // All histograms have the same bounds, so none of them can refuse.
+        let _added = latency.add(&outcome.latency);
+    }
+    let began = outcomes.iter().map(|outcome| outcome.began).min();
+    let ended = outcomes.iter().map(|outcome| outcome.ended).max();
+    let seconds = began.zip(ended).map_or(0.0, |(began, ended)| ended.duration_since(began).as_secs_f64());
+    let ops: u64 = outcomes.iter().map(|outcome| outcome.ops).sum();
+    let bytes = if job.is_data() { ops * block_bytes as u64 } else { 0 };
+    Report {
+        seconds,
+        ops,
+        reads: if job.reads_data() { ops } else { 0 },
+        writes: if job.writes_data() { ops } else { 0 },
+        flushes: 0,
+        bytes,
+        iops: ratio(ops as f64, seconds).unwrap_or(0.0),
+        mib_per_s: ratio(bytes as f64 / f64::from(1 << 20), seconds).unwrap_or(0.0),
+        latency: Latency::from(&latency),
+        flush_latency: Latency::default(),
+        errors: 0,
+        mismatches: 0,
+        faults: Vec::new(),
+        gap_us_max: Vec::new(),
+        server: None,
+        load_cpu_s: 0.0,
+    }
+}
+
+fn work(mut lane: Lane, phase: &AtomicU8, poll: bool) -> Result<Outcome> {
+    lane.fill_data();
+    let steps = lane.job.steps();
+    let mut slots = Vec::new();
+    for n in 0..lane.width() {
+        let mut operation = lane.operation(n);
+        lane.prepare(&mut operation)?;
+        slots.push(Slot { operation, step: 0, began: Instant::now(), is_busy: true });
+    }
+    for (slot, state) in (0..).zip(&mut slots) {
+        lane.submit(slot, &mut state.operation, steps[0]);
+    }
+    let (mut ops, mut latency) = (0, stats::latencies());
+    let mut seen = RAMP;
+    let (mut began, mut ended) = (Instant::now(), None);
+    while slots.iter().any(|slot| slot.is_busy) {
+        lane.port.queue.publish()?;
+        wait(&mut lane, poll)?;
+        let now = Instant::now();
+        let told = phase.load(Relaxed);
+        if told != seen {
+            if told == COUNTING {
+                (ops, began) = (0, now);
+                latency.reset();
+            } else {
+                ended.get_or_insert(now);
+            }
+            seen = told;
+        }
+        // No more than are in flight, so that what follows from them is shown to the server in time.
+        for _ in 0..lane.port.in_flight {
+            let Some(reply) = lane.port.take()? else { break };
+            let state = slots.get_mut(usize::from(reply.slot)).context("a slot that is used")?;
+            let result = lane.settle(reply, &mut state.operation, steps[state.step])?;
+            if ended.is_none() {
+                ops += result.entries;
+            }
+            state.step += 1;
+            while steps.get(state.step) == Some(&Step::Forget) {
+                lane.forget(&state.operation);
+                state.step += 1;
+            }
+            if state.step == steps.len() {
+                state.step = 0;
+                if ended.is_none() {
+                    ops += u64::from(!lane.job.lists());
+                    latency.saturating_record(nanoseconds(now - state.began));
+                }
+                state.began = now;
+                state.is_busy = ended.is_none();
+            }
+            if state.is_busy {
+                lane.submit(reply.slot, &mut state.operation, steps[state.step]);
+            }
+        }
+        lane.send_forgets(false)?;
+    }
+    for slot in &mut slots {
+        lane.clean_up(&mut slot.operation)?;
+    }
+    lane.drain_forgets()?;
+    let ended = ended.unwrap_or_else(Instant::now);
+    Ok(Outcome { lane, ops, latency, began, ended })
+}
+
+fn wait(lane: &mut Lane, poll: bool) -> Result<()> {
+    if poll {
+        for _ in 0..SPINS_MAX {
+            if lane.port.queue.has_used() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+    }
+    if lane.port.queue.has_used() {
+        return Ok(());
+    }
+    client::wait(&mut lane.port, lane.server_pid)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Does one step of all `operations`, as many at a time as there are slots; how many requests and entries that were.
+/// A listing is done to its end.
+///
+/// # Errors
+/// A request failed, a reply was wrong, or the server died.
+pub(crate) fn do_step(lane: &mut Lane, operations: &mut [Operation], step: Step) -> Result<(u64, u64)> {
+    if step == Step::Forget {
+        for operation in &*operations {
+            lane.forget(operation);
+        }
+        lane.drain_forgets()?;
+        return Ok((operations.len() as u64, 0));
+    }
+    let (mut requests, mut entries) = (0, 0);
+    let mut owners: Vec<usize> = vec![0; lane.width()];
+    let mut next = 0;
+    for (slot, owner) in (0..).zip(&mut owners) {
+        let Some(operation) = operations.get_mut(next) else { break };
+        *owner = next;
+        next += 1;
+        lane.submit(slot, operation, step);
+    }
+    while lane.port.in_flight > 0 {
+        lane.port.queue.publish()?;
+        wait(lane, false)?;
+        for _ in 0..lane.port.in_flight {
+            let Some(reply) = lane.port.take()? else { break };
+            let owner = owners.get_mut(usize::from(reply.slot)).context("a slot that is used")?;
+            let operation = operations.get_mut(*owner).context("an operation")?;
+            let result = lane.settle(reply, operation, step)?;
+            requests += 1;
+            entries += result.entries;
+            if step == Step::Readdirplus && !result.is_end {
+                lane.submit(reply.slot, operation, step);
+            } else if let Some(operation) = operations.get_mut(next) {
+                *owner = next;
+                next += 1;
+                lane.submit(reply.slot, operation, step);
+            }
+        }
+    }
+    lane.drain_forgets()?;
+    Ok((requests, entries))
+}

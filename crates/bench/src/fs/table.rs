@@ -1,0 +1,146 @@
+//! Results for people: one table for all jobs, and the system calls of each kind of request.
+
+use super::contest::{Counted, JobResults};
+use crate::contest::{Ratios, Standing, trim_lines, with_range};
+use crate::report::{count, table, time_us, times};
+use crate::stats::{Spread, ratio};
+
+/// The tables.
+pub(crate) fn render(jobs: &[JobResults]) -> String {
+    let mut text = medians(jobs).to_string();
+    if jobs.iter().any(|job| !job.system_calls.is_empty()) {
+        text += &format!("\n\n{}", calls(jobs));
+    }
+    for (job, failure) in jobs.iter().flat_map(|job| job.failures.iter().map(move |failure| (job.job, failure))) {
+        text += &format!("\n{}, {}: FAILED: {}", job.name(), failure.contender, failure.error);
+    }
+    trim_lines(&text)
+}
+
+fn medians(jobs: &[JobResults]) -> comfy_table::Table {
+    let mut table =
+        table(&["median (min..max)", "", "ops/s", "MiB/s", "mean", "p50", "p99", "ops/CPU s", "calls/op", "for files"]);
+    for job in jobs {
+        let results = &job.results;
+        for (index, standing) in results.medians.iter().enumerate() {
+            let name = if index == 0 { job.job.name() } else { "" };
+            table.add_row(standing_row(
+                name,
+                standing,
+                mib_per_s(job, &standing.contender),
+                job.calls_of(&standing.contender),
+            ));
+        }
+        for ratios in &results.ratios {
+            table.add_row(ratio_row(job, ratios));
+        }
+    }
+    table
+}
+
+fn mib_per_s(job: &JobResults, contender: &str) -> Option<f64> {
+    let own = job.results.runs.iter().filter(|run| run.contender == contender && run.report.bytes > 0);
+    Spread::of(own.map(|run| run.report.mib_per_s)).map(|spread| spread.median)
+}
+
+fn standing_row(job: &str, standing: &Standing, mib_per_s: Option<f64>, calls: Option<&Counted>) -> Vec<String> {
+    let dash = || "-".to_owned();
+    vec![
+        job.to_owned(),
+        standing.contender.clone(),
+        with_range(&standing.iops, count),
+        mib_per_s.map_or_else(dash, count),
+        time_us(standing.mean_us.median),
+        time_us(standing.p50_us.median),
+        time_us(standing.p99_us.median),
+        standing.ops_per_cpu_s.as_ref().map_or_else(dash, |spread| count(spread.median)),
+        calls.map_or_else(dash, |counted| format!("{:.2}", counted.calls_per_operation)),
+        calls.map_or_else(dash, |counted| format!("{:.2}", counted.file_system_calls_per_operation)),
+    ]
+}
+
+fn ratio_row(job: &JobResults, ratios: &Ratios) -> Vec<String> {
+    let calls = |name: &str| job.calls_of(name).map(|counted| counted.calls_per_operation);
+    let of_calls = calls(&ratios.of).zip(calls(&ratios.to)).and_then(|(of, to)| ratio(of, to));
+    vec![
+        String::new(),
+        format!("{} / {}", ratios.of, ratios.to),
+        times(ratios.iops),
+        String::new(),
+        times(ratios.mean_latency),
+        String::new(),
+        times(ratios.p99_latency),
+        times(ratios.ops_per_cpu_s),
+        times(of_calls),
+        String::new(),
+    ]
+}
+
+fn calls(jobs: &[JobResults]) -> comfy_table::Table {
+    let mut table = table(&["system calls a request", "", "", "all", "for files", "most frequent"]);
+    for job in jobs {
+        for counted in &job.system_calls {
+            for (index, step) in counted.steps.iter().enumerate() {
+                let mut names: Vec<(&String, &u64)> = step.calls.iter().collect();
+                names.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+                let per_request = |calls: u64| calls as f64 / step.requests.max(1) as f64;
+                let shown = names.iter().take(5).map(|(name, calls)| format!("{name} {:.2}", per_request(**calls)));
+                table.add_row([
+                    if index == 0 { job.job.name().to_owned() } else { String::new() },
+                    if index == 0 { counted.contender.clone() } else { String::new() },
+                    step.request.to_owned(),
+                    format!("{:.2}", step.calls_per_request),
+                    format!("{:.2}", step.file_system_calls_per_request),
+                    shown.collect::<Vec<_>>().join(", "),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contest::Failure;
+    use super::super::job::{Job, Step};
+    use super::super::session::CountedStep;
+    use super::super::syscalls::Tool;
+    use super::*;
+    use crate::contest::{Results, tests::run};
+
+    fn results() -> Vec<JobResults> {
+        let runs = vec![run("ours", 1, 4000.0, 0.5), run("peer", 1, 1000.0, 0.5)];
+        let counted = |contender: &str, calls: u64| Counted {
+            contender: contender.into(),
+            tool: Tool::Perf,
+            calls_per_operation: calls as f64,
+            file_system_calls_per_operation: 1.0,
+            steps: vec![CountedStep::new(Step::Getattr, (10, 0), [("statx".to_owned(), 10 * calls)].into())],
+        };
+        vec![JobResults {
+            job: Job::Getattr,
+            results: Results::of(["ours", "peer"].into_iter(), runs),
+            system_calls: vec![counted("ours", 1), counted("peer", 4)],
+            failures: vec![Failure { contender: "third".into(), error: "GETATTR failed".into() }],
+        }]
+    }
+
+    #[test]
+    fn the_tables_show_figures_ratios_calls_and_failures() {
+        let text = render(&results());
+        let row = |words: &[&str]| text.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(row(&["getattr", "ours", "4000 (4000..4000)", "1.00"]), "{text}");
+        assert!(row(&["ours / peer", "4.00x", "0.25x"]), "{text}");
+        assert!(row(&["GETATTR", "statx 1.00"]), "{text}");
+        assert!(row(&["getattr, third: FAILED: GETATTR failed"]), "{text}");
+    }
+
+    #[test]
+    fn json_has_the_calls_by_name() {
+        let json = serde_json::to_value(results()).unwrap();
+        assert_eq!(json[0]["job"], "getattr");
+        assert_eq!(json[0]["ratios"][0]["iops"], 4.0);
+        assert_eq!(json[0]["system_calls"][1]["steps"][0]["calls"]["statx"], 40);
+        assert_eq!(json[0]["system_calls"][1]["tool"], "perf");
+    }
+}
