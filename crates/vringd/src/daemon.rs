@@ -19,6 +19,8 @@ use tree::Source;
 pub(crate) struct Prepared {
     /// Its socket; made now when there is none.
     pub(crate) socket: Option<Socket>,
+    /// Where that socket was made.
+    pub(crate) bound_at: Option<String>,
     /// Its directory; opened by its path when there is none.
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
@@ -35,6 +37,7 @@ impl Prepared {
                 let socket = endpoint.as_fd().try_clone_to_owned();
                 let failed = |error| ApiError::Failed { message: format!("cannot duplicate a descriptor: {error}") };
                 self.socket = Some(Socket::Fd(socket.map_err(failed)?));
+                self.bound_at = Some(path.display().to_string());
                 Ok(Some(endpoint))
             }
             inherited => {
@@ -56,6 +59,8 @@ pub(crate) struct Daemon {
     stop: Mutex<Option<Sender<()>>>,
     /// Its isolation is made for the one export it has.
     alone: bool,
+    /// Where the socket of that export was made, if it was not inherited.
+    bound_at: Option<String>,
 }
 
 impl Daemon {
@@ -80,12 +85,13 @@ impl Daemon {
             changing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
             alone: false,
+            bound_at: None,
         })
     }
 
-    /// The same daemon, which lets nobody add exports from outside.
-    pub(crate) fn alone(self) -> Daemon {
-        Daemon { alone: true, ..self }
+    /// The same daemon for one export, whose socket was made at this path; nobody can add others from outside.
+    pub(crate) fn alone(self, bound_at: Option<String>) -> Daemon {
+        Daemon { alone: true, bound_at, ..self }
     }
 
     fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
@@ -103,7 +109,12 @@ impl Daemon {
 
     fn show(&self, export: &Export) -> api::Export {
         let own = self.engine.workers().into_iter().filter(|worker| worker.owner == export.name());
-        convert::export_out(export.status(), &export.rings(), own.map(|worker| worker.number).collect())
+        let mut shown =
+            convert::export_out(export.status(), &export.rings(), own.map(|worker| worker.number).collect());
+        if let Some(path) = &self.bound_at {
+            shown.socket.clone_from(path);
+        }
+        shown
     }
 
     /// Which rings each worker serves, by the exports' own account.
@@ -162,7 +173,7 @@ impl Daemon {
         if self.get(&new.name).is_ok() {
             return Err(ApiError::ExportExists { name: new.name });
         }
-        let Prepared { socket, tree, session_ended } = prepared;
+        let Prepared { socket, tree, session_ended, .. } = prepared;
         let hosting = hosting_in(&new, socket, session_ended)?;
         let export = match new.kind {
             ExportKind::Disk => {

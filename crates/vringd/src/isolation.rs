@@ -31,11 +31,6 @@ pub(crate) struct IsolationArgs {
 }
 
 impl IsolationArgs {
-    /// Whether paths mean something else afterwards.
-    pub(crate) fn hides_paths(&self) -> bool {
-        self.sandbox != Mode::None
-    }
-
     /// Isolates this process, which has one thread and serves one directory. What is returned stands for that directory,
     /// whose path may be out of sight. With a sandbox of namespaces it returns in a child; see [`Sandbox::enter`].
     ///
@@ -46,6 +41,7 @@ impl IsolationArgs {
             Capabilities::new(directory.inode_file_handles != FileHandles::Never, self.modcaps.as_deref())
                 .map_err(|error| refused("--modcaps", error))?;
         sandbox::set_open_files_max(self.rlimit_nofile).map_err(|error| refused("--rlimit-nofile", error))?;
+        let label = std::path::absolute(&directory.path).unwrap_or_else(|_| directory.path.clone());
         let sandbox = Sandbox {
             mode: self.sandbox,
             shared_dir: directory.path.clone(),
@@ -55,7 +51,7 @@ impl IsolationArgs {
         let entered = sandbox.enter().map_err(|error| refused("--sandbox", error))?;
         capabilities.apply().map_err(|error| refused("--modcaps", error))?;
         self.seccomp.apply().map_err(|error| refused("--seccomp", error))?;
-        Ok(Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label: directory.path.clone() })
+        Ok(Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label })
     }
 }
 

@@ -9,6 +9,7 @@ use crate::virtiofsd::PidFile;
 use control::ControlSocket;
 use control::model::NewExport;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,24 +29,27 @@ pub(crate) struct Alone {
 /// Serves until SIGTERM, SIGINT or a shutdown by the API.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
+    let signals = signals()?;
     let control = bind_control(&config)?;
-    serve(config, control, Prepared::default(), channel())
+    serve(config, control, Prepared::default(), signals, channel())
 }
 
 /// Serves the one directory of `config`, isolated from the rest of the host.
 pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failure> {
+    // Handlers before the sandbox, which gives signals without one a short end in its child.
+    let signals = signals()?;
     let _pid_file = alone.pid_file.as_deref().map(PidFile::new).transpose()?;
-    // All that has a path is made before the sandbox takes paths away; threads are started after it, as they would not be
-    // in it.
+    // All that has a path, and every socket, is made before paths and system calls are taken away; threads are started
+    // after that, as they would not be in the sandbox.
     let control = bind_control(&config)?;
     let mut prepared = Prepared::default();
-    let _endpoint = if alone.isolation.hides_paths() { prepared.bind(&config.exports)? } else { None };
+    let _endpoint = prepared.bind(&config.exports)?;
     if let [NewExport { directory: Some(directory), .. }] = config.exports.as_slice() {
         prepared.tree = Some(alone.isolation.enter(directory)?);
     }
     let told = channel();
     prepared.session_ended = alone.one_session.then(|| told.0.clone());
-    serve(config, control, prepared, told)
+    serve(config, control, prepared, signals, told)
 }
 
 fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
@@ -58,11 +62,12 @@ fn serve(
     config: Config,
     control: Option<ControlSocket>,
     mut prepared: Prepared,
+    signals: Signals,
     (stop, stopped): (Sender<()>, Receiver<()>),
 ) -> Result<ExitCode, Failure> {
-    watch_signals(stop.clone())?;
+    watch(signals, stop.clone())?;
     let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
-    let daemon = Arc::new(if prepared.tree.is_some() { daemon.alone() } else { daemon });
+    let daemon = Arc::new(if prepared.tree.is_some() { daemon.alone(prepared.bound_at.take()) } else { daemon });
     for export in config.exports {
         let name = export.name.clone();
         let added = daemon.add(export, std::mem::take(&mut prepared));
@@ -99,15 +104,19 @@ fn place(source: Option<&PathBuf>, name: &str, error: control::ApiError) -> Fail
     }
 }
 
-fn watch_signals(stop: Sender<()>) -> Result<(), Failure> {
-    let failed = |error| Failure::Runtime(format!("cannot watch for signals: {error}"));
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+/// Catches SIGTERM and SIGINT, and keeps them until somebody looks.
+fn signals() -> Result<Signals, Failure> {
+    Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))
+}
+
+/// Says to `stop` when a signal has come.
+fn watch(mut signals: Signals, stop: Sender<()>) -> Result<(), Failure> {
     let watch = move || {
         // A second signal while exports drain finds nobody waiting, and that is fine: the first is being obeyed.
         for _ in signals.forever() {
             let _ = stop.send(());
         }
     };
-    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(failed)?;
-    Ok(())
+    let started = std::thread::Builder::new().name("signals".into()).spawn(watch);
+    started.map(drop).map_err(|error| Failure::Runtime(format!("cannot start a thread: {error}")))
 }
