@@ -133,7 +133,7 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode
     } else {
         log::start(&launch.log_level)?;
     }
-    for line in &launch.deprecated {
+    for line in &launch.remarks {
         tracing::warn!("{line}");
     }
     let (config, alone) = config::Config::of_virtiofsd(launch)?;

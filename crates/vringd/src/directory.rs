@@ -16,9 +16,19 @@ use tree::{FileHandles, IdMap, Options, Source, Tree, XattrMap};
 /// # Errors
 /// [`ApiError::InvalidField`] with the field at fault.
 pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<Tree>, ApiError> {
+    refuse_local_locks(directory)?;
     let source = source.unwrap_or_else(|| Source::Path(directory.path.clone()));
     let tree = Tree::new(source, options_in(directory)?).map_err(|error| field("directory.path", error))?;
     Ok(Arc::new(tree))
+}
+
+/// The device offers its locks to every guest.
+fn refuse_local_locks(directory: &Directory) -> Result<(), ApiError> {
+    let wanted = [("directory.posix_lock", directory.posix_lock), ("directory.flock", directory.flock)];
+    match wanted.iter().find(|(_, wanted)| !wanted) {
+        Some((name, _)) => Err(field(name, "cannot be false: locks hold between guests and on the host")),
+        None => Ok(()),
+    }
 }
 
 /// What a tree allows and holds.
@@ -83,6 +93,8 @@ fn policy_in(directory: &Directory) -> Policy {
         readdirplus: match directory.readdirplus {
             words::Readdirplus::On => ReadDirPlus::On,
             words::Readdirplus::Off => ReadDirPlus::Off,
+            // Attributes that may not be believed are not worth their way.
+            words::Readdirplus::Auto if directory.entry_timeout().is_zero() => ReadDirPlus::Off,
             words::Readdirplus::Auto => ReadDirPlus::Auto,
         },
         xattr: directory.xattr,
@@ -149,6 +161,27 @@ mod tests {
     }
 
     #[test]
+    fn attributes_come_with_listings_where_they_may_be_kept() {
+        let auto = |cache| policy_in(&Directory { cache, ..Directory::new("/srv") }).readdirplus;
+        assert_eq!(auto(words::CachePolicy::Never), ReadDirPlus::Off);
+        assert_eq!(auto(words::CachePolicy::Auto), ReadDirPlus::Auto);
+    }
+
+    #[test]
+    fn a_tree_is_opened_or_its_field_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let about = Directory::new(directory.path());
+        assert_eq!(open(&about, None).unwrap().describe().path, directory.path());
+        let refused = |about: Directory| match open(&about, None) {
+            Err(ApiError::InvalidField { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(Directory::new(directory.path().join("none"))), "directory.path");
+        assert_eq!(refused(Directory { flock: false, ..about.clone() }), "directory.flock");
+        assert_eq!(refused(Directory { posix_lock: false, ..about }), "directory.posix_lock");
+    }
+
+    #[test]
     fn what_the_guest_may_cache_is_passed_on() {
         let directory = Directory {
             cache: words::CachePolicy::Metadata,
@@ -179,8 +212,8 @@ mod tests {
             (words::CachePolicy::Auto, Cache::Auto),
             (words::CachePolicy::Always, Cache::Always),
         ] {
-            let directory = Directory { cache: word, ..Directory::new("/srv") };
-            assert_eq!(policy_in(&directory), Policy::new(cache));
+            let directory = Directory { cache: word, readdirplus: words::Readdirplus::On, ..Directory::new("/srv") };
+            assert_eq!(policy_in(&directory), Policy { readdirplus: ReadDirPlus::On, ..Policy::new(cache) });
         }
         let options = options_in(&Directory::new("/srv")).unwrap();
         assert_eq!(options.descriptors_max, Options::default().descriptors_max);

@@ -23,8 +23,8 @@ pub(crate) struct Launch {
     pub(crate) log_level: String,
     /// Log to syslog.
     pub(crate) syslog: bool,
-    /// What was asked for in a way that has a better one, for the log.
-    pub(crate) deprecated: Vec<&'static str>,
+    /// What is to be said about the options, for the log.
+    pub(crate) remarks: Vec<String>,
 }
 
 /// Makes sense of the options.
@@ -32,8 +32,14 @@ pub(crate) struct Launch {
 /// # Errors
 /// [`Failure::Usage`] with the flag at fault.
 pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
-    let deprecated = deprecated(&options);
+    let mut remarks = deprecated(&options);
     let options = options.with_compat().map_err(Failure::Usage)?;
+    // Locks within a guest alone are all that virtiofsd has, so people write that they want no others. They get what they
+    // want, and guests that share the directory as well.
+    let local = [(options.compat.posix_lock, "-o no_posix_lock"), (options.compat.flock, "-o no_flock")];
+    let local = local.iter().filter(|(real, _)| !real);
+    remarks
+        .extend(local.map(|(_, option)| format!("{option}: locks hold between guests and on the host all the same")));
     refuse_unsupported(&options).map_err(Failure::Usage)?;
     let directory = directory(&options).map_err(Failure::Usage)?;
     let socket = options.socket_path.or(options.socket);
@@ -71,7 +77,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         pid_file: socket.as_deref().map(pid_path),
         log_level: if options.compat_debug { "debug".to_owned() } else { options.log_level.to_ascii_lowercase() },
         syslog: options.syslog,
-        deprecated,
+        remarks,
     })
 }
 
@@ -104,8 +110,6 @@ fn directory(options: &Options) -> Result<Directory, String> {
         posix_acl: options.posix_acl,
         security_label: options.security_label,
         killpriv_v2: options.killpriv_v2,
-        posix_lock: options.compat.posix_lock,
-        flock: options.compat.flock,
         announce_submounts: !options.no_announce_submounts,
         inode_file_handles: options.inode_file_handles,
         preserve_noatime: options.preserve_noatime,
@@ -140,14 +144,15 @@ fn refuse_unsupported(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn deprecated(options: &Options) -> Vec<&'static str> {
+/// What was asked for in a way that has a better one.
+fn deprecated(options: &Options) -> Vec<String> {
     let old = [
         (options.compat_foreground, "-f has no meaning: leave it out"),
         (options.compat_debug, "-d is deprecated: use --log-level debug"),
         (!options.compat_options.is_empty(), "-o is deprecated: use the option's own name, as in --cache auto"),
         (options.socket.is_some(), "--socket is deprecated: use --socket-path"),
     ];
-    old.into_iter().filter(|(given, _)| *given).map(|(_, line)| line).collect()
+    old.into_iter().filter(|(given, _)| *given).map(|(_, line)| line.to_owned()).collect()
 }
 
 /// `PATH.pid`, beside the socket.

@@ -61,7 +61,7 @@ fn the_least_command_line_has_virtiofsds_defaults() {
     assert_eq!(launched.isolation.sandbox, Mode::Namespace);
     assert_eq!(launched.isolation.seccomp, Seccomp::Kill);
     assert_eq!((launched.log_level.as_str(), launched.syslog, launched.control), ("info", false, None));
-    assert!(launched.deprecated.is_empty());
+    assert!(launched.remarks.is_empty());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_libvirt_and_kata_write() {
     assert_eq!((directory.path.as_path(), directory.cache), (Path::new("/srv/data"), CachePolicy::Always));
     assert!(directory.xattr && directory.flock && directory.posix_lock);
     assert_eq!(libvirt.isolation.sandbox, Mode::Chroot);
-    assert_eq!(libvirt.deprecated.len(), 1);
+    assert_eq!(libvirt.remarks.len(), 1);
     let kata = launched(
         "--syslog --cache=auto --shared-dir=/run/kata/shared --fd=3 --thread-pool-size=1 -o announce_submounts",
     );
@@ -179,9 +179,8 @@ fn compatibility_options_reach_their_fields() {
         ("posix_acl,no_posix_acl", base.clone()),
         ("security_label", Directory { xattr: true, security_label: Negotiation::Always, ..base.clone() }),
         ("security_label,no_security_label", base.clone()),
-        ("no_posix_lock", Directory { posix_lock: false, ..base.clone() }),
-        ("no_flock", Directory { flock: false, ..base.clone() }),
-        ("no_flock,flock,posix_lock", base.clone()),
+        ("no_posix_lock,no_flock", base.clone()),
+        ("flock,posix_lock", base.clone()),
         (
             "timeout=2.5",
             Directory {
@@ -200,6 +199,8 @@ fn compatibility_options_reach_their_fields() {
     for (option, level) in [("loglevel=err", "error"), ("log_level=warn", "warn"), ("debug", "debug")] {
         assert_eq!(rest(option).log_level, level, "{option}");
     }
+    let locks = |option: &str| rest(option).remarks.iter().filter(|line| line.contains("locks hold")).count();
+    assert_eq!([locks("no_posix_lock,no_flock"), locks("no_flock"), locks("no_flock,flock")], [2, 1, 0]);
     let several = served("-o xattr -o cache=always,writeback");
     assert!(several.xattr && several.writeback && several.cache == CachePolicy::Always);
 }

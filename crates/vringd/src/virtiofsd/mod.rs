@@ -1,8 +1,8 @@
 //! The command line of virtiofsd 1.14 in front of our own directories: for programs that know how to start virtiofsd.
 //!
 //! What virtiofsd has and we do not is refused by name. What differs on purpose: byte-range and whole-file locks are
-//! real (virtiofsd keeps them in the guest; `-o no_posix_lock` and `-o no_flock` bring that back), there are eight request
-//! queues instead of one, and a guest that breaks its ring does not end the process.
+//! real (virtiofsd keeps them in the guest), there are eight request queues instead of one, and a guest that breaks its ring
+//! does not end the process.
 
 mod args;
 mod compat;
