@@ -72,6 +72,7 @@ const ENGINE: &[c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
     libc::SYS_sendto,
+    libc::SYS_set_mempolicy,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
     libc::SYS_socketpair,
@@ -88,8 +89,13 @@ const FILES: &[c_long] = &[
     libc::SYS_fchdir,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    // fchmodat2, which libc does not name everywhere
+    // Newer than some C libraries, and of one number on every machine: fchmodat2, setxattrat, getxattrat, listxattrat,
+    // removexattrat.
     452,
+    463,
+    464,
+    465,
+    466,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_fcntl,
