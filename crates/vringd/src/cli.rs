@@ -80,6 +80,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     /// Drive any vhost-user-blk socket, ours or a peer's
     Disk(Box<bench::disk::Args>),
+    /// Drive any vhost-user-fs socket, ours or virtiofsd's
+    Fs(Box<bench::fs::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),
 }
@@ -111,6 +113,9 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(BenchArgs { what: Bench::Disk(args) }) => {
             bench::disk::run(&args, &own_path()?).map_err(|error| Failure::Runtime(format!("{error:#}")))
+        }
+        Command::Bench(BenchArgs { what: Bench::Fs(args) }) => {
+            bench::fs::run(&args, &own_path()?).map_err(|error| Failure::Runtime(format!("{error:#}")))
         }
         Command::Bench(BenchArgs { what: Bench::Moves(args) }) => moves::run(&args),
         Command::Completions { shell } => {
