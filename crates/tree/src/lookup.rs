@@ -28,7 +28,8 @@ pub struct Entry {
     pub node: Node,
     /// What it is like.
     pub attributes: Attributes,
-    /// It is on another mount than the directory of its name, and sub-mounts are announced.
+    /// It is a directory on another mount or device than the one that names it, and sub-mounts are announced. Inode numbers
+    /// count anew there.
     pub submount: bool,
 }
 
@@ -97,7 +98,9 @@ impl Tree {
 
     /// What the client is told of a node in a directory on `mount`.
     pub(crate) fn entry(&self, inode: &Inode, stat: &Statx, mount: &Mount) -> Entry {
-        let submount = self.options.announce_submounts && inode.key.mount != mount.key();
+        // Some file systems show files, but never directories, as of the device that they come from.
+        let elsewhere = inode.kind.is_directory() && inode.key.mount != mount.key();
+        let submount = self.options.announce_submounts && elsewhere;
         Entry { node: inode.node, attributes: self.attributes_of(stat), submount }
     }
 

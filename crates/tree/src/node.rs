@@ -121,3 +121,12 @@ impl Inode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_million_nodes_fit() {
+        // Twice this, with the two tables.
+        assert!(size_of::<super::Inode>() <= 144, "{} bytes a node", size_of::<super::Inode>());
+    }
+}

@@ -34,7 +34,8 @@ pub struct Options {
     /// Which attribute of the host stands for which of the client.
     pub xattr_map: XattrMap,
     /// The client knows POSIX ACLs: it sends modes unmasked with the caller's umask, which the kernel applies unless a
-    /// default ACL says otherwise, and `system.posix_acl_*` may be read and written.
+    /// default ACL says otherwise, and `system.posix_acl_*` may be read and written. For this a thread that creates files
+    /// has a umask of its own, and with it a working directory of its own.
     pub posix_acl: bool,
     /// [`crate::Entry::submount`] tells where another mount begins.
     pub announce_submounts: bool,

@@ -252,3 +252,36 @@ fn fill(out: &mut Vec<u8>, size: usize, read: impl FnOnce(&mut [u8]) -> Result<u
     out.truncate(written);
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, Mode, OFlags};
+
+    fn open(path: &CStr) -> std::os::fd::OwnedFd {
+        rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn older_kernels_get_the_same() {
+        let proc_self_fd = open(c"/proc/self/fd");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let fd = open(&std::ffi::CString::new(file.path().to_str().unwrap()).unwrap());
+        let place = Place { proc_self_fd: proc_self_fd.as_fd(), number: DecInt::from_fd(&fd) };
+        // Twice: with what the kernel has, and as if it had nothing new.
+        for value in [b"new", b"old"] {
+            place.set(c"user.name", value, XattrFlags::empty()).unwrap();
+            let mut buffer = [0; 64];
+            assert_eq!(place.get(c"user.name", &mut []), Ok(3));
+            assert_eq!(place.get(c"user.name", &mut buffer), Ok(3));
+            assert_eq!(&buffer[..3], value);
+            let len = place.list(&mut buffer).unwrap();
+            assert!(buffer[..len].split(|&byte| byte == 0).any(|name| name == b"user.name"));
+            assert_eq!(place.get(c"user.name", &mut buffer[..2]), Err(Errno::RANGE));
+            place.remove(c"user.name").unwrap();
+            assert_eq!(place.remove(c"user.name"), Err(Errno::NODATA));
+            WITHOUT_AT.store(true, Ordering::Relaxed);
+        }
+        WITHOUT_AT.store(false, Ordering::Relaxed);
+    }
+}
