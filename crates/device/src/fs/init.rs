@@ -5,7 +5,8 @@ use super::reply::{InitOut, init_out};
 use super::request::Init;
 use super::spec::{MAJOR, MINOR_MAX, MINOR_MIN, errno, flags};
 
-/// Bytes of the page that `max_pages` counts. Guests with larger pages take it for more than it is, which `max_write` bounds.
+/// Bytes of the page that `max_pages` counts. Guests with larger pages may read more at once; their writes stay within
+/// `max_write`.
 const PAGE_BYTES: u32 = 4096;
 /// Least `max_write`, in bytes: what Linux takes smaller ones for.
 const MAX_WRITE_MIN: u32 = 4096;
@@ -15,7 +16,7 @@ const MAX_WRITE_MIN: u32 = 4096;
 pub struct Offer {
     /// [`flags`] to grant when the guest knows them.
     pub wants: u64,
-    /// Longest WRITE, in bytes, 4096 or more; with [`flags::MAX_PAGES`] also the longest READ.
+    /// Longest WRITE, in bytes, 4096 or more; with [`flags::MAX_PAGES`], for guests with pages of 4 KiB, also the longest READ.
     pub max_write: u32,
     /// Most bytes to read ahead; the guest takes the smaller of this and its own.
     pub max_readahead: u32,
