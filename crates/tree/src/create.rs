@@ -48,6 +48,9 @@ impl Tree {
     fn make<T>(&self, who: Caller<'_>, umask: u32, call: impl FnMut() -> Result<T>) -> Result<T> {
         let uid = self.options.uid_map.to_host(who.uid)?;
         let gid = self.options.gid_map.to_host(who.gid)?;
+        if who.groups.len() > GROUPS_MAX {
+            return Err(Errno::INVAL);
+        }
         if self.options.gid_map.is_identity() {
             return with_umask(umask, || as_caller(Caller { uid, gid, groups: who.groups }, call));
         }
@@ -73,7 +76,8 @@ impl Tree {
         Ok((dir, pin))
     }
 
-    /// What was just made under this name, labelled; without the label it is removed again.
+    /// What was just made under this name, labelled. When it cannot be labelled or given a number it is removed again: the
+    /// client is told that there is nothing.
     fn made(
         &self,
         dir: &Inode,
@@ -84,21 +88,17 @@ impl Tree {
     ) -> Result<Entry> {
         // It is new: where only a descriptor can hold it there is no use in a look before.
         let look_up = if dir.mount.has_handles() { Tree::look_up } else { Tree::look_up_by_path };
-        let (inode, stat) = look_up(self, pin.as_fd(), &dir.mount, name)?;
-        let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
-        if let Err(error) = labelled {
-            self.undo(&inode, pin, name, remove);
-            return Err(error);
+        let made = look_up(self, pin.as_fd(), &dir.mount, name).and_then(|(inode, stat)| {
+            let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
+            if labelled.is_err() {
+                self.table.forget(inode.node, 1);
+            }
+            labelled.map(|()| self.entry(&inode, &stat, &dir.mount))
+        });
+        if made.is_err() {
+            undo(pin, name, remove);
         }
-        Ok(self.entry(&inode, &stat, &dir.mount))
-    }
-
-    /// Removes what could not be labelled. The first error is the one to report.
-    fn undo(&self, inode: &Inode, pin: &Pin, name: &CStr, remove: AtFlags) {
-        if let Err(error) = rustix::fs::unlinkat(pin, name, remove) {
-            tracing::debug!(%error, ?name, "a new file without its label could not be removed");
-        }
-        self.table.forget(inode.node, 1);
+        made
     }
 
     /// Makes a symbolic link to `target`, whatever that is.
@@ -194,16 +194,12 @@ impl Tree {
             let room = self.files.room()?;
             match self.make(who, umask, || rustix::fs::openat(&pin, name, host_flags | new, mode)) {
                 Ok(fd) => {
-                    let remove = || rustix::fs::unlinkat(&pin, name, AtFlags::empty());
-                    return match self.adopt(&dir, &fd, security) {
-                        Ok((inode, entry)) => Ok((entry, self.add_file(&inode, fd, host_flags, room))),
-                        Err(error) => {
-                            if let Err(error) = remove() {
-                                tracing::debug!(%error, ?name, "a new file that failed could not be removed");
-                            }
-                            Err(error)
-                        }
-                    };
+                    let adopted = self.adopt(&dir, &fd, security);
+                    if adopted.is_err() {
+                        undo(&pin, name, AtFlags::empty());
+                    }
+                    let (inode, entry) = adopted?;
+                    return Ok((entry, self.add_file(&inode, fd, host_flags, room)));
                 }
                 Err(Errno::EXIST) if !exclusive => drop(room),
                 Err(error) => return Err(error),
@@ -289,5 +285,12 @@ impl Tree {
                 Err(error)
             }
         }
+    }
+}
+
+/// Removes what was just made. The first error is the one to report.
+fn undo(dir: &Pin, name: &CStr, flags: AtFlags) {
+    if let Err(error) = rustix::fs::unlinkat(dir, name, flags) {
+        tracing::debug!(%error, ?name, "a new file that could not be given out could not be removed either");
     }
 }

@@ -93,6 +93,11 @@ fn many_nodes_need_few_descriptors() {
             if at.tree.describe().options.file_handles == tree::FileHandles::Never {
                 assert_eq!(refused, Some(Errno::NFILE));
                 assert_eq!(at.tree.describe().descriptors, 50);
+                // What cannot be given a number is not made.
+                assert_eq!(at.tree.mkdir(SELF, ROOT, c"dir", 0o700, 0, None).err(), Some(Errno::NFILE));
+                let file = at.tree.create(SELF, ROOT, c"new", libc::O_RDWR, 0o600, 0, false, None);
+                assert_eq!(file.err(), Some(Errno::NFILE));
+                assert!(!at.path("dir").exists() && !at.path("new").exists());
             }
             return;
         }
