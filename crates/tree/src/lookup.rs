@@ -54,12 +54,12 @@ impl Tree {
         Ok(self.entry(&inode, &stat, &dir.mount))
     }
 
-    /// Looks up a name that came out of an open directory, as [`Tree::lookup`] does.
+    /// Looks up a name that came out of an open directory, as [`Tree::lookup`] does. This is a part of reading it, and sleeps
+    /// no delay of its own.
     ///
     /// # Errors
     /// As [`Tree::lookup`]; `EBADF` for a handle that is unknown, `ENOTDIR` for one of a file.
     pub fn read_dir_entry(&self, handle: Handle, name: &CStr) -> Result<Entry> {
-        self.pause();
         component(name)?;
         let file = self.files.get(handle)?;
         let stream = file.stream.as_ref().ok_or(Errno::NOTDIR)?;
