@@ -2,6 +2,9 @@
 //!
 //! What is missing is meant to be: programs are never started, sockets never made or connected, other processes never
 //! looked at, mounts and namespaces never changed.
+//!
+//! By default a daemon dies of a call that is not here, so who adds one to the tree, the engine or a session adds it here
+//! as well. Nothing but a guest on a server that runs under the list shows what was forgotten.
 
 use libc::c_long;
 
