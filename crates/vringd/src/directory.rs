@@ -16,19 +16,9 @@ use tree::{FileHandles, IdMap, Options, Source, Tree, XattrMap};
 /// # Errors
 /// [`ApiError::InvalidField`] with the field at fault.
 pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<Tree>, ApiError> {
-    refuse_local_locks(directory)?;
     let source = source.unwrap_or_else(|| Source::Path(directory.path.clone()));
     let tree = Tree::new(source, options_in(directory)?).map_err(|error| field("directory.path", error))?;
     Ok(Arc::new(tree))
-}
-
-/// The device offers its locks to every guest.
-fn refuse_local_locks(directory: &Directory) -> Result<(), ApiError> {
-    let wanted = [("directory.posix_lock", directory.posix_lock), ("directory.flock", directory.flock)];
-    match wanted.iter().find(|(_, wanted)| !wanted) {
-        Some((name, _)) => Err(field(name, "cannot be false: locks hold between guests and on the host")),
-        None => Ok(()),
-    }
 }
 
 /// What a tree allows and holds.
@@ -172,13 +162,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let about = Directory::new(directory.path());
         assert_eq!(open(&about, None).unwrap().describe().path, directory.path());
-        let refused = |about: Directory| match open(&about, None) {
-            Err(ApiError::InvalidField { field, .. }) => field,
+        match open(&Directory::new(directory.path().join("none")), None) {
+            Err(ApiError::InvalidField { field, .. }) => assert_eq!(field, "directory.path"),
             other => panic!("{other:?}"),
-        };
-        assert_eq!(refused(Directory::new(directory.path().join("none"))), "directory.path");
-        assert_eq!(refused(Directory { flock: false, ..about.clone() }), "directory.flock");
-        assert_eq!(refused(Directory { posix_lock: false, ..about }), "directory.posix_lock");
+        }
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub struct DirectoryInfo {
     pub read_only: bool,
     /// Execution as it was set.
     pub execution: Execution,
-    /// Execution that is in use: what `auto` chose, or the same as `execution`.
+    /// Execution that is in use: the same as `execution`, because with `auto` each request has its own.
     pub execution_chosen: Execution,
     /// Inodes that the guest knows now.
     pub nodes: u64,
