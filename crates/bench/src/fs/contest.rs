@@ -62,7 +62,7 @@ pub(crate) struct Counted {
     pub(crate) contender: String,
     /// Who counted.
     pub(crate) tool: Tool,
-    /// For each operation of the job: all calls, and those that do not carry requests and wake-ups.
+    /// For each operation of the job: all calls, and those that a file system was asked for.
     pub(crate) calls_per_operation: f64,
     pub(crate) file_system_calls_per_operation: f64,
     pub(crate) steps: Vec<CountedStep>,

@@ -1,8 +1,8 @@
 //! `bench fs`: a load on a vhost-user-fs socket, ours or a peer's.
 //!
-//! From below: [`memory`] and [`queue`] are the driver's side of virtio, [`device`] the vhost-user connection, [`port`]
-//! puts FUSE requests ([`wire`]) on a queue, [`client`] mounts, [`fixture`] prepares a [`job`] in a [`scratch`]
-//! directory, [`lane`] does its operations, [`run`] for how long, [`session`] ties them together, and [`contest`]
+//! From below: `memory` and `queue` are the driver's side of virtio, `device` the vhost-user connection, `port`
+//! puts FUSE requests (`wire`) on a queue, `client` mounts, `fixture` prepares a `job` in a `scratch`
+//! directory, `lane` does its operations, `run` for how long, `session` ties them together, and `contest`
 //! lets servers do so in turn.
 
 mod args;

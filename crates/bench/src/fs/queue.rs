@@ -64,7 +64,9 @@ impl Queue {
     /// An empty queue of `size` descriptors (a power of two) in `area`, which is zero.
     pub(crate) fn new(area: Area, size: u16, event_idx: bool) -> Result<Self> {
         let eventfd = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).context("cannot make an eventfd");
-        Ok(Self { area, size, event_idx, kick: eventfd()?, call: eventfd()?, avail: 0, shown: 0, used: 0 })
+        let queue = Self { area, size, event_idx, kick: eventfd()?, call: eventfd()?, avail: 0, shown: 0, used: 0 };
+        queue.disarm();
+        Ok(queue)
     }
 
     /// Descriptors.
@@ -162,9 +164,17 @@ impl Queue {
         !self.has_used()
     }
 
+    /// Asks for no more notifications. With EVENT_IDX the one that was asked for is the only one.
+    fn disarm(&self) {
+        if !self.event_idx {
+            self.area.u16(avail_at(self.size)).store(QUIET.to_le(), Ordering::Relaxed);
+        }
+    }
+
     /// Sleeps until the device has used a chain, at most `limit`; whether it has.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<bool> {
         if !self.arm() {
+            self.disarm();
             return Ok(true);
         }
         // SAFETY: the descriptor is open as long as `self` lives.
@@ -177,9 +187,7 @@ impl Queue {
         }
         // Empties the counter; that it was empty is the time-out.
         let _count = self.call.read();
-        if !self.event_idx {
-            self.area.u16(avail_at(self.size)).store(QUIET.to_le(), Ordering::Relaxed);
-        }
+        self.disarm();
         Ok(self.has_used())
     }
 }
@@ -287,20 +295,24 @@ mod tests {
 
     #[test]
     fn a_wait_asks_for_a_notification_and_a_look_does_not() {
-        let (mut queue, data, mut device) = pair(true);
-        let buffer = [Buffer { addr: data.guest_addr(0), len: 1, writable: false }];
-        let mut chain = vring::Chain::default();
-        for (head, waits) in [(0, false), (1, true), (2, false)] {
-            if waits {
-                assert!(!queue.wait(Duration::ZERO).unwrap());
+        for event_idx in [false, true] {
+            let (mut queue, data, mut device) = pair(event_idx);
+            let buffer = [Buffer { addr: data.guest_addr(0), len: 1, writable: false }];
+            let mut chain = vring::Chain::default();
+            for (head, waits) in [(0, false), (1, true), (2, false)] {
+                if waits {
+                    // As a wait begins: what follows is the device's turn.
+                    assert!(queue.arm(), "nothing is used");
+                }
+                queue.add(head, &buffer);
+                queue.publish().unwrap();
+                device.pop(&mut chain).unwrap();
+                device.push(head, 0);
+                // The first use passes the event index of a fresh ring, which is 0.
+                assert_eq!(device.publish(), waits || (event_idx && head == 0), "head {head}, event_idx {event_idx}");
+                assert!(queue.wait(Duration::ZERO).unwrap());
+                assert!(queue.take_used().is_some());
             }
-            queue.add(head, &buffer);
-            queue.publish().unwrap();
-            device.pop(&mut chain).unwrap();
-            device.push(head, 0);
-            // The first use passes the event index of a fresh ring, which is 0.
-            assert_eq!(device.publish(), waits || head == 0, "head {head}");
-            assert!(queue.take_used().is_some());
         }
     }
 

@@ -14,7 +14,7 @@ use super::job::{Job, Step};
 use super::lane::Lane;
 use super::port::Port;
 use super::run::{Conditions, do_step, run};
-use super::syscalls::{Calls, Counter, Tool, transport};
+use super::syscalls::{Calls, Counter, Tool, around};
 use super::wire::Granted;
 use crate::frontend::Report;
 
@@ -32,7 +32,7 @@ pub(crate) struct CountedStep {
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) entries: u64,
     pub(crate) calls: Calls,
-    /// Calls for each request, and those among them that do not carry requests and wake-ups.
+    /// Calls for each request, and those among them that a file system was asked for.
     pub(crate) calls_per_request: f64,
     pub(crate) file_system_calls_per_request: f64,
 }
@@ -150,7 +150,7 @@ impl CountedStep {
     /// `requests` of `step`, which listed `entries`, cost `calls`.
     pub(crate) fn new(step: Step, (requests, entries): (u64, u64), calls: Calls) -> Self {
         let all: u64 = calls.values().sum();
-        let rest = all - transport(&calls);
+        let rest = all - around(&calls);
         let per_request = |count: u64| count as f64 / requests.max(1) as f64;
         Self {
             request: step.name(),

@@ -26,9 +26,10 @@ const BUFFER_PAGES: &str = "4096";
 /// How long a tool may take to attach or to end.
 const TOOL_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Calls that carry requests and wake-ups, and not what a file system is asked for. A server moves a file's data with
-/// positioned calls (`pread64`, `pwritev2`), so that plain `read` and `write` are those of eventfds.
-const TRANSPORT: [&str; 17] = [
+/// Calls that carry requests and wake-ups, or manage memory, and that no file system is asked for. A server moves a
+/// file's data with positioned calls (`pread64`, `pwritev2`), so that plain `read` and `write` are those of eventfds.
+const AROUND: [&str; 24] = [
+    "brk",
     "epoll_ctl",
     "epoll_pwait",
     "epoll_pwait2",
@@ -36,11 +37,17 @@ const TRANSPORT: [&str; 17] = [
     "futex",
     "io_uring_enter",
     "io_uring_register",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
     "poll",
     "ppoll",
     "read",
     "recvmsg",
     "restart_syscall",
+    "rseq",
     "rt_sigreturn",
     "sched_yield",
     "sendmsg",
@@ -65,9 +72,9 @@ pub enum Tool {
 /// Calls by name.
 pub(crate) type Calls = BTreeMap<String, u64>;
 
-/// The part of `calls` that carries requests.
-pub(crate) fn transport(calls: &Calls) -> u64 {
-    calls.iter().filter(|(name, _)| TRANSPORT.contains(&name.as_str())).map(|(_, count)| count).sum()
+/// How many of `calls` no file system was asked for.
+pub(crate) fn around(calls: &Calls) -> u64 {
+    calls.iter().filter(|(name, _)| AROUND.contains(&name.as_str())).map(|(_, count)| count).sum()
 }
 
 /// The tool that works on this machine; `None` when there is none or none is wanted.
@@ -241,7 +248,7 @@ mod tests {
                     futex                  2      1     0.005     0.0\n";
         let calls = parse_perf(text);
         assert_eq!(calls, BTreeMap::from([("futex".into(), 20), ("statx".into(), 7)]));
-        assert_eq!(transport(&calls), 20);
+        assert_eq!(around(&calls), 20);
     }
 
     #[test]
