@@ -1,5 +1,4 @@
-//! How many system calls an operation is, counted by strace. Without strace in the path there is nothing to count with, and
-//! the test says so.
+//! How many system calls an operation is, counted by strace, which must be in the path (`cargo xtask lab` installs it).
 
 mod common;
 
@@ -84,14 +83,11 @@ fn operations_to_count() {
 }
 
 /// System calls between two marks, by name.
-fn count(way: &str, record: &Path) -> Option<BTreeMap<String, BTreeMap<String, usize>>> {
+fn count(way: &str, record: &Path) -> BTreeMap<String, BTreeMap<String, usize>> {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o"]).arg(record).arg(std::env::current_exe().unwrap());
     strace.args(["--exact", "operations_to_count", "--ignored", "--test-threads=1"]).env(WAY, way);
-    let output = match strace.output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-        output => output.unwrap(),
-    };
+    let output = strace.output().expect("strace counts: apt-get install strace");
     assert!(output.status.success(), "{output:?}");
     let mut counts: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut operation = None;
@@ -112,7 +108,7 @@ fn count(way: &str, record: &Path) -> Option<BTreeMap<String, BTreeMap<String, u
             }
         }
     }
-    Some(counts)
+    counts
 }
 
 #[test]
@@ -133,10 +129,7 @@ fn the_counts_are_those_that_were_promised() {
     let directory = tempfile::tempdir().unwrap();
     let at = Fixture::new(Options::default());
     for way in ["never", "prefer"] {
-        let Some(counts) = count(way, &directory.path().join(way)) else {
-            println!("no strace to count with");
-            return;
-        };
+        let counts = count(way, &directory.path().join(way));
         for (operation, never, prefer) in promised {
             let calls = counts.get(operation).unwrap();
             let all: usize = calls.values().sum();

@@ -22,6 +22,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "mmdebstrap", package: "mmdebstrap" },
     Tool { program: "tar", package: "tar" },
     Tool { program: "xz", package: "xz-utils" },
+    // For tests that count system calls.
+    Tool { program: "strace", package: "strace" },
     // For building a kernel.
     Tool { program: "make", package: "make" },
     Tool { program: "gcc", package: "gcc" },
