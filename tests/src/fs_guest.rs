@@ -11,14 +11,15 @@ use crate::vringd;
 
 /// Wraps a script for a User Mode Linux guest: it runs in the mounted directory, `/mnt/share`. It
 /// knows this package's tool as `$tool` and the programs that test file systems as
-/// `$programs/NAME`. At its end the directory is unmounted, which fails if anything still uses it.
+/// `$programs/NAME`. What it does is shown on the console. At its end the directory is unmounted, which fails if anything still uses it.
 pub fn script(lab: &Lab, body: &str) -> Result<String> {
     let tool = vringd::beside_the_test("fs_tool")?;
     let tool_directory = tool.parent().context("a program lies in a directory")?.display();
     let programs = lab.fs_programs();
     let programs = programs.display();
     Ok(format!(
-        "mkdir /mnt/share /mnt/tool /mnt/programs
+        "set -x
+         mkdir /mnt/share /mnt/tool /mnt/programs
          mount -t hostfs none /mnt/tool -o hostfs={tool_directory}
          mount -t hostfs none /mnt/programs -o hostfs={programs}
          tool=/mnt/tool/fs_tool

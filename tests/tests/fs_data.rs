@@ -1,0 +1,126 @@
+//! What a guest wrote is what it reads: fsx under each cache policy, fio with each engine.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tempfile::TempDir;
+use tests::directory_server::{Cache, Directory, DirectoryServer};
+use tests::fs_guest;
+use tests::lab::Lab;
+use tests::uml::Kernel;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+const OPERATIONS: u32 = 100_000;
+
+/// Everything that fsx can do, most of it thousands of times; what waits for the host's disk, less.
+const WEIGHTS: &str = "
+nomsyncafterwrite = true
+[opsize]
+max = 16384
+[weights]
+close_open = 1
+read = 10
+write = 10
+truncate = 4
+fsync = 0.1
+fdatasync = 0.1
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 2
+";
+const MAPPING_WEIGHTS: &str = "mapread = 2\nmapwrite = 2\ninvalidate = 1\n";
+const NO_MAPPING_WEIGHTS: &str = "mapread = 0\nmapwrite = 0\n";
+
+fn fsx(directory: Directory, mappings: bool, kernel: Kernel) -> Result<()> {
+    let lab = Lab::take_turn();
+    // In memory, for the pace of its operations is otherwise set by the host's disk.
+    let shared = TempDir::new_in("/dev/shm")?;
+    let mut server = DirectoryServer::start(&lab, &Directory { path: shared.path().into(), ..directory })?;
+    let more = if mappings { MAPPING_WEIGHTS } else { NO_MAPPING_WEIGHTS };
+    let body = format!(
+        "cat >/tmp/fsx.toml <<'END'\n{WEIGHTS}{more}END
+         $programs/fsx -N {OPERATIONS} -S 7 -f /tmp/fsx.toml -P /tmp /mnt/share/fsx-file"
+    );
+    fs_guest::run(&lab, kernel, &server, &body, LIMIT)?;
+    server.check_alive()
+}
+
+/// Its path is given by [`fsx`].
+fn directory(cache: Cache) -> Directory {
+    Directory::new("").cache(cache)
+}
+
+#[test]
+fn fsx_with_cache_never() -> Result<()> {
+    fsx(directory(Cache::Never), false, Kernel::Debian)
+}
+
+#[test]
+fn fsx_with_cache_never_and_mappings() -> Result<()> {
+    fsx(directory(Cache::Never).option("--allow-mmap"), true, Kernel::Debian)
+}
+
+#[test]
+fn fsx_with_cache_metadata() -> Result<()> {
+    fsx(directory(Cache::Metadata), false, Kernel::Debian)
+}
+
+#[test]
+fn fsx_with_cache_auto() -> Result<()> {
+    fsx(directory(Cache::Auto), true, Kernel::Debian)
+}
+
+#[test]
+fn fsx_with_cache_always() -> Result<()> {
+    fsx(directory(Cache::Always), true, Kernel::Debian)
+}
+
+#[test]
+fn fsx_with_writeback() -> Result<()> {
+    fsx(directory(Cache::Always).option("--writeback"), true, Kernel::Debian)
+}
+
+/// Writes at random places and reads all of it back, each block with a checksum of its own.
+const FIO_VERIFY: &str = "fio --eta=never --directory=/mnt/share --size=24m --rw=randwrite --verify=crc32c --verify_fatal=1 \
+     --do_verify=1 --randseed=7";
+/// Sizes for what needs whole pages, and for what does not, some of them not aligned to anything.
+const PAGE_SIZES: &str = "--bsrange=4k-256k --blockalign=4k";
+const ANY_SIZES: &str = "--bsrange=512-256k --bs_unaligned";
+
+fn fio_with(adapt: impl FnOnce(Directory) -> Directory, mappings: bool, kernel: Kernel) -> Result<()> {
+    let lab = Lab::take_turn();
+    let shared = TempDir::new()?;
+    let mut server = DirectoryServer::start(&lab, &adapt(Directory::new(shared.path())))?;
+    let mapped =
+        if mappings { format!("{FIO_VERIFY} {PAGE_SIZES} --name=mmap --ioengine=mmap") } else { String::new() };
+    let body = format!(
+        "{FIO_VERIFY} {ANY_SIZES} --name=psync --ioengine=psync --fsync=64
+         {FIO_VERIFY} {PAGE_SIZES} --name=libaio --ioengine=libaio --direct=1 --iodepth=32 --numjobs=2
+         {mapped}"
+    );
+    fs_guest::run(&lab, kernel, &server, &body, LIMIT)?;
+    server.check_alive()
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_with_cache_auto() -> Result<()> {
+    fio_with(|directory| directory, true, Kernel::Debian)
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_with_cache_never() -> Result<()> {
+    fio_with(|directory| directory.cache(Cache::Never), false, Kernel::Debian)
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_past_the_page_cache_of_the_host() -> Result<()> {
+    fio_with(|directory| directory.option("--allow-direct-io"), true, Kernel::Debian)
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_with_writeback_and_two_processors() -> Result<()> {
+    fio_with(|directory| directory.cache(Cache::Always).option("--writeback"), true, Kernel::Smp(2))
+}
