@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use control::client::Client;
-use control::model::Export;
+use control::model::{Export, RingInfo};
 use tempfile::TempDir;
 
 use crate::device::Device;
@@ -180,6 +180,13 @@ impl DirectoryServer {
     /// What the control API says of the export.
     pub fn export(&self) -> Result<Export> {
         Ok(self.client()?.get(&format!("/v1/exports/{TAG}"))?)
+    }
+
+    /// How many requests of a kind a ring has seen: an operation by its name in small letters, or
+    /// `malformed`.
+    pub fn requests(&self, ring: u16, kind: &str) -> Result<u64> {
+        let ring: RingInfo = self.client()?.get(&format!("/v1/exports/{TAG}/rings/{ring}"))?;
+        Ok(ring.figures.requests.get(kind).copied().unwrap_or_default())
     }
 
     /// What the server has said so far.

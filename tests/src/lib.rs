@@ -12,6 +12,7 @@ pub mod directory_server;
 pub mod driver;
 pub mod frontend;
 pub mod fs_guest;
+pub mod fuse;
 pub mod guest_memory;
 pub mod image;
 pub mod qemu;

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 /// Names an open file or directory. Never used twice within a tree, and never 0.
@@ -47,7 +47,6 @@ pub struct OpenFile {
     pub(crate) mount: Arc<Mount>,
     /// Where a directory is read from.
     pub(crate) stream: Option<Stream>,
-    notes: AtomicU8,
     _counted: Counted,
 }
 
@@ -62,12 +61,6 @@ impl OpenFile {
     #[must_use]
     pub fn node(&self) -> Node {
         self.node
-    }
-
-    /// A byte for whoever serves the file to remember something by; 0 at first. The tree does not look at it.
-    #[must_use]
-    pub fn notes(&self) -> &AtomicU8 {
-        &self.notes
     }
 
     fn is_writable(&self) -> bool {
@@ -201,7 +194,6 @@ impl Tree {
             node: inode.node,
             mount,
             stream,
-            notes: AtomicU8::new(0),
             _counted: counted,
         });
         lock(&inode.slot).opened(&file);
@@ -286,7 +278,7 @@ impl Tree {
             let fd = self.open_node(&inode, flags)?;
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
-            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, notes: AtomicU8::new(0), _counted: counted }))
+            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, _counted: counted }))
         })
     }
 

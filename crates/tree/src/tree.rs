@@ -99,6 +99,13 @@ impl Tree {
         }
     }
 
+    /// Files may be opened with `O_DIRECT`.
+    #[must_use]
+    #[inline]
+    pub fn allows_direct_io(&self) -> bool {
+        self.options.allow_direct_io
+    }
+
     /// # Errors
     /// `EROFS` on a read-only tree.
     pub(crate) fn writable(&self) -> Result<()> {

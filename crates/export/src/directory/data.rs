@@ -7,32 +7,20 @@ use vring::Segment;
 /// Segments of one call: UIO_MAXIOV (linux/uio.h).
 pub(crate) const SEGMENTS_MAX: usize = 1024;
 
-/// What a call may do about data that is not at hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// Wait for it.
-    Allowed,
-    /// Give up with EAGAIN (RWF_NOWAIT), or with EOPNOTSUPP where the file system cannot tell.
-    Refused,
-}
-
-impl Waiting {
-    fn flags(self) -> i32 {
-        match self {
-            Waiting::Allowed => 0,
-            Waiting::Refused => libc::RWF_NOWAIT,
-        }
-    }
-}
-
 /// Reads from `offset` (bytes) on until the segments are full or the file ends; returns how much.
 ///
 /// # Errors
-/// The kernel's answer, where nothing was read before it. With [`Waiting::Refused`], also when only a part is at hand.
-pub(crate) fn read(file: BorrowedFd<'_>, segments: &[Segment], offset: u64, waiting: Waiting) -> Result<usize, Errno> {
-    transfer(segments, offset, waiting, |list, at| {
-        // SAFETY: segments lie in guest memory that the request keeps mapped, which has other writers than us anyway.
-        unsafe { libc::preadv2(file.as_raw_fd(), list.as_ptr(), list.len() as i32, at, waiting.flags()) }
+/// The kernel's answer, where nothing was read before it.
+pub(crate) fn read(file: BorrowedFd<'_>, segments: &[Segment], offset: u64) -> Result<usize, Errno> {
+    let fd = file.as_raw_fd();
+    transfer(segments, offset, |list, at| {
+        // By their numbers: the C library's functions are points of cancellation, which costs them two atomic operations.
+        match list {
+            // SAFETY: segments lie in guest memory that the request keeps mapped, which has other writers than us anyway.
+            [one] => unsafe { libc::syscall(libc::SYS_pread64, fd, one.iov_base, one.iov_len, at) },
+            // SAFETY: as for one.
+            many => unsafe { libc::syscall(libc::SYS_preadv, fd, many.as_ptr(), many.len(), at, 0) },
+        }
     })
 }
 
@@ -41,9 +29,14 @@ pub(crate) fn read(file: BorrowedFd<'_>, segments: &[Segment], offset: u64, wait
 /// # Errors
 /// The kernel's answer, where nothing was written before it.
 pub(crate) fn write(file: BorrowedFd<'_>, segments: &[Segment], offset: u64) -> Result<usize, Errno> {
-    transfer(segments, offset, Waiting::Allowed, |list, at| {
-        // SAFETY: as for reading; the kernel copies whatever bytes are there at that moment.
-        unsafe { libc::pwritev2(file.as_raw_fd(), list.as_ptr(), list.len() as i32, at, 0) }
+    let fd = file.as_raw_fd();
+    transfer(segments, offset, |list, at| {
+        match list {
+            // SAFETY: as for reading; the kernel copies whatever bytes are there at that moment.
+            [one] => unsafe { libc::syscall(libc::SYS_pwrite64, fd, one.iov_base, one.iov_len, at) },
+            // SAFETY: as for one.
+            many => unsafe { libc::syscall(libc::SYS_pwritev, fd, many.as_ptr(), many.len(), at, 0) },
+        }
     })
 }
 
@@ -59,8 +52,7 @@ pub(crate) fn payload(readable: &[Segment], bytes: usize, out: &mut Vec<Segment>
 fn transfer(
     segments: &[Segment],
     offset: u64,
-    waiting: Waiting,
-    call: impl Fn(&[libc::iovec], i64) -> isize,
+    call: impl Fn(&[libc::iovec], i64) -> libc::c_long,
 ) -> Result<usize, Errno> {
     let mut done = 0;
     for piece in segments.chunks(SEGMENTS_MAX) {
@@ -79,11 +71,9 @@ fn transfer(
         let wanted: usize = piece.iter().map(Segment::len).sum();
         match moved {
             Ok(moved) if moved == wanted => done += moved,
-            // Less than wanted is the end of the file, or the part that was at hand: without waiting they look alike.
-            Ok(0) => return Ok(done),
-            Ok(_) if waiting == Waiting::Refused => return Err(Errno::AGAIN),
+            // Less than wanted is the end of the file, or a disk that is full.
             Ok(moved) => return Ok(done + moved),
-            Err(error) if done == 0 || waiting == Waiting::Refused => return Err(error),
+            Err(error) if done == 0 => return Err(error),
             Err(_) => return Ok(done),
         }
     }

@@ -8,14 +8,12 @@
 //! | `service` | one request on the tree, in the terms of the protocol |
 //! | `data` | file data straight from and to guest memory |
 //! | `reply` | the answer, where the driver looks for it |
-//! | `medium` | whether io_uring can try a file's data without a thread of the kernel's |
 //! | `pace` | whether calls on the spot have been quick lately |
 //! | `policy` | what the guest may cache |
 
 mod data;
 mod device;
 mod kind;
-mod medium;
 mod pace;
 mod policy;
 mod reply;

@@ -2,7 +2,6 @@
 
 use super::data::SEGMENTS_MAX;
 use super::kind;
-use super::medium;
 use super::pace::Pace;
 use super::service::{Moved, Scene, Service, counts_as_error, write_answer};
 use super::slot::{Job, Slot, Work};
@@ -18,9 +17,10 @@ use vring::{Chain, Segment};
 
 /// Requests taken in one turn, so that rings of one worker take turns.
 const BATCH_MAX: usize = 64;
-/// Answers that are ready while the batch goes on are shown to the driver in groups of this size: it works on the first while
-/// we work on the next.
-const PUBLISH_EVERY: usize = 8;
+/// Answers that are ready while the batch goes on are shown to the driver, which is told of them if it sleeps, in groups of
+/// this size: it works on the first while we work on the next. A guest keeps some sixteen requests under way; larger groups
+/// let the two take turns instead, smaller ones cost too many notifications (`docs/decisions/0006`).
+const PUBLISH_EVERY: usize = 4;
 
 /// Where the calls of one ring run.
 #[derive(Clone, Default)]
@@ -113,8 +113,8 @@ impl DirectoryRing {
         &self.figures
     }
 
-    /// Takes the popped chain apart and starts it. `company` says that other requests came with it or wait behind it.
-    fn start(&mut self, chain: &Chain, (head, epoch): (u16, u64), company: bool, io: &mut Io<'_>) {
+    /// Takes the popped chain apart and starts it.
+    fn start(&mut self, chain: &Chain, (head, epoch): (u16, u64), io: &mut Io<'_>) {
         let slot = &mut self.slots[usize::from(head)];
         if slot.busy {
             self.queue.forget(epoch);
@@ -132,7 +132,7 @@ impl DirectoryRing {
             Ok((header, request)) => {
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.unique, slot.kind) = (header.unique, kind::of(header.opcode));
-                self.execute(chain, head, (&bytes, &header, &request), company, io);
+                self.execute(chain, head, (&bytes, &header, &request), io);
             }
             Err(malformed) => {
                 let slot = &mut self.slots[usize::from(head)];
@@ -151,10 +151,9 @@ impl DirectoryRing {
         chain: &Chain,
         head: u16,
         (bytes, header, request): (&[u8], &InHeader, &Request<'_>),
-        company: bool,
         io: &mut Io<'_>,
     ) {
-        match self.route(request, company) {
+        match self.route(request) {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
             Route::Pool if self.hand_over(chain, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
@@ -162,7 +161,7 @@ impl DirectoryRing {
         }
     }
 
-    fn route(&mut self, request: &Request<'_>, company: bool) -> Route {
+    fn route(&mut self, request: &Request<'_>) -> Route {
         if self.dialect.is_none() {
             return Route::Here;
         }
@@ -183,9 +182,9 @@ impl DirectoryRing {
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync(_)) => Route::Uring,
             Execution::Uring if transfer => Route::Uring,
-            // Alone and quick, a call on the spot is the shortest way. In company, one system call carries all of them; and
-            // what is slow must not keep the others waiting.
-            Execution::Auto if transfer && (company || !self.pace.quick()) => Route::Uring,
+            // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
+            // others waiting.
+            Execution::Auto if transfer && (self.service.past_the_cache(request) || !self.pace.quick()) => Route::Uring,
             Execution::Uring | Execution::Auto => Route::Here,
         }
     }
@@ -220,16 +219,6 @@ impl DirectoryRing {
         let Some(file) = self.service.file_for_uring(header, request) else {
             return false;
         };
-        if self.executor.execution == Execution::Auto {
-            let tries = match request {
-                Request::Read(_) => medium::tries_reads(&file),
-                Request::Write(_) => medium::tries_writes(&file),
-                _ => true,
-            };
-            if !tries {
-                return false;
-            }
-        }
         let slot = &mut self.slots[usize::from(head)];
         let token = Token::from(head);
         match request {
@@ -365,8 +354,7 @@ impl DirectoryRing {
         while taken < BATCH_MAX {
             let mut chain = std::mem::take(&mut self.chain);
             if let Some(place) = self.queue.pop(&mut chain) {
-                let company = taken > 0 || self.queue.ready();
-                self.start(&chain, place, company, io);
+                self.start(&chain, place, io);
                 taken += 1;
                 self.chain = chain;
             } else {
@@ -376,6 +364,7 @@ impl DirectoryRing {
             if self.pushed >= PUBLISH_EVERY {
                 self.pushed = 0;
                 self.queue.publish();
+                self.queue.notify(io);
             }
         }
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));

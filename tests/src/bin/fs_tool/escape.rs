@@ -11,7 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// What lies in the shared directory where the secret lies outside.
 const HARMLESS: &str = "harmless";
-const SWAPS: u64 = 3000;
+const SWAPS: u64 = 300;
 
 /// Swaps a directory for a symbolic link all the time, while other threads go through it. `outside`
 /// is a directory of the host with a file `secret`: a server that follows the link by itself gives

@@ -1,7 +1,7 @@
 //! Open files and their data.
 
 use super::{Answer, Outcome, Scene, Service};
-use crate::directory::data::{self, Waiting};
+use crate::directory::data;
 use crate::directory::policy::{Cache, Policy};
 use device::fs::{CopyFileRange, Fsync, InHeader, Request, Write, open_flags};
 use rustix::io::Errno;
@@ -15,11 +15,24 @@ impl Service {
         let handle = match request {
             Request::Read(read) => read.fh,
             // Dropping set-id bits is a matter of the calling thread's capabilities.
-            Request::Write(write) if !write.kill_priv() => write.fh,
+            // Appending writes find their place by themselves: two at once could change places.
+            Request::Write(write) if !write.kill_priv() && write.flags & libc::O_APPEND == 0 => write.fh,
             Request::Fsync(sync) => sync.fh,
             _ => return None,
         };
+        self.tree.pause();
         self.file(header.nodeid, handle).ok()
+    }
+
+    /// Whether a transfer goes to the disk itself (O_DIRECT, where the export allows it).
+    #[inline]
+    pub(crate) fn past_the_cache(&self, request: &Request<'_>) -> bool {
+        let flags = match request {
+            Request::Read(read) => read.flags,
+            Request::Write(write) => write.flags,
+            _ => 0,
+        };
+        flags & libc::O_DIRECT != 0 && self.tree.allows_direct_io()
     }
 
     /// The open file, or for a guest that need not open files the node's own.
@@ -34,7 +47,7 @@ impl Service {
         self.tree.pause();
         let file = self.file(node, handle)?;
         crate::directory::reply::data_part(scene.writable, size as usize, scene.data);
-        let bytes = data::read(file.as_fd(), scene.data, offset, Waiting::Allowed)?;
+        let bytes = data::read(file.as_fd(), scene.data, offset)?;
         scene.moved.read = bytes as u64;
         Ok(Answer::Data(bytes))
     }

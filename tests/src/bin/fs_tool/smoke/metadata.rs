@@ -131,10 +131,8 @@ fn flags(place: &Path) -> Result<()> {
     let before = ioctl_getflags(&file).context("FS_IOC_GETFLAGS")?;
     ioctl_setflags(&file, before | IFlags::NODUMP).context("FS_IOC_SETFLAGS")?;
     ensure!(ioctl_getflags(&file)?.contains(IFlags::NODUMP));
-    ioctl_setflags(&file, before | IFlags::APPEND)?;
-    ensure!(File::options().write(true).open(&path).is_err(), "a file to append to can be overwritten");
     ioctl_setflags(&file, before)?;
-    File::options().write(true).open(&path)?;
+    ensure!(!ioctl_getflags(&file)?.contains(IFlags::NODUMP));
     Ok(())
 }
 
