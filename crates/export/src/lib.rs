@@ -17,7 +17,9 @@ mod status;
 mod target;
 mod workers;
 
-pub use directory::{Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, Policy, REQUEST_QUEUES_MAX, ReadDirPlus};
+pub use directory::{
+    Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, Grant, Policy, REQUEST_QUEUES_MAX, ReadDirPlus,
+};
 pub use disk::DiskRing;
 pub use error::ExportError;
 pub use export::Export;

@@ -4,7 +4,7 @@ use crate::convert::{execution_in, execution_out, field};
 use control::ApiError;
 use control::model as api;
 use control::model::directory::{self as words, Directory, Negotiation};
-use export::{Cache, DirectoryOptions, DirectoryStatus, Policy, ReadDirPlus};
+use export::{Cache, DirectoryOptions, DirectoryStatus, Grant, Policy, ReadDirPlus};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -89,12 +89,22 @@ fn policy_in(directory: &Directory) -> Policy {
         },
         xattr: directory.xattr,
         killpriv_v2: directory.killpriv_v2,
-        posix_acl: directory.posix_acl != Negotiation::Never,
-        security_label: directory.security_label != Negotiation::Never,
+        posix_acl: grant_in(directory.posix_acl),
+        security_label: grant_in(directory.security_label),
+        posix_lock: directory.posix_lock,
+        flock: directory.flock,
         announce_submounts: directory.announce_submounts,
         // Nobody writes and nobody else changes anything: there is nothing that opening a file would bring about.
         no_open: directory.read_only && directory.cache == words::CachePolicy::Always,
         ..Policy::new(cache)
+    }
+}
+
+fn grant_in(negotiation: Negotiation) -> Grant {
+    match negotiation {
+        Negotiation::Never => Grant::Never,
+        Negotiation::Auto => Grant::Auto,
+        Negotiation::Always => Grant::Always,
     }
 }
 
@@ -162,10 +172,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let about = Directory::new(directory.path());
         assert_eq!(open(&about, None).unwrap().describe().path, directory.path());
-        match open(&Directory::new(directory.path().join("none")), None) {
-            Err(ApiError::InvalidField { field, .. }) => assert_eq!(field, "directory.path"),
+        let refused = |about: Directory| match open(&about, None) {
+            Err(ApiError::InvalidField { field, .. }) => field,
             other => panic!("{other:?}"),
-        }
+        };
+        assert_eq!(refused(Directory::new(directory.path().join("none"))), "directory.path");
     }
 
     #[test]
@@ -174,6 +185,7 @@ mod tests {
             cache: words::CachePolicy::Metadata,
             attr_timeout: Some("2s".parse().unwrap()),
             posix_acl: Negotiation::Auto,
+            flock: false,
             readdirplus: words::Readdirplus::Off,
             writeback: true,
             ..Directory::new("/srv")
@@ -182,7 +194,8 @@ mod tests {
         assert_eq!((device.tag.as_deref(), device.request_queues), (Some("home"), 4));
         let expected = Policy {
             attr_timeout: Duration::from_secs(2),
-            posix_acl: true,
+            posix_acl: Grant::Auto,
+            flock: false,
             readdirplus: ReadDirPlus::Off,
             writeback: true,
             ..Policy::new(Cache::Metadata)

@@ -130,6 +130,14 @@ pub struct DirectoryFlags {
     #[arg(long, help_heading = "Files")]
     pub killpriv_v2: bool,
 
+    /// Keep locks of byte ranges within the guest
+    #[arg(long, help_heading = "Files")]
+    pub no_posix_lock: bool,
+
+    /// Keep locks of whole files within the guest
+    #[arg(long, help_heading = "Files")]
+    pub no_flock: bool,
+
     /// Do not tell the guest which directories are mount points
     #[arg(long, help_heading = "Files")]
     pub no_announce_submounts: bool,
@@ -186,6 +194,8 @@ impl DirectoryFlags {
             posix_acl: self.posix_acl,
             security_label: self.security_label,
             killpriv_v2: self.killpriv_v2,
+            posix_lock: !self.no_posix_lock,
+            flock: !self.no_flock,
             announce_submounts: !self.no_announce_submounts,
             inode_file_handles: self.inode_file_handles,
             descriptors_max: self.descriptors_max,

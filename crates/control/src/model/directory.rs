@@ -133,6 +133,14 @@ pub struct Directory {
     /// (FUSE_HANDLE_KILLPRIV_V2).
     #[serde(default)]
     pub killpriv_v2: bool,
+    /// Locks of byte ranges (fcntl(2)) hold between guests and on the host; false keeps them within a guest. True when
+    /// left out.
+    #[serde(default = "yes")]
+    pub posix_lock: bool,
+    /// Locks of whole files (flock(2)) hold between guests and on the host; false keeps them within a guest. True when
+    /// left out.
+    #[serde(default = "yes")]
+    pub flock: bool,
     /// The guest is told which directories are mount points of the host; true when left out.
     #[serde(default = "yes")]
     pub announce_submounts: bool,
@@ -204,6 +212,8 @@ impl Directory {
             posix_acl: Negotiation::default(),
             security_label: Negotiation::default(),
             killpriv_v2: false,
+            posix_lock: true,
+            flock: true,
             announce_submounts: true,
             inode_file_handles: FileHandles::default(),
             descriptors_max: None,

@@ -23,5 +23,5 @@ mod slot;
 
 pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
-pub use policy::{Cache, Policy, ReadDirPlus};
+pub use policy::{Cache, Grant, Policy, ReadDirPlus};
 pub use ring::DirectoryRing;

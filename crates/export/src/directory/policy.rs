@@ -31,6 +31,18 @@ pub enum ReadDirPlus {
     Auto,
 }
 
+/// Whether the guest is to use a feature that not every guest has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grant {
+    /// It is not offered.
+    #[default]
+    Never,
+    /// If it has it.
+    Auto,
+    /// A guest without it is refused.
+    Always,
+}
+
 /// The choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -53,9 +65,13 @@ pub struct Policy {
     /// Set-user-id and set-group-id bits are dropped by the server (FUSE_HANDLE_KILLPRIV_V2).
     pub killpriv_v2: bool,
     /// POSIX access control lists.
-    pub posix_acl: bool,
+    pub posix_acl: Grant,
     /// Security labels given at creation (FUSE_SECURITY_CTX).
-    pub security_label: bool,
+    pub security_label: Grant,
+    /// Locks of byte ranges hold between guests and on the host, not within the guest alone.
+    pub posix_lock: bool,
+    /// Locks of whole files hold between guests and on the host, not within the guest alone.
+    pub flock: bool,
     /// Roots of other file systems are shown as such (FUSE_SUBMOUNTS).
     pub announce_submounts: bool,
     /// The guest need not open files, as nothing is written and nothing changes.
@@ -83,8 +99,10 @@ impl Policy {
             readdirplus: ReadDirPlus::Auto,
             xattr: true,
             killpriv_v2: false,
-            posix_acl: false,
-            security_label: false,
+            posix_acl: Grant::Never,
+            security_label: Grant::Never,
+            posix_lock: true,
+            flock: true,
             announce_submounts: true,
             no_open: false,
         }

@@ -32,14 +32,8 @@ pub(crate) struct Launch {
 /// # Errors
 /// [`Failure::Usage`] with the flag at fault.
 pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
-    let mut remarks = deprecated(&options);
+    let remarks = deprecated(&options);
     let options = options.with_compat().map_err(Failure::Usage)?;
-    // Locks within a guest alone are all that virtiofsd has, so people write that they want no others. They get what they
-    // want, and guests that share the directory as well.
-    let local = [(options.compat.posix_lock, "-o no_posix_lock"), (options.compat.flock, "-o no_flock")];
-    let local = local.iter().filter(|(real, _)| !real);
-    remarks
-        .extend(local.map(|(_, option)| format!("{option}: locks hold between guests and on the host all the same")));
     refuse_unsupported(&options).map_err(Failure::Usage)?;
     let directory = directory(&options).map_err(Failure::Usage)?;
     let socket = options.socket_path.or(options.socket);
@@ -110,6 +104,8 @@ fn directory(options: &Options) -> Result<Directory, String> {
         posix_acl: options.posix_acl,
         security_label: options.security_label,
         killpriv_v2: options.killpriv_v2,
+        posix_lock: options.compat.posix_lock,
+        flock: options.compat.flock,
         announce_submounts: !options.no_announce_submounts,
         inode_file_handles: options.inode_file_handles,
         preserve_noatime: options.preserve_noatime,

@@ -1,7 +1,7 @@
 //! INIT, and what holds until the next one.
 
 use super::{Answer, Outcome, Service};
-use crate::directory::policy::{Cache, Policy, ReadDirPlus};
+use crate::directory::policy::{Cache, Grant, Policy, ReadDirPlus};
 use device::fs::{Agreement, Dialect, Init, Offer, flags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -14,6 +14,9 @@ use tree::Tree;
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the guest may have waiting in the background (read-ahead, asynchronous I/O, write-back): all that fit.
 const BACKGROUND_MAX: u16 = u16::MAX;
+
+/// What access control lists need of a guest: it reads them, and leaves the umask to whoever knows the directory's defaults.
+const ACL: u64 = flags::POSIX_ACL | flags::DONT_MASK;
 
 impl Service {
     pub(crate) fn new(tree: Arc<Tree>, policy: Policy) -> Service {
@@ -57,6 +60,7 @@ impl Service {
     /// A guest mounts. What an earlier one knew of is forgotten: it is gone, or was reset without saying so.
     pub(super) fn init(&self, init: &Init, reply: &mut Vec<u8>) -> Outcome {
         self.end_session();
+        self.refuse_without(init)?;
         let agreement = device::fs::negotiate(init, &self.offer(), reply).map_err(|refused| {
             tracing::warn!(reason = %refused, "a mount is refused");
             Errno::from_raw_os_error(refused.errno())
@@ -65,6 +69,25 @@ impl Service {
             self.set_dialect(Some(dialect));
         }
         Ok(Answer::Reply)
+    }
+
+    /// What an operator has asked for in any case must be there, or files would get wrong permissions or no label.
+    fn refuse_without(&self, init: &Init) -> Result<(), Errno> {
+        let policy = &self.policy;
+        let wanted = [
+            ("POSIX ACLs", policy.posix_acl, ACL),
+            ("security labels at creation", policy.security_label, flags::SECURITY_CTX),
+        ];
+        match wanted.iter().find(|(_, grant, flags)| *grant == Grant::Always && init.flags & flags != *flags) {
+            Some((what, _, _)) => {
+                tracing::warn!(
+                    missing = what,
+                    "a mount is refused: the guest does not have what the export insists on"
+                );
+                Err(Errno::PROTO)
+            }
+            None => Ok(()),
+        }
     }
 
     /// The guest unmounts, or is gone.
@@ -83,8 +106,6 @@ impl Service {
             | flags::MAX_PAGES
             | flags::CACHE_SYMLINKS
             | flags::EXPORT_SUPPORT
-            | flags::POSIX_LOCKS
-            | flags::FLOCK_LOCKS
             | flags::HAS_IOCTL_DIR
             | flags::INIT_EXT
             | flags::CREATE_SUPP_GROUP;
@@ -99,8 +120,10 @@ impl Service {
         also(policy.writeback, flags::WRITEBACK_CACHE);
         also(policy.allow_mmap, flags::DIRECT_IO_ALLOW_MMAP);
         also(policy.killpriv_v2, flags::HANDLE_KILLPRIV_V2);
-        also(policy.posix_acl, flags::POSIX_ACL | flags::DONT_MASK | flags::SETXATTR_EXT);
-        also(policy.security_label, flags::SECURITY_CTX);
+        also(policy.posix_acl != Grant::Never, ACL | flags::SETXATTR_EXT);
+        also(policy.security_label != Grant::Never, flags::SECURITY_CTX);
+        also(policy.posix_lock, flags::POSIX_LOCKS);
+        also(policy.flock, flags::FLOCK_LOCKS);
         also(policy.announce_submounts, flags::SUBMOUNTS);
         // A guest that need not open files truncates by SETATTR, not by an OPEN that it leaves out.
         also(!policy.no_open, flags::ATOMIC_O_TRUNC);
