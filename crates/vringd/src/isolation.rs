@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use control::model::directory::{Directory, FileHandles};
-use sandbox::{Capabilities, IdMapping, Mode, Sandbox, Seccomp};
+use sandbox::{Capabilities, IdMapping, Mode, Sandbox, SandboxError, Seccomp};
 use std::fmt::Display;
 use tree::Source;
 
@@ -48,7 +48,11 @@ impl IsolationArgs {
             uid_map: self.uid_map.clone(),
             gid_map: self.gid_map.clone(),
         };
-        let entered = sandbox.enter().map_err(|error| refused("--sandbox", error))?;
+        let entered = sandbox.enter().map_err(|error| match error {
+            // That is about the directory, not about how it is isolated.
+            SandboxError::SharedDir { .. } => Failure::Usage(error.to_string()),
+            error => refused("--sandbox", error),
+        })?;
         capabilities.apply().map_err(|error| refused("--modcaps", error))?;
         self.seccomp.apply().map_err(|error| refused("--seccomp", error))?;
         Ok(Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label })
