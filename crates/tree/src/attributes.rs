@@ -87,6 +87,11 @@ pub struct Change {
 }
 
 impl Change {
+    /// Only times change, or nothing.
+    fn is_about_times(&self) -> bool {
+        self.mode.is_none() && self.uid.is_none() && self.gid.is_none() && self.size.is_none()
+    }
+
     fn is_nothing(&self) -> bool {
         let Change { mode, uid, gid, size, atime, mtime, kill_suid_sgid: _ } = self;
         mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
@@ -146,6 +151,9 @@ impl Tree {
 
     /// Changes attributes: permissions, owner, size and times in this order. What was changed before an error stays.
     ///
+    /// Times of an inode that is gone from the host change without effect: a client that caches writes sends those of files
+    /// that were removed meanwhile, and takes a refusal for lost data (syncfs(2)). Nobody can look at them any more.
+    ///
     /// # Errors
     /// `EROFS` on a read-only tree, `EPERM` for ids that may not be used, `EISDIR` or `EINVAL` for the size of what is no
     /// regular file, as [`Tree::attributes`], and the kernel's.
@@ -154,7 +162,10 @@ impl Tree {
         if !change.is_nothing() {
             self.writable()?;
         }
-        let pin = self.pin_of(node, handle)?;
+        let pin = match self.pin_of(node, handle) {
+            Err(Errno::STALE) if change.is_about_times() => return self.last_of(node),
+            pin => pin?,
+        };
         let (proc_self_fd, fd) = (self.proc_self_fd.as_fd(), pin.as_fd());
         if let Some(mode) = change.mode {
             // By its name in /proc: `fchmod` takes no `O_PATH` descriptor.
@@ -180,6 +191,33 @@ impl Tree {
             rustix::fs::utimensat(proc_self_fd, DecInt::from_fd(fd), &times, AtFlags::empty())?;
         }
         Ok(self.attributes_of(&stat(fd, c"")?))
+    }
+
+    /// What is still known of a node whose inode is gone.
+    ///
+    /// # Errors
+    /// `ESTALE` for a node that is unknown.
+    fn last_of(&self, node: Node) -> Result<Attributes> {
+        let inode = self.table.get(node)?;
+        Ok(Attributes {
+            ino: inode.key.ino,
+            size: 0,
+            blocks: 0,
+            atime: Time::default(),
+            mtime: Time::default(),
+            ctime: Time::default(),
+            btime: Time::default(),
+            mode: inode.kind.mode(),
+            links: 0,
+            uid: 0,
+            gid: 0,
+            device: inode.key.mount.device,
+            rdev: (0, 0),
+            block_size: 4096,
+            mount_id: inode.key.mount.id,
+            flags: 0,
+            mask: 0,
+        })
     }
 
     fn truncate(&self, node: Node, handle: Option<Handle>, size: u64) -> Result<()> {

@@ -188,14 +188,7 @@ impl Tree {
     pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, counted: Counted) -> Opened {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
-        let file = Arc::new(OpenFile {
-            fd,
-            flags,
-            node: inode.node,
-            mount,
-            stream,
-            _counted: counted,
-        });
+        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, _counted: counted });
         lock(&inode.slot).opened(&file);
         self.files.add(file)
     }

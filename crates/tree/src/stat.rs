@@ -18,8 +18,8 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS
 /// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MountKey {
-    id: u64,
-    device: (u32, u32),
+    pub(crate) id: u64,
+    pub(crate) device: (u32, u32),
 }
 
 /// Which inode this is, among those that exist at one time.
@@ -51,6 +51,11 @@ pub(crate) struct Kind(u32);
 impl Kind {
     pub(crate) fn of(stat: &Statx) -> Kind {
         Kind(u32::from(stat.stx_mode) & libc::S_IFMT)
+    }
+
+    /// `S_IFMT` bits.
+    pub(crate) fn mode(self) -> u32 {
+        self.0
     }
 
     pub(crate) fn is_directory(self) -> bool {

@@ -166,6 +166,24 @@ fn names_move() {
     });
 }
 
+/// A client that caches writes sends the times of removed files when it syncs, and takes a refusal for lost data.
+#[test]
+fn times_of_what_is_gone_are_nobodys() {
+    everywhere(&Options::default(), |at| {
+        at.write("file", "0123456789");
+        let node = at.node("file");
+        fs::remove_file(at.path("file")).unwrap();
+        let set = |change: Change| at.tree.set_attributes(node, None, &change);
+        let gone = set(Change { mtime: Some(SetTime::Now), ..Change::default() }).unwrap();
+        assert_eq!((kind(&gone), gone.links), (libc::S_IFREG, 0));
+        // Where the tree holds a descriptor the inode is still there; where it does not, everything else is refused.
+        let mode = set(Change { mode: Some(0o600), ..Change::default() }).map(|found| found.links);
+        assert!(matches!(mode, Ok(0) | Err(Errno::STALE)), "{mode:?}");
+        at.tree.forget(node, 1);
+        assert_eq!(set(Change { mtime: Some(SetTime::Now), ..Change::default() }), Err(Errno::STALE));
+    });
+}
+
 #[test]
 fn attributes_change() {
     everywhere(&Options::default(), |at| {
