@@ -25,6 +25,7 @@ mod stat;
 mod sync;
 mod table;
 mod tree;
+mod trim;
 mod xattr;
 mod xattr_map;
 

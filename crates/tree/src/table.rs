@@ -11,6 +11,7 @@ use crate::node::{Held, Inode, Pin, Slot};
 use crate::stat::{Key, Kind, stat};
 use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, ROOT};
+use crate::trim::Trim;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -83,6 +84,7 @@ pub(crate) struct Table {
     /// The most descriptors that are never closed, because their nodes have no file handle.
     permanent_max: usize,
     permanent: AtomicUsize,
+    trim: Trim,
 }
 
 impl Table {
@@ -104,6 +106,7 @@ impl Table {
             descriptors_max,
             permanent_max,
             permanent: AtomicUsize::new(1),
+            trim: Trim::default(),
         };
         let held = Held::new(root, Counted::new(&table.descriptors));
         let root = Arc::new(Inode {
@@ -252,6 +255,7 @@ impl Table {
             self.permanent.fetch_sub(1, Ordering::Relaxed);
         }
         // An operation that has the inode in hand may still use what it holds: it goes with the last of them.
+        self.trim.freed();
     }
 
     /// Forgets everything but the root.
@@ -269,6 +273,7 @@ impl Table {
         if let Ok(root) = self.get(ROOT) {
             lock(&root.slot).read = None;
         }
+        self.trim.end();
     }
 
     /// A descriptor of the inode.
