@@ -1,6 +1,7 @@
 //! A FUSE client without a kernel: requests as bytes (linux/fuse.h), on the driver of [`crate::driver`].
 //! It can obey the protocol, and it can say anything.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,11 +37,14 @@ pub mod op {
     pub const LISTXATTR: u32 = 23;
     pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
     pub const IOCTL: u32 = 39;
     pub const BATCH_FORGET: u32 = 42;
@@ -64,6 +68,19 @@ const REQUEST_AT: u64 = DATA;
 const REPLY_AT: u64 = DATA + ROOM_BYTES as u64;
 /// What the place of an answer holds before the server writes there.
 const UNTOUCHED: u8 = 0xee;
+
+const WAITING_AT: u64 = DATA + 2 * ROOM_BYTES as u64;
+const WAITING_MAX: u64 = 64;
+const WAITING_BYTES: u64 = 512;
+
+/// A request that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Its number.
+    pub unique: u64,
+    head: u16,
+    answer_at: u64,
+}
 
 /// An answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -98,6 +115,8 @@ pub struct Client {
     high: Ring,
     requests: Ring,
     unique: u64,
+    /// Heads that were used and not asked for yet.
+    ended: BTreeSet<u16>,
 }
 
 impl Client {
@@ -106,7 +125,7 @@ impl Client {
         let mut frontend = Frontend::connect(socket, 0)?;
         let high = frontend.ring(0, 128)?;
         let requests = frontend.ring(1, 128)?;
-        Ok(Self { frontend, high, requests, unique: 0 })
+        Ok(Self { frontend, high, requests, unique: 0, ended: BTreeSet::new() })
     }
 
     /// Connects and begins a session (INIT) as Linux does, with version 7.38 and no special wishes.
@@ -179,9 +198,52 @@ impl Client {
         self.memory().write(REPLY_AT, &[UNTOUCHED; OUT_HEADER_BYTES]);
         let head = self.requests.add(buffers);
         self.requests.kick_if_wanted();
-        let (used_head, used) = self.requests.wait_used();
-        assert_eq!(used_head, head);
+        // Others that were begun before may end in between.
+        let used = loop {
+            match self.requests.wait_used() {
+                (used_head, used) if used_head == head => break used,
+                (other, _) => self.ended.insert(other),
+            };
+        };
         (used, self.memory().read(REPLY_AT, used.min(ROOM_BYTES) as usize))
+    }
+
+    /// Asks and does not wait. Each such request has a place of its own, for up to 64 of them.
+    pub fn begin_call(&mut self, opcode: u32, node: u64, body: &[u8]) -> Waiting {
+        let bytes = self.request(opcode, node, body);
+        let at = WAITING_AT + self.unique / 2 % WAITING_MAX * WAITING_BYTES;
+        let answer_at = at + WAITING_BYTES / 2;
+        self.memory().write(at, &bytes);
+        let head = self.requests.add(&[readable(at, bytes.len() as u32), writable(answer_at, OUT_HEADER_BYTES as u32)]);
+        self.requests.kick_if_wanted();
+        Waiting { unique: self.unique, head, answer_at }
+    }
+
+    /// Whether the answer is there already.
+    pub fn has_ended(&mut self, call: Waiting) -> bool {
+        while let Some((head, _)) = self.requests.take_used() {
+            self.ended.insert(head);
+        }
+        self.ended.contains(&call.head)
+    }
+
+    /// Waits for the answer, which must be one without a body.
+    pub fn end_call(&mut self, call: Waiting) -> Result<Reply> {
+        while !self.has_ended(call) {
+            let (head, _) = self.requests.wait_used();
+            self.ended.insert(head);
+        }
+        self.ended.remove(&call.head);
+        let answer = self.memory().read(call.answer_at, OUT_HEADER_BYTES);
+        let answered = u64::from_le_bytes(answer[8..16].try_into()?);
+        ensure!(answered == call.unique, "an answer to request {answered} instead of {}", call.unique);
+        Ok(Reply { error: i32::from_le_bytes(answer[4..8].try_into()?), body: Vec::new() })
+    }
+
+    /// INTERRUPT: a request need not be finished any more.
+    pub fn interrupt(&mut self, unique: u64) {
+        let bytes = self.request(op::INTERRUPT, 0, &unique.to_le_bytes());
+        self.send_high(&bytes);
     }
 
     /// Sends without an answer, on the high-priority queue, as Linux forgets.

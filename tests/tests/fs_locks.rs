@@ -6,11 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::{FlockOperation, flock};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use tempfile::TempDir;
 use tests::directory_server::{Cache, Directory, DirectoryServer};
 use tests::fs_guest;
+use tests::fuse::{Client, op};
 use tests::lab::Lab;
 use tests::uml::{Guest, Kernel};
 
@@ -164,4 +167,89 @@ fn flock_of_the_host_and_of_a_guest_are_one() -> Result<()> {
     let ended = guest.wait(LIMIT)?;
     ensure!(ended.status == 0, "the script failed:\n{}", ended.console);
     flock(&file, FlockOperation::NonBlockingLockExclusive).context("the guest has gone and its lock has not")
+}
+
+/// `struct fuse_lk_in` for an exclusive POSIX lock of bytes 10 to 19.
+fn lock_body(handle: u64, owner: u64) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend(handle.to_le_bytes());
+    body.extend(owner.to_le_bytes());
+    body.extend(10_u64.to_le_bytes());
+    body.extend(19_u64.to_le_bytes());
+    body.extend((libc::F_WRLCK as u32).to_le_bytes());
+    body.extend([0; 12]);
+    body
+}
+
+/// A wait for a lock holds no other request up, INTERRUPT ends it, and so does the lock.
+#[test]
+fn wait_for_a_lock_is_interrupted() -> Result<()> {
+    let lab = Lab::take_turn();
+    let shared = TempDir::new()?;
+    let file = File::create_new(shared.path().join("file"))?;
+    let of_the_host = |kind: i32| libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 15,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_SETLK(&of_the_host(libc::F_WRLCK)))?;
+    let server = serve(&lab, shared.path())?;
+    let mut client = Client::begin(&server.socket())?;
+    let node = client.walk("file")?;
+    let handle = client.open(op::OPEN, node, OFlags::RDWR.bits() as i32)?;
+    let taken = client.call(op::SETLK, node, &lock_body(handle, 1))?;
+    ensure!(taken.error == -Errno::AGAIN.raw_os_error(), "the host's lock is not seen: {taken:?}");
+
+    let waiting = client.begin_call(op::SETLKW, node, &lock_body(handle, 1));
+    client.check().context("while a lock is waited for")?;
+    ensure!(!client.has_ended(waiting), "a lock was given that the host has");
+    // One for a request that there is not, first.
+    client.interrupt(waiting.unique + 1000);
+    client.interrupt(waiting.unique);
+    let ended = client.end_call(waiting)?;
+    ensure!(ended.error == -Errno::INTR.raw_os_error(), "the wait ended with {ended:?}");
+
+    let waiting = client.begin_call(op::SETLKW, node, &lock_body(handle, 1));
+    client.check()?;
+    fcntl(&file, FcntlArg::F_SETLK(&of_the_host(libc::F_UNLCK)))?;
+    client.end_call(waiting)?.ok()?;
+    let mut wanted = of_the_host(libc::F_WRLCK);
+    fcntl(&file, FcntlArg::F_GETLK(&mut wanted))?;
+    ensure!((wanted.l_start, wanted.l_len) == (10, 10), "the host sees {wanted:?}");
+    // Closing the file gives the lock back (FLUSH with the owner).
+    let flush = [&handle.to_le_bytes()[..], &[0; 8], &1_u64.to_le_bytes()].concat();
+    client.call(op::FLUSH, node, &flush)?.ok()?;
+    fcntl(&file, FcntlArg::F_SETLK(&of_the_host(libc::F_WRLCK))).context("the lock is still there")?;
+    client.check()
+}
+
+/// A client that goes while it waits leaves neither a lock nor a waiter.
+#[test]
+fn wait_for_a_lock_ends_with_its_session() -> Result<()> {
+    let lab = Lab::take_turn();
+    let shared = TempDir::new()?;
+    let file = File::create_new(shared.path().join("file"))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    let mut server = serve(&lab, shared.path())?;
+    for _ in 0..3 {
+        let mut client = Client::begin(&server.socket())?;
+        let node = client.walk("file")?;
+        let handle = client.open(op::OPEN, node, OFlags::RDWR.bits() as i32)?;
+        let mut body = lock_body(handle, 1);
+        // FUSE_LK_FLOCK: a lock of the whole file, by flock(2).
+        body[36..40].copy_from_slice(&1_u32.to_le_bytes());
+        for _ in 0..20 {
+            client.begin_call(op::SETLKW, node, &body);
+        }
+        client.check()?;
+        drop(client);
+    }
+    let client = Client::begin(&server.socket())?;
+    drop(client);
+    flock(&file, FlockOperation::Unlock)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).context("a client that has gone has the lock")?;
+    server.check_alive()?;
+    server.stop()
 }
