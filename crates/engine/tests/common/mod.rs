@@ -242,7 +242,7 @@ impl FakeRing {
             Work::Read => unsafe { io.read(token, (&*back.file).into(), &pending.vectors, offset) },
             // SAFETY: as above.
             Work::Write => unsafe {
-                io.write(token, (&*back.file).into(), &pending.vectors, offset, token.is_multiple_of(5))
+                io.write(token, (&*back.file).into(), &pending.vectors, offset, token.is_multiple_of(5));
             },
             Work::Sync => io.sync(token, (&*back.file).into(), true),
             Work::Panic => unreachable!(),

@@ -17,7 +17,7 @@ pub(crate) struct Options {
     /// Path of the vhost-user socket to make
     #[arg(long, value_name = "PATH", required_unless_present_any = ["fd", "socket", "print_capabilities"])]
     pub(crate) socket_path: Option<PathBuf>,
-    /// The same [deprecated]
+    /// The same (deprecated)
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Group of the socket, which may then connect too
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// Refuse changes
     #[arg(long)]
     pub(crate) readonly: bool,
-    /// Tell the guest which directories are mount points [default]
+    /// Tell the guest which directories are mount points (the default)
     #[arg(long)]
     pub(crate) announce_submounts: bool,
     /// Do not tell the guest which directories are mount points
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     /// Drop set-user-id bits and capabilities of written files here, not in the guest
     #[arg(long, overrides_with = "no_killpriv_v2")]
     pub(crate) killpriv_v2: bool,
-    /// The opposite of --killpriv-v2 [default]
+    /// The opposite of --killpriv-v2 (the default)
     #[arg(long)]
     pub(crate) no_killpriv_v2: bool,
     /// Keep O_NOATIME of the guest's programs
@@ -116,13 +116,13 @@ pub(crate) struct Options {
     /// Print what the program can do, for libvirt, and end
     #[arg(long)]
     pub(crate) print_capabilities: bool,
-    /// Options of the first virtiofsd, as in -o source=PATH,cache=always [deprecated]
+    /// Options of the first virtiofsd, as in -o source=PATH,cache=always (deprecated)
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(crate) compat_options: Vec<String>,
-    /// Log debugging messages [deprecated]
+    /// Log debugging messages (deprecated)
     #[arg(short = 'd')]
     pub(crate) compat_debug: bool,
-    /// Has no meaning [deprecated]
+    /// Has no meaning (deprecated)
     #[arg(short = 'f')]
     pub(crate) compat_foreground: bool,
 
