@@ -1,0 +1,222 @@
+//! Experiments as data: what is compared, under which load, where, and what was published about it.
+//!
+//! These are experiments as they run: every axis expanded, every name final. [`read`] makes them from TOML.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Options by name, as fio or a load generator takes them. An option whose value is empty is left out.
+pub type Options = BTreeMap<String, String>;
+
+/// One experiment, ready to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Name, as `bench run` takes it.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// What the published note claims, in a sentence.
+    pub claim: String,
+    /// The note it was published in.
+    pub source: String,
+    /// How often each pair of configuration and workload is measured.
+    pub rounds: u32,
+    /// The order in which configurations take turns within a round.
+    pub order: Order,
+    /// How long one measurement lasts, in seconds, after [`Experiment::warm_up_s`].
+    pub time_s: f64,
+    /// How long the load runs before figures count, in seconds.
+    pub warm_up_s: f64,
+    /// Which caches are dropped before each measurement.
+    pub drop_caches: DropCaches,
+    /// The configuration that the others are compared with, by name.
+    pub baseline: String,
+    /// What is compared.
+    pub configurations: Vec<Configuration>,
+    /// Under which loads.
+    pub workloads: Vec<Workload>,
+    /// What was published about the same comparison.
+    pub published: Option<Published>,
+}
+
+/// Who is first in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Another one each round, so that nobody is always first.
+    #[default]
+    Rotating,
+    /// As written.
+    Fixed,
+}
+
+/// Which caches are dropped before each measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DropCaches {
+    /// None.
+    None,
+    /// The guest's page cache, dentries and inodes.
+    Guest,
+    /// The guest's and the host's.
+    #[default]
+    All,
+}
+
+/// One side of a comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Name, a column of every table.
+    pub name: String,
+    /// Its value on every axis of the experiment, for curves and for a workload's placeholders.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Where the work runs.
+    pub place: Place,
+    /// Who serves it.
+    pub server: Server,
+    /// The data behind the server.
+    pub data: Data,
+    /// The guest, where there is one.
+    pub guest: Guest,
+    /// Why this combination cannot be run: it then shows 0 and this sentence.
+    #[serde(default)]
+    pub unsupported: Option<String>,
+}
+
+/// Where the work runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// fio on the host, no server between.
+    Host,
+    /// A frontend without a virtual machine (`vringd bench disk`, `vringd bench fs`).
+    Frontend,
+    /// fio in a User Mode Linux guest.
+    Uml,
+    /// fio in a QEMU guest, under KVM where that works, else TCG.
+    Qemu,
+    /// fio in a guest that the person names.
+    Ssh,
+}
+
+/// Who serves the data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Which program.
+    pub kind: ServerKind,
+    /// Its options, after those that the suite gives (socket, tag, what is served).
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// Which program serves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerKind {
+    /// Nobody: the host's own files.
+    None,
+    /// `vringd disk`.
+    VringdDisk,
+    /// `vringd dir`.
+    VringdDir,
+    /// The Rust virtiofsd.
+    Virtiofsd,
+    /// qemu-storage-daemon, its vhost-user-blk export.
+    QemuStorageDaemon,
+    /// QEMU's own virtio-blk, in the guest's process.
+    QemuVirtioBlk,
+    /// QEMU's own virtio-9p, in the guest's process.
+    #[serde(rename = "qemu-9p")]
+    Qemu9p,
+}
+
+/// The data behind a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    /// Where it lies.
+    pub medium: Medium,
+    /// How many files, for directories.
+    pub files: u32,
+    /// Size of the image or of each file, in MiB.
+    pub size_mib: u64,
+}
+
+/// Where data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// The directory for data that the person gave, else that of temporary files.
+    Disk,
+    /// A tmpfs.
+    Memory,
+    /// Nowhere: the server makes it up (`sim`, `null`).
+    None,
+}
+
+/// A guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    /// Virtual processors.
+    pub processors: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// Request queues of the device.
+    pub queues: u16,
+    /// Options of the mount, for directories (`mount -o`); empty for none.
+    #[serde(default)]
+    pub mount: String,
+    /// Whether guest and server are bound to one NUMA node.
+    #[serde(default)]
+    pub one_node: bool,
+}
+
+/// One load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Name, a row of every table.
+    pub name: String,
+    /// Its value on every axis.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Options of a fio job, where fio makes the load. The suite adds where to, how long, and the form of the output.
+    #[serde(default)]
+    pub fio: Options,
+    /// How many files, each with a fio job of its own; 1 for disks.
+    #[serde(default = "one")]
+    pub files: u32,
+    /// Options of `vringd bench disk` or `vringd bench fs` without their dashes, where a frontend makes the load.
+    #[serde(default)]
+    pub frontend: Options,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What was published about the same comparison.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// Where, for people.
+    pub source: String,
+    /// The configuration (of ours) whose published figures are 1.
+    pub baseline: String,
+    /// The unit of the figures, for example `KiB/s` or `kIOPS`.
+    pub unit: String,
+    /// The figures.
+    pub figures: Vec<PublishedFigure>,
+}
+
+/// One published figure, in the words of our experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PublishedFigure {
+    /// The configuration here that it is compared with.
+    pub configuration: String,
+    /// The workload here that it is compared with.
+    pub workload: String,
+    /// What they called their configuration.
+    pub their_configuration: String,
+    /// The figure; 0 says that the combination was not supported.
+    pub value: f64,
+}
