@@ -9,3 +9,5 @@
 
 pub mod experiment;
 pub mod record;
+pub mod report;
+pub mod stats;
