@@ -38,6 +38,45 @@ pub struct Experiment {
     pub workloads: Vec<Workload>,
     /// What was published about the same comparison.
     pub published: Option<Published>,
+    /// What `--quick` makes of it.
+    #[serde(default)]
+    pub quick: Quick,
+}
+
+/// What a quick run takes from an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quick {
+    /// How often each pair is measured.
+    pub rounds: u32,
+    /// How long one measurement lasts, in seconds.
+    pub time_s: f64,
+    /// How long the load runs before figures count, in seconds.
+    pub warm_up_s: f64,
+    /// Size of an image or of each file is at most this, in MiB.
+    pub size_mib: u64,
+    /// Axes of which only these values are run. What has no such axis is run.
+    pub axes: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for Quick {
+    fn default() -> Self {
+        Self { rounds: 1, time_s: 0.5, warm_up_s: 0.2, size_mib: 32, axes: BTreeMap::new() }
+    }
+}
+
+impl Experiment {
+    /// Name of the configuration that `configuration` is compared with.
+    #[must_use]
+    pub fn baseline_of<'a>(&'a self, configuration: &'a Configuration) -> &'a str {
+        configuration.baseline.as_deref().unwrap_or(&self.baseline)
+    }
+
+    /// Name of the configuration whose published figures are 1 where those of `configuration` are shown.
+    #[must_use]
+    pub fn published_baseline_of<'a>(&'a self, configuration: &'a Configuration) -> Option<&'a str> {
+        let published = self.published.as_ref()?;
+        Some(configuration.baseline.as_deref().unwrap_or(&published.baseline))
+    }
 }
 
 /// Who is first in a round.
@@ -72,6 +111,13 @@ pub struct Configuration {
     /// Its value on every axis of the experiment, for curves and for a workload's placeholders.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// What else its axes' values say, as `axis.key`, for a workload's placeholders.
+    #[serde(default)]
+    pub values: BTreeMap<String, String>,
+    /// The configuration that it is compared with, here and in published figures, where that is not the experiment's: an
+    /// experiment may hold several tables, each with a baseline of its own. See [`Experiment::baseline_of`].
+    #[serde(default)]
+    pub baseline: Option<String>,
     /// Where the work runs.
     pub place: Place,
     /// Who serves it.
@@ -200,7 +246,7 @@ fn one() -> u32 {
 pub struct Published {
     /// Where, for people.
     pub source: String,
-    /// The configuration (of ours) whose published figures are 1.
+    /// The configuration (of ours) whose published figures are 1, for configurations that name no baseline themselves.
     pub baseline: String,
     /// The unit of the figures, for example `KiB/s` or `kIOPS`.
     pub unit: String,
