@@ -65,13 +65,14 @@ proptest! {
     }
 
     #[test]
-    fn sim(history in moves(vec![Execution::Auto], SECTORS)) {
+    fn sim(history in moves(executions(), SECTORS)) {
         let latency = std::time::Duration::from_micros(20);
         let options = SimOptions {
             size_bytes: SECTORS * 512,
             read_latency: latency,
             write_latency: latency,
             distribution: Distribution::Exponential,
+            seek: latency,
             ..SimOptions::default()
         };
         play(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &history);
@@ -122,11 +123,15 @@ proptest! {
     }
 
     #[test]
-    fn sim_serves_many_at_once(slots in proptest::collection::vec((1u64..=12, 0usize..4096, 0u8..4), 1..90), channels in 1usize..5) {
+    fn sim_serves_many_at_once(
+        slots in proptest::collection::vec((1u64..=12, 0usize..4096, 0u8..4), 1..90), channels in 1usize..5,
+        execution in proptest::sample::select(executions()),
+    ) {
         let options = SimOptions {
             size_bytes: SECTORS * 512,
             write_latency: std::time::Duration::from_micros(30),
             channels,
+            execution,
             ..SimOptions::default()
         };
         together(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &slots);

@@ -4,34 +4,61 @@
 //! - A device has `channels`. An operation takes the channel that is free first, waits for it, and occupies it for its latency
 //!   plus its bytes times the transfer cost. Order of arrival is order of service.
 //! - Latencies of reads and writes are drawn from a distribution around a mean; discards and write zeroes cost a write's latency
-//!   and no transfer. A flush costs its own fixed time on one channel and waits for no other operation.
-//! - Contents are real memory and change at the *end* of an operation's time, all at once: reads and writes are atomic, and
-//!   what a completed write stored is what a read started later gives.
+//!   and no transfer. A flush costs its own fixed time on one channel and waits for no other operation. A durable write costs
+//!   its time and that of a flush.
+//! - A read or write that does not begin where its channel's last one ended costs a `seek` more, of the same length whatever the
+//!   distance: a disk of one channel is fast in order and slow out of order, and two streams on it are out of order. Of several
+//!   idle channels one that is in the right place is preferred.
+//! - Contents are real memory and change at the *end* of an operation's time: what a completed write stored is what a read
+//!   started later gives.
 //! - An operation may be doomed to fail when it starts. It takes its time like the others, fails, and has moved nothing.
 //!
 //! # What is not modelled
 //! - A volatile cache: every completed write is as good as durable, nothing is lost, and a flush changes nothing.
 //! - Torn, misdirected, silently corrupted or endless operations; errors come one by one and independent of the place.
-//! - Seeks, merging, garbage collection, and any influence of one operation on another but that of the channels.
+//! - The length of a seek, merging, reordering, garbage collection, and any influence of one operation on another but that of
+//!   the channels and their places.
+//! - Flushes that share their cost. Of 64 threads that flush at once each pays in full: one after the other on a device of one
+//!   channel, side by side on one of many. A real device may answer all flushes that wait with one, and a file system above it
+//!   may not even ask twice; whoever measures flushes from many threads here measures neither, but a device on which every
+//!   flush is work of its own.
+//!
+//! # Execution
+//! The device is the same whoever waits for it; what differs is how many operations reach it and who is blocked meanwhile.
+//! - `uring`, which `auto` means: nobody waits. An operation reaches the device when the ring is served, and its end is one of
+//!   the worker's deadlines, as a completion from a queue of the hardware would be.
+//! - `inline`: the worker sleeps until the end, as in a `pread` from a device that is not in the page cache. A worker has one
+//!   operation at the device, and its rings wait.
+//! - `pool=N`: an operation waits for one of N threads, which starts it, sleeps until its end, and moves the data. No more than
+//!   N are at the device, and no more than its channels are served at once.
+//!
+//! A sleeping thread wakes later than it asked to; how much, see [`clock`]. A channel is free at the modelled time all the same,
+//! so that lateness costs the one who sleeps and does not pile up in the device.
 //!
 //! # Randomness
-//! All draws come from one generator, seeded by `seed`, in the order in which operations start: the same operations in the same
-//! order have the same fate, on any machine.
+//! All draws come from one generator, seeded by `seed`, in the order in which operations reach the device: the same operations
+//! in the same order have the same fate, on any machine. One worker that serves one ring keeps the order; several workers, or
+//! the threads of a pool, do not.
 
+mod clock;
+mod executor;
 mod latency;
+mod model;
 mod random;
+#[cfg(test)]
+mod tests;
 
 pub use latency::Distribution;
 
 use crate::error::check_size;
 use crate::memory::{Backing, Map, apply};
-use crate::null::{check_growth, only_inline};
-use crate::{Action, Description, Execution, OpenError, Operation, Step, Storage, StorageError, Task};
+use crate::null::check_growth;
+use crate::{Description, Execution, OpenError, Step, Storage, StorageError, Task};
 use engine::{Io, Token};
-use latency::Latency;
-use random::Random;
+use executor::{Executor, Waiter};
+use model::{Fate, Model};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time of any part of the model, so that sums do not overflow.
@@ -52,8 +79,10 @@ pub struct SimOptions {
     pub channels: usize,
     /// Transfer speed of one channel, in bytes a second; 0 = transfers take no time.
     pub bytes_per_second: u64,
-    /// Time of a flush, up to an hour.
+    /// Time of a flush, alone or behind a durable write, up to an hour.
     pub flush_cost: Duration,
+    /// Time that a read or write takes longer when it does not follow its channel's last one, up to an hour.
+    pub seek: Duration,
     /// Share of operations that fail, 0 to 1.
     pub error_rate: f64,
     /// Share of reads that fail, where it differs from `error_rate`.
@@ -64,6 +93,8 @@ pub struct SimOptions {
     pub flush_error_rate: Option<f64>,
     /// Seed of all draws.
     pub seed: u64,
+    /// Who waits for the device.
+    pub execution: Execution,
 }
 
 impl Default for SimOptions {
@@ -77,82 +108,68 @@ impl Default for SimOptions {
             channels: 32,
             bytes_per_second: 0,
             flush_cost: Duration::ZERO,
+            seek: Duration::ZERO,
             error_rate: 0.0,
             read_error_rate: None,
             write_error_rate: None,
             flush_error_rate: None,
             seed: 0,
+            execution: Execution::Auto,
         }
     }
 }
 
 /// See [`SimOptions`] and the model above.
 pub struct SimStorage {
-    map: Map,
+    device: Arc<Device>,
+    executor: Executor,
     capacity_bytes: AtomicU64,
     target: String,
+}
+
+/// What the threads of a pool need to know.
+struct Device {
+    map: Map,
     model: Mutex<Model>,
 }
 
-/// The device: who is busy until when, and what comes next.
-struct Model {
-    random: Random,
-    /// When each channel is free, on the clock of the workers.
-    free_at_ns: Vec<u64>,
-    read: Latency,
-    write: Latency,
-    flush_ns: u64,
-    /// Nanoseconds a byte, times 2^20.
-    transfer_scaled: u64,
-    read_error_rate: f64,
-    write_error_rate: f64,
-    flush_error_rate: f64,
-}
+/// What completes a token: the worker's deadline, behind which the work is yet to be done...
+const DEADLINE: i32 = 0;
+/// ...or a thread of the pool, which has done it...
+const MOVED: i32 = 1;
+/// ...or left it, as the model wanted. Anything else is a negated errno.
+const DOOMED: i32 = 2;
 
-/// What the model says about one operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fate {
-    end_ns: u64,
-    doomed: bool,
-}
-
-impl Model {
-    fn new(options: &SimOptions) -> Model {
-        let nanos = |time: Duration| time.as_nanos() as u64;
-        let rate = |own: Option<f64>| own.unwrap_or(options.error_rate);
-        Model {
-            random: Random::new(options.seed),
-            free_at_ns: vec![0; options.channels],
-            read: Latency::new(nanos(options.read_latency), options.distribution),
-            write: Latency::new(nanos(options.write_latency), options.distribution),
-            flush_ns: nanos(options.flush_cost),
-            transfer_scaled: match options.bytes_per_second {
-                0 => 0,
-                speed => (1_000_000_000 << 20) / speed,
-            },
-            read_error_rate: rate(options.read_error_rate),
-            write_error_rate: rate(options.write_error_rate),
-            flush_error_rate: rate(options.flush_error_rate),
-        }
+impl Device {
+    /// The operation reaches the device.
+    fn begin(&self, task: &Task, now_ns: u64) -> Fate {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner).start(task.operation, task.bytes(), now_ns)
     }
 
-    /// Starts an operation of `bytes` transferred at `now_ns`. Every operation draws twice, whatever its kind, so that the
-    /// fate of one does not depend on the kinds of those before it.
-    fn start(&mut self, action: Action, bytes: u64, now_ns: u64) -> Fate {
-        let (luck, shape) = (self.random.unit(), self.random.fork());
-        let (latency_ns, rate) = match action {
-            Action::Read => (self.read.draw(shape), self.read_error_rate),
-            Action::Flush => (self.flush_ns, self.flush_error_rate),
-            Action::Write | Action::Discard | Action::WriteZeroes => (self.write.draw(shape), self.write_error_rate),
-        };
-        let transfer_ns = (u128::from(bytes) * u128::from(self.transfer_scaled)) >> 20;
-        let busy_ns = latency_ns.saturating_add(u64::try_from(transfer_ns).unwrap_or(u64::MAX));
-        let mut end_ns = now_ns.saturating_add(busy_ns);
-        if let Some(free_at_ns) = self.free_at_ns.iter_mut().min() {
-            end_ns = now_ns.max(*free_at_ns).saturating_add(busy_ns);
-            *free_at_ns = end_ns;
+    /// The operation's time is over.
+    ///
+    /// # Safety
+    /// The task was checked against the capacity, and its buffers are mapped.
+    unsafe fn end(&self, task: &Task, doomed: bool) -> Result<(), StorageError> {
+        if doomed {
+            return Err(StorageError::Injected(task.operation.action()));
         }
-        Fate { end_ns, doomed: luck < rate }
+        // SAFETY: the capacity does not shrink, all of it is mapped, and the rest is promised by our caller.
+        let applied = unsafe { apply(&self.map, task, u64::MAX) };
+        debug_assert!(applied.is_some(), "no range is too large here");
+        Ok(())
+    }
+
+    /// Begins, waits and ends, on the calling thread.
+    ///
+    /// # Safety
+    /// As for [`end`](Self::end).
+    unsafe fn serve(&self, task: &Task) -> Result<(), StorageError> {
+        // The clock, and not the worker's turn: the operation before this one may have taken its time within the same turn.
+        let fate = self.begin(task, clock::now_ns());
+        clock::sleep_until(fate.end_ns);
+        // SAFETY: promised by our caller.
+        unsafe { self.end(task, fate.doomed) }
     }
 }
 
@@ -169,19 +186,41 @@ impl SimStorage {
             OpenError::Map { size_bytes, source: errno.into(), hint }
         })?;
         Ok(SimStorage {
-            map,
+            device: Arc::new(Device { map, model: Mutex::new(Model::new(options)) }),
+            executor: Executor::new(options.execution)?,
             capacity_bytes: AtomicU64::new(size_bytes),
-            target: format!(
-                "{:?}/{:?} {}, {} channels, seed {}",
-                options.read_latency,
-                options.write_latency,
-                options.distribution.word(),
-                options.channels,
-                options.seed
-            ),
-            model: Mutex::new(Model::new(options)),
+            target: words(options),
         })
     }
+
+    /// Lets a thread of the pool carry the task out. False when there is no pool.
+    fn hand_over(&self, task: &Task, token: Token, io: &mut Io<'_>) -> bool {
+        // A task of the thread's own, with the same buffers: ours belongs to the caller, who may look at it meanwhile.
+        let mut work = Task::new();
+        work.buffers.clone_from(&task.buffers);
+        work.begin(task.operation);
+        let device = self.device.clone();
+        // SAFETY: `start` has checked the task, and its buffers stay mapped until the completion, which comes after the job.
+        let job = move || match unsafe { device.serve(&work) } {
+            Ok(()) => MOVED,
+            Err(_) => DOOMED,
+        };
+        self.executor.hand_over(job, token, io)
+    }
+}
+
+/// The model in a few words; what a person has not asked for is left out.
+fn words(options: &SimOptions) -> String {
+    let seek = if options.seek.is_zero() { String::new() } else { format!(", seek {:?}", options.seek) };
+    let flush = if options.flush_cost.is_zero() { String::new() } else { format!(", flush {:?}", options.flush_cost) };
+    format!(
+        "{:?}/{:?} {}{seek}{flush}, {} channels, seed {}",
+        options.read_latency,
+        options.write_latency,
+        options.distribution.word(),
+        options.channels,
+        options.seed
+    )
 }
 
 fn check(options: &SimOptions) -> Result<(), OpenError> {
@@ -191,6 +230,7 @@ fn check(options: &SimOptions) -> Result<(), OpenError> {
         ("read_latency", options.read_latency),
         ("write_latency", options.write_latency),
         ("flush_cost", options.flush_cost),
+        ("seek", options.seek),
     ];
     for (field, time) in times {
         if time > LATENCY_MAX {
@@ -218,6 +258,7 @@ fn check(options: &SimOptions) -> Result<(), OpenError> {
 
 impl Storage for SimStorage {
     fn describe(&self) -> Description {
+        let (execution, execution_chosen) = self.executor.get();
         Description {
             kind: "sim",
             target: self.target.clone(),
@@ -229,8 +270,8 @@ impl Storage for SimStorage {
             discard: true,
             discard_granularity_bytes: 4096,
             write_zeroes: true,
-            execution: Execution::Auto,
-            execution_chosen: Execution::Inline,
+            execution,
+            execution_chosen,
         }
     }
 
@@ -239,119 +280,47 @@ impl Storage for SimStorage {
     }
 
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        let action = task.operation.action();
         if let Err(error) = task.check(self.capacity_bytes(), false) {
             return Step::Done(Err(error));
         }
-        let transferred = match task.operation {
-            Operation::Read { .. } | Operation::Write { .. } => task.bytes(),
-            _ => 0,
-        };
-        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        let fate = model.start(action, transferred, io.now_ns());
-        drop(model);
+        match self.executor.waiter() {
+            // SAFETY: checked above; the buffers of a started task are mapped.
+            Waiter::Caller => return Step::Done(unsafe { self.device.serve(task) }),
+            Waiter::Pool if self.hand_over(task, token, io) => return Step::Pending,
+            Waiter::Pool | Waiter::Deadline => {}
+        }
+        let fate = self.device.begin(task, io.now_ns());
         task.progress.doomed = fate.doomed;
         io.timer(token, fate.end_ns);
         Step::Pending
     }
 
-    fn resume(&self, task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
-        if task.progress.doomed {
-            return Step::Done(Err(StorageError::Injected(task.operation.action())));
-        }
-        // SAFETY: checked against the capacity when it was started, which has not shrunk since; all of it is mapped.
-        let applied = unsafe { apply(&self.map, task, u64::MAX) };
-        debug_assert!(applied.is_some(), "no range is too large here");
-        Step::Done(Ok(()))
+    fn resume(&self, task: &mut Task, result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+        let action = task.operation.action();
+        Step::Done(match result {
+            // SAFETY: checked when it was started; the buffers of a task in flight are mapped.
+            DEADLINE => unsafe { self.device.end(task, task.progress.doomed) },
+            MOVED => Ok(()),
+            DOOMED => Err(StorageError::Injected(action)),
+            negated => Err(StorageError::errno(action, negated.saturating_neg())),
+        })
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
         // The model's lock keeps two changes apart.
-        let _one_at_a_time = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.device.model.lock().unwrap_or_else(PoisonError::into_inner);
         let present = self.capacity_bytes();
         check_growth("sim", present, capacity_bytes)?;
-        self.map.grow(present, capacity_bytes).map_err(|_| StorageError::Grow {
+        self.device.map.grow(present, capacity_bytes).map_err(|_| StorageError::Grow {
             target: "sim".to_owned(),
             asked_bytes: capacity_bytes,
-            reason: format!("address space for {} bytes was reserved at start", self.map.room_bytes()),
+            reason: format!("address space for {} bytes was reserved at start", self.device.map.room_bytes()),
         })?;
         self.capacity_bytes.store(capacity_bytes, Ordering::Release);
         Ok(())
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        only_inline(execution, "sim")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn channels_serve_in_parallel_and_queue_behind() {
-        let options = SimOptions { channels: 2, read_latency: Duration::from_nanos(100), ..SimOptions::default() };
-        let mut model = Model::new(&options);
-        let ends: Vec<_> = (0..5).map(|_| model.start(Action::Read, 0, 1000).end_ns).collect();
-        assert_eq!(ends, [1100, 1100, 1200, 1200, 1300]);
-        assert_eq!(model.start(Action::Read, 0, 5000).end_ns, 5100, "an idle device starts at once");
-    }
-
-    #[test]
-    fn bytes_and_flushes_cost_their_time() {
-        let options = SimOptions {
-            channels: 1,
-            write_latency: Duration::from_nanos(10),
-            flush_cost: Duration::from_nanos(70),
-            bytes_per_second: 1_000_000_000,
-            ..SimOptions::default()
-        };
-        let mut model = Model::new(&options);
-        assert_eq!(model.start(Action::Write, 4096, 0).end_ns, 10 + 4096);
-        assert_eq!(model.start(Action::Flush, 0, 0).end_ns, 10 + 4096 + 70);
-        assert_eq!(model.start(Action::Discard, 0, 0).end_ns, 10 + 4096 + 70 + 10);
-    }
-
-    #[test]
-    fn equal_seeds_give_equal_fates() {
-        let options = SimOptions { error_rate: 0.3, distribution: Distribution::Exponential, ..SimOptions::default() };
-        let run = |seed| {
-            let mut model = Model::new(&SimOptions { seed, ..options.clone() });
-            (0..500).map(|_| model.start(Action::Read, 512, 0)).collect::<Vec<_>>()
-        };
-        assert_eq!(run(7), run(7));
-        assert_ne!(run(7), run(8));
-        let doomed = run(7).iter().filter(|fate| fate.doomed).count();
-        assert!((100..200).contains(&doomed), "{doomed} of 500 at a rate of 0.3");
-    }
-
-    #[test]
-    fn errors_have_rates_of_their_own() {
-        let options = SimOptions { error_rate: 1.0, read_error_rate: Some(0.0), ..SimOptions::default() };
-        let mut model = Model::new(&options);
-        for _ in 0..100 {
-            assert!(!model.start(Action::Read, 0, 0).doomed);
-            assert!(model.start(Action::Write, 0, 0).doomed && model.start(Action::Flush, 0, 0).doomed);
-        }
-    }
-
-    #[test]
-    fn options_out_of_range_are_named() {
-        type Edit = fn(&mut SimOptions);
-        let cases: [(Edit, &str); 7] = [
-            (|o| o.size_bytes = 100, "size"),
-            (|o| o.channels = 0, "channels"),
-            (|o| o.channels = 65536, "channels"),
-            (|o| o.error_rate = f64::NAN, "error_rate"),
-            (|o| o.flush_error_rate = Some(1.5), "flush_error_rate"),
-            (|o| o.distribution = Distribution::Normal { spread: -0.1 }, "latency_spread"),
-            (|o| o.read_latency = Duration::from_secs(4000), "read_latency"),
-        ];
-        for (edit, field) in cases {
-            let mut options = SimOptions::default();
-            edit(&mut options);
-            let error = SimStorage::open(&options).err().unwrap().to_string();
-            assert!(error.starts_with(field), "{error}");
-        }
+        self.executor.set(execution)
     }
 }
