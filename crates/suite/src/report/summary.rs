@@ -20,6 +20,9 @@ pub struct Summary {
     pub cells: Vec<Cell>,
     /// Each configuration over all workloads, in their order.
     pub standings: Vec<Standing>,
+    /// Who leads under each workload, in each table of configurations that share a baseline, where at least two were
+    /// measured.
+    pub leaders: Vec<Leader>,
     /// How often the published direction was found here.
     pub tally: Tally,
 }
@@ -47,8 +50,8 @@ pub struct Cell {
     pub failures: Vec<Failure>,
     /// The figures, where at least one round was measured.
     pub figures: Option<CellFigures>,
-    /// [`Summary::measure`] of this cell over that of the experiment's baseline under the same workload; `None` where
-    /// either was not measured, and for the baseline itself.
+    /// [`Summary::measure`] of this cell over that of its baseline ([`Experiment::baseline_of`]) under the same workload;
+    /// `None` where either was not measured, and for the baseline itself.
     pub ratio: Option<Ratio>,
     /// The published figure of this cell beside ours.
     pub published: Option<Comparison>,
@@ -124,8 +127,8 @@ pub struct LatencySpreads {
 pub struct Comparison {
     /// What was published.
     pub figure: PublishedFigure,
-    /// The published figure over that of the published baseline under the same workload; `None` where either is missing or
-    /// 0.
+    /// The published figure over that of its baseline ([`Experiment::published_baseline_of`]) under the same workload;
+    /// `None` where either is missing or 0, and for the baseline itself.
     pub theirs: Option<f64>,
     /// Ours over ours of that baseline; `None` where either was not measured.
     pub ours: Option<Ratio>,
@@ -161,7 +164,9 @@ pub struct Tally {
 pub struct Standing {
     /// Name of the configuration.
     pub configuration: String,
-    /// Geometric mean of its ratios to the experiment's baseline; `None` for the baseline and where there are none.
+    /// Name of the configuration that it is compared with; a baseline's is its own.
+    pub baseline: String,
+    /// Geometric mean of its ratios to the baseline; `None` for the baseline and where there are none.
     pub mean: Option<Ratio>,
     /// Workloads that the mean covers.
     pub compared: u32,
@@ -179,12 +184,29 @@ pub struct Standing {
     pub per_server_cpu: Option<f64>,
     /// Requests a second of all processor time, as a geometric mean of ratios to the baseline.
     pub per_cpu: Option<f64>,
-    /// Geometric mean of the published ratios to the published baseline.
+    /// Geometric mean of the published ratios to the published baseline, over the workloads that have both those and ours.
     pub published: Option<f64>,
-    /// Geometric mean of ours to that baseline, of the same workloads as [`Standing::published`].
-    pub published_ours: Option<f64>,
+    /// Geometric mean of ours to that baseline, over the same workloads.
+    pub published_ours: Option<Ratio>,
+    /// Whether the two means say the same; `None` where there is nothing to compare.
+    pub agreement: Option<Agreement>,
     /// How its comparisons with published figures came out.
     pub tally: Tally,
+}
+
+/// Who leads a table under a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Leader {
+    /// The baseline that the table's configurations share.
+    pub baseline: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of the configuration with the largest median.
+    pub configuration: String,
+    /// Name of the one with the largest median but one.
+    pub runner_up: String,
+    /// The first over the second. Where noise hides which is faster, nobody leads.
+    pub ratio: Ratio,
 }
 
 impl Summary {
@@ -196,6 +218,22 @@ impl Summary {
     /// Whether the run was one of minutes, whose figures decide nothing.
     pub fn is_quick(&self) -> bool {
         self.header.quick
+    }
+
+    /// Whether `configuration`, by name, is one that others or itself are compared with.
+    pub fn is_baseline(&self, configuration: &str) -> bool {
+        self.standing(configuration).is_some_and(|standing| standing.baseline == configuration)
+    }
+
+    /// The baselines, in the order of the configurations. Configurations that share one are a table of the notes.
+    pub fn baselines(&self) -> Vec<&str> {
+        let mut baselines: Vec<&str> = Vec::new();
+        for standing in &self.standings {
+            if !baselines.contains(&standing.baseline.as_str()) {
+                baselines.push(&standing.baseline);
+            }
+        }
+        baselines
     }
 
     /// The cell of a configuration and a workload, by name.
