@@ -286,8 +286,10 @@ fn sim_in(sim: &control::model::config::SimStorage) -> storage::SimOptions {
         },
         channels: usize::from(sim.channels),
         flush_cost: sim.flush_cost.0,
+        seek: sim.seek.0,
         error_rate: sim.error_rate,
         seed: sim.seed,
+        execution: execution_in(sim.execution),
         ..storage::SimOptions::default()
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Do not lock the image against other writers
     #[arg(long, help_heading = "Storage")]
     pub(crate) no_lock: bool,
-    /// Where storage calls run: auto, uring, inline or pool=N
+    /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Storage")]
     pub(crate) execution: Execution,
     /// Use huge pages for anonymous memory
@@ -122,9 +122,12 @@ pub(crate) struct SimArgs {
     /// Operations the device serves at once
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) channels: u16,
-    /// Time a flush takes
+    /// Time a flush takes, alone or behind a write that must be durable
     #[arg(long, value_name = "TIME", default_value = "0us")]
     pub(crate) flush_cost: Span,
+    /// Time that a read or write takes longer when it does not follow the last one of its channel
+    #[arg(long, value_name = "TIME", default_value = "0us")]
+    pub(crate) seek: Span,
     /// Share of operations that fail, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) error_rate: f64,
@@ -193,8 +196,10 @@ impl Args {
                 latency_spread: self.sim.latency_spread,
                 channels: self.sim.channels,
                 flush_cost: self.sim.flush_cost,
+                seek: self.sim.seek,
                 error_rate: self.sim.error_rate,
                 seed: self.sim.seed,
+                execution: self.execution,
             })),
         }
     }
@@ -205,7 +210,7 @@ impl Args {
         let misplaced = [
             ("--direct", self.direct && kind != StorageKind::File),
             ("--no-lock", self.no_lock && kind != StorageKind::File),
-            ("--execution", self.execution != Execution::Auto && kind != StorageKind::File),
+            ("--execution", self.execution != Execution::Auto && !matches!(kind, StorageKind::File | StorageKind::Sim)),
             ("--size", self.size.is_some() && kind == StorageKind::File),
             ("--hugepages", self.hugepages && kind != StorageKind::Memory),
             ("--readonly", self.readonly && !matches!(kind, StorageKind::File | StorageKind::Memory)),

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::stage::Stage;
 use bench::frontend::{Load, Report, Rw, Spec};
-use control::model::config::{Distribution, MemoryStorage, SimStorage, Storage};
+use control::model::config::{MemoryStorage, SimStorage, Storage};
 use control::model::{ByteSize, Span};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -123,15 +123,11 @@ fn one(args: &Args, time: Option<Duration>) -> Result<(Round, Duration), Failure
 fn storage(args: &Args) -> Storage {
     match args.latency {
         Some(latency) => Storage::Sim(SimStorage {
-            size: CAPACITY,
             read_latency: latency,
             write_latency: latency,
-            distribution: Distribution::Constant,
-            latency_spread: 0.0,
             channels: u16::MAX,
-            flush_cost: Span(Duration::ZERO),
-            error_rate: 0.0,
             seed: 1,
+            ..SimStorage::new(CAPACITY)
         }),
         None => Storage::Memory(MemoryStorage { size: Some(CAPACITY), path: None, hugepages: false, read_only: false }),
     }

@@ -70,7 +70,7 @@ pub struct ExportFlags {
     pub read_only: bool,
 
     /// Where storage calls run: auto, uring, inline or pool=N.
-    #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
+    #[arg(long, conflicts_with_all = ["memory", "null"])]
     pub execution: Option<Execution>,
 
     /// Do not lock the image: someone else keeps two writers apart.
@@ -218,7 +218,8 @@ impl ExportFlags {
             return Ok(Storage::Null(NullStorage { size }));
         }
         if let Some(size) = self.sim {
-            return Ok(Storage::Sim(SimStorage::new(size)));
+            let execution = self.execution.unwrap_or_default();
+            return Ok(Storage::Sim(SimStorage { execution, ..SimStorage::new(size) }));
         }
         Err(FieldError::new("storage", "is missing: give --image, --memory, --null or --sim"))
     }

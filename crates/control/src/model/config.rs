@@ -217,15 +217,21 @@ pub struct SimStorage {
     /// Number of operations the device serves at once, 1 to 65535; 32 when left out.
     #[serde(default = "SimStorage::channels_default")]
     pub channels: u16,
-    /// Time a flush takes; 0 when left out.
+    /// Time a flush takes, alone or behind a write that must be durable; 0 when left out.
     #[serde(default)]
     pub flush_cost: Span,
+    /// Time that a read or write takes longer when it does not follow the last one of its channel; 0 when left out.
+    #[serde(default)]
+    pub seek: Span,
     /// Share of operations that fail, 0 to 1; 0 when left out.
     #[serde(default)]
     pub error_rate: f64,
     /// Seed of the random numbers: equal seeds give equal runs.
     #[serde(default)]
     pub seed: u64,
+    /// Who waits for the device: nobody, the worker (`inline`) or a pool.
+    #[serde(default)]
+    pub execution: Execution,
 }
 
 impl SimStorage {
@@ -239,8 +245,10 @@ impl SimStorage {
             latency_spread: 0.0,
             channels: Self::channels_default(),
             flush_cost: Span::default(),
+            seek: Span::default(),
             error_rate: 0.0,
             seed: 0,
+            execution: Execution::default(),
         }
     }
 

@@ -38,7 +38,8 @@ fn a_full_description_is_the_same_in_toml_and_json() {
         poll = "adaptive=100"
         cpus = "0-1"
         storage = { kind = "sim", size = "1T", read_latency = "80us", write_latency = "20us", distribution = "normal",
-                    latency_spread = 0.2, channels = 8, flush_cost = "1ms", error_rate = 0.001, seed = 7 }
+                    latency_spread = 0.2, channels = 8, flush_cost = "1ms", seek = "8ms", error_rate = 0.001, seed = 7,
+                    execution = "pool=4" }
         "#,
     );
     new.check().unwrap();
