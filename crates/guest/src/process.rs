@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::interrupt;
+
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Enough for any console of a guest that is well; a program gone wild writes without end.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
@@ -39,6 +41,27 @@ pub fn shown(command: &Command) -> String {
     line
 }
 
+/// The same command as a child that the kernel kills when the thread that starts it ends.
+pub(crate) fn dies_with_us(command: &Command) -> Command {
+    let mut wrapped = Command::new("setpriv");
+    wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    inherit(&mut wrapped, command);
+    wrapped
+}
+
+/// Gives a command that wraps another one the other's environment and working directory.
+pub(crate) fn inherit(wrapper: &mut Command, command: &Command) {
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapper.env(name, value),
+            None => wrapper.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        wrapper.current_dir(directory);
+    }
+}
+
 /// A process group with its output in a file. Dropping it kills every process of the group: a
 /// guest whose backend hangs does not answer a polite signal.
 #[derive(Debug)]
@@ -50,26 +73,23 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts `command` as the leader of a new group, both outputs going to the file `output`.
+    /// Starts `command` as the leader of a new group, both outputs going to the file `output`, with nothing on its
+    /// standard input.
     ///
     /// The kernel kills the leader when the thread that started it ends, so that an interrupted
-    /// test run leaves nothing behind.
+    /// run leaves nothing behind.
     pub fn start(command: &Command, output: &Path) -> Result<Self> {
+        Self::start_with(command, Stdio::null(), output)
+    }
+
+    /// As [`Group::start`], with a standard input.
+    pub fn start_with(command: &Command, input: impl Into<Stdio>, output: &Path) -> Result<Self> {
         let line = shown(command);
-        let file = File::create(output).with_context(|| format!("cannot create {}", output.display()))?;
-        let mut wrapped = Command::new("setpriv");
-        wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => wrapped.env(name, value),
-                None => wrapped.env_remove(name),
-            };
-        }
-        if let Some(directory) = command.get_current_dir() {
-            wrapped.current_dir(directory);
-        }
-        let child = wrapped
-            .stdin(Stdio::null())
+        File::create(output).with_context(|| format!("cannot create {}", output.display()))?;
+        // A guest's console and what QEMU says of itself share it.
+        let file = File::options().append(true).open(output)?;
+        let child = dies_with_us(command)
+            .stdin(input)
             .stdout(file.try_clone()?)
             .stderr(file)
             .process_group(0)
@@ -115,6 +135,7 @@ impl Group {
             if let Some(status) = self.ended()? {
                 bail!("{} ended early with {status}; it said:\n{}", self.line, self.output());
             }
+            interrupt::check()?;
             if start.elapsed() > limit {
                 bail!("{} was not ready within {} s; it said:\n{}", self.line, limit.as_secs(), self.output());
             }

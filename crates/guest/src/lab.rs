@@ -4,9 +4,13 @@ use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+
+use crate::interrupt;
+use crate::kit::Kit;
 
 /// Names the directory of the lab; without it the user's cache directory is taken.
 pub const DIRECTORY_VARIABLE: &str = "VRINGD_LAB";
@@ -36,20 +40,42 @@ impl Lab {
             })?;
             return Ok(Self::at(fs::canonicalize(directory)?));
         }
-        let cache = env::var_os("XDG_CACHE_HOME")
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from)
-            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-        if let Some(directory) = cache.map(|cache| cache.join("vringd-lab"))
+        if let Some(directory) = Self::of_user()
             && fs::create_dir_all(&directory).is_ok()
             && File::create(directory.join("lock")).is_ok()
         {
             return Ok(Self::at(fs::canonicalize(directory)?));
         }
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let directory = workspace.join("target/lab");
+        let directory = Self::of_workspace();
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Self::at(fs::canonicalize(directory)?))
+    }
+
+    /// A lab that was made, in one of the places where [`Lab::locate`] may have put it. Creates nothing: the user of
+    /// an installed program need not have one.
+    pub fn find() -> Option<Self> {
+        let named = env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from);
+        let places = match named {
+            Some(named) => vec![named],
+            None => Self::of_user().into_iter().chain([Self::of_workspace()]).collect(),
+        };
+        places
+            .into_iter()
+            .find(|place| place.join("stamps").is_dir())
+            .and_then(|place| fs::canonicalize(place).ok())
+            .map(Self::at)
+    }
+
+    fn of_user() -> Option<PathBuf> {
+        let cache = env::var_os("XDG_CACHE_HOME")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+        Some(cache.join("vringd-lab"))
+    }
+
+    fn of_workspace() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab")
     }
 
     /// Finds a complete lab and waits for its turn on it.
@@ -68,13 +94,38 @@ impl Lab {
                 lab.directory.display()
             );
         }
-        let path = lab.directory.join("turn");
-        let lock = File::create(&path).expect("the lab's directory can be written");
         let start = Instant::now();
-        lock.lock().expect("the lab's turn can be locked");
+        let turn = lab.wait_for_turn().expect("the lab's turn can be locked");
         // Part of the test's time, so that a slow test can be told from one that stood in line.
         println!("waited {:.1} s for a turn on the lab", start.elapsed().as_secs_f64());
-        Turn { lab, _lock: lock }
+        turn
+    }
+
+    /// Waits until nobody else uses the lab: no test and no measurement. Says on standard error if it must wait. Whoever
+    /// measures holds the returned value meanwhile.
+    pub fn wait_for_turn(self) -> Result<Turn> {
+        let path = self.directory.join("turn");
+        let lock = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        if lock.try_lock().is_err() {
+            eprintln!("waiting for the lab's turn: a test or a measurement is using it");
+            while lock.try_lock().is_err() {
+                interrupt::check()?;
+                thread::sleep(interrupt::LOOK_EVERY);
+            }
+        }
+        Ok(Turn { lab: self, _lock: lock })
+    }
+
+    /// The files that guests are made of, as far as they are there.
+    pub fn kit(&self) -> Kit {
+        let there = |path: PathBuf| path.exists().then_some(path);
+        Kit {
+            uml: there(self.uml_smp()).or_else(|| there(self.uml())),
+            qemu: there(self.program("qemu-system-x86_64")),
+            kernel: there(self.kernel()),
+            initramfs: there(self.initramfs()),
+            root: there(self.root()),
+        }
     }
 
     /// The directory that holds all of it.
@@ -165,7 +216,7 @@ impl Lab {
     }
 }
 
-/// The lab, held by one test at a time.
+/// The lab, held by one test or one measurement at a time.
 #[derive(Debug)]
 pub struct Turn {
     lab: Lab,

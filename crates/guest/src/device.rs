@@ -1,0 +1,65 @@
+//! What a guest is given.
+
+use std::path::{Path, PathBuf};
+
+/// A device of a guest.
+///
+/// Disks are `/dev/vda`, `/dev/vdb`, … in the order given; directories are mounted by a script,
+/// `mount -t virtiofs TAG` or `mount -t 9p -o trans=virtio TAG`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A vhost-user disk.
+    Disk {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// Queues, at least 1. User Mode Linux has as many as the server offers and the guest has
+        /// processors.
+        queues: u16,
+    },
+    /// A vhost-user directory.
+    Directory {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// The name by which the guest mounts it. For User Mode Linux it is the server's to tell.
+        tag: String,
+        /// Request queues, at least 1; User Mode Linux as above.
+        queues: u16,
+    },
+    /// A disk that QEMU serves itself, in a thread of its own (virtio-blk with an iothread).
+    QemuDisk {
+        /// A raw image or a block device.
+        image: PathBuf,
+        /// Queues, at least 1.
+        queues: u16,
+        /// Whether the host's page cache is bypassed.
+        direct: bool,
+    },
+    /// A directory that QEMU serves itself by 9p.
+    Qemu9p {
+        /// The directory.
+        directory: PathBuf,
+        /// The name by which the guest mounts it.
+        tag: String,
+    },
+}
+
+impl Device {
+    /// The same with another number of queues; 9p has one.
+    pub fn with_queues(mut self, number: u16) -> Self {
+        match &mut self {
+            Self::Disk { queues, .. } | Self::Directory { queues, .. } | Self::QemuDisk { queues, .. } => {
+                *queues = number;
+            }
+            Self::Qemu9p { .. } => {}
+        }
+        self
+    }
+
+    /// The socket of a vhost-user device.
+    pub fn socket(&self) -> Option<&Path> {
+        match self {
+            Self::Disk { socket, .. } | Self::Directory { socket, .. } => Some(socket),
+            Self::QemuDisk { .. } | Self::Qemu9p { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The devices of a PC, as QEMU's options.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::option_value;
+use crate::device::Device;
+use crate::process::dies_with_us;
+
+/// Slots in a request queue of a directory, as virtiofsd's documentation has it.
+const DIRECTORY_QUEUE_SIZE: u32 = 1024;
+
+/// Adds the options that give `devices` to a guest of the program `qemu`.
+pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Result<()> {
+    for (index, device) in devices.iter().enumerate() {
+        match device {
+            Device::Disk { socket, queues } => {
+                add_server(command, index, socket, &format!("vhost-user-blk-pci,num-queues={queues}"))?;
+            }
+            Device::Directory { socket, tag, queues } => {
+                let options = format!(
+                    "vhost-user-fs-pci,tag={tag},queue-size={DIRECTORY_QUEUE_SIZE},num-request-queues={queues}"
+                );
+                add_server(command, index, socket, &options)?;
+            }
+            Device::QemuDisk { image, queues, direct } => {
+                let storage = storage(image, *direct, asynchronous_io(qemu, image, *direct)?)?;
+                command
+                    .args(["-object", &format!("iothread,id=thread{index}")])
+                    .args(["-blockdev", &format!("{storage},node-name=storage{index}")])
+                    .args([
+                        "-blockdev",
+                        &format!("driver=raw,file=storage{index},node-name=disk{index}{}", cache(*direct)),
+                    ])
+                    .arg("-device")
+                    .arg(format!("virtio-blk-pci,drive=disk{index},iothread=thread{index},num-queues={queues}"));
+            }
+            Device::Qemu9p { directory, tag } => {
+                let path = option_value(directory)?;
+                command
+                    .arg("-fsdev")
+                    .arg(format!("local,id=tree{index},path={path},security_model=none,multidevs=remap"))
+                    .arg("-device")
+                    .arg(format!("virtio-9p-pci,fsdev=tree{index},mount_tag={tag}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_server(command: &mut Command, index: usize, socket: &Path, device: &str) -> Result<()> {
+    command
+        .arg("-chardev")
+        .arg(format!("socket,id=server{index},path={}", option_value(socket)?))
+        .arg("-device")
+        .arg(format!("{device},chardev=server{index}"));
+    Ok(())
+}
+
+fn cache(direct: bool) -> &'static str {
+    if direct { ",cache.direct=on" } else { "" }
+}
+
+fn storage(image: &Path, direct: bool, io: &str) -> Result<String> {
+    use std::os::unix::fs::FileTypeExt;
+
+    let kind = image.metadata().with_context(|| format!("cannot use {}", image.display()))?.file_type();
+    let driver = if kind.is_block_device() { "host_device" } else { "file" };
+    Ok(format!("driver={driver},filename={},aio={io}{}", option_value(image)?, cache(direct)))
+}
+
+/// The best way of asynchronous I/O that this QEMU, built as it is, takes for this image on this kernel.
+fn asynchronous_io(qemu: &Path, image: &Path, direct: bool) -> Result<&'static str> {
+    // The kernel's own AIO goes with direct I/O only.
+    let ways: &[&str] = if direct { &["io_uring", "native", "threads"] } else { &["io_uring", "threads"] };
+    let mut complaint = String::new();
+    for way in ways {
+        let mut input = tempfile::tempfile()?;
+        input.write_all(b"{\"execute\":\"qmp_capabilities\"}{\"execute\":\"quit\"}")?;
+        input.seek(SeekFrom::Start(0))?;
+        let mut command = Command::new(qemu);
+        command
+            .args(["-machine", "none", "-nodefaults", "-display", "none", "-qmp", "stdio", "-blockdev"])
+            .arg(format!("{},node-name=probe", storage(image, direct, way)?));
+        let output = dies_with_us(&command).stdin(input).output().context("cannot start QEMU")?;
+        if output.status.success() {
+            return Ok(way);
+        }
+        complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    }
+    bail!("QEMU does not take {}: {complaint}", image.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_are_doubled_and_queues_are_told() {
+        let mut command = Command::new("qemu");
+        let devices = [
+            Device::Disk { socket: "/run/a,b".into(), queues: 3 },
+            Device::Directory { socket: "/run/c".into(), tag: "share".into(), queues: 2 },
+        ];
+        add_devices(&mut command, Path::new("/nowhere"), &devices).unwrap();
+        let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            arguments,
+            [
+                "-chardev",
+                "socket,id=server0,path=/run/a,,b",
+                "-device",
+                "vhost-user-blk-pci,num-queues=3,chardev=server0",
+                "-chardev",
+                "socket,id=server1,path=/run/c",
+                "-device",
+                "vhost-user-fs-pci,tag=share,queue-size=1024,num-request-queues=2,chardev=server1",
+            ]
+        );
+    }
+}
