@@ -1,6 +1,11 @@
 //! What is said about one quantity over the rounds, and about the ratio of two.
 
+use std::f64::consts::FRAC_PI_2;
+
 use serde::{Deserialize, Serialize};
+
+use super::contrast::{log, mean_and_squares};
+use super::student;
 
 /// The median of a quantity over the rounds, and how far the rounds lay apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +52,7 @@ impl Spread {
         let median =
             if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
         let rounds = u32::try_from(sorted.len()).unwrap_or(u32::MAX);
-        Some(Self { median, min, max, rounds, uncertainty: None })
+        Some(Self { median, min, max, rounds, uncertainty: uncertainty(&sorted) })
     }
 
     /// The distance of the largest from the smallest value as a part of the median; `None` with less than two rounds or a
@@ -55,6 +60,18 @@ impl Spread {
     pub fn relative(&self) -> Option<f64> {
         (self.rounds > 1 && self.median != 0.0).then(|| (self.max - self.min) / self.median)
     }
+}
+
+/// Half the width of the median's interval, as a part of it.
+///
+/// Of normal noise the median is less sure than the mean by a factor that grows with the rounds to √(π/2), and is 1 for two.
+fn uncertainty(values: &[f64]) -> Option<f64> {
+    let logs: Vec<f64> = values.iter().map(|&value| log(value)).collect::<Option<_>>()?;
+    let (_, squares) = mean_and_squares(&logs)?;
+    let freedom = logs.len() as f64 - 1.0;
+    let of_median = if logs.len() == 2 { 1.0 } else { FRAC_PI_2.sqrt() };
+    let error = (squares / freedom / logs.len() as f64).sqrt() * of_median;
+    Some((student::reach(freedom) * error).exp_m1())
 }
 
 impl Ratio {
