@@ -1,0 +1,250 @@
+//! The machine that a run is made on, as a report must name it.
+//!
+//! Nothing here fails: what cannot be found out is left empty, and a run does not depend on it.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use guest::process::Group;
+
+use crate::experiment::{Experiment, Medium, Place, ServerKind};
+use crate::record::Environment;
+use crate::stand::Site;
+
+/// A program that has not told its version by then has none.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
+
+/// Looks at the machine: what `experiment` will use of it at `site`.
+pub fn look(site: &Site, experiment: &Experiment) -> Environment {
+    let uname = rustix::system::uname();
+    Environment {
+        kernel: uname.release().to_string_lossy().into_owned(),
+        processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()).unwrap_or_default(),
+        processors: std::thread::available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(1)),
+        nodes: u32::try_from(guest::numa::nodes().len()).unwrap_or(1),
+        memory_mib: memory_mib(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(0),
+        storage: storage(site, experiment),
+        programs: programs(site, experiment),
+        accelerator: accelerator(site, experiment),
+    }
+}
+
+fn processor(cpuinfo: &str) -> Option<String> {
+    // x86 says `model name`, others `Model` or `cpu model`; ARM often says nothing that a person would know.
+    ["model name", "cpu model", "Model", "uarch"].iter().find_map(|key| {
+        cpuinfo.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.trim() == *key).then(|| value.split_whitespace().collect::<Vec<_>>().join(" "))
+        })
+    })
+}
+
+fn memory_mib(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(total.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
+
+fn storage(site: &Site, experiment: &Experiment) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let has = |medium| experiment.configurations.iter().any(|configuration| configuration.data.medium == medium);
+    let mut lines = Vec::new();
+    for (medium, name, directory) in [(Medium::Disk, "disk", &site.data), (Medium::Memory, "memory", &site.memory)] {
+        if !has(medium) {
+            continue;
+        }
+        let there = existing(directory);
+        let number = fs::metadata(&there).map_or(0, |data| data.dev());
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let found = mount_of(&mounts, &format!("{major}:{minor}"), &there);
+        lines.push(format!("{name}: {}", found.unwrap_or_else(|| "unknown".into())));
+    }
+    if has(Medium::None) {
+        lines.push("none: made up by the server".into());
+    }
+    lines
+}
+
+/// The nearest directory above that exists: data may not have been laid out yet.
+fn existing(directory: &Path) -> PathBuf {
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    fs::canonicalize(there).unwrap_or_else(|_| there.to_owned())
+}
+
+/// File system, device, and what kind of device it is, from proc_pid_mountinfo(5): by its number, or by its mount point for
+/// file systems that give their files other numbers (btrfs).
+fn mount_of(mounts: &str, number: &str, directory: &Path) -> Option<String> {
+    let parse = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(2);
+        let (its_number, point) = (left.next()?.to_owned(), left.nth(1)?.to_owned());
+        let mut right = right.split(' ');
+        Some((its_number, unescaped(&point), right.next()?.to_owned(), unescaped(right.next()?)))
+    };
+    let all: Vec<_> = mounts.lines().filter_map(parse).collect();
+    let covers = |point: &str| directory.starts_with(point);
+    // The last one mounted at a point is the one that is seen.
+    let by_number = all.iter().rev().filter(|(its, point, ..)| its == number && covers(point));
+    let by_point = all.iter().rev().filter(|(_, point, ..)| covers(point));
+    let (_, _, kind, source) =
+        by_number.max_by_key(|mount| mount.1.len()).or_else(|| by_point.max_by_key(|mount| mount.1.len()))?;
+    let device = device(number).map(|device| format!(" ({device})")).unwrap_or_default();
+    Some(if source == kind || source == "none" { kind.clone() } else { format!("{kind} on {source}{device}") })
+}
+
+/// Spaces and the like stand as octal numbers in there.
+fn unescaped(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+}
+
+/// Model of a block device, and whether it rotates.
+fn device(number: &str) -> Option<String> {
+    let link = fs::canonicalize(Path::new("/sys/dev/block").join(number)).ok()?;
+    // A partition has no queue; its disk is the directory above.
+    let disk = link.ancestors().take(2).find(|path| path.join("queue").is_dir())?;
+    let word = |file: &str| fs::read_to_string(disk.join(file)).ok().map(|text| text.trim().to_owned());
+    let rotates = match word("queue/rotational")?.as_str() {
+        "1" => "rotating",
+        _ => "not rotating",
+    };
+    let model = word("device/model").or_else(|| {
+        let driver = fs::canonicalize(disk.join("device/driver")).ok()?;
+        Some(driver.file_name()?.to_string_lossy().into_owned())
+    });
+    Some(model.map_or_else(|| rotates.to_owned(), |model| format!("{model}, {rotates}")))
+}
+
+fn programs(site: &Site, experiment: &Experiment) -> Vec<String> {
+    let configurations =
+        || experiment.configurations.iter().filter(|configuration| configuration.unsupported.is_none());
+    let at = |place: Place| configurations().any(|configuration| configuration.place == place);
+    let by = |kinds: &[ServerKind]| configurations().any(|configuration| kinds.contains(&configuration.server.kind));
+    let mut lines = Vec::new();
+    let mut tell = |name: &str, program: Option<&Path>| {
+        let version = program.map(|program| version(program).unwrap_or_else(|| "unknown version".into()));
+        let version = version.unwrap_or_else(|| "not found".into());
+        lines.push(if version.contains(name) { version } else { format!("{name}: {version}") });
+    };
+    if by(&[ServerKind::VringdDisk, ServerKind::VringdDir]) || at(Place::Frontend) {
+        tell("vringd", Some(&site.vringd));
+    }
+    if by(&[ServerKind::Virtiofsd]) {
+        tell("virtiofsd", site.programs.virtiofsd.as_deref());
+    }
+    if by(&[ServerKind::QemuStorageDaemon]) {
+        tell("qemu-storage-daemon", site.programs.storage_daemon.as_deref());
+    }
+    if at(Place::Qemu) {
+        tell("QEMU", site.kit.qemu.as_deref());
+    }
+    if at(Place::Host) {
+        tell("fio on the host", site.programs.fio.as_deref());
+    }
+    if at(Place::Uml) {
+        tell("guest kernel (User Mode Linux)", site.kit.uml.as_deref());
+    }
+    if at(Place::Qemu)
+        && let Some(kernel) = &site.kit.kernel
+    {
+        let release = kernel_release(kernel).unwrap_or_else(|| "unknown version".into());
+        lines.push(format!("guest kernel (QEMU): {release}"));
+    }
+    lines
+}
+
+/// The first line of what a program says to `--version`.
+fn version(program: &Path) -> Option<String> {
+    let output = tempfile::NamedTempFile::new().ok()?;
+    let mut command = Command::new(program);
+    command.arg("--version");
+    let mut process = Group::start(&command, output.path()).ok()?;
+    let status = process.wait(VERSION_LIMIT).ok()?;
+    let text = process.output();
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    status.success().then(|| line.to_owned())
+}
+
+/// The release of a kernel for x86, from its image (kernel: `Documentation/arch/x86/boot.rst`, `kernel_version`).
+fn kernel_release(image: &Path) -> Option<String> {
+    const MAGIC_AT: u64 = 0x202;
+    const VERSION_AT: u64 = 0x20e;
+    let mut file = File::open(image).ok()?;
+    let mut read = |at: u64, bytes: &mut [u8]| {
+        file.seek(SeekFrom::Start(at)).ok()?;
+        file.read_exact(bytes).ok()
+    };
+    let mut magic = [0; 4];
+    read(MAGIC_AT, &mut magic)?;
+    if &magic != b"HdrS" {
+        return None;
+    }
+    let mut offset = [0; 2];
+    read(VERSION_AT, &mut offset)?;
+    let mut text = [0; 64];
+    read(u64::from(u16::from_le_bytes(offset)) + 0x200, &mut text)?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Some(text.split([' ', '\0']).next()?.to_owned())
+}
+
+fn accelerator(site: &Site, experiment: &Experiment) -> String {
+    let has_qemu = experiment
+        .configurations
+        .iter()
+        .any(|configuration| configuration.place == Place::Qemu && configuration.unsupported.is_none());
+    if !has_qemu {
+        return String::new();
+    }
+    guest::qemu::accelerator(&site.kit).map(|accelerator| accelerator.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+                          22 21 0:25 / /dev/shm rw shared:2 - tmpfs tmpfs rw\n\
+                          23 21 0:31 /sub /srv/a\\040b rw - btrfs /dev/sdb1 rw\n\
+                          24 21 254:0 /home /home rw - ext4 /dev/root rw\n";
+
+    #[test]
+    fn a_directory_is_found_on_its_file_system() {
+        let of = |number: &str, path: &str| mount_of(MOUNTS, number, Path::new(path)).unwrap();
+        assert_eq!(of("0:25", "/dev/shm/x"), "tmpfs");
+        assert!(of("254:0", "/home/x").starts_with("ext4 on /dev/root"));
+        // btrfs gives its files numbers that are in no list.
+        assert_eq!(of("0:99", "/srv/a b/x"), "btrfs on /dev/sdb1");
+        assert!(of("0:99", "/elsewhere").starts_with("ext4"));
+        assert_eq!(mount_of("", "0:1", Path::new("/")), None);
+    }
+
+    #[test]
+    fn processor_and_memory_are_read_by_name() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: A  fine   CPU @ 2 GHz\n\nprocessor\t: 1\nmodel name\t: other\n";
+        assert_eq!(processor(cpuinfo).as_deref(), Some("A fine CPU @ 2 GHz"));
+        assert_eq!(processor("flags: x"), None);
+        assert_eq!(memory_mib("MemFree: 1 kB\nMemTotal:       2097152 kB\n"), Some(2048));
+    }
+
+    #[test]
+    fn a_kernel_tells_its_release() {
+        let mut image = vec![0_u8; 0x2000];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x1000_u16.to_le_bytes());
+        image[0x1200..0x121d].copy_from_slice(b"6.12.57-amd64 (builder@host) ");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &image).unwrap();
+        assert_eq!(kernel_release(file.path()).as_deref(), Some("6.12.57-amd64"));
+        fs::write(file.path(), "no kernel").unwrap();
+        assert_eq!(kernel_release(file.path()), None);
+    }
+
+    #[test]
+    fn a_version_is_the_first_line() {
+        assert!(version(Path::new("/bin/sh")).is_none_or(|line| !line.is_empty()));
+        assert!(version(Path::new("cat")).unwrap().contains("cat"));
+        assert_eq!(version(Path::new("/nonexistent/program")), None);
+    }
+}

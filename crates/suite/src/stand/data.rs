@@ -1,0 +1,233 @@
+//! The data that is served: laid out once, reused by every configuration and round, removed at the end of the run.
+//!
+//! All of it is real data in every block: holes and compressible blocks are faster than what an image holds. Files of one
+//! shape (how many, how large) lie in one directory, whose marker says that they are complete; an interrupted run finds
+//! it again.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise, statvfs};
+
+use super::{Site, Trouble};
+use crate::experiment::{self, Experiment, Medium};
+
+/// Holds all data of a site's directory, so that it can be told from what else is there.
+const DIRECTORY: &str = "vringd-bench-data";
+/// Says that the files beside it are complete.
+const MARKER: &str = "complete";
+/// What is served.
+const FILES: &str = "files";
+const MIB: u64 = 1 << 20;
+/// Left free on a disk: a file system that is full to the brim is another file system.
+const SPARE_MIB: u64 = 64;
+
+/// Data that lies ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Data {
+    directory: PathBuf,
+    files: u32,
+    size_mib: u64,
+}
+
+impl Data {
+    /// Lays out what `wanted` asks for, or finds it laid out. `None` when it lies nowhere ([`Medium::None`]).
+    ///
+    /// # Errors
+    /// [`Trouble::Failed`]: there is no room (nothing is written then), or writing failed (what was written is removed).
+    pub fn lay_out(site: &Site, wanted: &experiment::Data) -> Result<Option<Self>, Trouble> {
+        let Some(directory) = directory(site, wanted) else { return Ok(None) };
+        let data = Self { directory, files: wanted.files.max(1), size_mib: wanted.size_mib };
+        if data.is_complete() {
+            return Ok(Some(data));
+        }
+        // What an interrupted run left takes room.
+        remove_directory(&data.directory).map_err(|error| data.trouble(wanted.medium, &error))?;
+        data.check_room(wanted.medium)?;
+        if let Err(error) = data.write() {
+            let trouble = data.trouble(wanted.medium, &error);
+            // The first error is the one to tell.
+            let _removed = data.remove();
+            return Err(trouble);
+        }
+        Ok(Some(data))
+    }
+
+    /// Removes all data that `experiment` has laid out.
+    ///
+    /// # Errors
+    /// Files of ours cannot be removed.
+    pub fn remove_all(site: &Site, experiment: &Experiment) -> io::Result<()> {
+        for configuration in &experiment.configurations {
+            if let Some(directory) = directory(site, &configuration.data) {
+                remove_laid_out(&directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> io::Result<()> {
+        remove_laid_out(&self.directory)
+    }
+
+    /// The directory that holds the files and nothing else: what a server of directories serves.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.join(FILES)
+    }
+
+    /// The image: the first file, for servers of disks.
+    pub fn image(&self) -> PathBuf {
+        self.directory().join(file_name(0))
+    }
+
+    /// How many files there are.
+    pub fn files(&self) -> u32 {
+        self.files
+    }
+
+    /// Size of each file, in MiB.
+    pub fn size_mib(&self) -> u64 {
+        self.size_mib
+    }
+
+    fn is_complete(&self) -> bool {
+        let is_full = |number| {
+            let path = self.directory().join(file_name(number));
+            fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() == self.size_mib * MIB)
+        };
+        self.directory.join(MARKER).exists() && (0..self.files).all(is_full)
+    }
+
+    fn needed_mib(&self) -> u64 {
+        self.size_mib.saturating_mul(u64::from(self.files))
+    }
+
+    fn check_room(&self, medium: Medium) -> Result<(), Trouble> {
+        let parent = self.directory.parent().unwrap_or(&self.directory);
+        fs::create_dir_all(parent).map_err(|error| self.trouble(medium, &error))?;
+        let there = statvfs(parent).map_err(|error| self.trouble(medium, &error.into()))?;
+        let free_mib = there.f_bavail.saturating_mul(there.f_frsize) / MIB;
+        let needed_mib = self.needed_mib();
+        if needed_mib.saturating_add(SPARE_MIB) > free_mib {
+            return Err(Trouble::Failed(format!(
+                "not enough room: {needed_mib} MiB of data and {SPARE_MIB} MiB to spare are needed in {}, {free_mib} MiB \
+                 are free",
+                parent.display()
+            )));
+        }
+        if medium == Medium::Memory {
+            let available_mib = available_memory_mib();
+            if needed_mib > available_mib / 2 {
+                return Err(Trouble::Failed(format!(
+                    "not enough memory: {needed_mib} MiB of data in memory are needed, and half of the {available_mib} MiB \
+                     available is the most that is taken"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let files = self.directory();
+        fs::create_dir_all(&files)?;
+        for number in 0..self.files {
+            write_file(&files.join(file_name(number)), self.size_mib, u64::from(number))?;
+        }
+        File::open(&files)?.sync_all()?;
+        let marker = File::create(self.directory.join(MARKER))?;
+        marker.sync_all()
+    }
+
+    fn trouble(&self, medium: Medium, error: &io::Error) -> Trouble {
+        let what = match medium {
+            Medium::Memory => "memory",
+            Medium::Disk | Medium::None => "the disk",
+        };
+        Trouble::Failed(match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                format!("{what} is full: {} MiB of data do not fit in {}", self.needed_mib(), self.directory.display())
+            }
+            _ => format!("cannot lay out data in {}: {error}", self.directory.display()),
+        })
+    }
+}
+
+/// Name of a file, as workloads know it.
+pub(crate) fn file_name(number: u32) -> String {
+    format!("file{number}")
+}
+
+fn root(site: &Site, medium: Medium) -> Option<PathBuf> {
+    let base = match medium {
+        Medium::Disk => &site.data,
+        Medium::Memory => &site.memory,
+        Medium::None => return None,
+    };
+    Some(base.join(DIRECTORY))
+}
+
+fn directory(site: &Site, data: &experiment::Data) -> Option<PathBuf> {
+    Some(root(site, data.medium)?.join(format!("{}x{}MiB", data.files.max(1), data.size_mib)))
+}
+
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes the data and, when nothing else is in there, the directory for data itself.
+fn remove_laid_out(directory: &Path) -> io::Result<()> {
+    remove_directory(directory)?;
+    if let Some(parent) = directory.parent() {
+        // Other data may lie there, or it may be gone already: both are fine.
+        let _kept = fs::remove_dir(parent);
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, size_mib: u64, seed: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let mut noise = Noise(seed);
+    let mut chunk = vec![0_u8; MIB as usize];
+    for _ in 0..size_mib {
+        noise.fill(&mut chunk);
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()?;
+    // What was written a minute ago must not be what the first measurement reads from memory. Advice may be ignored.
+    let _ignored = fadvise(&file, 0, None, Advice::DontNeed);
+    Ok(())
+}
+
+/// Bytes that no file system compresses or finds twice: splitmix64 (Steele, Lea and Flood, 2014).
+struct Noise(u64);
+
+impl Noise {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_exact_mut(8) {
+            word.copy_from_slice(&self.next().to_le_bytes());
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// `MemAvailable` of proc_meminfo(5), in MiB; 0 where it cannot be read, which refuses.
+fn available_memory_mib() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}

@@ -1,0 +1,187 @@
+//! Servers as processes: started, waited for until they listen, measured, ended.
+
+mod storage_daemon;
+mod virtiofsd;
+mod vringd;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use guest::process::Group;
+
+use super::trouble::{last_line, one_line};
+use super::{Data, Site, Trouble, cpu};
+use crate::experiment::{self, Medium, ServerKind};
+
+/// `sockaddr_un` has room for so many bytes and a zero (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The flag of a listening socket in `/proc/net/unix` (`__SO_ACCEPTCON` of the kernel's `include/linux/net.h`).
+const LISTENING: &str = "00010000";
+
+/// What a server is told by the suite; everything else comes from the experiment.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    pub(super) server: &'a experiment::Server,
+    /// Where its data lies; `None` when it makes it up.
+    pub(super) data: Option<&'a Data>,
+    pub(super) medium: Medium,
+    pub(super) queues: u16,
+    pub(super) tag: &'a str,
+    /// A directory for its socket and its log.
+    pub(super) scratch: &'a Path,
+    /// Whether it is bound to one NUMA node.
+    pub(super) one_node: bool,
+}
+
+/// A server that was started. Dropping it kills it.
+#[derive(Debug)]
+pub(super) struct Server {
+    name: &'static str,
+    command: Command,
+    process: Group,
+    socket: PathBuf,
+    log: PathBuf,
+    limit: Duration,
+}
+
+impl Server {
+    /// Starts the server of a configuration, if it has one in a process of its own.
+    pub(super) fn start(site: &Site, order: &Order<'_>) -> Result<Option<Self>, Trouble> {
+        let socket = order.scratch.join("socket");
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(Trouble::Failed(format!(
+                "{}: too long for a socket's path, which has {SOCKET_PATH_BYTES_MAX} bytes",
+                socket.display()
+            )));
+        }
+        let (name, line) = match order.server.kind {
+            ServerKind::None | ServerKind::QemuVirtioBlk | ServerKind::Qemu9p => return Ok(None),
+            ServerKind::VringdDisk => ("vringd", vringd::disk(site, order, &socket)?),
+            ServerKind::VringdDir => ("vringd", vringd::directory(site, order, &socket)?),
+            ServerKind::Virtiofsd => ("virtiofsd", virtiofsd::line(site, order, &socket)?),
+            ServerKind::QemuStorageDaemon => ("qemu-storage-daemon", storage_daemon::line(site, order, &socket)?),
+        };
+        let log = order.scratch.join("server.log");
+        let limit = site.limits.server;
+        let mut command = Command::new(line.first().ok_or_else(|| Trouble::Failed(format!("{name} has no program")))?);
+        command.args(line.iter().skip(1));
+        if order.one_node {
+            let bound = guest::numa::bind(&command);
+            command = bound.map_err(|error| Trouble::Unsupported(one_line(&format!("{error:#}"))))?;
+        }
+        let process = launch(name, &command, &socket, &log, limit)?;
+        Ok(Some(Self { name, command, process, socket, log, limit }))
+    }
+
+    /// Starts it again if it has ended: some serve one frontend in their life.
+    pub(super) fn revive(&mut self) -> Result<(), Trouble> {
+        if !self.is_running() {
+            self.process = launch(self.name, &self.command, &self.socket, &self.log, self.limit)?;
+        }
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The id of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Whether it has not ended.
+    pub(super) fn is_running(&mut self) -> bool {
+        self.process.is_running().unwrap_or(false)
+    }
+
+    /// Processor time so far, all threads and children, in s.
+    pub(super) fn cpu_s(&self) -> Option<f64> {
+        cpu::of_tree(self.process.id())
+    }
+
+    /// That it has ended, and what it said last.
+    pub(super) fn epitaph(&self) -> String {
+        epitaph(self.name, &self.process)
+    }
+
+    /// Ends it politely, and by force if it does not listen to that.
+    pub(super) fn end(mut self, limit: Duration) {
+        // After the limit it is killed, and one that ends with an error has served us all the same.
+        let _status = self.process.terminate(limit);
+        let _absent = fs::remove_file(&self.socket);
+    }
+}
+
+fn epitaph(name: &str, process: &Group) -> String {
+    match last_line(&process.output()) {
+        "" => format!("{name} ended and said nothing"),
+        said => format!("{name} ended: {}", one_line(said)),
+    }
+}
+
+fn launch(name: &str, command: &Command, socket: &Path, log: &Path, limit: Duration) -> Result<Group, Trouble> {
+    // A server that was killed leaves its socket.
+    let _absent = fs::remove_file(socket);
+    let mut process = Group::start(command, log).map_err(|error| Trouble::failed(&error))?;
+    match process.wait_until(limit, |_| is_listening(socket)) {
+        Ok(()) => Ok(process),
+        Err(_) if process.is_running().unwrap_or(false) => {
+            Err(Trouble::Failed(format!("{name} did not listen within {} s", limit.as_secs())))
+        }
+        Err(_) => Err(Trouble::Failed(epitaph(name, &process))),
+    }
+}
+
+/// Whether somebody listens there, found out without connecting: some servers serve one connection in their life.
+fn is_listening(socket: &Path) -> bool {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    sockets.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.nth(3) == Some(LISTENING) && line.ends_with(&format!(" {}", socket.display()))
+    })
+}
+
+/// Whether an option is among those of the experiment, as `--name` or `--name=value`.
+fn has(options: &[String], names: &[&str]) -> bool {
+    options.iter().any(|option| names.contains(&option.split('=').next().unwrap_or_default()))
+}
+
+/// The data of a server that cannot do without.
+fn data<'a>(order: &Order<'a>, name: &str) -> Result<&'a Data, Trouble> {
+    order.data.ok_or_else(|| Trouble::Unsupported(format!("{name} needs data to serve; medium `none` has none")))
+}
+
+/// What our sandbox and virtiofsd's are told: nothing is hidden from either, so that both are compared as servers.
+///
+/// Without root neither can go without: a user namespace is the only way to hold the rights that serving takes.
+fn sandbox() -> &'static str {
+    if rustix::process::geteuid().is_root() { "none" } else { "namespace" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_listener_is_seen_without_a_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        assert!(!is_listening(&socket));
+        let listener = UnixListener::bind(&socket).unwrap();
+        assert!(is_listening(&socket));
+        drop(listener);
+        assert!(!is_listening(&socket), "the file is still there, the listener is not");
+    }
+
+    #[test]
+    fn options_are_found_in_both_forms() {
+        let options = ["--queues=2".to_owned(), "--cache".to_owned(), "auto".to_owned()];
+        assert!(has(&options, &["--queues"]) && has(&options, &["-c", "--cache"]));
+        assert!(!has(&options, &["--queue", "auto-x"]));
+    }
+}

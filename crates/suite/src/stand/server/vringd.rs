@@ -1,0 +1,45 @@
+//! Our own servers.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::{Order, data, has, sandbox};
+use crate::experiment::Medium;
+use crate::stand::{Site, Trouble};
+
+/// `vringd disk`.
+pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
+    let options = &order.server.options;
+    let mut line: Vec<OsString> = vec![site.vringd.clone().into(), "disk".into(), "--socket".into(), socket.into()];
+    if !has(options, &["--queues"]) {
+        line.extend(["--queues".into(), order.queues.to_string().into()]);
+    }
+    // All configurations of an experiment serve one image, and one of them is measured at a time.
+    if order.medium != Medium::None && !has(options, &["--no-lock"]) {
+        line.push("--no-lock".into());
+    }
+    line.extend(options.iter().map(OsString::from));
+    if order.medium != Medium::None {
+        line.push(data(order, "vringd disk")?.image().into());
+    }
+    Ok(line)
+}
+
+/// `vringd dir`.
+pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
+    let options = &order.server.options;
+    let mut line: Vec<OsString> = vec![site.vringd.clone().into(), "dir".into(), "--socket".into(), socket.into()];
+    line.extend(["--tag".into(), order.tag.into()]);
+    if !has(options, &["--queues"]) {
+        line.extend(["--queues".into(), order.queues.to_string().into()]);
+    }
+    if !has(options, &["--sandbox"]) {
+        line.extend(["--sandbox".into(), sandbox().into()]);
+    }
+    if !has(options, &["--seccomp"]) {
+        line.extend(["--seccomp".into(), "none".into()]);
+    }
+    line.extend(options.iter().map(OsString::from));
+    line.push(data(order, "vringd dir")?.directory().into());
+    Ok(line)
+}
