@@ -163,7 +163,7 @@ impl DirectoryServer {
 
     /// The directory, for a guest.
     pub fn device(&self) -> Device {
-        Device::Directory { socket: self.socket(), tag: TAG.to_owned() }
+        Device::Directory { socket: self.socket(), tag: TAG.to_owned(), queues: 1 }
     }
 
     /// The process id of the server, or of the one that watches over it.

@@ -7,7 +7,6 @@
 //! generator, and a small driver ([`driver`]) on the `vhost` crate that may also lie.
 
 pub mod daemon;
-pub mod device;
 pub mod directory_server;
 pub mod driver;
 pub mod frontend;
@@ -21,4 +20,4 @@ pub mod server;
 pub mod uml;
 pub mod vringd;
 
-pub use xtask::{lab, process};
+pub use guest::{device, lab, process};

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use guest::qemu::add_devices;
 use tempfile::TempDir;
 
 use crate::device::Device;
@@ -54,7 +55,7 @@ impl Guest {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         let path = directory.path().join("script");
         fs::write(&path, script)?;
-        let command = command(lab, from, devices, queues, directory.path());
+        let command = command(lab, from, devices, queues, directory.path())?;
         let process = Group::start(&command, &directory.path().join("console"))?;
         Ok(Self { process, directory })
     }
@@ -131,8 +132,9 @@ pub fn run(
     Ok(ended.console)
 }
 
-fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory: &Path) -> Command {
-    let mut command = Command::new(lab.program("qemu-system-x86_64"));
+fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory: &Path) -> Result<Command> {
+    let qemu = lab.program("qemu-system-x86_64");
+    let mut command = Command::new(&qemu);
     command
         .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M,slots=8,maxmem=4G"])
         .args(["-machine", "q35,memory-backend=memory"])
@@ -150,22 +152,7 @@ fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory
             .arg(lab.initramfs())
             .args(["-append", "console=ttyS0 quiet panic=-1"]);
     }
-    for (index, device) in devices.iter().enumerate() {
-        let (socket, options) = match device {
-            Device::Disk { socket } => {
-                // A kernel given by QEMU is itself first in the order of booting.
-                let order = if from == BootFrom::Disk { format!(",bootindex={index}") } else { String::new() };
-                (socket, format!("vhost-user-blk-pci,num-queues={queues}{order}"))
-            }
-            Device::Directory { socket, tag } => {
-                (socket, format!("vhost-user-fs-pci,tag={tag},num-request-queues={queues}"))
-            }
-        };
-        command
-            .arg("-chardev")
-            .arg(format!("socket,id=server{index},path={}", socket.display()))
-            .arg("-device")
-            .arg(format!("{options},chardev=server{index}"));
-    }
-    command
+    let devices: Vec<Device> = devices.iter().map(|device| device.clone().with_queues(queues)).collect();
+    add_devices(&mut command, &qemu, &devices)?;
+    Ok(command)
 }

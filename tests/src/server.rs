@@ -78,7 +78,7 @@ impl Server {
 
     /// The disk, for a guest.
     pub fn device(&self) -> Device {
-        Device::Disk { socket: self.socket() }
+        Device::Disk { socket: self.socket(), queues: 1 }
     }
 
     /// The process id of the server.

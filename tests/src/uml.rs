@@ -1,24 +1,21 @@
-//! Boots User Mode Linux on vhost-user devices and runs a script in it.
+//! Boots User Mode Linux on vhost-user devices and runs one script in it.
 //!
-//! The guest's root file system is the lab's, seen read-only through hostfs. The script and its
-//! exit status travel through a directory of the host that the guest mounts, so that neither is
-//! mixed with what the kernel writes to its console.
+//! The script and its exit status travel through a directory of the host that the guest mounts, so
+//! that neither is mixed with what the kernel and the script write to the console, which is where a failed
+//! test looks.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
+use guest::Kit;
+use guest::shell::Share;
+use guest::uml::command_for_one_script;
 
 use crate::device::Device;
 use crate::lab::Lab;
 use crate::process::Group;
-
-/// virtio device ids of a block device and of a file system (virtio 1.3, section 5).
-const VIRTIO_ID_BLOCK: u32 = 2;
-const VIRTIO_ID_FS: u32 = 26;
 
 /// Which kernel to boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,7 +45,7 @@ impl From<Kernel> for Machine {
 #[derive(Debug)]
 pub struct Guest {
     process: Group,
-    job: TempDir,
+    share: Share,
 }
 
 /// What a guest left when it ended.
@@ -65,21 +62,31 @@ impl Guest {
     /// `/dev/vda`, `/dev/vdb`, …; directories are mounted by the script. Files of the host reach
     /// the guest and come back in [`Guest::shared`], which the script knows as `$job`.
     pub fn boot(lab: &Lab, machine: impl Into<Machine>, devices: &[Device], script: &str) -> Result<Self> {
-        let job = TempDir::with_prefix("vringd-uml-")?;
-        fs::write(job.path().join("script"), script)?;
-        let command = command(lab, machine.into(), devices, job.path())?;
-        let process = Group::start(&command, &job.path().join("console"))?;
-        Ok(Self { process, job })
+        let share = Share::new()?;
+        fs::write(share.path().join("script"), script)?;
+        let Machine { kernel, memory_mebibytes: memory_mib } = machine.into();
+        let (kernel, processors) = match kernel {
+            Kernel::Debian => (lab.uml(), 1),
+            Kernel::Smp(processors) => {
+                lab.require_uml_smp()?;
+                (lab.uml_smp(), processors)
+            }
+        };
+        let kit = Kit { uml: Some(kernel), ..lab.kit() };
+        let machine = guest::Machine { processors, memory_mib, one_node: false };
+        let command = command_for_one_script(&kit, &machine, devices, &share)?;
+        let process = Group::start(&command, &share.path().join("console"))?;
+        Ok(Self { process, share })
     }
 
     /// A directory that host and guest both see.
     pub fn shared(&self) -> &Path {
-        self.job.path()
+        self.share.path()
     }
 
     /// Waits until the script has created the file `name` in the shared directory.
     pub fn wait_for(&mut self, name: &str, limit: Duration) -> Result<()> {
-        let path = self.job.path().join(name);
+        let path = self.share.path().join(name);
         self.process
             .wait_until(limit, |_| path.exists())
             .with_context(|| format!("waiting for the guest to say `{name}`"))
@@ -87,7 +94,7 @@ impl Guest {
 
     /// Waits until the script has created one of two files in the shared directory.
     pub fn wait_for_either(&mut self, one: &str, other: &str, limit: Duration) -> Result<()> {
-        let paths = [one, other].map(|name| self.job.path().join(name));
+        let paths = [one, other].map(|name| self.share.path().join(name));
         self.process
             .wait_until(limit, |_| paths.iter().any(|path| path.exists()))
             .with_context(|| format!("waiting for the guest to say `{one}` or `{other}`"))
@@ -97,14 +104,14 @@ impl Guest {
     /// has ended without.
     pub fn said(&mut self, name: &str) -> Result<bool> {
         let running = self.process.is_running()?;
-        let said = self.job.path().join(name).exists();
+        let said = self.share.path().join(name).exists();
         ensure!(said || running, "the guest ended and never said `{name}`:\n{}", self.process.output());
         Ok(said)
     }
 
     /// Tells the script something by creating the file `name` in the shared directory.
     pub fn tell(&self, name: &str) -> Result<()> {
-        fs::write(self.job.path().join(name), "")?;
+        fs::write(self.share.path().join(name), "")?;
         Ok(())
     }
 
@@ -112,7 +119,7 @@ impl Guest {
     pub fn wait(mut self, limit: Duration) -> Result<Ended> {
         let status = self.process.wait(limit)?;
         let console = self.process.output();
-        let exit = fs::read_to_string(self.job.path().join("exit"))
+        let exit = fs::read_to_string(self.share.path().join("exit"))
             .with_context(|| format!("the guest ended with {status} before its script did:\n{console}"))?;
         Ok(Ended { status: exit.trim().parse().context("the guest wrote a status")?, console })
     }
@@ -128,41 +135,4 @@ pub fn run(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str, limit: D
     let ended = Guest::boot(lab, kernel, devices, script)?.wait(limit)?;
     ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
     Ok(ended.console)
-}
-
-fn command(lab: &Lab, machine: Machine, devices: &[Device], job: &Path) -> Result<Command> {
-    let (program, processors): (PathBuf, u32) = match machine.kernel {
-        Kernel::Debian => (lab.uml(), 1),
-        Kernel::Smp(processors) => {
-            lab.require_uml_smp()?;
-            (lab.uml_smp(), processors)
-        }
-    };
-    let mut command = Command::new("env");
-    if machine.kernel == Kernel::Debian {
-        // It was linked for a newer C library than this machine may have; only it may see the
-        // lab's, not `setpriv` or `env`.
-        command.arg(format!("LD_LIBRARY_PATH={}", lab.library_path()));
-        command.current_dir(program.parent().context("a kernel lies in a directory")?);
-    }
-    command
-        .arg(&program)
-        .arg(format!("mem={}M", machine.memory_mebibytes))
-        .args(["rootfstype=hostfs", "ro", "init=/lab/init"])
-        .arg(format!("rootflags={}", lab.root().display()))
-        .arg(format!("job={}", job.display()))
-        .arg(format!("uml_dir={}", job.display()))
-        .args(["con=null", "con0=null,fd:1", "seccomp=on", "quiet", "panic=-1"]);
-    if processors > 1 {
-        command.arg(format!("ncpus={processors}"));
-    }
-    for device in devices {
-        // A directory's tag comes from its server.
-        let (socket, id) = match device {
-            Device::Disk { socket } => (socket, VIRTIO_ID_BLOCK),
-            Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
-        };
-        command.arg(format!("virtio_uml.device={}:{id}", socket.display()));
-    }
-    Ok(command)
 }

@@ -28,7 +28,7 @@ fn serves_once(command: &Command, socket: &Path, tag: &str, files: &Path) -> Res
          setfattr -n user.x -v y /mnt/share/written
          umount /mnt/share"
     );
-    let device = Device::Directory { socket: socket.to_owned(), tag: tag.to_owned() };
+    let device = Device::Directory { socket: socket.to_owned(), tag: tag.to_owned(), queues: 1 };
     uml::run(&lab, Kernel::Debian, &[device], &script, LIMIT)?;
     let status = server.wait(LIMIT)?;
     ensure!(status.success(), "it ended with {status}:\n{}", server.output());

@@ -85,8 +85,8 @@ fn every_operation_works_with_every_way_to_hold_files() -> Result<()> {
 }
 
 #[test]
-fn every_operation_works_with_killpriv_and_without_readdirplus() -> Result<()> {
-    for option in ["--killpriv-v2", "--readdirplus=off", "--readdirplus=on"] {
+fn every_operation_works_without_killpriv_and_with_every_readdirplus() -> Result<()> {
+    for option in ["--no-killpriv-v2", "--readdirplus=off", "--readdirplus=on"] {
         every_operation(Kernel::Debian, true, |directory| directory.option(option)).context(option)?;
     }
     Ok(())

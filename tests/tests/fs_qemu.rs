@@ -20,8 +20,11 @@ fn machine_lives_in_one_directory_and_works_in_another() -> Result<()> {
     fs::write(shared.path().join("from-the-host"), "hello guest\n")?;
     let mut root = DirectoryServer::start(&lab, &Directory::new(lab.root()).option("--readonly"))?;
     let mut work = DirectoryServer::start(&lab, &Directory { queues: Some(2), ..Directory::new(shared.path()) })?;
-    let named =
-        |server: &DirectoryServer, tag: &str| Device::Directory { socket: server.socket(), tag: tag.to_owned() };
+    let named = |server: &DirectoryServer, tag: &str| Device::Directory {
+        socket: server.socket(),
+        tag: tag.to_owned(),
+        queues: 2,
+    };
     let script = "mkdir /root-directory
          mount -t virtiofs root /root-directory
          mount -t tmpfs tmpfs /root-directory/tmp

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use xtask::process::shown;
+use guest::process::shown;
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> PathBuf {

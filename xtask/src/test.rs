@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use clap::Args;
-use xtask::lab::{DIRECTORY_VARIABLE, Lab};
+use guest::lab::{DIRECTORY_VARIABLE, Lab};
 
 use crate::make;
 use crate::step::{self, cargo};

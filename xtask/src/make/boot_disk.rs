@@ -11,8 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use xtask::lab::Lab;
-use xtask::process::run;
+use guest::lab::Lab;
+use guest::process::run;
 
 const SECTOR: u64 = 512;
 /// Everybody's partitions start at 1 MiB, which leaves the boot loader its room.

@@ -1,7 +1,8 @@
 #!/bin/busybox sh
-# First process of a QEMU guest of the lab, both in the initial file system and, when the kernel's
-# command line names a root, on that root. It runs the script that QEMU hands in as a firmware
-# file and writes its status to the console.
+# First process of a QEMU guest of the lab. When the kernel's command line names a root file system, it
+# goes there, to the first process that is named there, with the arguments it was given. Without one,
+# and as /sbin/init of the lab's bootable disk, it runs the script that QEMU hands in as a firmware file
+# and writes its status to the console.
 export PATH=/bin:/sbin HOME=/root
 /bin/busybox mkdir -p /bin /sbin /root /tmp
 /bin/busybox --install -s /bin
@@ -14,13 +15,22 @@ for module in /modules/*.ko; do
 	[ -e "$module" ] && insmod "$module"
 done
 
-root=$(sed -n 's/.*root=\([^ ]*\).*/\1/p' /proc/cmdline)
+root= type=ext4 flags= init=/sbin/init
+for word in $(cat /proc/cmdline); do
+	case $word in
+	root=*) root=${word#root=} ;;
+	rootfstype=*) type=${word#rootfstype=} ;;
+	rootflags=*) flags=${word#rootflags=} ;;
+	init=*) init=${word#init=} ;;
+	--) break ;;
+	esac
+done
 if [ -n "$root" ] && [ -d /disk ]; then
-	mount -t ext4 "$root" /disk &&
+	mount -t "$type" ${flags:+-o "ro,$flags"} "$root" /disk &&
 		mount --move /proc /disk/proc &&
 		mount --move /sys /disk/sys &&
 		mount --move /dev /disk/dev &&
-		exec switch_root /disk /sbin/init
+		exec switch_root /disk "$init" "$@"
 	echo "the root file system on $root cannot be used"
 	poweroff -f
 fi

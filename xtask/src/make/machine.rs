@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use xtask::process;
+use guest::process;
 
 use super::apt::Suite;
 use super::cpio::Archive;
@@ -15,9 +15,16 @@ use super::{Step, Workshop, boot_disk};
 const SUITE: &str = "trixie";
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Drivers that this kernel has as modules: the disk, and QEMU's firmware files, which carry a
-/// test's script.
-const MODULES: &[&str] = &["drivers/block/virtio_blk", "drivers/firmware/qemu_fw_cfg"];
+/// Drivers that this kernel has as modules, each behind those it needs: the disk; QEMU's firmware
+/// files, which carry a test's script; 9p, which carries the root file system of the other guests.
+const MODULES: &[&str] = &[
+    "drivers/block/virtio_blk",
+    "drivers/firmware/qemu_fw_cfg",
+    "fs/netfs/netfs",
+    "net/9p/9pnet",
+    "net/9p/9pnet_virtio",
+    "fs/9p/9p",
+];
 
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
 const INIT: &str = include_str!("machine-init.sh");
@@ -26,7 +33,7 @@ pub(super) fn step() -> Step {
     Step {
         name: "machine",
         about: "fetch Debian's kernel for QEMU and make a bootable disk",
-        recipe: format!("1 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
+        recipe: format!("2 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
         rests_on: &["root"],
         make,
     }
@@ -58,13 +65,14 @@ fn initramfs(workshop: &Workshop, modules: &Path) -> Result<Vec<u8>> {
         archive.directory(name);
     }
     archive.console("dev/console").program("bin/busybox", &fs::read(&busybox)?).program("init", INIT.as_bytes());
-    for module in MODULES {
+    for (index, module) in MODULES.iter().enumerate() {
         let packed = modules.join(format!("{module}.ko.xz"));
         let mut unpack = Command::new(&busybox);
         unpack.args(["xz", "-d", "-c"]).arg(&packed);
         let content = process::run(&mut unpack)?.stdout;
         let name = packed.file_stem().context("a module has a name")?.to_string_lossy();
-        archive.program(&format!("modules/{name}"), &content);
+        // Loaded in the order of their names, they keep the order given here.
+        archive.program(&format!("modules/{index:02}-{name}"), &content);
     }
     Ok(archive.finish())
 }

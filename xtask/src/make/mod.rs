@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use xtask::lab::Lab;
-use xtask::process::shown;
+use guest::lab::Lab;
+use guest::process::shown;
 
 /// How many lines of a failed step's log are shown.
 const LOG_TAIL_LINES: usize = 30;

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use anyhow::Result;
-use xtask::lab::Lab;
+use guest::lab::Lab;
 
 use super::{Step, Workshop, remove};
 

@@ -1,7 +1,7 @@
 //! User Mode Linux: Debian's build in seconds, and one with several processors in minutes.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -9,15 +9,12 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 
 use super::apt::Suite;
-use super::{Step, Workshop, remove};
+use super::{Step, Workshop};
 
 /// The first suite whose build can trap system calls with seccomp, which a processor with AMX
 /// needs: its register file does not fit through ptrace.
 const DEBIAN_SUITE: &str = "sid";
 const DEBIAN_MODULES: &[&str] = &["virtio_blk", "fuse", "virtiofs"];
-
-/// First process of every User Mode Linux guest. `job` comes from the kernel's command line.
-const INIT: &str = include_str!("uml-init.sh");
 
 const SOURCE_SUITE: &str = "trixie-backports";
 const SOURCE_PACKAGE: &str = "linux-source-7.3";
@@ -59,7 +56,7 @@ pub(super) fn debian_step() -> Step {
     Step {
         name: "uml",
         about: "fetch Debian's User Mode Linux",
-        recipe: format!("1 {DEBIAN_SUITE} {DEBIAN_MODULES:?}\n{INIT}"),
+        recipe: format!("2 {DEBIAN_SUITE} {DEBIAN_MODULES:?}"),
         rests_on: &["root"],
         make: make_debian,
     }
@@ -75,21 +72,13 @@ fn make_debian(workshop: &Workshop) -> Result<()> {
     copy_with_own_loader(&unpacked.join("usr/bin/linux.uml"), &result.join("linux"))?;
     symlink(lab.loader(), result.join(LOADER))?;
 
-    // The guest's root file system has to hold its first process and the drivers.
-    fs::create_dir_all(lab.root().join("lab/job"))?;
-    let init = lab.root().join("lab/init");
-    fs::write(&init, INIT)?;
-    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
     let modules = unpacked.join("usr/lib/uml/modules");
-    let release = fs::read_dir(&modules)?.flatten().next().context("the package holds modules")?.file_name();
-    remove(&lab.root().join("lab/modules"))?;
-    let place = lab.root().join("lab/modules").join(&release);
-    fs::create_dir_all(&place)?;
-    for (index, name) in DEBIAN_MODULES.iter().enumerate() {
+    // Guests find their drivers beside the kernel.
+    fs::create_dir(result.join("modules"))?;
+    for name in DEBIAN_MODULES {
         let file = format!("{name}.ko");
         let source = find(&modules, &file)?.with_context(|| format!("there is no {file}"))?;
-        // Loaded in the order of their names, they must keep the order given here.
-        fs::copy(source, place.join(format!("{index}-{file}")))?;
+        fs::copy(source, result.join("modules").join(file))?;
     }
     workshop.install(&result, &lab.directory().join("uml"))
 }

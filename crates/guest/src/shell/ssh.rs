@@ -33,7 +33,7 @@ impl Ssh {
     pub fn connect_by(program: impl Into<OsString>, target: &str) -> Result<Self> {
         let mut ssh = Self { program: program.into(), target: target.to_owned(), kernel: String::new() };
         let output = ssh.run("uname -r", CONNECT_LIMIT)?;
-        ensure!(output.status == 0, "ssh {target}: `uname -r` ended with status {}", output.status);
+        ensure!(output.status == 0, "ssh {target}: {}", last_line(&output.stderr));
         ssh.kernel = output.stdout.trim().to_owned();
         Ok(ssh)
     }
@@ -45,8 +45,7 @@ impl Shell for Ssh {
         command.args(["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--"]).args([&self.target, "sh", "-eu"]);
         let ended = child::run(&command, script, limit).with_context(|| format!("ssh {}", self.target))?;
         if ended.output.status == STATUS_OF_SSH {
-            let reason = ended.output.stderr.trim().lines().next_back().unwrap_or("it failed without a word").trim();
-            bail!("ssh {}: {reason}", self.target);
+            bail!("ssh {}: {}", self.target, last_line(&ended.output.stderr));
         }
         Ok(ended.output)
     }
@@ -67,6 +66,10 @@ impl Shell for Ssh {
     fn end(self: Box<Self>) -> Result<()> {
         Ok(())
     }
+}
+
+fn last_line(stderr: &str) -> &str {
+    stderr.trim().lines().next_back().map_or("it failed without a word", str::trim)
 }
 
 /// Seconds that processors were busy, by the first line of `/proc/stat` (man page proc_stat(5)) and the clock
