@@ -2,9 +2,27 @@
 //!
 //! These are experiments as they run: every axis expanded, every name final. [`read`] makes them from TOML.
 
+mod check;
+mod estimate;
+mod expand;
+pub mod list;
+mod options;
+mod placeholder;
+mod problem;
+mod published;
+mod quick;
+mod raw;
+pub mod read;
+mod resolve;
+pub mod shipped;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::problem::{At, Problem, ReadError};
 
 /// Options by name, as fio or a load generator takes them. An option whose value is empty is left out.
 pub type Options = BTreeMap<String, String>;

@@ -1,0 +1,151 @@
+//! Options that the suite gives itself, and options of one kind of server that another does not have.
+
+use super::expand::Wrong;
+use super::problem::Problem;
+use super::{Options, Server, ServerKind};
+
+/// Options of `vringd disk` that `vringd dir` does not have.
+const OF_DISKS: [&str; 15] = [
+    "--storage",
+    "--size",
+    "--direct",
+    "--no-lock",
+    "--hugepages",
+    "--serial",
+    "--block-size",
+    "--read-latency",
+    "--write-latency",
+    "--distribution",
+    "--latency-spread",
+    "--channels",
+    "--flush-cost",
+    "--error-rate",
+    "--seed",
+];
+
+/// Options of `vringd dir` that `vringd disk` does not have.
+const OF_DIRECTORIES: [&str; 12] = [
+    "--cache",
+    "--attr-timeout",
+    "--entry-timeout",
+    "--negative-timeout",
+    "--writeback",
+    "--allow-direct-io",
+    "--allow-mmap",
+    "--readdirplus",
+    "--no-xattr",
+    "--posix-acl",
+    "--delay",
+    "--tag",
+];
+
+/// What the suite says to every server: where it listens and what its data is.
+const OF_THE_SUITE: [&str; 6] = ["--socket", "-s", "--socket-path", "--fd", "--shared-dir", "--control"];
+
+/// What the suite says to fio.
+const FIO_OF_THE_SUITE: [&str; 11] = [
+    "filename",
+    "directory",
+    "size",
+    "filesize",
+    "runtime",
+    "time_based",
+    "ramp_time",
+    "group_reporting",
+    "output",
+    "output-format",
+    "name",
+];
+
+/// What the suite says to a frontend.
+const FRONTEND_OF_THE_SUITE: [&str; 13] = [
+    "socket",
+    "server-pid",
+    "server-cpus",
+    "json",
+    "time",
+    "seconds",
+    "ops",
+    "ramp",
+    "rounds",
+    "dir",
+    "shared-dir",
+    "against",
+    "ours",
+];
+
+/// The option without its value.
+fn name(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// What `--storage` says, if it is there.
+fn storage(server: &Server) -> Option<&str> {
+    let mut options = server.options.iter();
+    while let Some(option) = options.next() {
+        match option.split_once('=') {
+            Some(("--storage", kind)) => return Some(kind),
+            None if option == "--storage" => return options.next().map(String::as_str),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether its options name a storage that needs no image.
+pub(super) fn has_storage(server: &Server) -> bool {
+    storage(server).is_some_and(|kind| kind != "file")
+}
+
+/// Whether its options say how large it is.
+pub(super) fn has_size(server: &Server) -> bool {
+    server.options.iter().any(|option| name(option) == "--size")
+}
+
+/// Whether its storage can have no image.
+pub(super) fn is_made_up(server: &Server) -> bool {
+    storage(server).is_some_and(|kind| kind == "sim" || kind == "null")
+}
+
+/// Whether a server takes its options.
+pub(super) fn of_server(server: &Server) -> Result<(), Wrong> {
+    let refused = |option: &str, fix| {
+        Err(("server.options".to_owned(), Problem::Option { option: name(option).to_owned(), fix }))
+    };
+    for option in &server.options {
+        let name = name(option);
+        if OF_THE_SUITE.contains(&name) {
+            return refused(option, "the suite gives this: leave it out");
+        }
+        match server.kind {
+            ServerKind::None => return refused(option, "nobody is there to take options: leave them out"),
+            ServerKind::VringdDir | ServerKind::Virtiofsd if OF_DISKS.contains(&name) => {
+                return refused(option, "only a disk has this: leave it out, or set server.kind to vringd-disk");
+            }
+            ServerKind::VringdDisk if OF_DIRECTORIES.contains(&name) => {
+                return refused(option, "only a directory has this: leave it out, or set server.kind to vringd-dir");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether options of a load are only those that an experiment may give. `tool` is `fio` or `frontend`.
+pub(super) fn of_load(tool: &str, options: &Options) -> Result<(), Wrong> {
+    let given: &[&str] = if tool == "fio" { &FIO_OF_THE_SUITE } else { &FRONTEND_OF_THE_SUITE };
+    for (option, value) in options {
+        let field = format!("{tool}.{option}");
+        let is_word = option.chars().all(|char| char.is_ascii_alphanumeric() || "-_".contains(char));
+        if option.is_empty() || option.starts_with('-') || !is_word {
+            return Err((field, Problem::CannotBe("an option is named without dashes before it, as in depth = 16")));
+        }
+        if given.contains(&option.as_str()) {
+            return Err((field, Problem::CannotBe("the suite gives this: leave it out")));
+        }
+        if value.chars().any(char::is_control) {
+            return Err((field, Problem::CannotBe("the value is one line of text: write it without line breaks")));
+        }
+    }
+    Ok(())
+}
