@@ -33,14 +33,15 @@ impl Curves {
     /// The curves of `experiment`: along the numeric axis of its configurations that has the most values. `None` where no axis
     /// is numeric and has three values.
     pub fn of(experiment: &Experiment) -> Option<Self> {
-        let axes: BTreeSet<&String> = experiment.configurations.iter().flat_map(|c| c.labels.keys()).collect();
+        let labels = experiment.configurations.iter().flat_map(|configuration| configuration.labels.keys());
+        let axes: BTreeSet<&str> = labels.map(String::as_str).collect();
         let (axis, values) = axes
             .into_iter()
             .filter_map(|axis| numeric_values(experiment, axis).map(|values| (axis, values)))
             // Of axes with equally many values the first by name, so that a report is the same each time.
             .max_by(|a, b| a.1.len().cmp(&b.1.len()).then_with(|| b.0.cmp(a.0)))?;
         let templates = Templates::of(experiment, axis);
-        let mut curves = Self { axis: axis.clone(), values, series: Vec::new(), others: Vec::new() };
+        let mut curves = Self { axis: axis.to_owned(), values, series: Vec::new(), others: Vec::new() };
         for configuration in &experiment.configurations {
             let place = configuration.labels.get(axis).and_then(|value| curves.values.iter().position(|v| v == value));
             match place {

@@ -78,10 +78,9 @@ impl Ratio {
     pub fn of(part: f64, whole: f64, contrast: Option<Contrast>, pool: Pool) -> Option<Self> {
         let value = part / whole;
         value.is_finite().then(|| {
-            let interval = contrast.map(|contrast| contrast.interval(pool)).map(|interval| Interval {
-                low: interval.low.min(value),
-                high: interval.high.max(value),
-            });
+            let interval = contrast
+                .map(|contrast| contrast.interval(pool))
+                .map(|interval| Interval { low: interval.low.min(value), high: interval.high.max(value) });
             Self { value, interval }
         })
     }

@@ -104,9 +104,7 @@ impl Setting {
     fn measure(&self, dice: &mut Dice) -> Vec<(f64, f64)> {
         let sigma = self.size.draw(dice);
         let step = self.drift * dice.normal();
-        let mut side = |round: usize, truth: f64| {
-            truth * (step * round as f64 + self.noise.draw(sigma, dice)).exp()
-        };
+        let mut side = |round: usize, truth: f64| truth * (step * round as f64 + self.noise.draw(sigma, dice)).exp();
         (0..self.rounds).map(|round| (side(round, 1000.0 * self.faster), side(round, 1000.0))).collect()
     }
 }
@@ -150,14 +148,8 @@ fn sides_that_differ_clearly_are_told_apart() {
 #[test]
 fn drift_that_both_sides_share_hides_nothing() {
     let mut dice = Dice(6);
-    let with = |drift| Setting {
-        noise: Noise::Normal,
-        size: Size::Same(0.02),
-        rounds: 3,
-        workloads: 20,
-        drift,
-        faster: 1.15,
-    };
+    let with =
+        |drift| Setting { noise: Noise::Normal, size: Size::Same(0.02), rounds: 3, workloads: 20, drift, faster: 1.15 };
     let (still, drifting) = (with(0.0).told_apart(300, &mut dice), with(0.3).told_apart(300, &mut dice));
     assert!(drifting > still - 0.05, "{drifting} of comparisons under drift, {still} without");
 }

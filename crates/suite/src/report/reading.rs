@@ -1,0 +1,216 @@
+//! The short automatic reading: who wins where, by how much, what noise hides, what failed, and whether what was published
+//! holds. Every sentence can be checked against the tables.
+
+use std::collections::BTreeMap;
+
+use super::summary::{Cell, Leader, Standing, State, Summary};
+use super::words::{list, plural, times, verdict, with_interval};
+
+/// Tables of more configurations than this are read by their best and worst alone.
+const STANDINGS_MAX: usize = 9;
+
+/// The sentences for `summary`.
+pub fn of(summary: &Summary) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if summary.is_quick() {
+        sentences.push("This was a quick run: its figures decide nothing.".to_owned());
+    }
+    if summary.rounds < 2 && summary.cells.iter().any(|cell| cell.figures.is_some()) {
+        sentences.push("One round says nothing about noise, so that no difference counts.".to_owned());
+    }
+    for baseline in summary.baselines() {
+        sentences.extend(leaders(summary, baseline));
+        sentences.extend(standings(summary, baseline));
+    }
+    sentences.extend(zeros(summary));
+    sentences.extend(published(summary));
+    sentences
+}
+
+/// Who leads a table of three or more. Of two, the standing says the same.
+fn leaders(summary: &Summary, baseline: &str) -> Option<String> {
+    let measured = |name: &str| summary.cells.iter().any(|cell| cell.configuration == name && cell.figures.is_some());
+    let table = summary.standings.iter().filter(|standing| standing.baseline == baseline);
+    let configurations = table.filter(|standing| measured(&standing.configuration)).count();
+    let leaders: Vec<&Leader> = summary.leaders.iter().filter(|leader| leader.baseline == baseline).collect();
+    if configurations < 3 || leaders.is_empty() {
+        return None;
+    }
+    let mut led: BTreeMap<&str, Vec<&Leader>> = BTreeMap::new();
+    let (hidden, told): (Vec<&Leader>, Vec<&Leader>) = leaders.iter().partition(|leader| leader.ratio.is_hidden());
+    for leader in told {
+        led.entry(&leader.configuration).or_default().push(leader);
+    }
+    let mut most_first: Vec<(&str, Vec<&Leader>)> = led.into_iter().collect();
+    most_first.sort_by_key(|(_, led)| std::cmp::Reverse(led.len()));
+    let mut parts: Vec<String> =
+        most_first.iter().map(|(name, led)| format!("{name} leads under {} ({})", led.len(), lead(led))).collect();
+    if !hidden.is_empty() {
+        parts.push(format!("under {} noise hides who leads", hidden.len()));
+    }
+    Some(format!(
+        "Of the {configurations} configurations around {baseline}, over {}: {}.",
+        plural(leaders.len(), "workload"),
+        parts.join("; ")
+    ))
+}
+
+/// By how much the leader is ahead of the next: `by 1.20x`, `by 1.20x to 1.50x`.
+fn lead(led: &[&Leader]) -> String {
+    let ratios = || led.iter().map(|leader| leader.ratio.value);
+    let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+    if led.len() == 1 { format!("by {}", times(most)) } else { format!("by {} to {}", times(least), times(most)) }
+}
+
+/// Each configuration against the baseline of its table.
+fn standings(summary: &Summary, baseline: &str) -> Vec<String> {
+    let mut rated: Vec<(&Standing, f64)> = summary
+        .standings
+        .iter()
+        .filter(|standing| standing.baseline == baseline)
+        .filter_map(|standing| Some((standing, standing.mean?.value)))
+        .collect();
+    if rated.len() > STANDINGS_MAX {
+        rated.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let (first, last) = (rated.first().copied(), rated.last().copied());
+        rated = first.into_iter().chain(last).collect();
+    }
+    rated.into_iter().map(|(standing, _)| standing_sentence(summary, standing)).collect()
+}
+
+fn standing_sentence(summary: &Summary, standing: &Standing) -> String {
+    let own = || summary.cells.iter().filter(|cell| cell.configuration == standing.configuration);
+    let told = || own().filter_map(|cell| Some((cell, cell.ratio.filter(|ratio| !ratio.is_hidden())?.value)));
+    let most = |pick: Option<(&Cell, f64)>| {
+        pick.map_or_else(String::new, |(cell, ratio)| format!(", most under {} ({})", cell.workload, times(ratio)))
+    };
+    let mut parts = Vec::new();
+    if standing.faster > 0 {
+        let best = told().max_by(|a, b| a.1.total_cmp(&b.1));
+        parts.push(format!("faster under {}{}", standing.faster, most(best)));
+    }
+    if standing.slower > 0 {
+        let worst = told().min_by(|a, b| a.1.total_cmp(&b.1));
+        parts.push(format!("slower under {}{}", standing.slower, most(worst)));
+    }
+    if standing.hidden > 0 {
+        parts.push(format!("not told from it under {}", standing.hidden));
+    }
+    let mean =
+        standing.mean.as_ref().map_or_else(String::new, |mean| format!("; geometric mean {}", with_interval(mean)));
+    format!(
+        "{} against {}, over {}: {}{mean}.",
+        standing.configuration,
+        standing.baseline,
+        plural(standing.compared as usize, "workload"),
+        parts.join("; ")
+    )
+}
+
+/// What shows 0 or nothing, by reason.
+fn zeros(summary: &Summary) -> Vec<String> {
+    let mut groups: Vec<(Zero<'_>, Vec<&str>, usize)> = Vec::new();
+    let mut missing = 0;
+    for cell in &summary.cells {
+        let zero = match &cell.state {
+            State::Failed { reason } => Zero::Failed(reason),
+            State::Unsupported { reason } => Zero::Unsupported(reason),
+            State::Missing => {
+                missing += 1;
+                continue;
+            }
+            State::Measured => match cell.failures.last() {
+                Some(failure) => Zero::Partly(&failure.reason),
+                None => continue,
+            },
+        };
+        let known = groups.iter().position(|(known, _, _)| *known == zero).unwrap_or_else(|| {
+            groups.push((zero, Vec::new(), 0));
+            groups.len() - 1
+        });
+        if let Some((_, configurations, pairs)) = groups.get_mut(known) {
+            *pairs += 1;
+            if !configurations.contains(&cell.configuration.as_str()) {
+                configurations.push(&cell.configuration);
+            }
+        }
+    }
+    let mut sentences: Vec<String> = groups.iter().map(|(zero, names, pairs)| zero.sentence(names, *pairs)).collect();
+    if missing > 0 {
+        sentences.push(format!("{missing} of {} have no sample.", plural(summary.cells.len(), "pair")));
+    }
+    sentences
+}
+
+/// Why there is no figure, or one of fewer rounds.
+#[derive(Clone, Copy, PartialEq)]
+enum Zero<'a> {
+    Failed(&'a str),
+    Unsupported(&'a str),
+    Partly(&'a str),
+}
+
+impl Zero<'_> {
+    fn sentence(self, configurations: &[&str], pairs: usize) -> String {
+        let (names, pairs) = (list(configurations), plural(pairs, "workload"));
+        match self {
+            Self::Failed(reason) => format!("{names} failed under {pairs}: {}.", unended(reason)),
+            Self::Unsupported(reason) => format!("{names} cannot be run under {pairs}: {}.", unended(reason)),
+            Self::Partly(reason) => format!("{names} failed in some rounds under {pairs}: {}.", unended(reason)),
+        }
+    }
+}
+
+/// A sentence without its full stop.
+fn unended(sentence: &str) -> &str {
+    sentence.trim_end().trim_end_matches('.')
+}
+
+/// Whether what was published holds here.
+fn published(summary: &Summary) -> Vec<String> {
+    let experiment = summary.experiment();
+    if experiment.published.is_none() || summary.tally.total() == 0 {
+        return Vec::new();
+    }
+    let mut sentences = vec![format!("Published: {} ({}).", unended(&experiment.claim), experiment.source)];
+    for standing in &summary.standings {
+        sentences.extend(published_sentence(summary, standing));
+    }
+    let tally = &summary.tally;
+    sentences.push(format!(
+        "Of {} with published figures, {} agree, {} disagree and {} cannot be told.",
+        plural(tally.total() as usize, "comparison"),
+        tally.agree,
+        tally.disagree,
+        tally.cannot_tell
+    ));
+    sentences
+}
+
+fn published_sentence(summary: &Summary, standing: &Standing) -> Option<String> {
+    let (theirs, ours, agreement) = (standing.published?, standing.published_ours?, standing.agreement?);
+    let cells = || summary.cells.iter().filter_map(|cell| Some((cell, cell.published.as_ref()?)));
+    let their_name = |name: &str| {
+        cells()
+            .find(|(cell, _)| cell.configuration == name)
+            .map_or_else(|| name.to_owned(), |(_, comparison)| comparison.figure.their_configuration.clone())
+    };
+    let experiment = summary.experiment();
+    let configuration = experiment.configurations.iter().find(|c| c.name == standing.configuration)?;
+    let baseline = experiment.published_baseline_of(configuration)?;
+    let over = cells()
+        .filter(|(cell, comparison)| {
+            cell.configuration == standing.configuration && comparison.theirs.is_some() && comparison.ours.is_some()
+        })
+        .count();
+    Some(format!(
+        "{} over {} was {} there, {} over {baseline} is {} here (geometric means over {}): {}.",
+        their_name(&standing.configuration),
+        their_name(baseline),
+        times(theirs),
+        standing.configuration,
+        with_interval(&ours),
+        plural(over, "workload"),
+        verdict(agreement)
+    ))
+}
