@@ -126,9 +126,9 @@ pub struct DirectoryFlags {
     #[arg(require_equals = true, num_args = 0..=1, default_missing_value = "always", hide_possible_values = true)]
     pub security_label: Negotiation,
 
-    /// Drop set-user-id bits and capabilities of written files here, not in the guest
+    /// Leave it to the guest to drop set-user-id bits and capabilities of written files: one more request a write
     #[arg(long, help_heading = "Files")]
-    pub killpriv_v2: bool,
+    pub no_killpriv_v2: bool,
 
     /// Keep locks of byte ranges within the guest
     #[arg(long, help_heading = "Files")]
@@ -193,7 +193,7 @@ impl DirectoryFlags {
             xattrmap: self.xattrmap.clone(),
             posix_acl: self.posix_acl,
             security_label: self.security_label,
-            killpriv_v2: self.killpriv_v2,
+            killpriv_v2: !self.no_killpriv_v2,
             posix_lock: !self.no_posix_lock,
             flock: !self.no_flock,
             announce_submounts: !self.no_announce_submounts,

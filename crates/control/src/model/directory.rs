@@ -130,8 +130,8 @@ pub struct Directory {
     #[serde(default)]
     pub security_label: Negotiation,
     /// The daemon drops set-user-id bits and capabilities of files that are written, not the guest
-    /// (FUSE_HANDLE_KILLPRIV_V2).
-    #[serde(default)]
+    /// (FUSE_HANDLE_KILLPRIV_V2); true when left out. The guest asks for a file's capabilities before every write otherwise.
+    #[serde(default = "yes")]
     pub killpriv_v2: bool,
     /// Locks of byte ranges (fcntl(2)) hold between guests and on the host; false keeps them within a guest. True when
     /// left out.
@@ -211,7 +211,7 @@ impl Directory {
             xattrmap: None,
             posix_acl: Negotiation::default(),
             security_label: Negotiation::default(),
-            killpriv_v2: false,
+            killpriv_v2: true,
             posix_lock: true,
             flock: true,
             announce_submounts: true,

@@ -56,7 +56,7 @@ fn a_full_description_is_the_same_in_toml_and_json() {
     let new = parse(&with(
         "tag = 'data'\ncache = 'metadata'\nattr_timeout = '5s'\nentry_timeout = '6s'\nnegative_timeout = '7s'\n\
          writeback = true\nallow_direct_io = true\nallow_mmap = true\nreaddirplus = 'off'\nxattr = true\n\
-         xattrmap = ':map::user.virtiofs.:'\nposix_acl = 'never'\nsecurity_label = 'auto'\nkillpriv_v2 = true\n\
+         xattrmap = ':map::user.virtiofs.:'\nposix_acl = 'never'\nsecurity_label = 'auto'\nkillpriv_v2 = false\n\
          posix_lock = false\nflock = false\nannounce_submounts = false\ninode_file_handles = 'mandatory'\n\
          descriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_only = true\n\
          translate_uid = ['map:0:1000:1']\ntranslate_gid = ['guest:0:1000:1', 'host:1000:0:1']\n\

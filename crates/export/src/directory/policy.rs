@@ -62,7 +62,8 @@ pub struct Policy {
     pub readdirplus: ReadDirPlus,
     /// Extended attributes. Without, the guest is told once that there are none.
     pub xattr: bool,
-    /// Set-user-id and set-group-id bits are dropped by the server (FUSE_HANDLE_KILLPRIV_V2).
+    /// Set-user-id bits, set-group-id bits and file capabilities are dropped by the server (FUSE_HANDLE_KILLPRIV_V2).
+    /// Without, a guest asks for `security.capability` before every write, and waits for the answer.
     pub killpriv_v2: bool,
     /// POSIX access control lists.
     pub posix_acl: Grant,
@@ -98,7 +99,7 @@ impl Policy {
             allow_mmap: false,
             readdirplus: ReadDirPlus::Auto,
             xattr: true,
-            killpriv_v2: false,
+            killpriv_v2: true,
             posix_acl: Grant::Never,
             security_label: Grant::Never,
             posix_lock: true,
