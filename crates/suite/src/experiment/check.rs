@@ -75,15 +75,10 @@ fn size(field: &str, size_mib: u64) -> Result<(), Wrong> {
 /// One configuration by itself.
 pub(super) fn configuration(it: &Configuration) -> Result<(), Wrong> {
     name(&it.name).map_err(|problem| wrong("name", problem))?;
+    together(it)?;
     range((1..=FILES_MAX).contains(&it.data.files), "data.files", it.data.files, "1 to 64")?;
-    if it.data.medium != Medium::None {
-        size("data.size_mib", it.data.size_mib)?;
-    } else if it.data.size_mib != 0 {
-        return Err(wrong(
-            "data.size_mib",
-            Problem::CannotBe("what is made up is as large as server.options say: leave this out"),
-        ));
-    }
+    let sized = if it.data.medium == Medium::None { "server.options" } else { "data.size_mib" };
+    size(sized, it.data.size_mib)?;
     range((1..=255).contains(&it.guest.processors), "guest.processors", it.guest.processors, "1 to 255")?;
     range(
         (64..=1 << 20).contains(&it.guest.memory_mib),
@@ -94,7 +89,6 @@ pub(super) fn configuration(it: &Configuration) -> Result<(), Wrong> {
     let queues_max = if it.server.kind == ServerKind::VringdDir { 64 } else { 256 };
     let queues_range = if queues_max == 64 { "1 to 64" } else { "1 to 256" };
     range((1..=queues_max).contains(&it.guest.queues), "guest.queues", it.guest.queues, queues_range)?;
-    together(it)?;
     options::of_server(&it.server)
 }
 
@@ -137,7 +131,7 @@ fn together(it: &Configuration) -> Result<(), Wrong> {
                 "only vringd-disk makes data up: add --storage sim, null or memory to server.options, or set it to disk or memory",
             );
         }
-        Medium::None if !options::has_size(&it.server) => {
+        Medium::None if it.data.size_mib == 0 => {
             return cannot("server.options", "what is made up needs a size: add --size, as in --size 1G");
         }
         Medium::Disk | Medium::Memory if is_made_up => {

@@ -42,14 +42,13 @@ const OF_DIRECTORIES: [&str; 12] = [
 /// What the suite says to every server: where it listens and what its data is.
 const OF_THE_SUITE: [&str; 6] = ["--socket", "-s", "--socket-path", "--fd", "--shared-dir", "--control"];
 
-/// What the suite says to fio.
-const FIO_OF_THE_SUITE: [&str; 11] = [
+/// What the suite says to fio. It says `time_based` as well, but a job may know better: one that must not go around twice.
+const FIO_OF_THE_SUITE: [&str; 10] = [
     "filename",
     "directory",
     "size",
     "filesize",
     "runtime",
-    "time_based",
     "ramp_time",
     "group_reporting",
     "output",
@@ -74,22 +73,29 @@ const FRONTEND_OF_THE_SUITE: [&str; 13] = [
     "ours",
 ];
 
+/// Why data that is made up has no size of its own.
+pub(super) const MADE_UP: &str = "what is made up is as large as --size in server.options says: leave this out";
+
 /// The option without its value.
 fn name(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// What `--storage` says, if it is there.
-fn storage(server: &Server) -> Option<&str> {
+/// What an option says, if it is there.
+fn value<'a>(server: &'a Server, name: &str) -> Option<&'a str> {
     let mut options = server.options.iter();
     while let Some(option) = options.next() {
         match option.split_once('=') {
-            Some(("--storage", kind)) => return Some(kind),
-            None if option == "--storage" => return options.next().map(String::as_str),
+            Some((before, value)) if before == name => return Some(value),
+            None if option == name => return options.next().map(String::as_str),
             _ => {}
         }
     }
     None
+}
+
+fn storage(server: &Server) -> Option<&str> {
+    value(server, "--storage")
 }
 
 /// Whether its options name a storage that needs no image.
@@ -97,9 +103,20 @@ pub(super) fn has_storage(server: &Server) -> bool {
     storage(server).is_some_and(|kind| kind != "file")
 }
 
-/// Whether its options say how large it is.
-pub(super) fn has_size(server: &Server) -> bool {
-    server.options.iter().any(|option| name(option) == "--size")
+/// How large its options say that it is, in MiB, rounded up; `None` if they say nothing that can be understood.
+pub(super) fn size_mib(server: &Server) -> Option<u64> {
+    let text = value(server, "--size")?;
+    let (number, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim_end_matches(['B', 'b']).trim_end_matches('i') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return None,
+    };
+    let size_bytes = number.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+    Some(size_bytes.div_ceil(1 << 20))
 }
 
 /// Whether its storage can have no image.

@@ -11,6 +11,7 @@ use toml::{Table, Value};
 
 use super::check::{self, Placed};
 use super::expand::{self, Expanded, Wrong};
+use super::options;
 use super::problem::{At, Problem, ReadError};
 use super::raw::{RawConfiguration, RawExperiment, RawQuick, RawWorkload, Text};
 use super::{Configuration, Data, Experiment, Guest, Medium, Quick, Server, Workload, published, shipped};
@@ -146,6 +147,14 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
     let raw: RawConfiguration = typed(expanded.table.clone())?;
     let server = raw.server.ok_or_else(|| missing("server"))?;
     let data = raw.data.ok_or_else(|| missing("data"))?;
+    let server = Server { kind: server.kind, options: split(&server.options)? };
+    let size_mib = match (data.medium, data.size_mib) {
+        (Medium::None, Some(_)) => return Err(("data.size_mib".to_owned(), Problem::CannotBe(options::MADE_UP))),
+        // Zero is out of range, and said so where everything else is.
+        (Medium::None, None) => options::size_mib(&server).unwrap_or(0),
+        (_, Some(number)) => number.0,
+        (_, None) => return Err(missing("data.size_mib")),
+    };
     let guest = raw.guest;
     let default = Guest { processors: 1, memory_mib: 512, queues: 1, mount: String::new(), one_node: false };
     let configuration = Configuration {
@@ -154,15 +163,11 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
         values: expanded.values.clone(),
         baseline: raw.baseline.filter(|name| !name.is_empty()),
         place: raw.place.ok_or_else(|| missing("place"))?,
-        server: Server { kind: server.kind, options: split(&server.options)? },
+        server,
         data: Data {
             medium: data.medium,
             files: check::number(data.files, 1, "data.files")?,
-            size_mib: match data.size_mib {
-                Some(number) => number.0,
-                None if data.medium == Medium::None => 0,
-                None => return Err(missing("data.size_mib")),
-            },
+            size_mib,
         },
         guest: Guest {
             processors: check::number(guest.processors, default.processors, "guest.processors")?,
