@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::expand::Wrong;
 use super::options;
 use super::placeholder::{OF_CONFIGURATION, fill};
-use super::problem::{At, Problem};
+use super::problem::{At, Problem, Refusal};
 use super::raw::{Number, RawExperiment};
 use super::read::names;
 use super::{Configuration, Experiment, Medium, Options, Place, ServerKind, Workload};
@@ -24,7 +24,7 @@ fn wrong(field: &str, problem: Problem) -> Wrong {
     (field.to_owned(), problem)
 }
 
-fn range(is_within: bool, field: &str, value: impl ToString, range: &'static str) -> Result<(), Wrong> {
+fn range(is_within: bool, field: &str, value: impl std::fmt::Display + Copy, range: &'static str) -> Result<(), Wrong> {
     if is_within { Ok(()) } else { Err(wrong(field, Problem::OutOfRange { value: value.to_string(), range })) }
 }
 
@@ -168,24 +168,24 @@ pub(super) fn workload(it: &Workload) -> Result<(), Wrong> {
 pub(super) fn pairs(
     configurations: &[Placed<Configuration>],
     workloads: &[Placed<Workload>],
-) -> Result<(), (At, Wrong)> {
+) -> Result<(), Box<Refusal>> {
     unique(configurations, |it| &it.name)?;
     unique(workloads, |it| &it.name)?;
     for Placed { item: workload, at } in workloads {
         for Placed { item: configuration, .. } in configurations {
             if configuration.unsupported.is_none() {
-                pair(workload, configuration).map_err(|wrong| (at.clone(), wrong))?;
+                pair(workload, configuration).map_err(|wrong| at.clone().refuse(wrong))?;
             }
         }
     }
     Ok(())
 }
 
-fn unique<T>(placed: &[Placed<T>], name: impl Fn(&T) -> &String) -> Result<(), (At, Wrong)> {
+fn unique<T>(placed: &[Placed<T>], name: impl Fn(&T) -> &String) -> Result<(), Box<Refusal>> {
     let mut seen = BTreeSet::new();
     for Placed { item, at } in placed {
         if !seen.insert(name(item)) {
-            return Err((at.clone(), wrong("name", Problem::Twice(name(item).clone()))));
+            return Err(at.clone().refuse(wrong("name", Problem::Twice(name(item).clone()))));
         }
     }
     Ok(())
@@ -237,14 +237,14 @@ fn find<'a>(experiment: &'a Experiment, name: &str) -> Result<&'a Configuration,
 }
 
 /// What others are compared with is there and runs.
-pub(super) fn baselines(experiment: &Experiment, configurations: &[Placed<Configuration>]) -> Result<(), (At, Wrong)> {
+pub(super) fn baselines(experiment: &Experiment, configurations: &[Placed<Configuration>]) -> Result<(), Box<Refusal>> {
     let check = |name: &str| match find(experiment, name)?.unsupported {
         Some(_) => Err(Problem::BaselineUnsupported(name.to_owned())),
         None => Ok(()),
     };
-    check(&experiment.baseline).map_err(|problem| (At::Top, wrong("baseline", problem)))?;
+    check(&experiment.baseline).map_err(|problem| At::Top.refuse(wrong("baseline", problem)))?;
     for Placed { item, at } in configurations {
-        check(experiment.baseline_of(item)).map_err(|problem| (at.clone(), wrong("baseline", problem)))?;
+        check(experiment.baseline_of(item)).map_err(|problem| at.clone().refuse(wrong("baseline", problem)))?;
     }
     Ok(())
 }

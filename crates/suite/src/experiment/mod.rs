@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::problem::{At, Problem, ReadError};
+pub use self::problem::{At, Problem, ReadError, Refusal};
 
 /// Options by name, as fio or a load generator takes them. An option whose value is empty is left out.
 pub type Options = BTreeMap<String, String>;

@@ -5,6 +5,8 @@ use std::fmt;
 use displaydoc::Display;
 use thiserror::Error;
 
+use super::expand::Wrong;
+
 /// Why an experiment cannot be had. Each is one line for people.
 #[derive(Debug, Display, Error)]
 pub enum ReadError {
@@ -31,17 +33,31 @@ pub enum ReadError {
         /// What the parser of TOML says.
         message: String,
     },
-    /// {file}: {at}{field}: {problem}
+    /// {file}: {refusal}
     Wrong {
         /// Path of the file.
         file: String,
-        /// Which table of it.
-        at: At,
-        /// Which field of the table, with dots between the parts; what stands there where the table itself is meant.
-        field: String,
-        /// What is wrong, and what would be right.
-        problem: Problem,
+        /// What in it cannot be run.
+        refusal: Box<Refusal>,
     },
+}
+
+/// {at}{field}: {problem}
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which table.
+    pub at: At,
+    /// Which field of the table, with dots between the parts.
+    pub field: String,
+    /// What is wrong, and what would be right.
+    pub problem: Problem,
+}
+
+impl At {
+    /// That `problem` is in `field` of this table.
+    pub(super) fn refuse(self, (field, problem): Wrong) -> Box<Refusal> {
+        Box::new(Refusal { at: self, field, problem })
+    }
 }
 
 /// A table of an experiment's file.
@@ -152,7 +168,7 @@ pub enum Problem {
     },
     /// is compared with {0:?}, which is unsupported: choose one that runs
     BaselineUnsupported(String),
-    /// {0:?} is not in a quick run: let the axes of [quick] keep it
+    /// {0:?} is not in a quick run: let the axes of a quick run keep it
     NotInQuick(String),
     /// leaves nothing of {0}: name more values
     QuickIsEmpty(&'static str),

@@ -163,7 +163,7 @@ impl Default for RawColumns {
 pub(super) struct Text(pub(super) String);
 
 /// A whole number, or a text that is one.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Number(pub(super) u64);
 
 /// True or false, or a text that is; the empty text is false.

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 use super::check::{self, Placed};
 use super::expand::{self, Expanded, Wrong};
 use super::options;
-use super::problem::{At, Problem, ReadError};
+use super::problem::{At, Problem, ReadError, Refusal};
 use super::raw::{RawConfiguration, RawExperiment, RawQuick, RawWorkload, Text};
 use super::{Configuration, Data, Experiment, Guest, Medium, Quick, Server, Workload, published, shipped};
 
@@ -55,25 +55,17 @@ pub(super) fn text(
         line: error.span().map_or(1, |span| text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1),
         message: one_line(error.message()),
     })?;
-    build(table, figures).map_err(|(at, (field, problem))| ReadError::Wrong {
-        file: file.to_owned(),
-        at,
-        field,
-        problem,
-    })
+    build(table, figures).map_err(|refusal| ReadError::Wrong { file: file.to_owned(), refusal })
 }
 
-/// A table, and what is wrong in it.
-type WrongAt = (At, Wrong);
-
-fn build(table: Table, figures: impl Fn(&str) -> Result<String, String>) -> Result<Experiment, WrongAt> {
-    let top = |field: &str, problem| (At::Top, (field.to_owned(), problem));
-    let raw: RawExperiment = typed(table).map_err(|wrong| (At::Top, wrong))?;
-    check::times(&raw).map_err(|wrong| (At::Top, wrong))?;
+fn build(table: Table, figures: impl Fn(&str) -> Result<String, String>) -> Result<Experiment, Box<Refusal>> {
+    let top = |wrong| At::Top.refuse(wrong);
+    let raw: RawExperiment = typed(table).map_err(top)?;
+    check::times(&raw).map_err(top)?;
 
     let configurations =
-        entries(raw.configurations, &raw.defaults.configurations, "configurations", &[], configuration)?;
-    let workloads = entries(raw.workloads, &raw.defaults.workloads, "workloads", &["fio", "frontend"], workload)?;
+        entries(&raw.configurations, &raw.defaults.configurations, "configurations", &[], configuration)?;
+    let workloads = entries(&raw.workloads, &raw.defaults.workloads, "workloads", &["fio", "frontend"], workload)?;
     let mut experiment = Experiment {
         name: raw.name,
         title: raw.title,
@@ -90,13 +82,13 @@ fn build(table: Table, figures: impl Fn(&str) -> Result<String, String>) -> Resu
         published: None,
         quick: quick(raw.quick),
     };
-    check::name(&experiment.name).map_err(|problem| top("name", problem))?;
+    check::name(&experiment.name).map_err(|problem| top(("name".to_owned(), problem)))?;
     check::pairs(&configurations, &workloads)?;
     experiment.configurations = configurations.iter().map(|placed| placed.item.clone()).collect();
     experiment.workloads = workloads.iter().map(|placed| placed.item.clone()).collect();
     check::baselines(&experiment, &configurations)?;
     if let Some(raw) = raw.published {
-        let in_published = |wrong| (At::Table("published"), wrong);
+        let in_published = |wrong| At::Table("published").refuse(wrong);
         let text = figures(&raw.file)
             .map_err(|error| Problem::Figures { file: raw.file.clone(), error })
             .map_err(|problem| in_published(("file".to_owned(), problem)))?;
@@ -104,20 +96,20 @@ fn build(table: Table, figures: impl Fn(&str) -> Result<String, String>) -> Resu
         experiment.published = Some(read);
         check::published(&experiment).map_err(in_published)?;
     }
-    check::quick(&experiment).map_err(|wrong| (At::Table("quick"), wrong))?;
+    check::quick(&experiment).map_err(|wrong| At::Table("quick").refuse(wrong))?;
     Ok(experiment)
 }
 
 /// The entries of a list, multiplied and typed.
 fn entries<T>(
-    raw: Vec<Table>,
+    raw: &[Table],
     defaults: &Table,
     list: &'static str,
     late: &[&str],
     item: impl Fn(&Expanded) -> Result<T, Wrong>,
-) -> Result<Vec<Placed<T>>, WrongAt> {
+) -> Result<Vec<Placed<T>>, Box<Refusal>> {
     if raw.is_empty() {
-        return Err((At::Top, (list.to_owned(), Problem::NoEntries(list))));
+        return Err(At::Top.refuse((list.to_owned(), Problem::NoEntries(list))));
     }
     let mut placed: Vec<Placed<T>> = Vec::new();
     for (index, table) in raw.iter().enumerate() {
@@ -128,15 +120,15 @@ fn entries<T>(
         };
         let joined = expand::join(table, defaults);
         let name = joined.get("name").cloned();
-        let expanded = expand::expand(joined, late).map_err(|wrong| (at(name.as_ref()), wrong))?;
+        let expanded = expand::expand(joined, late).map_err(|wrong| at(name.as_ref()).refuse(wrong))?;
         for one in &expanded {
             let at = at(one.table.get("name"));
-            let item = item(one).map_err(|wrong| (at.clone(), wrong))?;
+            let item = item(one).map_err(|wrong| at.clone().refuse(wrong))?;
             placed.push(Placed { item, at });
         }
         if placed.len() > expand::ENTRIES_MAX {
             let problem = Problem::TooMany(placed.len(), expand::ENTRIES_MAX);
-            return Err((At::Top, (list.to_owned(), problem)));
+            return Err(At::Top.refuse((list.to_owned(), problem)));
         }
     }
     Ok(placed)
@@ -164,11 +156,7 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
         baseline: raw.baseline.filter(|name| !name.is_empty()),
         place: raw.place.ok_or_else(|| missing("place"))?,
         server,
-        data: Data {
-            medium: data.medium,
-            files: check::number(data.files, 1, "data.files")?,
-            size_mib,
-        },
+        data: Data { medium: data.medium, files: check::number(data.files, 1, "data.files")?, size_mib },
         guest: Guest {
             processors: check::number(guest.processors, default.processors, "guest.processors")?,
             memory_mib: check::number(guest.memory_mib, default.memory_mib, "guest.memory_mib")?,
@@ -241,22 +229,17 @@ fn typed<T: DeserializeOwned>(table: Table) -> Result<T, Wrong> {
     serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
         let mut path = error.path().to_string();
         let mut message = one_line(error.inner().message());
-        // The path of a missing or an unknown field ends at its table: the field is in the message, quoted.
-        if let Some(field) = quoted_in(&message).filter(|_| message.contains(" field `")) {
+        if let Some((_, expected)) = message.split_once(", expected ").filter(|_| message.starts_with("unknown field"))
+        {
+            message = format!("is not known: use {expected}");
+        } else if let Some(field) = message.strip_prefix("missing field") {
+            // The path ends at the table.
+            let field = field.trim().trim_matches('`');
             path = if path == "." { field.to_owned() } else { format!("{path}.{field}") };
-            message = match message.split_once(", expected ") {
-                Some((_, expected)) => format!("is not known: use {expected}"),
-                None if message.starts_with("missing") => "is missing: add it".to_owned(),
-                None => message,
-            };
+            message = "is missing: add it".to_owned();
         }
         (path, Problem::Malformed(message))
     })
-}
-
-fn quoted_in(message: &str) -> Option<String> {
-    let (_, after) = message.split_once('`')?;
-    Some(after.split_once('`')?.0.to_owned())
 }
 
 fn one_line(message: &str) -> String {
