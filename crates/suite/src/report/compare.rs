@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::summarize::Rounds;
 use super::summary::{Measure, Summary};
-use super::table::{align_left, table, trimmed};
+use super::table::Sheet;
 use super::{Report, words};
 use crate::record::Header;
 use crate::stats::{self, Contrast, Pool, Ratio, Spread};
@@ -75,9 +75,14 @@ impl Changes {
         }
     }
 
-    /// The comparison as text for a terminal.
+    /// The comparison as text, with lines as long as they come: for a file.
     pub fn render(&self) -> String {
-        let mut parts: Vec<String> = self.experiments.iter().map(Change::render).collect();
+        self.render_within(usize::MAX)
+    }
+
+    /// The comparison as text for a terminal of `width` columns.
+    pub fn render_within(&self, width: usize) -> String {
+        let mut parts: Vec<String> = self.experiments.iter().map(|change| change.render(width)).collect();
         for (names, which) in [(&self.only_first, "first"), (&self.only_second, "second")] {
             if !names.is_empty() {
                 parts.push(format!("Only in the {which}: {}.", names.join(", ")));
@@ -127,7 +132,7 @@ impl Change {
         }
     }
 
-    fn render(&self) -> String {
+    fn render(&self, width: usize) -> String {
         let quick = if self.quick { "QUICK " } else { "" };
         let mut lines = vec![format!("{quick}{}: {}, second over first", self.experiment, self.measure.unit())];
         lines.push(if self.differences.is_empty() {
@@ -137,7 +142,7 @@ impl Change {
         });
         if !self.pairs.is_empty() {
             lines.push(self.sentence());
-            lines.push(self.table());
+            lines.push(self.table(width));
         }
         for (pairs, which) in [(&self.only_first, "first"), (&self.only_second, "second")] {
             if !pairs.is_empty() {
@@ -160,20 +165,15 @@ impl Change {
         )
     }
 
-    fn table(&self) -> String {
-        let mut table = table(&["CONFIGURATION", "WORKLOAD", "first (spread)", "second (spread)", "ratio (interval)"]);
-        align_left(&mut table, 1);
+    fn table(&self, width: usize) -> String {
         let show = |spread: &Spread| words::with_spread(spread, |value| words::value(self.measure, value));
-        for pair in &self.pairs {
-            table.add_row([
-                pair.configuration.clone(),
-                pair.workload.clone(),
-                show(&pair.first),
-                show(&pair.second),
-                words::with_interval(&pair.ratio),
-            ]);
-        }
-        trimmed(&table)
+        let row = |pair: &Pair| {
+            let names = [pair.configuration.clone(), pair.workload.clone()];
+            let figures = [show(&pair.first), show(&pair.second), words::with_interval(&pair.ratio)];
+            names.into_iter().chain(figures).collect()
+        };
+        let header = ["NAME", "WORKLOAD", "first", "second", "ratio (interval)"];
+        Sheet::new(2, &header, self.pairs.iter().map(row).collect()).render("median (spread)", width)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::agreement::agreement;
+use super::curves::Curves;
 use super::summarize::{Rounds, number, tally};
 use super::summary::{Agreement, Cell, CellFigures, Comparison, Leader, Measure, Standing, State};
 use crate::experiment::{Configuration, Experiment, Published, PublishedFigure};
@@ -61,23 +62,17 @@ impl Contest<'_> {
 
     /// Who leads each table under each workload.
     pub(super) fn leaders(&self, cells: &[Cell]) -> Vec<Leader> {
-        let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
-        for configuration in &self.experiment.configurations {
-            let baseline = self.experiment.baseline_of(configuration);
-            match tables.iter_mut().find(|(known, _)| *known == baseline) {
-                Some((_, configurations)) => configurations.push(&configuration.name),
-                None => tables.push((baseline, vec![&configuration.name])),
-            }
-        }
         // The noise between two configurations is pooled over workloads, whoever leads there.
         let mut known: BTreeMap<(&str, &str), BTreeMap<String, Ratio>> = BTreeMap::new();
         let mut leaders = Vec::new();
-        for (baseline, configurations) in tables {
+        for table in self.tables() {
             for workload in &self.experiment.workloads {
-                let Some((first, second)) = self.first_two(cells, &configurations, &workload.name) else { continue };
+                let first_two = self.first_two(cells, &table.configurations, &workload.name);
+                let Some((first, second)) = first_two else { continue };
                 let ratios = known.entry((first, second)).or_insert_with(|| self.ratios(first, second, cells));
                 leaders.extend(ratios.get(&workload.name).map(|ratio| Leader {
-                    baseline: baseline.to_owned(),
+                    baseline: table.baseline.to_owned(),
+                    along: table.along.map(str::to_owned),
                     workload: workload.name.clone(),
                     configuration: first.to_owned(),
                     runner_up: second.to_owned(),
@@ -86,6 +81,21 @@ impl Contest<'_> {
             }
         }
         leaders
+    }
+
+    /// Configurations that can sensibly be ranked: those with one baseline and, along curves, one value.
+    fn tables(&self) -> Vec<Table<'_>> {
+        let axis = Curves::of(self.experiment).map(|curves| curves.axis);
+        let mut tables: Vec<Table<'_>> = Vec::new();
+        for configuration in &self.experiment.configurations {
+            let baseline = self.experiment.baseline_of(configuration);
+            let along = axis.as_ref().and_then(|axis| configuration.labels.get(axis)).map(String::as_str);
+            match tables.iter_mut().find(|table| table.baseline == baseline && table.along == along) {
+                Some(table) => table.configurations.push(&configuration.name),
+                None => tables.push(Table { baseline, along, configurations: vec![&configuration.name] }),
+            }
+        }
+        tables
     }
 
     /// The two configurations with the largest medians under `workload`.
@@ -181,6 +191,13 @@ impl Contest<'_> {
         let log = |round: u32, part: f64| Some((part / whole.get(&round)?).ln()).filter(|log| log.is_finite());
         part.into_iter().filter_map(|(round, part)| Some((round, log(round, part)?))).collect()
     }
+}
+
+/// What can be ranked.
+struct Table<'a> {
+    baseline: &'a str,
+    along: Option<&'a str>,
+    configurations: Vec<&'a str>,
 }
 
 /// A published figure beside ours.

@@ -52,6 +52,14 @@ impl Curves {
         Some(curves)
     }
 
+    /// The curve that a configuration is on, and where, by its place among [`Curves::values`].
+    pub fn find(&self, configuration: &str) -> Option<(&Series, usize)> {
+        self.series.iter().find_map(|series| {
+            let place = series.configurations.iter().position(|name| name.as_deref() == Some(configuration))?;
+            Some((series, place))
+        })
+    }
+
     fn add(&mut self, series: String, place: usize, configuration: &str) {
         let known = self.series.iter().position(|known| known.name == series);
         let known = known.unwrap_or_else(|| {

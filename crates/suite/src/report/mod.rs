@@ -8,7 +8,9 @@ pub mod compare;
 mod contest;
 pub mod curves;
 pub mod data;
+pub mod html;
 pub mod reading;
+pub mod output;
 mod summarize;
 pub mod summary;
 pub mod table;
@@ -36,3 +38,6 @@ impl Report {
         Self { run, summary, reading }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::curves::{Curves, Series};
 use super::summary::{Cell, Leader, Standing, State, Summary};
-use super::words::{list, plural, times, verdict, with_interval};
+use super::words::{list, plural, times, value as value_of, verdict, with_interval};
 
-/// Tables of more configurations than this are read by their best and worst alone.
+/// A single table of more configurations than this is read by its best and worst alone, as tables are where there are several.
 const STANDINGS_MAX: usize = 9;
 
 /// The sentences for `summary`.
@@ -18,17 +19,51 @@ pub fn of(summary: &Summary) -> Vec<String> {
     if summary.rounds < 2 && summary.cells.iter().any(|cell| cell.figures.is_some()) {
         sentences.push("One round says nothing about noise, so that no difference counts.".to_owned());
     }
-    for baseline in summary.baselines() {
-        sentences.extend(leaders(summary, baseline));
-        sentences.extend(standings(summary, baseline));
+    let curves = Curves::of(summary.experiment());
+    if let Some(curves) = &curves {
+        sentences.extend(climbs(summary, curves));
+    }
+    let baselines = summary.baselines();
+    let standings_max = if curves.is_none() && baselines.len() == 1 { STANDINGS_MAX } else { 2 };
+    for baseline in baselines {
+        sentences.extend(leaders(summary, baseline, curves.as_ref()));
+        sentences.extend(standings(summary, baseline, standings_max));
     }
     sentences.extend(zeros(summary));
     sentences.extend(published(summary));
     sentences
 }
 
-/// Who leads a table of three or more. Of two, the standing says the same.
-fn leaders(summary: &Summary, baseline: &str) -> Option<String> {
+/// How each curve goes: where it begins, where it is highest, where it ends.
+fn climbs(summary: &Summary, curves: &Curves) -> Vec<String> {
+    let show = |value: f64| value_of(summary.measure, value);
+    let climb = |series: &Series, workload: &str| {
+        let points = series.configurations.iter().zip(&curves.values).filter_map(|(name, along)| {
+            let figures = summary.cell(name.as_deref()?, workload)?.figures.as_ref()?;
+            Some((along, summary.measure.of_figures(figures).median))
+        });
+        let points: Vec<(&String, f64)> = points.collect();
+        let (first, last) = (points.first()?, points.last()?);
+        let most = points.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let mut parts = vec![format!("{} at {}", show(first.1), first.0)];
+        if most.0 != first.0 && most.0 != last.0 {
+            parts.push(format!("most {} at {}", show(most.1), most.0));
+        }
+        if last.0 != first.0 {
+            parts.push(format!("{} at {}", show(last.1), last.0));
+        }
+        Some(format!("{} {}", series.name, parts.join(", ")))
+    };
+    let sentence = |workload: &str| {
+        let climbs: Vec<String> = curves.series.iter().filter_map(|series| climb(series, workload)).collect();
+        (!climbs.is_empty())
+            .then(|| format!("{} by {} under {workload}: {}.", summary.measure.unit(), curves.axis, climbs.join("; ")))
+    };
+    summary.experiment().workloads.iter().filter_map(|workload| sentence(&workload.name)).collect()
+}
+
+/// Who leads a table. Of one without curves and of two configurations, the standing says the same.
+fn leaders(summary: &Summary, baseline: &str, curves: Option<&Curves>) -> Option<String> {
     let measured = |name: &str| summary.cells.iter().any(|cell| cell.configuration == name && cell.figures.is_some());
     let table = summary.standings.iter().filter(|standing| standing.baseline == baseline);
     let configurations = table.filter(|standing| measured(&standing.configuration)).count();
@@ -36,21 +71,24 @@ fn leaders(summary: &Summary, baseline: &str) -> Option<String> {
     if configurations < 3 || leaders.is_empty() {
         return None;
     }
-    let mut led: BTreeMap<&str, Vec<&Leader>> = BTreeMap::new();
     let (hidden, told): (Vec<&Leader>, Vec<&Leader>) = leaders.iter().partition(|leader| leader.ratio.is_hidden());
+    let mut led: BTreeMap<&str, Vec<&Leader>> = BTreeMap::new();
     for leader in told {
-        led.entry(&leader.configuration).or_default().push(leader);
+        let series = curves.and_then(|curves| curves.find(&leader.configuration));
+        let name = series.map_or(leader.configuration.as_str(), |(series, _)| &series.name);
+        led.entry(name).or_default().push(leader);
     }
     let mut most_first: Vec<(&str, Vec<&Leader>)> = led.into_iter().collect();
     most_first.sort_by_key(|(_, led)| std::cmp::Reverse(led.len()));
     let mut parts: Vec<String> =
-        most_first.iter().map(|(name, led)| format!("{name} leads under {} ({})", led.len(), lead(led))).collect();
+        most_first.iter().map(|(name, led)| format!("{name} leads {} ({})", led.len(), lead(led))).collect();
     if !hidden.is_empty() {
-        parts.push(format!("under {} noise hides who leads", hidden.len()));
+        parts.push(format!("noise hides who leads {}", hidden.len()));
     }
+    let at = curves.map_or_else(String::new, |curves| format!(" at each value of {}", curves.axis));
     Some(format!(
-        "Of the {configurations} configurations around {baseline}, over {}: {}.",
-        plural(leaders.len(), "workload"),
+        "The {configurations} configurations around {baseline}, ranked under each workload{at} ({}): {}.",
+        plural(leaders.len(), "ranking"),
         parts.join("; ")
     ))
 }
@@ -63,14 +101,14 @@ fn lead(led: &[&Leader]) -> String {
 }
 
 /// Each configuration against the baseline of its table.
-fn standings(summary: &Summary, baseline: &str) -> Vec<String> {
+fn standings(summary: &Summary, baseline: &str, standings_max: usize) -> Vec<String> {
     let mut rated: Vec<(&Standing, f64)> = summary
         .standings
         .iter()
         .filter(|standing| standing.baseline == baseline)
         .filter_map(|standing| Some((standing, standing.mean?.value)))
         .collect();
-    if rated.len() > STANDINGS_MAX {
+    if rated.len() > standings_max {
         rated.sort_by(|a, b| b.1.total_cmp(&a.1));
         let (first, last) = (rated.first().copied(), rated.last().copied());
         rated = first.into_iter().chain(last).collect();
@@ -94,7 +132,7 @@ fn standing_sentence(summary: &Summary, standing: &Standing) -> String {
         parts.push(format!("slower under {}{}", standing.slower, most(worst)));
     }
     if standing.hidden > 0 {
-        parts.push(format!("not told from it under {}", standing.hidden));
+        parts.push(format!("no difference beyond noise under {}", standing.hidden));
     }
     let mean =
         standing.mean.as_ref().map_or_else(String::new, |mean| format!("; geometric mean {}", with_interval(mean)));

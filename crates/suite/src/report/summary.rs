@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(doc)]
+use super::curves::Curves;
 use crate::experiment::{Experiment, PublishedFigure, ServerKind};
 use crate::record::Header;
 use crate::stats::{Ratio, Spread};
@@ -20,8 +22,8 @@ pub struct Summary {
     pub cells: Vec<Cell>,
     /// Each configuration over all workloads, in their order.
     pub standings: Vec<Standing>,
-    /// Who leads under each workload, in each table of configurations that share a baseline, where at least two were
-    /// measured.
+    /// Who leads under each workload, in each table of configurations that share a baseline and, where the experiment has
+    /// [`Curves`], a value on their axis; where at least two were measured.
     pub leaders: Vec<Leader>,
     /// How often the published direction was found here.
     pub tally: Tally,
@@ -199,6 +201,9 @@ pub struct Standing {
 pub struct Leader {
     /// The baseline that the table's configurations share.
     pub baseline: String,
+    /// The value that they share on the axis of the curves; `None` without one.
+    #[serde(default)]
+    pub along: Option<String>,
     /// Name of the workload.
     pub workload: String,
     /// Name of the configuration with the largest median.

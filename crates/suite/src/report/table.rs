@@ -7,12 +7,10 @@
 mod grid;
 mod notes;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-
 use super::summary::{Cell, CellFigures, Measure, Standing, Summary};
 use super::words;
 use grid::Grid;
+pub(super) use grid::Sheet;
 use notes::Notes;
 
 /// What is shown in the place of a figure that there is none of.
@@ -25,11 +23,11 @@ pub fn render(summary: &Summary, width: usize) -> String {
     let mut parts = vec![head(summary)];
     parts.extend(figures(summary, width, &mut notes));
     if summary.measure == Measure::Bandwidth {
-        parts.push(list(summary));
+        parts.push(list(summary, width));
     }
     parts.extend(ratios(summary, width));
-    parts.extend(standings(summary));
-    parts.extend(published(summary));
+    parts.extend(standings(summary, width));
+    parts.extend(published(summary, width));
     parts.extend(notes.render());
     parts.join("\n\n") + "\n"
 }
@@ -47,25 +45,22 @@ fn head(summary: &Summary) -> String {
             header.vringd
         ),
     ];
+    if summary.is_quick() {
+        lines.push("a run of minutes: its figures decide nothing".to_owned());
+    }
     if !machine.kernel.is_empty() {
-        lines.push(format!(
-            "{}, {}, {} MiB, Linux {}",
-            machine.processor,
-            words::plural(machine.processors as usize, "processor"),
-            machine.memory_mib,
-            machine.kernel
-        ));
+        let processors = words::plural(machine.processors as usize, "processor");
+        let mut words = vec![format!("Linux {}", machine.kernel), processors, format!("{} MiB", machine.memory_mib)];
+        words.extend([machine.processor.clone(), machine.accelerator.clone()]);
+        words.retain(|word| !word.is_empty());
+        lines.push(words.join(", "));
     }
     lines.join("\n")
 }
 
 /// A title that says when a run was quick.
 fn titled(summary: &Summary, title: &str) -> String {
-    if summary.is_quick() {
-        format!("QUICK {title} (a run of minutes: its figures decide nothing)")
-    } else {
-        title.to_owned()
-    }
+    if summary.is_quick() { format!("QUICK {title}") } else { title.to_owned() }
 }
 
 /// The medians with their spread.
@@ -84,32 +79,40 @@ fn figures(summary: &Summary, width: usize, notes: &mut Notes) -> Vec<String> {
 
 /// The ratios to the baseline.
 fn ratios(summary: &Summary, width: usize) -> Vec<String> {
-    let baseline = &summary.experiment().baseline;
     if summary.cells.iter().all(|cell| cell.ratio.is_none()) {
         return Vec::new();
     }
-    let title = format!("{} as a ratio to {baseline} (~: noise hides which is faster)", summary.measure.unit());
+    let title =
+        format!("{} as a ratio to {} (~: noise hides which is faster)", summary.measure.unit(), baselines(summary));
     let show = |cell: &Cell| match &cell.ratio {
         Some(ratio) => words::marked(ratio),
-        None if cell.configuration == *baseline && cell.figures.is_some() => "1".to_owned(),
+        None if cell.figures.is_some() && summary.is_baseline(&cell.configuration) => "1".to_owned(),
         None => NONE.to_owned(),
     };
     Grid::of(summary, show).render(&titled(summary, &title), width)
 }
 
+/// What ratios are to.
+fn baselines(summary: &Summary) -> String {
+    match summary.baselines().as_slice() {
+        [only] => (*only).to_owned(),
+        several => format!("each table's baseline: {}", words::list(several)),
+    }
+}
+
 /// The table that notes on directories have, with latency and processor time beside.
-fn list(summary: &Summary) -> String {
-    let mut table = table(&["NAME", "WORKLOAD", "Bandwidth", "IOPS", "mean", "p99", "requests/CPU s"]);
-    align_left(&mut table, 1);
-    for cell in &summary.cells {
+fn list(summary: &Summary, width: usize) -> String {
+    let row = |cell: &Cell| {
         let mut row = vec![cell.configuration.clone(), cell.workload.clone()];
         match &cell.figures {
             Some(figures) => row.extend(list_row(figures)),
             None => row.push(if cell.reason().is_some() { "0 (KiB/s)" } else { NONE }.to_owned()),
         }
-        table.add_row(row);
-    }
-    format!("{}\n{}", titled(summary, "every pair (medians)"), trimmed(&table))
+        row
+    };
+    let header = ["NAME", "WORKLOAD", "Bandwidth", "IOPS", "mean", "p99", "requests/CPU s"];
+    let sheet = Sheet::new(2, &header, summary.cells.iter().map(row).collect());
+    sheet.render(&titled(summary, "every pair (medians)"), width)
 }
 
 fn list_row(figures: &CellFigures) -> [String; 5] {
@@ -123,32 +126,30 @@ fn list_row(figures: &CellFigures) -> [String; 5] {
 }
 
 /// Each configuration over all workloads.
-fn standings(summary: &Summary) -> Option<String> {
+fn standings(summary: &Summary, width: usize) -> Option<String> {
     summary.standings.iter().find(|standing| standing.mean.is_some())?;
-    let mut table = table(&[
-        "over all workloads",
+    let header = [
+        "NAME",
         "geometric mean",
         "faster",
         "slower",
         "hidden",
         "failed",
         "unsupported",
-        "requests/server CPU s",
-        "requests/CPU s",
-    ]);
-    for standing in &summary.standings {
-        table.add_row(standing_row(standing, &summary.experiment().baseline));
-    }
-    let title = titled(summary, &format!("against {}", summary.experiment().baseline));
-    Some(format!("{title}\n{}", trimmed(&table)))
+        "per server CPU s",
+        "per CPU s",
+    ];
+    let title = titled(summary, &format!("over all workloads, as ratios to {}", baselines(summary)));
+    let rows = summary.standings.iter().map(standing_row).collect();
+    Some(Sheet::new(1, &header, rows).render(&title, width))
 }
 
-fn standing_row(standing: &Standing, baseline: &str) -> Vec<String> {
+fn standing_row(standing: &Standing) -> Vec<String> {
     let times = |ratio: Option<f64>| ratio.map_or_else(|| NONE.to_owned(), words::times);
     let counts = [standing.faster, standing.slower, standing.hidden, standing.failed, standing.unsupported];
     let mean = match &standing.mean {
         Some(mean) => words::with_interval(mean),
-        None if standing.configuration == baseline => "1".to_owned(),
+        None if standing.configuration == standing.baseline => "1".to_owned(),
         None => NONE.to_owned(),
     };
     let mut row = vec![standing.configuration.clone(), mean];
@@ -158,60 +159,30 @@ fn standing_row(standing: &Standing, baseline: &str) -> Vec<String> {
 }
 
 /// The published figures beside ours.
-fn published(summary: &Summary) -> Option<String> {
+fn published(summary: &Summary, width: usize) -> Option<String> {
     let published = summary.experiment().published.as_ref()?;
-    let mut table = table(&["WORKLOAD", "NAME", "theirs was", "published", "here", "verdict"]);
-    for column in [1, 2] {
-        align_left(&mut table, column);
-    }
-    for cell in &summary.cells {
-        let Some(comparison) = &cell.published else { continue };
-        let Some(agreement) = comparison.agreement else { continue };
-        table.add_row([
-            cell.workload.clone(),
-            cell.configuration.clone(),
-            comparison.figure.their_configuration.clone(),
-            match comparison.theirs {
-                Some(theirs) => words::times(theirs),
-                None if comparison.figure.value == 0.0 => "0".to_owned(),
-                None => NONE.to_owned(),
-            },
-            match &comparison.ours {
-                Some(ours) => words::with_interval(ours),
-                None if cell.reason().is_some() => "0".to_owned(),
-                None => NONE.to_owned(),
-            },
-            words::verdict(agreement).to_owned(),
-        ]);
-    }
-    if table.is_empty() {
+    let rows: Vec<Vec<String>> = summary.cells.iter().filter_map(published_row).collect();
+    if rows.is_empty() {
         return None;
     }
-    let title =
-        titled(summary, &format!("published ({}) beside ours, as ratios to {}", published.source, published.baseline));
-    Some(format!("{title}\n{}", trimmed(&table)))
+    let header = ["WORKLOAD", "NAME", "theirs was", "published", "here", "verdict"];
+    let title = format!("published ({}) beside ours, as ratios to the same baseline", published.source);
+    Some(Sheet::new(3, &header, rows).render(&titled(summary, &title), width))
 }
 
-/// An empty table in the house's style: no lines, the first column to the left, the others to the right.
-pub(super) fn table<T: AsRef<str>>(header: &[T]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header.iter().map(AsRef::as_ref));
-    for column in table.column_iter_mut() {
-        let side = if column.index == 0 { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(side);
-        column.set_padding((0, 2));
-    }
-    table
-}
-
-pub(super) fn align_left(table: &mut Table, column: usize) {
-    if let Some(column) = table.column_mut(column) {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
-}
-
-/// The table without the blanks that end its lines.
-pub(super) fn trimmed(table: &Table) -> String {
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n")
+fn published_row(cell: &Cell) -> Option<Vec<String>> {
+    let comparison = cell.published.as_ref()?;
+    let agreement = comparison.agreement?;
+    let theirs = match comparison.theirs {
+        Some(theirs) => words::times(theirs),
+        None if comparison.figure.value == 0.0 => "0".to_owned(),
+        None => NONE.to_owned(),
+    };
+    let ours = match &comparison.ours {
+        Some(ours) => words::with_interval(ours),
+        None if cell.reason().is_some() => "0".to_owned(),
+        None => NONE.to_owned(),
+    };
+    let names = [cell.workload.clone(), cell.configuration.clone(), comparison.figure.their_configuration.clone()];
+    Some(names.into_iter().chain([theirs, ours, words::verdict(agreement).to_owned()]).collect())
 }

@@ -7,6 +7,7 @@ use crate::stats::{Ratio, Spread};
 pub fn count(value: f64) -> String {
     match value {
         v if v >= 999_950.0 => format!("{:.2}M", v / 1e6),
+        v if v >= 99_950.0 => format!("{:.0}k", v / 1e3),
         v if v >= 9_999.5 => format!("{:.1}k", v / 1e3),
         v if v >= 99.95 => format!("{v:.0}"),
         0.0 => "0".to_owned(),
@@ -108,6 +109,7 @@ mod tests {
     fn numbers_keep_three_digits() {
         assert_eq!(count(1_234_567.0), "1.23M");
         assert_eq!(count(45_678.0), "45.7k");
+        assert_eq!(count(160_000.0), "160k");
         assert_eq!(count(0.0), "0");
         assert_eq!(bandwidth(640.0), "640 KiB/s");
         assert_eq!(bandwidth(100_966.0), "98.6 MiB/s");
