@@ -1,5 +1,7 @@
 //! One experiment as its charts ask for it: cells to values, configurations to colours, reasons to notes.
 
+use std::collections::BTreeSet;
+
 use crate::experiment::{Configuration, Experiment, Workload};
 use crate::report::curves::Curves;
 use crate::report::summary::{Cell, CellFigures, Measure, State, Summary};
@@ -21,20 +23,25 @@ pub(super) struct Context<'a> {
     pub(super) groups: Vec<Group<'a>>,
     pub(super) facets: Vec<Facet<'a>>,
     pub(super) notes: Notes,
+    /// Names of the configurations that have a figure.
+    measured: BTreeSet<&'a str>,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(summary: &'a Summary, id: String) -> Self {
         let experiment = summary.experiment();
         let curves = Curves::of(experiment);
+        let groups = groups(experiment);
+        let measured = summary.cells.iter().filter(|cell| cell.figures.is_some());
         Self {
             summary,
             id,
-            paint: Paint::of(experiment, curves.as_ref()),
+            paint: Paint::of(experiment, curves.as_ref(), &groups),
             curves,
-            groups: groups(experiment),
+            groups,
             facets: facets(experiment),
             notes: Notes::of(summary),
+            measured: measured.map(|cell| cell.configuration.as_str()).collect(),
         }
     }
 
@@ -45,6 +52,17 @@ impl<'a> Context<'a> {
     /// The class that gives a configuration its colour.
     pub(super) fn class(&self, configuration: &str) -> String {
         format!("c{}", self.paint.ink_of(self.experiment(), configuration))
+    }
+
+    /// The configurations of a table that have a figure under any workload, with their names within it.
+    pub(super) fn shown<'s>(&self, group: &'s Group<'a>) -> impl Iterator<Item = (&'a Configuration, &'s str)> {
+        let named = group.configurations.iter().copied().zip(group.short.iter().map(String::as_str));
+        named.filter(|(configuration, _)| self.has_figures(&configuration.name))
+    }
+
+    /// Whether a configuration, by name, was measured under any workload.
+    pub(super) fn has_figures(&self, configuration: &str) -> bool {
+        self.measured.contains(configuration)
     }
 
     pub(super) fn cell(&self, configuration: &Configuration, workload: &Workload) -> Option<&'a Cell> {

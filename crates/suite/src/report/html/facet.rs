@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::experiment::{Configuration, Experiment, Workload};
+use crate::report::curves::{Curves, Series};
 
 /// Configurations that are compared with each other.
 pub(super) struct Group<'a> {
@@ -13,6 +14,15 @@ pub(super) struct Group<'a> {
     pub(super) short: Vec<String>,
 }
 
+/// Curves that are drawn in one panel.
+pub(super) struct Part<'c> {
+    /// What they have in common and others have not; empty where there is one part.
+    pub(super) title: String,
+    pub(super) series: Vec<&'c Series>,
+    /// Names without the words that all of the part have in common, in the same order.
+    pub(super) short: Vec<String>,
+}
+
 /// Workloads of one kind.
 pub(super) struct Facet<'a> {
     /// What they have in common; empty where there is one facet.
@@ -20,6 +30,8 @@ pub(super) struct Facet<'a> {
     pub(super) workloads: Vec<&'a Workload>,
 }
 
+/// More curves than this are drawn in several panels.
+const CURVES_TOGETHER: usize = 6;
 /// More workloads than this are shown in facets.
 const WORKLOADS_TOGETHER: usize = 9;
 /// A label with more values than this makes no facets.
@@ -68,22 +80,58 @@ fn owned(names: &[&str]) -> Vec<String> {
 
 /// The words with which all names begin or end, and the names without them. No name is left empty.
 fn without_common(names: &[&str]) -> (String, Vec<String>) {
-    let words: Vec<Vec<&str>> = names.iter().map(|name| name.split_whitespace().collect()).collect();
+    const BETWEEN: [char; 6] = [' ', '-', '_', '/', ',', ':'];
+    let words: Vec<Vec<&str>> = names.iter().map(|name| name.split_inclusive(BETWEEN).collect()).collect();
+    let (Some(first), true) = (words.first(), names.len() > 1) else { return (String::new(), owned(names)) };
+    let bare = |word: Option<&&str>| word.map(|word| word.trim_end_matches(BETWEEN).to_owned());
     let spare = words.iter().map(Vec::len).min().unwrap_or(0).saturating_sub(1);
-    if names.len() < 2 {
-        return (String::new(), owned(names));
+    let same = |of: &dyn Fn(&[&str]) -> Option<String>| words.iter().all(|other| of(other) == of(first));
+    let head = (0..spare).take_while(|at| same(&|words| bare(words.get(*at)))).count();
+    let tail = (0..spare - head).take_while(|at| same(&|words| bare(words.iter().rev().nth(*at)))).count();
+    let clean = |part: &[&str]| part.concat().trim_matches(BETWEEN).to_owned();
+    let short = words.iter().map(|words| clean(words.get(head..words.len().saturating_sub(tail)).unwrap_or_default()));
+    let common =
+        [first.get(..head), first.get(first.len().saturating_sub(tail)..)].map(Option::unwrap_or_default).map(clean);
+    (common.join(" ").trim().to_owned(), short.collect())
+}
+
+/// The curves of each panel: all, or those with one value of the label that parts them best.
+pub(super) fn parts<'c>(experiment: &Experiment, curves: &'c Curves) -> Vec<Part<'c>> {
+    let parts = parted(experiment, curves).into_iter();
+    parts
+        .map(|(title, series)| {
+            let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
+            Part { title, short: without_common(&names).1, series }
+        })
+        .collect()
+}
+
+fn parted<'c>(experiment: &Experiment, curves: &'c Curves) -> Vec<(String, Vec<&'c Series>)> {
+    let all: Vec<&Series> = curves.series.iter().collect();
+    if all.len() <= CURVES_TOGETHER {
+        return vec![(String::new(), all)];
     }
-    let first: &[&str] = words.first().map_or(&[], Vec::as_slice);
-    let same = |at: &dyn Fn(&[&str]) -> Option<String>| words.iter().all(|other| at(other) == at(first));
-    let head = (0..spare).take_while(|at| same(&|words| words.get(*at).map(ToString::to_string))).count();
-    let from_end = |words: &[&str], at: usize| words.iter().rev().nth(at).map(ToString::to_string);
-    let tail = (0..spare - head).take_while(|at| same(&|words| from_end(words, *at))).count();
-    let short = words
-        .iter()
-        .map(|words| words.get(head..words.len().saturating_sub(tail)).unwrap_or_default().join(" "))
-        .collect();
-    let common = [first.get(..head), first.get(first.len().saturating_sub(tail)..)];
-    (common.into_iter().flatten().flatten().copied().collect::<Vec<_>>().join(" "), short)
+    let label = |series: &Series, axis: &str| {
+        let name = series.configurations.iter().flatten().next()?;
+        experiment.configurations.iter().find(|other| other.name == *name)?.labels.get(axis).cloned()
+    };
+    let axes = experiment.configurations.iter().flat_map(|configuration| configuration.labels.keys());
+    let by_axis = axes.filter(|axis| **axis != curves.axis).map(|axis| {
+        let mut parts: Vec<(String, Vec<&Series>)> = Vec::new();
+        for series in &all {
+            let value = label(series, axis).unwrap_or_default();
+            match parts.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, part)) => part.push(series),
+                None => parts.push((value, vec![series])),
+            }
+        }
+        parts
+    });
+    // The fewest panels that are not too full: a panel with a single curve compares nothing.
+    let fullest = |parts: &[(String, Vec<&Series>)]| parts.iter().map(|(_, part)| part.len()).max().unwrap_or(0);
+    let comparing = by_axis.filter(|parts| parts.len() > 1 && parts.iter().all(|(_, part)| part.len() > 1));
+    let best = comparing.min_by_key(|parts| (fullest(parts).max(CURVES_TOGETHER), parts.len()));
+    best.unwrap_or_else(|| vec![(String::new(), all)])
 }
 
 /// Workloads by the value of the axis that parts them into the fewest kinds; `engine` before any other.
@@ -104,7 +152,8 @@ pub(super) fn facets(experiment: &Experiment) -> Vec<Facet<'_>> {
 
 fn parting_axis(workloads: &[&Workload]) -> Option<String> {
     let axes: BTreeSet<&String> = workloads.iter().flat_map(|workload| workload.labels.keys()).collect();
-    let kinds = |axis: &String| workloads.iter().map(|workload| workload.labels.get(axis)).collect::<BTreeSet<_>>().len();
+    let kinds =
+        |axis: &String| workloads.iter().map(|workload| workload.labels.get(axis)).collect::<BTreeSet<_>>().len();
     let useful = axes.into_iter().filter(|axis| (2..=FACETS_MAX).contains(&kinds(axis)));
     useful.min_by_key(|axis| (axis.as_str() != "engine", kinds(axis))).cloned()
 }
@@ -143,6 +192,8 @@ mod tests {
         assert_eq!((common.as_str(), short), ("nvme", vec!["inline".to_owned(), "pool 4".into(), "pool 16".into()]));
         let (common, short) = without_common(&["vringd 1 worker disk", "vringd 2 worker disk"]);
         assert_eq!((common.as_str(), short), ("vringd worker disk", vec!["1".to_owned(), "2".into()]));
+        let (common, short) = without_common(&["disk-host-…", "disk-storage-daemon-…"]);
+        assert_eq!((common.as_str(), short), ("disk …", vec!["host".to_owned(), "storage-daemon".into()]));
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub(super) fn head(reports: &[Report]) -> Markup {
             @if quick > 0 {
                 p class="quick" role="note" {
                     strong { "QUICK" } " "
-                    @if quick == reports.len() { "This was a run of minutes." } @else { "Some of these were runs of minutes." }
-                    " Its figures decide nothing: short measurements, few rounds, little data."
+                    @if quick == reports.len() { "Runs of minutes." } @else { "Those marked so are runs of minutes." }
+                    " Their figures decide nothing: short measurements, few rounds, little data."
                 }
             }
             @if reports.len() > 1 { (contents(reports)) }
@@ -45,8 +45,8 @@ fn contents(reports: &[Report]) -> Markup {
                     thead {
                         tr {
                             th scope="col" { "Experiment" }
-                            th scope="col" { "Published direction here" }
-                            th scope="col" { "Begun" }
+                            th scope="col" class="text" { "Published direction here" }
+                            th scope="col" class="text" { "Begun" }
                         }
                     }
                     tbody {
@@ -82,7 +82,8 @@ fn environments(reports: &[Report]) -> Vec<&Environment> {
 fn machine(environment: &Environment) -> Markup {
     let memory = format!("{} MiB", number::grouped(environment.memory_mib));
     let processors = format!("{} × {}", environment.processors, environment.processor);
-    let nodes = if environment.nodes == 1 { "one NUMA node".to_owned() } else { format!("{} NUMA nodes", environment.nodes) };
+    let nodes =
+        if environment.nodes == 1 { "one NUMA node".to_owned() } else { format!("{} NUMA nodes", environment.nodes) };
     html! {
         table class="machine" {
             caption { "Machine" }
@@ -117,7 +118,8 @@ pub(super) fn method(header: &Header, rounds: u32) -> Markup {
         p class="meta" {
             (of(experiment.configurations.len(), "configuration")) " × " (of(experiment.workloads.len(), "workload")) ", "
             (rounds) " of " (of(usize::try_from(experiment.rounds).unwrap_or(usize::MAX), "round")) " in turns; "
-            (number::figure(experiment.time_s)) " s a measurement after " (number::figure(experiment.warm_up_s)) " s of warm-up, "
+            (number::figure(experiment.time_s)) " s a measurement, "
+            @if experiment.warm_up_s > 0.0 { (number::figure(experiment.warm_up_s)) " s of warm-up, " }
             (caches) ". Begun " (header.begun) " with vringd " (header.vringd) "."
         }
     }

@@ -65,12 +65,7 @@ impl Notes {
         let numbers = self.numbers(cell);
         html! {
             @if !numbers.is_empty() {
-                sup {
-                    @for (at, number) in numbers.iter().enumerate() {
-                        @if at > 0 { "," }
-                        a href=(format!("#{id}-note-{number}")) { (number) }
-                    }
-                }
+                sup { @for number in &numbers { a href=(format!("#{id}-note-{number}")) { "[" (number) "]" } } }
             }
         }
     }

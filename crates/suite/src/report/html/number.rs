@@ -28,8 +28,10 @@ pub(super) fn figure(value: f64) -> String {
         trimmed(format!("{value:.2}"))
     } else if size >= 0.0995 {
         trimmed(format!("{value:.3}"))
+    } else if size >= 0.000_995 {
+        trimmed(format!("{value:.4}"))
     } else {
-        format!("{value:.2e}")
+        format!("{value:.1e}")
     }
 }
 
@@ -114,7 +116,8 @@ mod tests {
             (123.4, "123"),
             (-4567.8, "−4,568"),
             (0.5, "0.5"),
-            (0.01234, "1.23e-2"),
+            (0.01234, "0.0123"),
+            (0.000_012, "1.2e-5"),
             (f64::NAN, "–"),
             (f64::INFINITY, "–"),
         ] {

@@ -2,6 +2,8 @@
 
 use maud::{Markup, html};
 
+use crate::experiment::{Configuration, Workload};
+use crate::report::curves::Curves;
 use crate::report::summary::{Cell, Standing, State};
 use crate::stats::Ratio;
 
@@ -19,16 +21,23 @@ pub(super) fn interval(ratio: &Ratio) -> Interval {
 
 /// Means over all workloads: a chart, and what it stands on.
 pub(super) fn standings(context: &Context<'_>) -> Markup {
-    let charted: Vec<&Group<'_>> = context.groups.iter().filter(|group| !rows(context, group).is_empty()).collect();
-    html! {
-        h3 { "Over all workloads" }
+    let how = html! {
         p class="how" {
             "Geometric mean of " (context::name(context.summary.measure).to_lowercase())
             " as a ratio to the baseline of each table, over the workloads that both were measured under."
         }
+    };
+    if context.curves.is_some() {
+        // The curves say it, and a mean over points of a curve says little.
+        return html! { details { summary { "Every configuration over all workloads" } (how) (standings_table(context)) } };
+    }
+    let charted: Vec<&Group<'_>> = context.groups.iter().filter(|group| !rows(context, group).is_empty()).collect();
+    html! {
+        h3 { "Over all workloads" }
+        (how)
         @if !charted.is_empty() {
             (ratios::legend(false))
-            div class="grid wide" {
+            div class="grid" {
                 @for group in charted {
                     @let caption = format!("{} beside {}", title(group), baseline(context, group));
                     (panel(&caption, &ratios::draw(&caption, &rows(context, group), "times the baseline (log)")))
@@ -121,16 +130,59 @@ fn standing_row(context: &Context<'_>, standing: &Standing) -> Markup {
 /// Every ratio, coloured by its direction where noise does not hide it.
 pub(super) fn matrix(context: &Context<'_>) -> Markup {
     let experiment = context.experiment();
-    // The longer side goes down the page.
-    let upright = experiment.workloads.len() >= experiment.configurations.len();
+    let unit = unit(context.summary.measure).0;
+    let colours = "Blue is faster than the baseline, orange slower, and the stronger the farther; grey with ≈ is hidden by noise. \
+                   Hatched: shows 0 for the reason in the note.";
     html! {
-        h3 { "Ratio to the baseline, workload by workload" }
-        p class="how" {
-            "Blue is faster, orange slower, and the stronger the farther; grey with ≈ is hidden by noise. "
-            "The baseline shows its median in " (unit(context.summary.measure).0) "."
+        @match &context.curves {
+            Some(curves) => {
+                h3 { "Medians, " (unit) }
+                p class="how" { "Below each the ratio to its baseline. " (colours) }
+                (by_curve(context, curves))
+            }
+            None => {
+                h3 { "Ratio to the baseline, workload by workload" }
+                p class="how" { (colours) " The baseline shows its median in " (unit) "." }
+                div class="scroll" {
+                    // The longer side goes down the page.
+                    @if experiment.workloads.len() >= experiment.configurations.len() { (by_workload(context)) }
+                    @else { (by_configuration(context)) }
+                }
+            }
         }
+    }
+}
+
+/// As the notes show such experiments: a row a curve, a column a number.
+fn by_curve(context: &Context<'_>, curves: &Curves) -> Markup {
+    let both = |name: &str, workload: &str| match context.summary.cell(name, workload) {
+        Some(one) => cell(context, one, true),
+        None => html! { td {} },
+    };
+    html! {
         div class="scroll" {
-            @if upright { (by_workload(context)) } @else { (by_configuration(context)) }
+            table class="matrix" {
+                thead {
+                    tr {
+                        th scope="col" { (curves.axis) }
+                        @for value in &curves.values { th scope="col" { (value) } }
+                    }
+                }
+                @for workload in &context.experiment().workloads {
+                    tbody {
+                        tr class="group" { th scope="rowgroup" colspan=(curves.values.len() + 1) { (workload.name) } }
+                        @for series in &curves.series {
+                            tr {
+                                th scope="row" { (series.name) }
+                                @for name in &series.configurations { (both(name.as_deref().unwrap_or(""), &workload.name)) }
+                            }
+                        }
+                        @for name in &curves.others {
+                            tr { th scope="row" { (name) } (both(name, &workload.name)) }
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -154,7 +206,7 @@ fn by_workload(context: &Context<'_>) -> Markup {
                         tr {
                             th scope="row" { (workload.name) }
                             @for configuration in &experiment.configurations {
-                                (cell(context, context.cell(configuration, workload)))
+                                (one(context, configuration, workload))
                             }
                         }
                     }
@@ -182,7 +234,7 @@ fn by_configuration(context: &Context<'_>) -> Markup {
                     @for configuration in &group.configurations {
                         tr {
                             th scope="row" { (configuration.name) }
-                            @for workload in workloads { (cell(context, context.cell(configuration, workload))) }
+                            @for workload in workloads { (one(context, configuration, workload)) }
                         }
                     }
                 }
@@ -191,10 +243,12 @@ fn by_configuration(context: &Context<'_>) -> Markup {
     }
 }
 
-fn cell(context: &Context<'_>, cell: Option<&Cell>) -> Markup {
-    let Some(cell) = cell else { return html! { td { "–" } } };
-    let links = context.notes.links(&context.id, cell);
-    let hover = context.hover(&cell.configuration, &cell.workload);
+fn one(context: &Context<'_>, configuration: &Configuration, workload: &Workload) -> Markup {
+    context.cell(configuration, workload).map_or_else(|| html! { td {} }, |found| cell(context, found, false))
+}
+
+/// A cell with its ratio, or with its figure where it has none; `both` shows both.
+fn cell(context: &Context<'_>, cell: &Cell, both: bool) -> Markup {
     let class = cell.ratio.as_ref().map_or("plain", |ratio| match () {
         () if ratio.is_hidden() => "same",
         () if ratio.value > 1.0 => "up",
@@ -203,24 +257,21 @@ fn cell(context: &Context<'_>, cell: Option<&Cell>) -> Markup {
     // Four times the baseline, or a quarter, is as strong as colours get.
     let strength = cell.ratio.as_ref().map_or(0.0, |ratio| (ratio.value.log2().abs() / 2.0).min(1.0));
     let strength = if strength.is_finite() { 10.0 + 55.0 * strength } else { 0.0 };
+    let measure = context.summary.measure;
+    let figure = || cell.shown(measure).map_or_else(|| "–".to_owned(), |value| number::short(value / unit(measure).1));
     html! {
-        td class=(class) title=(hover) style=(format!("--t:{strength:.0}%")) {
+        td class=(class) title=(context.hover(&cell.configuration, &cell.workload)) style=(format!("--t:{strength:.0}%")) {
             @match (&cell.state, &cell.ratio) {
-                (State::Failed { .. }, _) => { span class="hatched" { "0 failed" } }
-                (State::Unsupported { .. }, _) => { span class="hatched" { "0 unsup." } }
+                (State::Failed { .. } | State::Unsupported { .. }, _) => { span class="hatched" { "0" } }
                 (State::Missing, _) => "–",
                 (State::Measured, Some(ratio)) => {
+                    @if both { (figure()) br; }
                     @if class == "same" { "≈ " }
                     (number::ratio(ratio.value))
                 }
-                (State::Measured, None) => (figure(context, cell)),
+                (State::Measured, None) => { (figure()) @if both { br; "baseline" } }
             }
-            (links)
+            (context.notes.links(&context.id, cell))
         }
     }
-}
-
-fn figure(context: &Context<'_>, cell: &Cell) -> String {
-    let measure = context.summary.measure;
-    cell.shown(measure).map_or_else(|| "–".to_owned(), |value| number::short(value / unit(measure).1))
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::experiment::{Configuration, Experiment};
 use crate::report::curves::Curves;
 
+use super::facet::{Group, Part, parts};
 use super::palette::{Ink, inks};
 
 /// The colours of one experiment.
@@ -15,31 +16,23 @@ pub(super) struct Paint {
 }
 
 impl Paint {
-    /// A colour a configuration; of those that are points of one curve, a colour a curve.
-    pub(super) fn of(experiment: &Experiment, curves: Option<&Curves>) -> Self {
-        let configurations = &experiment.configurations;
-        let Some(curves) = curves else {
-            return Self { inks: inks(configurations), of: (0..configurations.len()).collect() };
-        };
-        let series_of = |configuration: &Configuration| {
-            let holds = |name: &Option<String>| name.as_deref() == Some(configuration.name.as_str());
-            curves.series.iter().position(|series| series.configurations.iter().any(holds))
-        };
-        let mut heads: Vec<Configuration> = Vec::new();
-        let mut ink_of_series = vec![None; curves.series.len()];
-        let mut of = Vec::with_capacity(configurations.len());
-        for configuration in configurations {
-            let slot = series_of(configuration).and_then(|series| ink_of_series.get_mut(series));
-            match slot {
-                Some(Some(ink)) => of.push(*ink),
-                slot => {
-                    let ink = heads.len();
-                    heads.push(configuration.clone());
-                    if let Some(slot) = slot {
-                        *slot = Some(ink);
-                    }
-                    of.push(ink);
-                }
+    /// A colour a configuration. Points of one curve share theirs, and so do configurations and curves of several tables
+    /// whose names differ in the table alone.
+    pub(super) fn of(experiment: &Experiment, curves: Option<&Curves>, groups: &[Group<'_>]) -> Self {
+        let parts = curves.map(|curves| parts(experiment, curves)).unwrap_or_default();
+        let mut keys: Vec<String> = Vec::new();
+        let mut heads: Vec<&Configuration> = Vec::new();
+        let mut of = Vec::with_capacity(experiment.configurations.len());
+        for configuration in &experiment.configurations {
+            let key = match curves {
+                Some(_) => on_curve(&parts, &configuration.name),
+                None => in_table(groups, &configuration.name),
+            };
+            let known = keys.iter().position(|known| *known == key);
+            of.push(known.unwrap_or(keys.len()));
+            if known.is_none() {
+                keys.push(key);
+                heads.push(configuration);
             }
         }
         Self { inks: inks(&heads), of }
@@ -60,6 +53,25 @@ impl Paint {
                 text
             })
         };
-        format!("{}@media screen and (prefers-color-scheme:dark){{{}}}", rules(|ink| &ink.light), rules(|ink| &ink.dark))
+        format!(
+            "{}@media screen and (prefers-color-scheme:dark){{{}}}",
+            rules(|ink| &ink.light),
+            rules(|ink| &ink.dark)
+        )
     }
+}
+
+/// The name, within its panel, of the curve that a configuration is a point of, or the configuration's own.
+fn on_curve(parts: &[Part<'_>], name: &str) -> String {
+    let holds = |place: &Option<String>| place.as_deref() == Some(name);
+    let named = parts.iter().flat_map(|part| part.series.iter().zip(&part.short));
+    let found = named.into_iter().find(|(series, _)| series.configurations.iter().any(holds));
+    found.map_or_else(|| name.to_owned(), |(_, short)| short.clone())
+}
+
+/// A configuration's name within its table.
+fn in_table(groups: &[Group<'_>], name: &str) -> String {
+    let named = groups.iter().flat_map(|group| group.configurations.iter().zip(&group.short));
+    let found = named.into_iter().find(|(configuration, _)| configuration.name == name);
+    found.map_or_else(|| name.to_owned(), |(_, short)| short.clone())
 }

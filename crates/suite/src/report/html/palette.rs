@@ -4,6 +4,8 @@
 //! itself, every configuration has a hue of its own. Hues are told apart by people who do not see all colours: they
 //! differ in lightness too, and curves have marks of different shapes besides.
 
+use std::collections::BTreeSet;
+
 use crate::experiment::{Configuration, ServerKind};
 
 /// A colour on paper and one on a dark screen, as `#rrggbb`.
@@ -25,34 +27,33 @@ const HUES: [(f64, f64); 6] = [
 const GREY: (f64, f64) = (250.0, 0.012);
 
 /// The ink of every configuration, in their order.
-pub(super) fn inks(configurations: &[Configuration]) -> Vec<Ink> {
+pub(super) fn inks(configurations: &[&Configuration]) -> Vec<Ink> {
     let family = |configuration: &Configuration| hue_of(configuration.server.kind);
-    let first = configurations.first().map(family);
-    if configurations.iter().all(|configuration| Some(family(configuration)) == first) {
-        return distinct(configurations.len());
-    }
-    configurations
-        .iter()
-        .enumerate()
-        .map(|(at, configuration)| {
-            let mine = |other: &&Configuration| family(other) == family(configuration);
-            let before = configurations.iter().take(at).filter(mine).count();
-            let all = configurations.iter().filter(mine).count();
-            let (hue, chroma) = family(configuration).map_or(GREY, |hue| HUES[hue % HUES.len()]);
-            shade(hue, chroma, part(before, all))
-        })
-        .collect()
+    let families: BTreeSet<usize> = configurations.iter().filter_map(|configuration| family(configuration)).collect();
+    let served = configurations.iter().filter(|configuration| family(configuration).is_some()).count();
+    let mut alone = distinct(served).into_iter();
+    let ink = |(at, configuration): (usize, &&Configuration)| {
+        let mine = |other: &&&Configuration| family(other) == family(configuration);
+        let before = configurations.iter().take(at).filter(mine).count();
+        let all = configurations.iter().filter(mine).count();
+        match family(configuration) {
+            Some(_) if families.len() == 1 => alone.next().unwrap_or_else(|| shade(GREY, 0.5)),
+            Some(hue) => shade(HUES[hue % HUES.len()], part(before, all)),
+            None => shade(GREY, part(before, all)),
+        }
+    };
+    configurations.iter().enumerate().map(ink).collect()
 }
 
 /// `count` inks that differ as much as they can: hues first, then shades of them.
-pub(super) fn distinct(count: usize) -> Vec<Ink> {
+fn distinct(count: usize) -> Vec<Ink> {
     let shades = count.div_ceil(HUES.len());
     (0..count)
         .map(|at| {
-            let (hue, chroma) = HUES[at % HUES.len()];
             // Neighbours in hue differ in lightness too, for those to whom the hues look alike.
-            let alternate = if shades == 1 { [0.3, 0.6, 0.15, 0.75, 0.5, 0.9][at % 6] } else { part(at / HUES.len(), shades) };
-            shade(hue, chroma, alternate)
+            let alternate =
+                if shades == 1 { [0.3, 0.6, 0.15, 0.75, 0.5, 0.9][at % 6] } else { part(at / HUES.len(), shades) };
+            shade(HUES[at % HUES.len()], alternate)
         })
         .collect()
 }
@@ -74,7 +75,7 @@ fn part(at: usize, count: usize) -> f64 {
 }
 
 /// From dark (0) to light (1), within what stands out from the page.
-fn shade(hue: f64, chroma: f64, lightness: f64) -> Ink {
+fn shade((hue, chroma): (f64, f64), lightness: f64) -> Ink {
     Ink { light: hex(0.44 + 0.30 * lightness, chroma, hue), dark: hex(0.58 + 0.28 * lightness, chroma, hue) }
 }
 

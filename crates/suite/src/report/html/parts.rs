@@ -30,7 +30,29 @@ pub(super) fn throughput(context: &Context<'_>) -> Markup {
             }
         }
         (panels::legend(context))
+        (left_out(context))
         (all(context, &quantity))
+    }
+}
+
+/// Whom panels of bars leave out, since they would show 0 in each.
+fn left_out(context: &Context<'_>) -> Markup {
+    let without = context.experiment().configurations.iter().filter(|one| !context.has_figures(&one.name));
+    let without: Vec<&Configuration> = without.filter(|_| context.curves.is_none()).collect();
+    html! {
+        @if !without.is_empty() {
+            p class="how" {
+                "0 under every workload, and left out of the panels: "
+                @for (at, one) in without.iter().enumerate() {
+                    @if at > 0 { ", " }
+                    (one.name)
+                    @if let Some(cell) = context.summary.cells.iter().find(|cell| cell.configuration == one.name) {
+                        (context.notes.links(&context.id, cell))
+                    }
+                }
+                "."
+            }
+        }
     }
 }
 
@@ -94,12 +116,12 @@ fn percentile_grid(context: &Context<'_>, workloads: &[&Workload]) -> Markup {
 }
 
 fn percentile_rows<'g>(
-    context: &Context<'_>,
+    context: &'g Context<'_>,
     group: &'g Group<'_>,
     workload: &Workload,
 ) -> Vec<percentiles::Row<'g>> {
-    let named = group.configurations.iter().zip(&group.short);
-    named
+    context
+        .shown(group)
         .map(|(configuration, short)| {
             let figures = context.cell(configuration, workload).and_then(|cell| cell.figures.as_ref());
             let us = figures.map(|figures| {
@@ -134,7 +156,7 @@ pub(super) fn processor(context: &Context<'_>) -> Markup {
     if !has(&of_all) && !has(&of_server) {
         return html! { h3 { "Processor time" } p class="how" { "No processor time was recorded in this run." } };
     }
-    let unit = "requests a CPU second";
+    let unit = "requests/CPU s";
     let all_cpu = Quantity { name: "Server and guest", unit, factor: 1.0, of: &of_all, behind: Some(&of_server) };
     let plain = |name, of| Quantity { name, unit, factor: 1.0, of, behind: None };
     html! {
@@ -154,8 +176,8 @@ pub(super) fn processor(context: &Context<'_>) -> Markup {
             }
             None => {
                 p class="how" {
-                    "The higher, the cheaper a request. Pale: of the server's processor time alone. Filled, with its figure: of server and "
-                    "guest (or load generator) together."
+                    "The higher, the cheaper a request. Filled, and the first figure: of the processor time of server and guest (or load "
+                    "generator) together. Pale, and the second: of the server's alone."
                 }
                 @let some = chosen(&context.facets);
                 @for group in &context.groups { (heading(group, "")) (panels::bars(context, group, &some, &all_cpu)) }
@@ -177,20 +199,51 @@ pub(super) fn published(context: &Context<'_>) -> Markup {
         context.summary.cells.iter().filter_map(|cell| Some((cell, cell.published.as_ref()?))).collect();
     let drawn: Vec<&(&Cell, &Comparison)> = cells
         .iter()
-        .filter(|(_, comparison)| comparison.agreement.is_some() || comparison.theirs.is_some_and(|theirs| theirs != 1.0))
+        .filter(|(cell, comparison)| comparison.agreement.is_some() && context.has_figures(&cell.configuration))
         .collect();
     html! {
         h3 { "Beside the published figures" }
         p class="how" {
             "Ratios to each table's own baseline (" (published.baseline) "): theirs from " (published.source)
-            ", in " (published.unit) "; ours measured here."
+            ", in " (published.unit) "; ours measured here. Configurations without a figure of ours are in the table alone."
         }
         @if drawn.is_empty() {
             p { "No published figure has a counterpart here." }
         } @else {
             (ratios::legend(true))
+            (published_means(context))
             (published_grid(context, &drawn))
             (published_table(context, &cells))
+        }
+    }
+}
+
+/// Each configuration over all its comparisons.
+fn published_means(context: &Context<'_>) -> Markup {
+    let standings = context.summary.standings.iter();
+    let rows: Vec<ratios::Row<'_>> = standings
+        .filter_map(|standing| {
+            let (theirs, ours) = (standing.published?, standing.published_ours.as_ref()?);
+            let said = format!(
+                "{}\npublished: {}\nours: {}\n{}",
+                standing.configuration,
+                number::ratio(theirs),
+                context::ratio(ours),
+                super::table::agreement(standing.agreement)
+            );
+            Some(ratios::Row {
+                label: &standing.configuration,
+                class: context.class(&standing.configuration),
+                ours: Some(interval(ours)),
+                published: Some(theirs),
+                hover: said,
+            })
+        })
+        .collect();
+    let caption = "Geometric means over the workloads of both";
+    html! {
+        @if context.experiment().workloads.len() > 1 && !rows.is_empty() {
+            div class="grid" { (panel(caption, &ratios::draw(caption, &rows, "times the baseline (log)"))) }
         }
     }
 }
@@ -206,9 +259,8 @@ fn published_grid(context: &Context<'_>, cells: &[&(&Cell, &Comparison)]) -> Mar
         let title = format!("Published and measured ratios: {name}");
         html! { @if !rows.is_empty() { (panel(name, &ratios::draw(&title, rows, "times the baseline (log)"))) } }
     };
-    let by_configuration = |configuration: &Configuration| {
-        of(&|cell| cell.configuration == configuration.name, |cell| &cell.workload)
-    };
+    let by_configuration =
+        |configuration: &Configuration| of(&|cell| cell.configuration == configuration.name, |cell| &cell.workload);
     let by_workload = |workload: &Workload| of(&|cell| cell.workload == workload.name, |cell| &cell.configuration);
     html! {
         div class="grid" {

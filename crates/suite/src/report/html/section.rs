@@ -21,9 +21,12 @@ pub(super) fn section(at: usize, report: &Report) -> Markup {
             p class="lead" { (experiment.title) }
             (head::method(&report.summary.header, report.summary.rounds))
             (claim(report))
-            (overview::standings(&context))
-            (overview::matrix(&context))
-            (parts::throughput(&context))
+            // Curves come before their figures; of bars there are so many that the ratios show the way.
+            @if context.curves.is_some() {
+                (parts::throughput(&context)) (overview::matrix(&context)) (overview::standings(&context))
+            } @else {
+                (overview::standings(&context)) (overview::matrix(&context)) (parts::throughput(&context))
+            }
             (parts::published(&context))
             (parts::latency(&context))
             (parts::processor(&context))
@@ -37,16 +40,14 @@ fn claim(report: &Report) -> Markup {
     let experiment = report.summary.experiment();
     html! {
         div class="claim" {
-            div {
-                h3 { "Published" }
-                blockquote { p { (experiment.claim) } footer { (experiment.source) } }
-                p { (verdict(&report.summary)) }
-            }
-            div {
-                h3 { "Measured here" }
-                @if report.reading.is_empty() { p { "Nothing was measured." } }
-                @for sentence in &report.reading { p { (sentence) } }
-            }
+            h3 { "Published" }
+            blockquote { p { (experiment.claim) } footer { (experiment.source) } }
+            p { (verdict(&report.summary)) }
+        }
+        div class="reading" {
+            h3 { "Measured here" }
+            @if report.reading.is_empty() { p { "Nothing was measured." } }
+            ul { @for sentence in &report.reading { li { (sentence) } } }
         }
     }
 }

@@ -72,7 +72,8 @@ fn cells(context: &Context<'_>, cell: &Cell, figures: &CellFigures) -> Markup {
     let latency = &figures.latency;
     let some = |spread: &Option<Spread>| spread.map_or_else(|| "–".to_owned(), |spread| number::figure(spread.median));
     let part = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), number::percent);
-    let times = [&latency.mean_us, &latency.p50_us, &latency.p90_us, &latency.p99_us, &latency.p999_us, &latency.max_us];
+    let times =
+        [&latency.mean_us, &latency.p50_us, &latency.p90_us, &latency.p99_us, &latency.p999_us, &latency.max_us];
     html! {
         td { (number::figure(figures.kib_per_s.median / 1024.0)) (context.notes.links(&context.id, cell)) }
         td { (number::figure(figures.iops.median)) }
@@ -111,12 +112,12 @@ pub(super) fn published(context: &Context<'_>, cells: &[(&Cell, &Comparison)]) -
                 thead {
                     tr {
                         th scope="col" { "Workload" }
-                        th scope="col" { "Configuration" }
-                        th scope="col" { "Published as" }
+                        th scope="col" class="text" { "Configuration" }
+                        th scope="col" class="text" { "Published as" }
                         th scope="col" { "Published, " (unit) }
                         th scope="col" { "Their ratio" }
                         th scope="col" { "Our ratio" }
-                        th scope="col" { "Direction" }
+                        th scope="col" class="text" { "Direction" }
                     }
                 }
                 tbody {

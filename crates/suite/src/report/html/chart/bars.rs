@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::super::scale::Scale;
-use super::{Px, RowLabels, Value, WIDTH, axis_title, axis_x, frame, marks, width_of};
+use super::{Measured, Px, RowLabels, Value, WIDTH, axis_title, axis_x, frame, marks, width_of};
 
 /// One bar.
 pub(in super::super) struct Bar<'a> {
@@ -12,9 +12,9 @@ pub(in super::super) struct Bar<'a> {
     /// Which configuration's colour.
     pub(in super::super) class: String,
     /// What it shows.
-    pub(in super::super) value: &'a Value,
+    pub(in super::super) value: Value,
     /// A second value within the same bar, drawn behind it and paler: a smaller cost covers more of a larger one.
-    pub(in super::super) behind: Option<&'a Value>,
+    pub(in super::super) behind: Option<Value>,
     /// All that can be said of it, shown on hover.
     pub(in super::super) hover: String,
 }
@@ -28,13 +28,20 @@ pub(in super::super) fn draw(
     tick: impl Fn(f64) -> String,
 ) -> Markup {
     let rows = RowLabels::of(bars.iter().map(|bar| bar.label));
-    let measured = || bars.iter().flat_map(|bar| [Some(bar.value), bar.behind]).flatten().filter_map(Value::measured);
+    let measured =
+        || bars.iter().flat_map(|bar| [Some(&bar.value), bar.behind.as_ref()]).flatten().filter_map(Value::measured);
     // Room for the widest text beyond the longest bar.
-    let room = measured().map(|measured| width_of(&write(measured.median))).fold(30.0, f64::max) + 14.0;
+    let texts = bars
+        .iter()
+        .filter_map(|bar| Some(text(bar.value.measured()?, bar.behind.as_ref().and_then(Value::measured), &write)));
+    let room = texts.map(|text| width_of(&text)).fold(30.0, f64::max) + 14.0;
     let scale = Scale::from_zero(measured().map(|measured| measured.high), rows.left, WIDTH - room);
     let (top, bottom) = (2.0, 4.0 + rows.row * bars.len() as f64);
+    // The unit has the end of the line.
+    let clear = |value: &f64| scale.at(*value) + width_of(&tick(*value)) / 2.0 < WIDTH - width_of(unit) - 4.0;
+    let ticks: Vec<f64> = scale.ticks(52.0).into_iter().filter(clear).collect();
     let content = html! {
-        (axis_x(&scale, &scale.ticks(52.0), top, bottom, tick))
+        (axis_x(&scale, &ticks, top, bottom, &tick))
         (axis_title(unit, WIDTH, bottom + 13.0))
         @for (at, bar) in bars.iter().enumerate() {
             (one(bar, &rows, &scale, rows.middle(top, at), &write))
@@ -45,7 +52,7 @@ pub(in super::super) fn draw(
 
 fn one(bar: &Bar<'_>, rows: &RowLabels, scale: &Scale, middle: f64, write: &impl Fn(f64) -> String) -> Markup {
     let left = scale.at(0.0);
-    let behind = bar.behind.and_then(Value::measured);
+    let behind = bar.behind.as_ref().and_then(Value::measured);
     html! {
         g class=(bar.class) {
             title { (bar.hover) }
@@ -53,7 +60,7 @@ fn one(bar: &Bar<'_>, rows: &RowLabels, scale: &Scale, middle: f64, write: &impl
             @if let Some(behind) = behind {
                 rect class="bar behind" x=(Px(left)) y=(Px(middle - 5.0)) width=(Px(scale.at(behind.median) - left)) height="10" {}
             }
-            @match bar.value {
+            @match &bar.value {
                 Value::Measured(value) => {
                     @let end = scale.at(value.median);
                     @let height = if behind.is_some() { 5.0 } else { 10.0 };
@@ -63,7 +70,7 @@ fn one(bar: &Bar<'_>, rows: &RowLabels, scale: &Scale, middle: f64, write: &impl
                     }
                     @let furthest = behind.map_or(0.0, |behind| scale.at(behind.median));
                     text class="value" x=(Px(scale.at(value.high).max(end).max(furthest) + 5.0)) y=(Px(middle + 3.8)) {
-                        (write(value.median)) (marks(&value.notes))
+                        (text(value, behind, write)) (marks(&value.notes))
                     }
                 }
                 Value::Absent(absent) => {
@@ -74,6 +81,14 @@ fn one(bar: &Bar<'_>, rows: &RowLabels, scale: &Scale, middle: f64, write: &impl
                 }
             }
         }
+    }
+}
+
+/// Both figures of a bar that has one behind it, in the order in which they are drawn.
+fn text(value: &Measured, behind: Option<&Measured>, write: &impl Fn(f64) -> String) -> String {
+    match behind {
+        Some(behind) => format!("{} | {}", write(value.median), write(behind.median)),
+        None => write(value.median),
     }
 }
 

@@ -124,6 +124,8 @@ fn one(line: &Line, x: &Scale, y: &Scale, bottom: f64) -> Markup {
                                 }
                             }
                         }
+                        // A level without a figure has no place of its own on the axis.
+                        Value::Absent(_) if line.mark.is_none() => {}
                         Value::Absent(absent) => {
                             path class="cross" d=(cross(x.at(point.x), bottom)) {}
                             text class="value none" x=(Px(x.at(point.x) + 2.0)) y=(Px(bottom - 3.0)) {

@@ -15,7 +15,7 @@ pub(super) const WIDTH: f64 = 380.0;
 /// Size of a chart's text.
 const TEXT: f64 = 11.0;
 /// What labels may take of a row before they get a line of their own.
-const LABEL_MAX: f64 = 150.0;
+const LABEL_MAX: f64 = 165.0;
 
 /// A value to draw, or why there is none.
 #[derive(Clone, Debug)]
@@ -124,9 +124,8 @@ fn axis_title(text: &str, x: f64, y: f64) -> Markup {
 
 /// Small raised numbers of notes.
 fn marks(notes: &[usize]) -> Markup {
-    let text = notes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     html! {
-        @if !notes.is_empty() { tspan class="mark" dx="2" dy="-3" { (text) } }
+        @if !notes.is_empty() { tspan class="mark" dx="3" dy="-3" { @for note in notes { "[" (note) "]" } } }
     }
 }
 
@@ -147,13 +146,13 @@ impl RowLabels {
         if widest <= LABEL_MAX {
             Self { stacked: false, left: widest + 10.0, row: 17.0 }
         } else {
-            Self { stacked: true, left: 8.0, row: 30.0 }
+            Self { stacked: true, left: 8.0, row: 28.0 }
         }
     }
 
     /// The middle of the `at`th row's drawing.
     fn middle(&self, top: f64, at: usize) -> f64 {
-        top + self.row * at as f64 + if self.stacked { 21.5 } else { self.row / 2.0 }
+        top + self.row * at as f64 + if self.stacked { 20.5 } else { self.row / 2.0 }
     }
 
     /// The label of the row whose drawing has its middle at `middle`.
@@ -174,13 +173,15 @@ fn shape(kind: usize, x: f64, y: f64) -> Markup {
         corners.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect::<Vec<_>>().join(" ")
     };
     html! {
-        @match kind % 6 {
+        @match kind % 8 {
             0 => circle class="point" cx=(Px(x)) cy=(Px(y)) r="3.4" {},
             1 => rect class="point" x=(Px(x - 3.0)) y=(Px(y - 3.0)) width="6" height="6" {},
             2 => polygon class="point" points=(around(&[(0.0, -4.2), (3.9, 2.9), (-3.9, 2.9)])) {},
             3 => polygon class="point" points=(around(&[(0.0, -4.4), (4.4, 0.0), (0.0, 4.4), (-4.4, 0.0)])) {},
             4 => polygon class="point" points=(around(&[(0.0, 4.2), (3.9, -2.9), (-3.9, -2.9)])) {},
-            _ => circle class="point hollow" cx=(Px(x)) cy=(Px(y)) r="3.2" {},
+            5 => circle class="point hollow" cx=(Px(x)) cy=(Px(y)) r="3.2" {},
+            6 => rect class="point hollow" x=(Px(x - 2.8)) y=(Px(y - 2.8)) width="5.6" height="5.6" {},
+            _ => polygon class="point hollow" points=(around(&[(0.0, -4.2), (4.2, 0.0), (0.0, 4.2), (-4.2, 0.0)])) {},
         }
     }
 }
