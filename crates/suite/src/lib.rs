@@ -7,10 +7,12 @@
 //! What may not enter: any room of the server. Servers are processes here, ours like the peers', so that what is measured is
 //! what a person would start.
 
+pub mod command;
 pub mod environment;
 pub mod experiment;
 pub mod fio;
 pub mod record;
 pub mod report;
+pub mod run;
 pub mod stand;
 pub mod stats;

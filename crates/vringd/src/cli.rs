@@ -84,6 +84,12 @@ pub(crate) enum Bench {
     Fs(Box<bench::fs::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),
+    /// List the published experiments that can be reproduced here
+    List(suite::command::ListArgs),
+    /// Run experiments: configurations in turns, on real guests, against the real peers
+    Run(Box<suite::command::RunArgs>),
+    /// Show what a run came to, or compare two runs
+    Report(suite::command::ReportArgs),
 }
 
 /// Runs the command.
@@ -111,13 +117,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Ctl(args) => Ok(control::ctl::run(args)),
         Command::Demo(args) => demo::run(&args),
-        Command::Bench(BenchArgs { what: Bench::Disk(args) }) => {
-            bench::disk::run(&args, &own_path()?).map_err(|error| Failure::Runtime(format!("{error:#}")))
-        }
-        Command::Bench(BenchArgs { what: Bench::Fs(args) }) => {
-            bench::fs::run(&args, &own_path()?).map_err(|error| Failure::Runtime(format!("{error:#}")))
-        }
-        Command::Bench(BenchArgs { what: Bench::Moves(args) }) => moves::run(&args),
+        Command::Bench(BenchArgs { what }) => measure(what),
         Command::Completions { shell } => {
             generate::completions(shell);
             Ok(ExitCode::SUCCESS)
@@ -143,6 +143,22 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode
     }
     let (config, alone) = config::Config::of_virtiofsd(launch)?;
     run::run_alone(config, &alone)
+}
+
+/// Runs `vringd bench`.
+fn measure(what: Bench) -> Result<ExitCode, Failure> {
+    let failed = |error| Failure::Runtime(format!("{error:#}"));
+    match what {
+        Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
+        Bench::Fs(args) => bench::fs::run(&args, &own_path()?).map_err(failed),
+        Bench::Moves(args) => moves::run(&args),
+        Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(failed),
+        Bench::Run(args) => match suite::command::run(&args, &own_path()?).map_err(failed)? {
+            suite::command::End::Complete => Ok(ExitCode::SUCCESS),
+            suite::command::End::Stopped => Ok(ExitCode::FAILURE),
+        },
+        Bench::Report(args) => suite::command::report(&args).map(|()| ExitCode::SUCCESS).map_err(failed),
+    }
 }
 
 fn own_path() -> Result<PathBuf, Failure> {

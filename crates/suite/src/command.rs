@@ -1,0 +1,134 @@
+//! The commands: `vringd bench list`, `run` and `report`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+
+use crate::experiment::list::{self, Listed};
+use crate::experiment::{Experiment, read, shipped};
+use crate::report::compare::Changes;
+use crate::report::{Report, data, output, table};
+use crate::run::journal;
+
+pub use crate::run::{Args as RunArgs, End, run};
+
+/// Arguments of `vringd bench list`.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Show what this experiment compares, under which loads
+    #[arg(value_name = "NAME|FILE")]
+    name: Option<String>,
+    /// Print the experiment's own file, to begin one of yours from
+    #[arg(long, requires = "name", conflicts_with = "json")]
+    toml: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `vringd bench report`.
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Directory of a run
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Directory of another run, to compare with the first
+    #[arg(value_name = "DIR2")]
+    second: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Where the page and the data are written [default: DIR]
+    #[arg(long, value_name = "DIR", conflicts_with = "second")]
+    out: Option<PathBuf>,
+}
+
+/// Runs `vringd bench list`.
+///
+/// # Errors
+/// The experiment cannot be read.
+pub fn list(args: &ListArgs) -> Result<()> {
+    let Some(name) = &args.name else {
+        let listed: Vec<Listed> = shipped::all()?.iter().map(Listed::of).collect();
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&listed)?);
+        } else {
+            println!("{}", list::table(&listed, u16::try_from(output::width()).ok()));
+            println!("`vringd bench list NAME` shows one in full; `vringd bench run NAME` runs it.");
+        }
+        return Ok(());
+    };
+    if args.toml {
+        match shipped::toml(name) {
+            Some(text) => print!("{text}"),
+            None => print!("{}", std::fs::read_to_string(name)?),
+        }
+        return Ok(());
+    }
+    let experiment = read::open(name)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&experiment)?);
+    } else {
+        show(&experiment);
+    }
+    Ok(())
+}
+
+fn show(experiment: &Experiment) {
+    println!("{}: {}", experiment.name, experiment.title);
+    println!("claim: {} ({})", experiment.claim, experiment.source);
+    println!("\nconfigurations (baseline: {}):", experiment.baseline);
+    for configuration in &experiment.configurations {
+        let mut line = format!("  {} [{}]", configuration.name, configuration.place.name());
+        if !configuration.server.options.is_empty() {
+            line += &format!(": {}", configuration.server.options.join(" "));
+        }
+        if let Some(reason) = &configuration.unsupported {
+            line += &format!(": not possible: {reason}");
+        }
+        println!("{line}");
+    }
+    println!("\nworkloads ({} rounds of {} s each):", experiment.rounds, experiment.time_s);
+    for workload in &experiment.workloads {
+        let options = if workload.fio.is_empty() { &workload.frontend } else { &workload.fio };
+        let options: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        println!("  {}: {}", workload.name, options.join(" "));
+    }
+}
+
+/// Runs `vringd bench report`.
+///
+/// # Errors
+/// A directory holds no run, or the page cannot be written.
+pub fn report(args: &ReportArgs) -> Result<()> {
+    let reports = read_reports(&args.directory)?;
+    if let Some(second) = &args.second {
+        let changes = Changes::of(&reports, &read_reports(second)?);
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&changes)?);
+        } else {
+            print!("{}", changes.render());
+        }
+        return Ok(());
+    }
+    let out = args.out.as_deref().unwrap_or(&args.directory);
+    ensure!(out.is_dir(), "--out {}: is no directory", out.display());
+    if args.json {
+        data::json(&reports, std::io::stdout().lock())?;
+    } else {
+        for report in &reports {
+            print!("{}", table::render(&report.summary, output::width()));
+            output::print_reading(report);
+        }
+    }
+    let page = output::write(&reports, out)?;
+    eprintln!("page: {}", page.display());
+    Ok(())
+}
+
+fn read_reports(directory: &Path) -> Result<Vec<Report>> {
+    if !directory.is_dir() {
+        bail!("{}: is no directory; give the one that `vringd bench run --out` wrote", directory.display());
+    }
+    Ok(journal::read_all(directory)?.into_iter().map(Report::of).collect())
+}

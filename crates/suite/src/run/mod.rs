@@ -1,0 +1,146 @@
+//! `vringd bench run`: an experiment from its data to its journal and report.
+
+mod args;
+pub mod journal;
+mod plan;
+mod progress;
+#[cfg(test)]
+pub(crate) mod samples;
+mod signals;
+mod stage;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use chrono::Utc;
+use guest::lab::Lab;
+
+pub use args::Args;
+
+use crate::environment;
+use crate::experiment::{Experiment, Place};
+use crate::record::{Header, SCHEMA};
+use crate::report::{Report, data, output, table};
+use crate::stand::{Data, Site};
+use journal::Journal;
+use progress::Progress;
+use signals::Stop;
+use stage::HostStage;
+use turns::Turns;
+
+/// Where runs go unless the person says otherwise.
+const OUT_DEFAULT: &str = "vringd-bench";
+/// Guests get half of the memory that is free: the rest is the page cache of what they read.
+const GUESTS_SHARE: u64 = 2;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Everything was tried.
+    Complete,
+    /// The person stopped it.
+    Stopped,
+}
+
+/// Runs the experiments that `args` name with `vringd` as our server, and writes and prints their report.
+///
+/// # Errors
+/// An experiment cannot be read, the directory for results cannot be used, or nothing at all could be measured.
+pub fn run(args: &Args, vringd: &Path) -> Result<End> {
+    let experiments = args.experiments()?;
+    let lab = args.lab()?;
+    let stop = Stop::on_signals()?;
+    // A test in a guest, or another run, would be heard in every figure.
+    let _turn = lab.clone().map(Lab::wait_for_turn).transpose()?;
+    let scratch =
+        tempfile::Builder::new().prefix("vbench-").tempdir().context("cannot make a directory for sockets")?;
+    let site = args.site(vringd, lab.as_ref(), scratch.path())?;
+    let out = args.out.clone().unwrap_or_else(|| default_out(&experiments));
+    let mut end = End::Complete;
+    let mut measured = false;
+    for experiment in &experiments {
+        let directory = out.join(&experiment.name);
+        eprintln!("{}: {} ({})", experiment.name, experiment.title, directory.display());
+        let result = run_one(args, &site, experiment, &directory, &stop);
+        if !args.keep_data {
+            Data::remove_all(&site, experiment).context("cannot remove the data that was laid out")?;
+        }
+        let (ended, run) = result?;
+        let report = Report::of(run);
+        measured |= report.summary.cells.iter().any(|cell| cell.figures.is_some());
+        if !args.json {
+            print!("{}", table::render(&report.summary, output::width()));
+            output::print_reading(&report);
+        }
+        end = ended;
+        if end == End::Stopped {
+            break;
+        }
+    }
+    let reports: Vec<Report> = journal::read_all(&out)?.into_iter().map(Report::of).collect();
+    let page = output::write(&reports, &out)?;
+    if args.json {
+        data::json(&reports, std::io::stdout().lock())?;
+    }
+    eprintln!("page: {}", page.display());
+    if end == End::Stopped {
+        eprintln!("stopped; go on with: vringd bench run {} --resume --out {}", args.names.join(" "), out.display());
+    } else if !measured {
+        bail!("nothing could be measured; {} says why", page.display());
+    }
+    Ok(end)
+}
+
+fn run_one(
+    args: &Args,
+    site: &Site,
+    experiment: &Experiment,
+    directory: &Path,
+    stop: &Stop,
+) -> Result<(End, crate::record::Run)> {
+    let header = Header {
+        schema: SCHEMA,
+        vringd: env!("CARGO_PKG_VERSION").to_owned(),
+        quick: args.quick,
+        begun: Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        environment: environment::look(site, experiment),
+        experiment: experiment.clone(),
+    };
+    let mut journal =
+        if args.resume { Journal::resume(directory, header)? } else { Journal::begin(directory, header)? };
+    let measurements =
+        experiment.configurations.len() * experiment.workloads.len() * usize::try_from(experiment.rounds)?;
+    let progress = Progress::new(u64::try_from(measurements)?, u64::try_from(journal.settled())?);
+    let complete = Turns {
+        experiment,
+        stage: &mut HostStage { site, experiment },
+        journal: &mut journal,
+        progress: &progress,
+        stop: stop.flag(),
+        memory_mib: environment::memory_available_mib() / GUESTS_SHARE,
+        impossible: BTreeMap::new(),
+    }
+    .take()?;
+    Ok((if complete { End::Complete } else { End::Stopped }, journal.run().clone()))
+}
+
+/// A directory of its own for each run: figures of two runs are compared, never mixed.
+fn default_out(experiments: &[Experiment]) -> PathBuf {
+    let what = match experiments {
+        [one] => one.name.as_str(),
+        _ => "run",
+    };
+    Path::new(OUT_DEFAULT).join(format!("{what}-{}", Utc::now().format("%Y%m%d-%H%M%S")))
+}
+
+/// `experiment` with its guests in `place`. What such a guest cannot have is left in, and says so in its column.
+fn with_guests_in(mut experiment: Experiment, place: Place) -> Experiment {
+    for configuration in &mut experiment.configurations {
+        if matches!(configuration.place, Place::Uml | Place::Qemu | Place::Ssh) {
+            configuration.place = place;
+        }
+    }
+    experiment
+}
