@@ -24,7 +24,7 @@ pub fn agreement(theirs: f64, ours: &Ratio) -> Agreement {
         return Agreement::CannotTell;
     };
     let is_even = lies_within(interval, EVEN);
-    if theirs <= EVEN && theirs >= 1.0 / EVEN {
+    if (1.0 / EVEN..=EVEN).contains(&theirs) {
         return if is_even || (ours.is_hidden() && lies_within(interval, BLIND)) {
             Agreement::Agree
         } else if interval.low > EVEN || interval.high < 1.0 / EVEN {

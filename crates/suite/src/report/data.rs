@@ -61,7 +61,7 @@ pub fn json(reports: &[Report], mut to: impl Write) -> Result<(), DataError> {
 }
 
 /// A row of `results.csv`.
-#[derive(Default, Serialize)]
+#[derive(Clone, Copy, Default, Serialize)]
 struct SampleRow<'a> {
     experiment: &'a str,
     quick: bool,
@@ -137,7 +137,7 @@ fn measured_row<'a>(row: SampleRow<'a>, figures: &Figures) -> SampleRow<'a> {
 }
 
 /// A row of `summary.csv`.
-#[derive(Default, Serialize)]
+#[derive(Clone, Copy, Default, Serialize)]
 struct CellRow<'a> {
     experiment: &'a str,
     quick: bool,
@@ -212,7 +212,7 @@ fn cell_row<'a>(summary: &'a Summary, cell: &'a Cell) -> CellRow<'a> {
         reason: cell.reason().unwrap_or_default(),
         failures: cell.failures.len(),
         measure: summary.measure.unit(),
-        baseline: &summary.experiment().baseline,
+        baseline: baseline_of(summary, cell),
         ratio: cell.ratio.map(|ratio| ratio.value),
         ratio_low: cell.ratio.and_then(low),
         ratio_high: cell.ratio.and_then(high),
@@ -255,7 +255,7 @@ fn with_published<'a>(row: CellRow<'a>, summary: &'a Summary, cell: &'a Cell) ->
         published: Some(comparison.figure.value),
         published_unit: &published.unit,
         published_configuration: &comparison.figure.their_configuration,
-        published_baseline: &published.baseline,
+        published_baseline: published_baseline_of(summary, cell),
         published_ratio: comparison.theirs,
         ratio_here: comparison.ours.map(|ours| ours.value),
         ratio_here_low: comparison.ours.and_then(low),
@@ -268,6 +268,16 @@ fn with_published<'a>(row: CellRow<'a>, summary: &'a Summary, cell: &'a Cell) ->
         },
         ..row
     }
+}
+
+fn baseline_of<'a>(summary: &'a Summary, cell: &Cell) -> &'a str {
+    summary.standing(&cell.configuration).map_or("", |standing| &standing.baseline)
+}
+
+fn published_baseline_of<'a>(summary: &'a Summary, cell: &Cell) -> &'a str {
+    let experiment = summary.experiment();
+    let configuration = experiment.configurations.iter().find(|c| c.name == cell.configuration);
+    configuration.and_then(|configuration| experiment.published_baseline_of(configuration)).unwrap_or_default()
 }
 
 fn low(ratio: Ratio) -> Option<f64> {

@@ -68,9 +68,25 @@ fn a_row_a_pair() {
     assert!(of("two", "read", "ratio_low").parse::<f64>().unwrap() > 1.5);
     assert_eq!(of("two", "write", "agreement"), "disagree");
     assert_eq!(of("two", "read", "published_configuration"), "their two");
-    assert_eq!(of("two", "read", "published_ratio"), "1.8");
+    assert_eq!(
+        (of("two", "read", "published_ratio"), of("two", "read", "published_baseline")),
+        ("1.8".into(), "one".into())
+    );
     assert_eq!((of("absent", "read", "state"), of("absent", "read", "iops")), ("unsupported".into(), String::new()));
     assert_eq!((of("flaky", "read", "rounds"), of("flaky", "read", "failures")), ("2".into(), "1".into()));
+}
+
+#[test]
+fn the_columns_are_those_of_the_description() {
+    // The description lists every column; a new one that it does not know is found here.
+    let description = include_str!("../../../../../docs/formats/bench-results.md");
+    let reports = [report(full())];
+    let (samples, _) = csv(|bytes| data::samples_csv(&reports, bytes).unwrap());
+    let (pairs, _) = csv(|bytes| data::summary_csv(&reports, bytes).unwrap());
+    for column in samples.iter().chain(&pairs) {
+        let name = column.trim_end_matches("_min").trim_end_matches("_max");
+        assert!(description.contains(&format!("`{name}`")), "{column} is not described");
+    }
 }
 
 #[test]
