@@ -1,30 +1,24 @@
-//! A PC for QEMU: Debian's kernel for virtual machines, an initial file system, a bootable disk.
+//! A PC for QEMU: Debian's kernel, an initial file system, a bootable disk.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result};
-use guest::process;
+use anyhow::Result;
 
 use super::apt::Suite;
 use super::cpio::Archive;
+use super::modules::Modules;
 use super::{Step, Workshop, boot_disk};
 
 const SUITE: &str = "trixie";
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
+/// Not the smaller one for clouds, which has no 9p.
+const META_PACKAGE: &str = "linux-image-amd64";
 
-/// Drivers that this kernel has as modules, each behind those it needs: the disk; QEMU's firmware
-/// files, which carry a test's script; 9p, which carries the root file system of the other guests.
-const MODULES: &[&str] = &[
-    "drivers/block/virtio_blk",
-    "drivers/firmware/qemu_fw_cfg",
-    "fs/netfs/netfs",
-    "net/9p/9pnet",
-    "net/9p/9pnet_virtio",
-    "fs/9p/9p",
-];
+/// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk; QEMU's firmware
+/// files, which carry a test's script; 9p, which carries the root file system of the other guests; the bootable
+/// disk's file system and its checksum.
+const MODULES: &[&str] = &["virtio_blk", "qemu_fw_cfg", "9pnet_virtio", "9p", "crc32c_generic", "ext4"];
 
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
 const INIT: &str = include_str!("machine-init.sh");
@@ -33,7 +27,7 @@ pub(super) fn step() -> Step {
     Step {
         name: "machine",
         about: "fetch Debian's kernel for QEMU and make a bootable disk",
-        recipe: format!("2 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
+        recipe: format!("3 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
         rests_on: &["root"],
         make,
     }
@@ -65,14 +59,9 @@ fn initramfs(workshop: &Workshop, modules: &Path) -> Result<Vec<u8>> {
         archive.directory(name);
     }
     archive.console("dev/console").program("bin/busybox", &fs::read(&busybox)?).program("init", INIT.as_bytes());
-    for (index, module) in MODULES.iter().enumerate() {
-        let packed = modules.join(format!("{module}.ko.xz"));
-        let mut unpack = Command::new(&busybox);
-        unpack.args(["xz", "-d", "-c"]).arg(&packed);
-        let content = process::run(&mut unpack)?.stdout;
-        let name = packed.file_stem().context("a module has a name")?.to_string_lossy();
-        // Loaded in the order of their names, they keep the order given here.
-        archive.program(&format!("modules/{index:02}-{name}"), &content);
+    for (index, (name, content)) in Modules::below(modules, busybox)?.in_order(MODULES)?.into_iter().enumerate() {
+        // Loaded in the order of their names, they keep this one.
+        archive.program(&format!("modules/{index:02}-{name}.ko"), &content);
     }
     Ok(archive.finish())
 }

@@ -6,6 +6,7 @@ mod cargo_programs;
 mod cpio;
 mod host;
 mod machine;
+mod modules;
 mod programs;
 mod root;
 mod uml;

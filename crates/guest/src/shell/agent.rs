@@ -108,6 +108,11 @@ impl Guest {
         self.process.output()
     }
 
+    /// The directory of the host through which scripts go in and come out.
+    pub fn share(&self) -> &Path {
+        self.share.path()
+    }
+
     /// Waits for a line that begins with `word`, and returns the rest of it.
     fn hear(&mut self, word: &str, limit: Duration) -> Result<String> {
         let start = Instant::now();
