@@ -31,7 +31,7 @@ pub(super) struct Facet<'a> {
 }
 
 /// More curves than this are drawn in several panels.
-const CURVES_TOGETHER: usize = 6;
+const CURVES_TOGETHER: usize = 8;
 /// More workloads than this are shown in facets.
 const WORKLOADS_TOGETHER: usize = 9;
 /// A label with more values than this makes no facets.

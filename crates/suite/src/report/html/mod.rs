@@ -50,7 +50,15 @@ pub fn page(reports: &[Report]) -> String {
             }
         }
     };
-    page.into_string()
+    page.into_string().replace(is_no_text, "\u{fffd}")
+}
+
+/// Whether a character may not stand in HTML, escaped or not: a name can hold any.
+fn is_no_text(letter: char) -> bool {
+    let code = u32::from(letter);
+    (letter.is_control() && !matches!(letter, '\n' | '\t'))
+        || (0xfdd0..=0xfdef).contains(&code)
+        || code & 0xfffe == 0xfffe
 }
 
 /// The hatching of what shows 0, defined once for all charts.

@@ -9,9 +9,9 @@ use crate::stats::Ratio;
 
 use super::chart::ratios::{self, Interval, Row};
 use super::context::{self, Context, unit};
-use super::facet::Group;
+use super::facet::{Group, parts};
 use super::number;
-use super::panels::panel;
+use super::panels::{named, panel};
 
 /// A ratio for a chart.
 pub(super) fn interval(ratio: &Ratio) -> Interval {
@@ -169,14 +169,20 @@ fn by_curve(context: &Context<'_>, curves: &Curves) -> Markup {
                     }
                 }
                 @for workload in &context.experiment().workloads {
-                    tbody {
-                        tr class="group" { th scope="rowgroup" colspan=(curves.values.len() + 1) { (workload.name) } }
-                        @for series in &curves.series {
-                            tr {
-                                th scope="row" { (series.name) }
-                                @for name in &series.configurations { (both(name.as_deref().unwrap_or(""), &workload.name)) }
+                    @for part in parts(context.experiment(), curves) {
+                        tbody {
+                            tr class="group" {
+                                th scope="rowgroup" colspan=(curves.values.len() + 1) { (named(&workload.name, &part.title)) }
+                            }
+                            @for (series, short) in part.series.iter().zip(&part.short) {
+                                tr {
+                                    th scope="row" { (short) }
+                                    @for name in &series.configurations { (both(name.as_deref().unwrap_or(""), &workload.name)) }
+                                }
                             }
                         }
+                    }
+                    tbody {
                         @for name in &curves.others {
                             tr { th scope="row" { (name) } (both(name, &workload.name)) }
                         }

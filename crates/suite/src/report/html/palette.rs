@@ -76,7 +76,7 @@ fn part(at: usize, count: usize) -> f64 {
 
 /// From dark (0) to light (1), within what stands out from the page.
 fn shade((hue, chroma): (f64, f64), lightness: f64) -> Ink {
-    Ink { light: hex(0.44 + 0.30 * lightness, chroma, hue), dark: hex(0.58 + 0.28 * lightness, chroma, hue) }
+    Ink { light: hex(0.44 + 0.30 * lightness, chroma, hue), dark: hex(0.56 + 0.24 * lightness, chroma, hue) }
 }
 
 /// OKLCH to sRGB (Björn Ottosson, "A perceptual color space for image processing", 2020), clipped to what screens have.
