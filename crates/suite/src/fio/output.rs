@@ -48,7 +48,8 @@ struct Side {
     io_bytes: u64,
     /// fio 3 alone has it, and counts `io_bytes` in bytes.
     io_kbytes: Option<u64>,
-    total_ios: u64,
+    /// fio before 2.2 does not have it.
+    total_ios: Option<u64>,
     runtime: f64,
     iops: f64,
     bw: f64,
@@ -83,7 +84,7 @@ pub fn parse(text: &str) -> Result<Figures, Error> {
         return Err(Error::Job { number: job.error, message });
     }
     let sides: Vec<&Side> = document.jobs.iter().flat_map(|job| [&job.read, &job.write, &job.trim]).collect();
-    let requests: u64 = sides.iter().map(|side| side.total_ios).fold(0, u64::saturating_add);
+    let requests: u64 = sides.iter().map(|side| side.requests()).fold(0, u64::saturating_add);
     if requests == 0 {
         return Err(Error::Nothing);
     }
@@ -121,6 +122,10 @@ fn document(text: &str) -> Result<Document, Error> {
 }
 
 impl Side {
+    fn requests(&self) -> u64 {
+        self.total_ios.unwrap_or_else(|| (self.iops * self.runtime / 1000.0).round() as u64)
+    }
+
     fn kib_per_s(&self) -> f64 {
         // `bw` is rounded down; bytes in a time are not.
         match self.io_kbytes {
@@ -161,10 +166,10 @@ impl Side {
 fn latency(sides: &[&Side]) -> Latency {
     let mut all = Latency::default();
     let (mut weighted_us, mut count) = (0.0, 0.0);
-    for side in sides.iter().filter(|side| side.total_ios > 0) {
+    for side in sides.iter().filter(|side| side.requests() > 0) {
         let one = side.latency();
-        weighted_us += one.mean_us * side.total_ios as f64;
-        count += side.total_ios as f64;
+        weighted_us += one.mean_us * side.requests() as f64;
+        count += side.requests() as f64;
         all.p50_us = all.p50_us.max(one.p50_us);
         all.p90_us = all.p90_us.max(one.p90_us);
         all.p99_us = all.p99_us.max(one.p99_us);
@@ -173,4 +178,126 @@ fn latency(sides: &[&Side]) -> Latency {
     }
     all.mean_us = if count > 0.0 { weighted_us / count } else { 0.0 };
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same job (psync, 70 % reads, two processes) as real versions of fio printed it.
+    const REAL: [(&str, &str); 4] = [
+        ("3.25", include_str!("../../tests/data/fio-3.25-mixed.json")),
+        ("3.33", include_str!("../../tests/data/fio-3.33-mixed.json")),
+        ("3.39", include_str!("../../tests/data/fio-3.39-mixed.json")),
+        ("3.41", include_str!("../../tests/data/fio-3.41-mixed.json")),
+    ];
+    /// Written by hand after the documentation of fio 2 and excerpts that others published.
+    const FIO_2: &str = include_str!("../../tests/data/fio-2.16-mixed-by-hand.json");
+    /// Real: a job that maps a file on a file system that cannot.
+    const REFUSED: &str = include_str!("../../tests/data/fio-3.33-refused.json");
+
+    fn number(value: &serde_json::Value) -> f64 {
+        value.as_f64().unwrap()
+    }
+
+    fn close(one: f64, other: f64) {
+        assert!((one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1.0), "{one} is not {other}");
+    }
+
+    #[test]
+    fn every_version_of_fio_3_is_read() {
+        for (version, text) in REAL {
+            // What is in there, found another way.
+            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert_eq!(value["fio version"], format!("fio-{version}"));
+            let (read, write) = (&value["jobs"][0]["read"], &value["jobs"][0]["write"]);
+            let figures = parse(text).unwrap();
+            assert_eq!(figures.requests as f64, number(&read["total_ios"]) + number(&write["total_ios"]), "{version}");
+            close(figures.iops, number(&read["iops"]) + number(&write["iops"]));
+            close(figures.seconds, number(&read["runtime"]).max(number(&write["runtime"])) / 1000.0);
+            let kib = |side: &serde_json::Value| number(&side["io_bytes"]) / 1.024 / number(&side["runtime"]);
+            close(figures.kib_per_s, kib(read) + kib(write));
+            let latency = figures.latency;
+            let mean = |side: &serde_json::Value| number(&side["lat_ns"]["mean"]) * number(&side["total_ios"]);
+            close(latency.mean_us, (mean(read) + mean(write)) / 1000.0 / figures.requests as f64);
+            for (percent, ours) in [
+                ("50.000000", latency.p50_us),
+                ("90.000000", latency.p90_us),
+                ("99.000000", latency.p99_us),
+                ("99.900000", latency.p999_us),
+            ] {
+                let of = |side: &serde_json::Value| number(&side["clat_ns"]["percentile"][percent]) / 1000.0;
+                close(ours, of(read).max(of(write)));
+                assert!(ours > 0.0, "{version}");
+            }
+            close(latency.max_us, number(&read["lat_ns"]["max"]).max(number(&write["lat_ns"]["max"])) / 1000.0);
+        }
+    }
+
+    #[test]
+    fn fio_2_counts_kib_and_microseconds() {
+        let figures = parse(FIO_2).unwrap();
+        assert_eq!(figures.requests, 1779 + 762);
+        close(figures.iops, 68.99 + 29.54);
+        close(figures.kib_per_s, 275.0 + 118.0);
+        close(figures.seconds, 25.788);
+        close(figures.latency.mean_us, (14_467.83 * 1779.0 + 21.5 * 762.0) / 2541.0);
+        close(figures.latency.p50_us, 13_376.0);
+        close(figures.latency.p999_us, 39_168.0);
+        close(figures.latency.max_us, 50_213.0);
+    }
+
+    #[test]
+    fn a_version_that_counts_no_requests_is_read_by_its_rate() {
+        let text = r#"{"jobs": [{"read": {"io_bytes": 44920, "bw": 21, "iops": 5, "runtime": 2000}, "write": {}}]}"#;
+        let figures = parse(text).unwrap();
+        assert_eq!((figures.requests, figures.kib_per_s), (10, 21.0));
+    }
+
+    #[test]
+    fn text_around_the_document_is_skipped() {
+        let noisy = format!("fio: a {{warning}} of {{some}} sort\n{{ not a document\n{}\n\nmore text\n", REAL[0].1);
+        assert_eq!(parse(&noisy), parse(REAL[0].1));
+    }
+
+    #[test]
+    fn several_jobs_are_summed_up() {
+        let one: serde_json::Value = serde_json::from_str(REAL[3].1).unwrap();
+        let mut two = one.clone();
+        two["jobs"] = serde_json::json!([one["jobs"][0], one["jobs"][0]]);
+        let (one, two) = (parse(REAL[3].1).unwrap(), parse(&two.to_string()).unwrap());
+        assert_eq!(two.requests, 2 * one.requests);
+        close(two.iops, 2.0 * one.iops);
+        close(two.seconds, one.seconds);
+        close(two.latency.mean_us, one.latency.mean_us);
+    }
+
+    #[test]
+    fn percentiles_of_total_latency_are_taken_where_they_were_asked_for() {
+        let text = r#"{"jobs": [{"read": {"total_ios": 1, "iops": 1, "runtime": 1000,
+            "clat_ns": {"mean": 1, "max": 1}, "lat_ns": {"mean": 2000, "max": 9000, "percentile": {"99.0": 5000}}},
+            "write": {}}]}"#;
+        let latency = parse(text).unwrap().latency;
+        assert_eq!((latency.mean_us, latency.p99_us, latency.p50_us, latency.max_us), (2.0, 5.0, 0.0, 9.0));
+    }
+
+    #[test]
+    fn a_job_that_failed_is_an_error_with_its_number() {
+        let error = parse(REFUSED).unwrap_err();
+        assert_eq!(error, Error::Job { number: 19, message: "No such device".into() });
+        assert_eq!(error.to_string(), "fio's job failed: No such device");
+    }
+
+    #[test]
+    fn what_is_no_result_is_no_figure() {
+        let idle = r#"{"jobs": [{"read": {"total_ios": 0}, "write": {"total_ios": 0}}]}"#;
+        assert_eq!(parse(idle), Err(Error::Nothing));
+        assert_eq!(parse(r#"{"jobs": []}"#), Err(Error::Nothing));
+        assert_eq!(parse(""), Err(Error::NoDocument(String::new())));
+        assert_eq!(parse("x\nfio: bad option\n"), Err(Error::NoDocument(": fio: bad option".into())));
+        assert!(matches!(parse("{\"tasks\": 1}"), Err(Error::Form(_))));
+        // Cut off, as by a guest that was killed.
+        let half = &REAL[0].1[..REAL[0].1.len() / 2];
+        assert!(matches!(parse(half), Err(Error::Form(_))));
+    }
 }

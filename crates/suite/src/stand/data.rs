@@ -121,7 +121,7 @@ impl Data {
             )));
         }
         if medium == Medium::Memory {
-            let available_mib = available_memory_mib();
+            let available_mib = crate::environment::memory_available_mib();
             if needed_mib > available_mib / 2 {
                 return Err(Trouble::Failed(format!(
                     "not enough memory: {needed_mib} MiB of data in memory are needed, and half of the {available_mib} MiB \
@@ -225,9 +225,88 @@ impl Noise {
     }
 }
 
-/// `MemAvailable` of proc_meminfo(5), in MiB; 0 where it cannot be read, which refuses.
-fn available_memory_mib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn site(directory: &TempDir) -> Site {
+        let path = directory.path().to_owned();
+        Site {
+            kit: guest::Kit::default(),
+            vringd: "vringd".into(),
+            data: path.clone(),
+            memory: path.clone(),
+            scratch: path,
+            programs: crate::stand::Programs::default(),
+            ssh: None,
+            limits: crate::stand::Limits::default(),
+        }
+    }
+
+    fn wanted(medium: Medium, files: u32, size_mib: u64) -> experiment::Data {
+        experiment::Data { medium, files, size_mib }
+    }
+
+    #[test]
+    fn data_is_full_different_and_reused() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = site(&directory);
+        let data = Data::lay_out(&site, &wanted(Medium::Disk, 2, 1)).unwrap().unwrap();
+        let read = |number| fs::read(data.directory().join(file_name(number))).unwrap();
+        let (one, two) = (read(0), read(1));
+        assert_eq!((one.len() as u64, two.len() as u64), (MIB, MIB));
+        let mut blocks: Vec<&[u8]> = one.chunks(4096).chain(two.chunks(4096)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), 512, "no block is like another, none is empty");
+        assert_eq!(data.image(), data.directory().join("file0"));
+
+        // What a load has written stays: laying out again would have replaced it.
+        fs::write(data.image(), vec![7; MIB as usize]).unwrap();
+        let again = Data::lay_out(&site, &wanted(Medium::Disk, 2, 1)).unwrap().unwrap();
+        assert_eq!(again, data);
+        assert_eq!(fs::read(data.image()).unwrap()[0], 7);
+    }
+
+    #[test]
+    fn what_is_not_complete_is_laid_out_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = site(&directory);
+        let data = Data::lay_out(&site, &wanted(Medium::Disk, 1, 1)).unwrap().unwrap();
+        fs::write(data.image(), "short").unwrap();
+        let again = Data::lay_out(&site, &wanted(Medium::Disk, 1, 1)).unwrap().unwrap();
+        assert_eq!(fs::metadata(again.image()).unwrap().len(), MIB);
+        fs::remove_file(again.directory.join(MARKER)).unwrap();
+        fs::write(again.image(), vec![7; MIB as usize]).unwrap();
+        let again = Data::lay_out(&site, &wanted(Medium::Disk, 1, 1)).unwrap().unwrap();
+        assert!(fs::read(again.image()).unwrap().iter().any(|byte| *byte != 7), "no marker, no data");
+    }
+
+    #[test]
+    fn nothing_of_it_stays_and_nothing_else_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = site(&directory);
+        let one = Data::lay_out(&site, &wanted(Medium::Disk, 1, 1)).unwrap().unwrap();
+        let two = Data::lay_out(&site, &wanted(Medium::Disk, 1, 2)).unwrap().unwrap();
+        one.remove().unwrap();
+        assert!(!one.directory().exists() && two.image().exists());
+        two.remove().unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        // Removing what is gone is no error.
+        two.remove().unwrap();
+    }
+
+    #[test]
+    fn without_room_nothing_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = site(&directory);
+        for medium in [Medium::Disk, Medium::Memory] {
+            let trouble = Data::lay_out(&site, &wanted(medium, 4, 1 << 40)).unwrap_err();
+            let Trouble::Failed(reason) = trouble else { panic!("{trouble:?}") };
+            assert!(reason.starts_with("not enough room: 4398046511104 MiB"), "{reason}");
+            assert!(!directory.path().join(DIRECTORY).join("4x1099511627776MiB").exists());
+        }
+        assert_eq!(Data::lay_out(&site, &wanted(Medium::None, 1, 1)).unwrap(), None);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use guest::process::Group;
 use serde::Deserialize;
 
-use super::trouble::{last_line, one_line};
+use super::trouble::{one_line, reason};
 use super::{Data, Trouble};
 use crate::experiment::Options;
 use crate::record::{Figures, Latency};
@@ -47,7 +47,7 @@ impl Load<'_> {
         })?;
         let text = fs::read_to_string(&json).unwrap_or_default();
         if text.is_empty() {
-            return Err(Trouble::Failed(match last_line(&process.output()) {
+            return Err(Trouble::Failed(match reason(&process.output()) {
                 "" => format!("the frontend ended with {status} and said nothing"),
                 said => one_line(said),
             }));
@@ -60,11 +60,11 @@ impl Load<'_> {
             ("queues", self.queues.to_string()),
             ("time", format!("{}ms", self.time.as_millis())),
             ("ramp", format!("{}ms", self.warm_up.as_millis())),
-            ("rounds", "1".into()),
         ];
         if !self.is_disk {
             // Its calls are counted after the figures were taken: that is another experiment.
             ours.push(("syscalls", "none".into()));
+            ours.push(("rounds", "1".into()));
             if let Some(data) = self.data {
                 let directory = data.directory().to_string_lossy().into_owned();
                 ours.push(("dir", directory.clone()));

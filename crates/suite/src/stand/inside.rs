@@ -77,7 +77,8 @@ impl Plan<'_> {
     fn mount(&self) -> String {
         let given = &self.configuration.guest.mount;
         let (kind, options) = match self.configuration.server.kind {
-            ServerKind::Qemu9p => ("9p", join(&["trans=virtio,version=9p2000.L", given])),
+            ServerKind::Qemu9p if !given.contains("trans=") => ("9p", join(&["trans=virtio,version=9p2000.L", given])),
+            ServerKind::Qemu9p => ("9p", given.clone()),
             _ => ("virtiofs", given.clone()),
         };
         let options = if options.is_empty() { String::new() } else { format!(" -o {}", quoted(&options)) };
@@ -176,8 +177,7 @@ pub(super) fn figures(answer: &Output, workload: &Workload) -> Result<Figures, T
     if answer.status == 127 {
         return Err(Trouble::Unsupported("fio was not found in the guest: install it there".into()));
     }
-    let said = |text: &str| text.lines().map(str::trim).find(|line| line.starts_with("fio: ")).map(str::to_owned);
-    let complaint = said(&answer.stderr).or_else(|| said(&answer.stdout));
+    let complaint = complaint(&answer.stderr).or_else(|| complaint(&answer.stdout));
     let is_unsupported = UNSUPPORTED.iter().any(|words| answer.stderr.contains(words) || answer.stdout.contains(words));
     let error = match output::parse(&answer.stdout) {
         Ok(figures) if answer.status == 0 => return Ok(figures),
@@ -207,6 +207,13 @@ pub(super) fn figures(answer: &Output, workload: &Workload) -> Result<Figures, T
     };
     let what = super::one_line(&what);
     Err(if never { Trouble::Unsupported(what) } else { Trouble::Failed(what) })
+}
+
+/// The line in which fio says what went wrong; it warns in others.
+fn complaint(text: &str) -> Option<String> {
+    let said = || text.lines().map(str::trim).filter(|line| line.starts_with("fio: "));
+    let is_reason = |line: &&str| line.contains("error=") || UNSUPPORTED.iter().any(|words| line.contains(words));
+    said().find(is_reason).or_else(|| said().next()).map(str::to_owned)
 }
 
 fn join(options: &[&str]) -> String {

@@ -15,6 +15,7 @@ pub mod data;
 mod frontend;
 mod hook;
 mod inside;
+mod meter;
 mod server;
 pub mod site;
 mod trouble;
@@ -35,6 +36,7 @@ pub(crate) use trouble::last_line;
 use crate::experiment::{Configuration, DropCaches, Experiment, Place, ServerKind, Workload};
 use crate::record::Figures;
 use hook::Hook;
+use meter::Meter;
 use server::{Order, Server};
 use trouble::one_line;
 use watch::Watch;
@@ -113,8 +115,9 @@ impl Stand {
     /// Measures a workload (one without placeholders): drops caches, lets the load warm up, measures, and waits until
     /// what it wrote has reached the storage.
     ///
-    /// Processor times are those of warm-up and measurement together, by the share of the measurement: fio does not tell
-    /// when the one ends and the other begins.
+    /// Processor time of a server is that of warm-up and measurement together, by the share of the measurement, as fio does
+    /// not tell when the one ends and the other begins; so is that of a load on the host or behind ssh. A guest of ours uses
+    /// much to start fio, so what it used in the last seconds counts, as many as were measured.
     ///
     /// # Errors
     /// [`Trouble::Unsupported`]: this load cannot be run on this configuration. [`Trouble::Failed`]: it was tried and
@@ -135,14 +138,16 @@ impl Stand {
         let script = inside::fio_script(&fio, &job);
         let server_before = self.server.as_ref().and_then(Server::cpu_s);
         let guest_before = self.guest_cpu_s();
+        let meter = Meter::start(self.shell.as_ref().and_then(|shell| shell.pid()));
         let output = self.run(&script, self.limit());
+        let in_the_end = meter.and_then(|meter| meter.end(self.time, self.warm_up));
         let guest_after = self.guest_cpu_s();
         let server_after = self.server.as_ref().and_then(Server::cpu_s);
         let mut figures = inside::figures(&output?, workload)?;
         let share = self.time.as_secs_f64() / (self.time + self.warm_up).as_secs_f64().max(f64::MIN_POSITIVE);
         let used = |before: Option<f64>, after: Option<f64>| Some((after? - before?).max(0.0) * share);
         figures.server_cpu_s = used(server_before, server_after);
-        figures.guest_cpu_s = used(guest_before, guest_after);
+        figures.guest_cpu_s = in_the_end.or_else(|| used(guest_before, guest_after));
         self.settle(false)?;
         Ok(figures)
     }
@@ -226,7 +231,8 @@ impl Stand {
         answer.map_err(|error| {
             self.shell = None;
             let trouble = if began.elapsed() >= limit {
-                Trouble::Failed(format!("the guest did not answer within {} s", limit.as_secs()))
+                let who = if self.configuration.place == Place::Host { "the host's fio" } else { "the guest" };
+                Trouble::Failed(format!("{who} did not answer within {} s", limit.as_secs()))
             } else {
                 Trouble::Failed(one_line(&format!("{error:#}")))
             };

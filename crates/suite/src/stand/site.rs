@@ -110,7 +110,7 @@ impl Default for Limits {
             server: Duration::from_secs(15),
             boot: Duration::from_secs(90),
             slack: Duration::from_secs(90),
-            sync: Duration::from_secs(300),
+            sync: Duration::from_secs(120),
             end: Duration::from_secs(10),
         }
     }

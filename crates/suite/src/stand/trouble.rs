@@ -42,6 +42,12 @@ pub(crate) fn last_line(text: &str) -> &str {
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
+/// The line in which a program says why it ends: its last one, or the one before its advice on how to use it.
+pub(crate) fn reason(text: &str) -> &str {
+    let usage = text.lines().map(str::trim).rev().find(|line| line.starts_with("error: "));
+    usage.unwrap_or_else(|| last_line(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +63,12 @@ mod tests {
     fn the_last_line_says_something() {
         assert_eq!(last_line("first\nlast \n\n"), "last");
         assert_eq!(last_line(""), "");
+    }
+
+    #[test]
+    fn advice_is_no_reason() {
+        assert_eq!(reason("error: no such option\n\nUsage: x\n\nFor more, try --help.\n"), "error: no such option");
+        assert_eq!(reason("started\nx: cannot listen\n"), "x: cannot listen");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use guest::process::Group;
 
-use super::trouble::{last_line, one_line};
+use super::trouble::{one_line, reason};
 use super::{Data, Site, Trouble, cpu};
 use crate::experiment::{self, Medium, ServerKind};
 
@@ -117,7 +117,7 @@ impl Server {
 }
 
 fn epitaph(name: &str, process: &Group) -> String {
-    match last_line(&process.output()) {
+    match reason(&process.output()) {
         "" => format!("{name} ended and said nothing"),
         said => format!("{name} ended: {}", one_line(said)),
     }

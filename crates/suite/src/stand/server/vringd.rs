@@ -15,7 +15,7 @@ pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
         line.extend(["--queues".into(), order.queues.to_string().into()]);
     }
     // All configurations of an experiment serve one image, and one of them is measured at a time.
-    if order.medium != Medium::None && !has(options, &["--no-lock"]) {
+    if storage(options) == "file" && !has(options, &["--no-lock"]) {
         line.push("--no-lock".into());
     }
     line.extend(options.iter().map(OsString::from));
@@ -42,4 +42,34 @@ pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result
     line.extend(options.iter().map(OsString::from));
     line.push(data(order, "vringd dir")?.directory().into());
     Ok(line)
+}
+
+/// What stands behind a disk: the last one given, as the command line has it.
+fn storage(options: &[String]) -> &str {
+    let values = options.iter().zip(options.iter().skip(1).map(Some).chain([None])).filter_map(|(option, next)| {
+        match option.strip_prefix("--storage") {
+            Some("") => next.map(String::as_str),
+            Some(rest) => rest.strip_prefix('='),
+            None => None,
+        }
+    });
+    values.last().unwrap_or("file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_is_a_file_unless_told() {
+        let of = |words: &[&str]| {
+            let options: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            storage(&options).to_owned()
+        };
+        assert_eq!(of(&[]), "file");
+        assert_eq!(of(&["--direct", "--storage", "memory", "--workers", "2"]), "memory");
+        assert_eq!(of(&["--storage=sim"]), "sim");
+        assert_eq!(of(&["--storage"]), "file");
+        assert_eq!(of(&["--storages", "x"]), "file");
+    }
 }
