@@ -47,6 +47,7 @@ std::arch::global_asm!(
     "mov w0, #0",
     "ret",
     "vringd_fault_byte:",
+    "dmb ishld",
     "ldarb w0, [x0]",
     "ret",
     "vringd_fault_end:",
@@ -66,7 +67,7 @@ unsafe extern "C" {
     #[link_name = "vringd_fault_copy"]
     pub(crate) fn copy(dst: *mut u8, src: *const u8, len: usize) -> i32;
 
-    /// Reads before everything that is read later; the byte, or -1 when the page is gone.
+    /// Reads after everything that was read before, and before everything that is read later; the byte, or -1 when the page is gone.
     #[link_name = "vringd_fault_byte"]
     pub(crate) fn byte(at: *const u8) -> i32;
 }

@@ -66,7 +66,8 @@ impl Guard {
         if unsafe { machine::copy(dst, src, len) } == 0 { Ok(()) } else { Err(Gone) }
     }
 
-    /// Reads one byte. What is copied by [`Guard::copy`] afterwards is at least as new as what this has seen.
+    /// Reads one byte, which is at least as new as what [`Guard::copy`] has copied before on this thread, and at most as new
+    /// as what it copies afterwards.
     ///
     /// # Errors
     /// [`Gone`] when the page is missing or may not be read.

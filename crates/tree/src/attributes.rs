@@ -184,7 +184,12 @@ impl Tree {
         }
         if let Some(size) = change.size {
             let truncate = || self.truncate(node, handle, size);
-            if change.kill_suid_sgid { without_fsetid(truncate)? } else { truncate()? }
+            if change.kill_suid_sgid {
+                without_fsetid(truncate)?;
+            } else {
+                truncate()?;
+            }
+            self.forget_size(node);
         }
         if change.atime.is_some() || change.mtime.is_some() {
             let times = Timestamps { last_access: timespec(change.atime), last_modification: timespec(change.mtime) };

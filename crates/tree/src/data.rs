@@ -1,4 +1,4 @@
-//! What is done to the data of open files, and to whole file systems. Reading and writing are the caller's.
+//! What is done to the data of open files, and to whole file systems. Writing is the caller's, and reading mostly is.
 
 use crate::creds::{Caller, without_fsetid};
 use crate::error::Result;
@@ -128,7 +128,19 @@ impl Tree {
     pub fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64) -> Result<()> {
         self.pause();
         self.writable()?;
-        rustix::fs::fallocate(&*self.files.get(handle)?, FallocateFlags::from_bits_retain(mode), offset, len)
+        let file = self.files.get(handle)?;
+        rustix::fs::fallocate(&*file, FallocateFlags::from_bits_retain(mode), offset, len)?;
+        if mode != 0 {
+            self.forget_size(file.node());
+        }
+        Ok(())
+    }
+
+    /// The size of a file has changed, or it has got holes: who reads it through a mapping looks again.
+    pub(crate) fn forget_size(&self, node: Node) {
+        if let Ok(inode) = self.table.get(node) {
+            inode.forget_size();
+        }
     }
 
     /// Where data, or a hole, begins at or behind `offset`.

@@ -8,6 +8,7 @@ use crate::node::{Inode, Pin};
 use crate::stat::open_anew;
 use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, Tree};
+use crate::window::Reader;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -47,6 +48,8 @@ pub struct OpenFile {
     pub(crate) mount: Arc<Mount>,
     /// Where a directory is read from.
     pub(crate) stream: Option<Stream>,
+    /// Where small reads need no system call.
+    reader: Option<Reader>,
     _counted: Counted,
 }
 
@@ -65,6 +68,35 @@ impl OpenFile {
 
     fn is_writable(&self) -> bool {
         self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
+
+    /// Reads from `offset` (bytes) on until the pieces are full, without a system call, and answers how many bytes that
+    /// were. `None` when the caller has to read by himself, as it is for most files, for the first reads of every one, and
+    /// at its end; the pieces may have been written to then. `now_ns` is `CLOCK_MONOTONIC`.
+    ///
+    /// # Safety
+    /// The pieces are memory that may be overwritten. No Rust reference relies on it, and it stays what it is during the
+    /// call; its pages may go.
+    #[inline]
+    pub unsafe fn read_mapped(&self, into: &[libc::iovec], offset: u64, now_ns: u64) -> Option<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.reader.as_ref()?.read(self.fd.as_fd(), into, offset, now_ns) }
+    }
+
+    /// Tells how long a read took that [`OpenFile::read_mapped`] answered: one that had to wait for a disk is better done
+    /// by a call. `now_ns` is `CLOCK_MONOTONIC`.
+    #[inline]
+    pub fn mapped_read_took(&self, ns: u64, bytes: usize, now_ns: u64) {
+        if let Some(reader) = &self.reader {
+            reader.took(ns, bytes, now_ns);
+        }
+    }
+
+    /// The client has changed the size of the file, or has made holes.
+    pub(crate) fn forget_size(&self) {
+        if let Some(reader) = &self.reader {
+            reader.forget_size();
+        }
     }
 }
 
@@ -188,9 +220,21 @@ impl Tree {
     pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, counted: Counted) -> Opened {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
-        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, _counted: counted });
+        let reader = self.reader(inode, flags);
+        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, reader, _counted: counted });
         lock(&inode.slot).opened(&file);
+        if flags.contains(OFlags::TRUNC) {
+            inode.forget_size();
+        }
         self.files.add(file)
+    }
+
+    /// What reads a file without system calls, where that is possible.
+    fn reader(&self, inode: &Inode, flags: OFlags) -> Option<Reader> {
+        let windows = self.windows.as_ref()?;
+        let fills_holes = inode.mount.windows()?;
+        let readable = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::DIRECT);
+        (inode.kind.is_file() && readable).then(|| Reader::new(Arc::clone(windows), fills_holes))
     }
 
     /// Opens a regular file. `flags` are the client's `O_*`; `kill_priv` with `O_TRUNC` drops set-id bits and file
@@ -271,7 +315,8 @@ impl Tree {
             let fd = self.open_node(&inode, flags)?;
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
-            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, _counted: counted }))
+            let reader = self.reader(&inode, flags);
+            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _counted: counted }))
         })
     }
 

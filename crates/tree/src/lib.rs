@@ -26,6 +26,7 @@ mod sync;
 mod table;
 mod tree;
 mod trim;
+mod window;
 mod xattr;
 mod xattr_map;
 

@@ -28,6 +28,17 @@ const REPORTS_AT_CLOSE: [FsWord; 12] = [
     0x0BD0_0BD0, // Lustre
 ];
 
+/// File systems whose files may be read through a mapping: what it shows is what a call reads, at any time, and a call
+/// takes no lock that keeps a write out while it reads. XFS takes one: there a read sees all of a write or nothing, which a
+/// mapping does not. overlayfs may put another file behind an open one when it is written to.
+const MAPPED: [FsWord; 3] = [
+    TMPFS,
+    0xEF53,      // ext2, ext3, ext4
+    0x9123_683E, // btrfs
+];
+/// tmpfs: a read through a mapping takes memory for a hole.
+const TMPFS: FsWord = 0x0102_1994;
+
 /// What was found out about a mount.
 #[derive(Debug)]
 struct Facts {
@@ -35,6 +46,8 @@ struct Facts {
     file: Result<OwnedFd>,
     handles: bool,
     reports_at_close: bool,
+    /// Files may be read through mappings; `true` inside when that fills holes.
+    windows: Option<bool>,
 }
 
 /// One mount of the host, on one device, for as long as the client knows a node there.
@@ -59,6 +72,11 @@ impl Mount {
         self.facts.get().is_none_or(|facts| facts.reports_at_close)
     }
 
+    /// Whether files may be read through a mapping, and then whether that takes memory for holes.
+    pub(crate) fn windows(&self) -> Option<bool> {
+        self.facts.get().and_then(|facts| facts.windows)
+    }
+
     /// Something on this mount that is open for reading.
     ///
     /// # Errors
@@ -80,7 +98,8 @@ impl Mount {
                 };
                 let magic = rustix::fs::fstatfs(fd).map(|facts| facts.f_type);
                 let reports_at_close = magic.is_ok_and(|magic| REPORTS_AT_CLOSE.contains(&magic));
-                Facts { file, handles, reports_at_close }
+                let windows = magic.ok().filter(|magic| MAPPED.contains(magic)).map(|magic| magic == TMPFS);
+                Facts { file, handles, reports_at_close, windows }
             });
         }
     }

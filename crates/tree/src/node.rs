@@ -112,6 +112,16 @@ impl Inode {
         slot.held.is_some() || slot.read.is_some() || slot.files.iter().any(|file| file.strong_count() > 0)
     }
 
+    /// The client has changed the size of the file, or has made holes: who reads it looks again.
+    pub(crate) fn forget_size(&self) {
+        let slot = lock(&self.slot);
+        slot.read.iter().for_each(|file| file.forget_size());
+        // A file whose last user goes meanwhile is closed without the lock.
+        let open: Vec<_> = slot.files.iter().filter_map(Weak::upgrade).collect();
+        drop(slot);
+        open.iter().for_each(|file| file.forget_size());
+    }
+
     /// `true` for what was found under the same key with this handle, or with a descriptor open when there is none.
     pub(crate) fn is(&self, handle: Option<&FileHandle>) -> bool {
         match (&self.handle, handle) {

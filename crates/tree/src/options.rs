@@ -50,6 +50,9 @@ pub struct Options {
     pub allow_direct_io: bool,
     /// `O_NOATIME` of the client is kept when a file is opened.
     pub preserve_noatime: bool,
+    /// Files that are read often in small pieces are mapped, so that such a read is no system call: on ext4, btrfs and
+    /// tmpfs, within bounds, and where a copy survives that a file shrinks under it.
+    pub read_windows: bool,
     /// For experiments: every operation first sleeps this long. Zero for none.
     pub delay: Duration,
 }
@@ -70,6 +73,7 @@ impl Default for Options {
             writeback: false,
             allow_direct_io: false,
             preserve_noatime: false,
+            read_windows: true,
             delay: Duration::ZERO,
         }
     }

@@ -7,6 +7,7 @@ use crate::mount::Mounts;
 use crate::options::{Options, Source};
 use crate::source::{Beginning, begin};
 use crate::table::Table;
+use crate::window::Windows;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub struct Description {
     pub descriptors: usize,
     /// Files and directories that the client has open.
     pub handles: usize,
+    /// Files that are mapped for reading.
+    pub windows: usize,
     /// Owners of POSIX locks: as many descriptors.
     pub lock_owners: usize,
     /// The root's file system has file handles, and nodes are held by them.
@@ -51,6 +54,8 @@ pub struct Tree {
     pub(crate) mounts: Mounts,
     pub(crate) table: Table,
     pub(crate) files: Files,
+    /// `None` when no file is mapped for reading.
+    pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) locks: Locks,
     /// Directories that are being read in large pieces.
     pub(crate) pieces: Arc<AtomicUsize>,
@@ -64,8 +69,9 @@ impl Tree {
     pub fn new(source: Source, options: Options) -> std::result::Result<Tree, OpenError> {
         let Beginning { label, proc_self_fd, mounts, table } = begin(source, &options)?;
         let files = Files::new(options.open_files_max);
+        let windows = Windows::new(options.read_windows);
         let (locks, pieces) = (Locks::default(), Arc::default());
-        Ok(Tree { options, label, proc_self_fd, mounts, table, files, locks, pieces })
+        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, pieces })
     }
 
     /// What the tree is and holds at the moment.
@@ -77,6 +83,7 @@ impl Tree {
             nodes: self.table.len(),
             descriptors: self.table.descriptors(),
             handles: self.files.len(),
+            windows: self.windows.as_ref().map_or(0, |windows| windows.len()),
             lock_owners: self.locks.owners(),
             by_file_handles: self.table.get(ROOT).is_ok_and(|root| root.mount.has_handles()),
         }

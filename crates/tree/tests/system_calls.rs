@@ -6,7 +6,7 @@ use common::{Fixture, SELF, c};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use tree::{FileHandles, Options, ROOT};
+use tree::{FileHandles, OpenFile, Options, ROOT};
 
 /// Which way of holding nodes the counted run uses.
 const WAY: &str = "TREE_TEST_FILE_HANDLES";
@@ -18,6 +18,16 @@ const TIMES: usize = 50;
 fn mark(operation: &str) {
     // Fails, and the record has the name.
     let _ = rustix::fs::access(format!("/{operation}/"), rustix::fs::Access::EXISTS);
+}
+
+/// Reads 4 KiB, by a call where it takes one.
+fn read_small(file: &OpenFile, offset: u64) {
+    let mut bytes = [0; 4096];
+    let piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the piece is an array that nobody else uses.
+    let read = unsafe { file.read_mapped(&[piece], offset, 1 << 40) };
+    let read = read.unwrap_or_else(|| rustix::io::pread(file, &mut bytes[..], offset).unwrap());
+    assert_eq!((read, bytes), (4096, [b'x'; 4096]));
 }
 
 /// The operations to count, each `TIMES` times. Run by [`the_counts_are_those_that_were_promised`] under strace.
@@ -38,6 +48,15 @@ fn operations_to_count() {
     tree.release(opened.handle, None);
     let known = at.node("name-0");
     tree.attributes(known, None).unwrap();
+
+    // tmpfs is mapped everywhere.
+    let in_memory = Fixture::within(Path::new("/dev/shm"), Options::default());
+    in_memory.write("file", &"x".repeat(1 << 20));
+    let opened = in_memory.tree.open(in_memory.node("file"), libc::O_RDONLY, false).unwrap();
+    let file = in_memory.tree.file(opened.handle).unwrap();
+    for _ in 0..200 {
+        read_small(&file, 0);
+    }
 
     let mut nodes = Vec::with_capacity(TIMES);
     mark("lookup-new");
@@ -78,6 +97,10 @@ fn operations_to_count() {
     mark("mkdir");
     for name in &names {
         tree.mkdir(SELF, ROOT, name, 0o700, 0, None).unwrap();
+    }
+    mark("read");
+    for number in 0..TIMES as u64 {
+        read_small(&file, number * 4096);
     }
     mark("end");
 }
@@ -125,13 +148,14 @@ fn the_counts_are_those_that_were_promised() {
         ("rename", 1.0, 1.0),
         ("unlink", 1.0, 1.0),
         ("mkdir", 3.0, 3.0),
+        ("read", 0.0, 0.0),
     ];
     let directory = tempfile::tempdir().unwrap();
     let at = Fixture::new(Options::default());
     for way in ["never", "prefer"] {
         let counts = count(way, &directory.path().join(way));
         for (operation, never, prefer) in promised {
-            let calls = counts.get(operation).unwrap();
+            let calls = counts.get(operation).cloned().unwrap_or_default();
             let all: usize = calls.values().sum();
             let by_handle = way == "prefer" && at.tree.describe().by_file_handles;
             let most = if by_handle { prefer } else { never };
