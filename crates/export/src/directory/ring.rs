@@ -157,7 +157,7 @@ impl DirectoryRing {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
             Route::Pool if self.hand_over(chain, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
-            Route::Here | Route::Uring | Route::Pool => self.perform(chain, head, header, request, io),
+            Route::Here | Route::Uring | Route::Pool => self.perform(chain, head, header, request),
         }
     }
 
@@ -190,7 +190,7 @@ impl DirectoryRing {
     }
 
     /// On the spot.
-    fn perform(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) {
+    fn perform(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>) {
         self.reply.clear();
         let mut moved = Moved::default();
         let mut scene = Scene {
@@ -202,11 +202,10 @@ impl DirectoryRing {
         };
         let watched =
             matches!(request, Request::Read(_) | Request::Write(_)) && self.executor.execution == Execution::Auto;
-        let before_ns = if watched { io.clock_ns() } else { 0 };
         let outcome = self.service.perform(self.dialect, header, request, &mut scene);
         if watched {
             let bytes = (moved.read + moved.written) as usize;
-            self.pace.took(io.clock_ns().saturating_sub(before_ns), bytes);
+            self.pace.took(moved.took_ns, bytes);
         }
         self.count(moved);
         let failed = outcome.is_err() && counts_as_error(header.opcode);
@@ -280,7 +279,7 @@ impl DirectoryRing {
     /// Waits for a lock without keeping anybody else waiting.
     fn wait_for_lock(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) {
         let Request::SetLkw(lock) = request else {
-            return self.perform(chain, head, header, request, io);
+            return self.perform(chain, head, header, request);
         };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Lock, chain.writable_segments());

@@ -3,9 +3,43 @@
 use super::{Answer, Outcome, Service};
 use device::fs::{InHeader, LkRequest};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use tree::{Lock, LockKind, Wait};
+
+/// Interrupted requests that are remembered until they come. Beyond it the oldest is forgotten: it has most likely come and
+/// ended.
+const EARLY_MAX: usize = 64;
+
+/// What is waited for, and what shall not be.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// Locks that are waited for, by the request's number.
+    waiting: HashMap<u64, Arc<Wait>>,
+    /// Numbers of requests that were interrupted while they were not waiting: they have ended, will do so by themselves, or
+    /// are still to come on another ring.
+    early: VecDeque<u64>,
+}
+
+impl Waits {
+    /// Somebody begins to wait. What was interrupted before it came does not.
+    fn begin(&mut self, unique: u64, wait: &Arc<Wait>) {
+        self.waiting.insert(unique, Arc::clone(wait));
+        if let Some(place) = self.early.iter().position(|&early| early == unique) {
+            self.early.remove(place);
+            wait.cancel();
+        }
+    }
+
+    fn interrupt(&mut self, unique: u64) {
+        if let Some(wait) = self.waiting.get(&unique) {
+            wait.cancel();
+        } else if !self.early.contains(&unique) {
+            self.early.truncate(EARLY_MAX - 1);
+            self.early.push_front(unique);
+        }
+    }
+}
 
 impl Service {
     pub(super) fn get_lock(&self, header: &InHeader, request: &LkRequest, reply: &mut Vec<u8>) -> Outcome {
@@ -45,40 +79,37 @@ impl Service {
         } else {
             self.tree.wait_lock(header.nodeid, request.fh, request.owner, lock, done)
         });
-        self.waits().insert(header.unique, wait.clone());
+        self.waits().begin(header.unique, &wait);
         Some(wait)
     }
 
     /// The request that waited has its answer.
     pub(crate) fn lock_wait_ended(&self, unique: u64) {
-        self.waits().remove(&unique);
+        self.waits().waiting.remove(&unique);
     }
 
     /// How many requests wait for locks.
     pub(crate) fn locks_waiting(&self) -> usize {
-        self.waits().len()
+        self.waits().waiting.len()
     }
 
-    /// INTERRUPT: a lock that is waited for is given up. Other requests end soon by themselves.
+    /// INTERRUPT: a lock that is waited for, or will be, is given up. Other requests end soon by themselves.
     ///
-    /// A guest that interrupts what has not arrived yet is asked to try again (EAGAIN, as Linux' fuse.rst has it).
-    pub(super) fn interrupt(&self, unique: u64) -> Outcome {
-        match self.waits().get(&unique) {
-            Some(wait) => {
-                wait.cancel();
-                Ok(Answer::Silence)
-            }
-            None => Err(Errno::AGAIN),
-        }
+    /// There is never an answer. EAGAIN, which fuse.rst has for what is not there yet, makes a client send the same again at
+    /// once, and again; what comes on another ring is remembered instead. Linux' virtio-fs, whose `send_interrupt` is empty,
+    /// sends none at all.
+    pub(super) fn interrupt(&self, unique: u64) {
+        self.waits().interrupt(unique);
     }
 
+    /// The session ends, and with it the numbers of its requests.
     pub(super) fn cancel_lock_waits(&self) {
-        for wait in self.waits().values() {
-            wait.cancel();
-        }
+        let mut waits = self.waits();
+        waits.waiting.values().for_each(|wait| wait.cancel());
+        waits.early.clear();
     }
 
-    fn waits(&self) -> MutexGuard<'_, HashMap<u64, Arc<Wait>>> {
+    fn waits(&self) -> MutexGuard<'_, Waits> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,11 +21,11 @@ mod session;
 use super::Policy;
 use super::reply;
 use device::fs::Dialect;
+use locks::Waits;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use tree::{Tree, Wait};
+use tree::Tree;
 use vring::Segment;
 
 pub(crate) use perform::counts_as_error;
@@ -38,15 +38,18 @@ pub(crate) struct Service {
     session: Mutex<Option<Dialect>>,
     /// Grows when `session` changes, so that rings need no lock to know that what they remember still holds.
     generation: AtomicU64,
-    /// Locks that are waited for, by the request's number.
-    waits: Mutex<HashMap<u64, Arc<Wait>>>,
+    waits: Mutex<Waits>,
 }
 
-/// Bytes of file data that a request moved.
+/// What a request did with file data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
+    /// Bytes.
     pub(crate) read: u64,
+    /// Bytes.
     pub(crate) written: u64,
+    /// How long reading or writing took, in nanoseconds; 0 for other requests.
+    pub(crate) took_ns: u64,
 }
 
 /// A request's surroundings.

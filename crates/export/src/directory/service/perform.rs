@@ -173,7 +173,10 @@ impl Service {
             Request::SetLk(lock) => self.set_lock(header, lock),
             // A ring waits for locks on its own; whoever gets here cannot wait.
             Request::SetLkw(lock) => self.set_lock(header, lock),
-            Request::Interrupt { unique } => self.interrupt(*unique),
+            Request::Interrupt { unique } => {
+                self.interrupt(*unique);
+                Ok(Answer::Silence)
+            }
             Request::Destroy => {
                 self.end_session();
                 Ok(Answer::Reply)
@@ -203,9 +206,9 @@ impl Service {
     }
 }
 
-/// Whether a failure is the guest's to hear of: forgetting has no answer, and an interrupt is only a wish.
+/// Whether a failure is the guest's to hear of: forgetting has no answer.
 pub(crate) fn counts_as_error(opcode: u32) -> bool {
-    Opcode::from_raw(opcode).is_none_or(|opcode| opcode.has_reply() && opcode != Opcode::Interrupt)
+    Opcode::from_raw(opcode).is_none_or(Opcode::has_reply)
 }
 
 fn change(set: &SetAttr) -> Change {

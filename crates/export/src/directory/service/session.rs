@@ -4,7 +4,6 @@ use super::{Answer, Outcome, Service};
 use crate::directory::policy::{Cache, Grant, Policy, ReadDirPlus};
 use device::fs::{Agreement, Dialect, Init, Offer, flags};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tree::Tree;
@@ -20,13 +19,7 @@ const ACL: u64 = flags::POSIX_ACL | flags::DONT_MASK;
 
 impl Service {
     pub(crate) fn new(tree: Arc<Tree>, policy: Policy) -> Service {
-        Service {
-            tree,
-            policy,
-            session: Mutex::new(None),
-            generation: AtomicU64::new(0),
-            waits: Mutex::new(HashMap::new()),
-        }
+        Service { tree, policy, session: Mutex::new(None), generation: AtomicU64::new(0), waits: Mutex::default() }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
