@@ -140,7 +140,7 @@ impl Contest<'_> {
         let (theirs, ours): (Vec<f64>, Vec<(&str, f64)>) = own
             .iter()
             .filter_map(|cell| {
-                let comparison = cell.published.as_ref()?;
+                let comparison = cell.published.as_ref().filter(|comparison| comparison.agreement.is_some())?;
                 Some((comparison.theirs?, (cell.workload.as_str(), comparison.ours?.value)))
             })
             .unzip();
@@ -208,15 +208,17 @@ fn comparison(
     state: &State,
     quick: bool,
 ) -> Comparison {
+    // Two of ours that stand beside one of theirs: nobody published how those compare.
+    let is_one = base.is_some_and(|base| base.their_configuration == figure.their_configuration);
     let base = base.map(|base| base.value).filter(|base| *base > 0.0);
-    let theirs = base.filter(|_| figure.value > 0.0).map(|base| figure.value / base);
+    let theirs = base.filter(|_| figure.value > 0.0 && !is_one).map(|base| figure.value / base);
     let agreement = match (theirs, ours) {
         // Not supported there, and not here.
         (None, None) if figure.value == 0.0 && matches!(state, State::Unsupported { .. }) => Agreement::Agree,
         (Some(theirs), Some(ours)) => judge(theirs, ours, quick),
         _ => Agreement::CannotTell,
     };
-    Comparison { figure: figure.clone(), theirs, ours: ours.copied(), agreement: Some(agreement) }
+    Comparison { figure: figure.clone(), theirs, ours: ours.copied(), agreement: (!is_one).then_some(agreement) }
 }
 
 fn judge(theirs: f64, ours: &Ratio, quick: bool) -> Agreement {

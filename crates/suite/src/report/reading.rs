@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::curves::{Curves, Series};
-use super::summary::{Cell, Leader, Standing, State, Summary};
-use super::words::{list, plural, times, value as value_of, verdict, with_interval};
+use super::summary::{Agreement, Cell, Leader, Standing, State, Summary};
+use super::words::{list, plural, times, told, value as value_of, with_interval};
 
 /// A single table of more configurations than this is read by its best and worst alone, as tables are where there are several.
 const STANDINGS_MAX: usize = 9;
+
+/// More curves than this are seen in their tables and not read out.
+const CLIMBS_MAX: usize = 6;
 
 /// The sentences for `summary`.
 pub fn of(summary: &Summary) -> Vec<String> {
@@ -20,7 +23,7 @@ pub fn of(summary: &Summary) -> Vec<String> {
         sentences.push("One round says nothing about noise, so that no difference counts.".to_owned());
     }
     let curves = Curves::of(summary.experiment());
-    if let Some(curves) = &curves {
+    if let Some(curves) = curves.as_ref().filter(|curves| curves.series.len() <= CLIMBS_MAX) {
         sentences.extend(climbs(summary, curves));
     }
     let baselines = summary.baselines();
@@ -71,9 +74,9 @@ fn leaders(summary: &Summary, baseline: &str, curves: Option<&Curves>) -> Option
     if configurations < 3 || leaders.is_empty() {
         return None;
     }
-    let (hidden, told): (Vec<&Leader>, Vec<&Leader>) = leaders.iter().partition(|leader| leader.ratio.is_hidden());
+    let (hidden, clear): (Vec<&Leader>, Vec<&Leader>) = leaders.iter().partition(|leader| leader.ratio.is_hidden());
     let mut led: BTreeMap<&str, Vec<&Leader>> = BTreeMap::new();
-    for leader in told {
+    for leader in clear {
         let series = curves.and_then(|curves| curves.find(&leader.configuration));
         let name = series.map_or(leader.configuration.as_str(), |(series, _)| &series.name);
         led.entry(name).or_default().push(leader);
@@ -97,7 +100,7 @@ fn leaders(summary: &Summary, baseline: &str, curves: Option<&Curves>) -> Option
 fn lead(led: &[&Leader]) -> String {
     let ratios = || led.iter().map(|leader| leader.ratio.value);
     let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
-    if led.len() == 1 { format!("by {}", times(most)) } else { format!("by {} to {}", times(least), times(most)) }
+    if led.len() == 1 { format!("by {}", told(most)) } else { format!("by {} to {}", told(least), told(most)) }
 }
 
 /// Each configuration against the baseline of its table.
@@ -118,17 +121,17 @@ fn standings(summary: &Summary, baseline: &str, standings_max: usize) -> Vec<Str
 
 fn standing_sentence(summary: &Summary, standing: &Standing) -> String {
     let own = || summary.cells.iter().filter(|cell| cell.configuration == standing.configuration);
-    let told = || own().filter_map(|cell| Some((cell, cell.ratio.filter(|ratio| !ratio.is_hidden())?.value)));
+    let clear = || own().filter_map(|cell| Some((cell, cell.ratio.filter(|ratio| !ratio.is_hidden())?.value)));
     let most = |pick: Option<(&Cell, f64)>| {
-        pick.map_or_else(String::new, |(cell, ratio)| format!(", most under {} ({})", cell.workload, times(ratio)))
+        pick.map_or_else(String::new, |(cell, ratio)| format!(", most under {} ({})", cell.workload, told(ratio)))
     };
     let mut parts = Vec::new();
     if standing.faster > 0 {
-        let best = told().max_by(|a, b| a.1.total_cmp(&b.1));
+        let best = clear().max_by(|a, b| a.1.total_cmp(&b.1));
         parts.push(format!("faster under {}{}", standing.faster, most(best)));
     }
     if standing.slower > 0 {
-        let worst = told().min_by(|a, b| a.1.total_cmp(&b.1));
+        let worst = clear().min_by(|a, b| a.1.total_cmp(&b.1));
         parts.push(format!("slower under {}{}", standing.slower, most(worst)));
     }
     if standing.hidden > 0 {
@@ -211,8 +214,17 @@ fn published(summary: &Summary) -> Vec<String> {
         return Vec::new();
     }
     let mut sentences = vec![format!("Published: {} ({}).", unended(&experiment.claim), experiment.source)];
-    for standing in &summary.standings {
-        sentences.extend(published_sentence(summary, standing));
+    for agreement in [Agreement::Agree, Agreement::Disagree, Agreement::CannotTell] {
+        let standings = summary.standings.iter().filter(|standing| standing.agreement == Some(agreement));
+        let pairs: Vec<String> = standings.filter_map(|standing| published_pair(summary, standing)).collect();
+        if !pairs.is_empty() {
+            let verdict = match agreement {
+                Agreement::Agree => "The directions agree",
+                Agreement::Disagree => "The directions disagree",
+                Agreement::CannotTell => "Whether the directions agree cannot be told",
+            };
+            sentences.push(format!("{verdict} (geometric means) for {}.", pairs.join("; ")));
+        }
     }
     let tally = &summary.tally;
     sentences.push(format!(
@@ -225,30 +237,23 @@ fn published(summary: &Summary) -> Vec<String> {
     sentences
 }
 
-fn published_sentence(summary: &Summary, standing: &Standing) -> Option<String> {
-    let (theirs, ours, agreement) = (standing.published?, standing.published_ours?, standing.agreement?);
-    let cells = || summary.cells.iter().filter_map(|cell| Some((cell, cell.published.as_ref()?)));
+/// The published mean of a configuration beside ours: `two over one: 1.80x there (their two over their one), 2.01x here`.
+fn published_pair(summary: &Summary, standing: &Standing) -> Option<String> {
+    let (theirs, ours) = (standing.published?, standing.published_ours?);
     let their_name = |name: &str| {
-        cells()
-            .find(|(cell, _)| cell.configuration == name)
-            .map_or_else(|| name.to_owned(), |(_, comparison)| comparison.figure.their_configuration.clone())
+        let figures = summary.cells.iter().filter(|cell| cell.configuration == name);
+        let mut names = figures.filter_map(|cell| Some(&cell.published.as_ref()?.figure.their_configuration));
+        names.next().map_or_else(|| name.to_owned(), String::clone)
     };
     let experiment = summary.experiment();
     let configuration = experiment.configurations.iter().find(|c| c.name == standing.configuration)?;
     let baseline = experiment.published_baseline_of(configuration)?;
-    let over = cells()
-        .filter(|(cell, comparison)| {
-            cell.configuration == standing.configuration && comparison.theirs.is_some() && comparison.ours.is_some()
-        })
-        .count();
     Some(format!(
-        "{} over {} was {} there, {} over {baseline} is {} here (geometric means over {}): {}.",
+        "{} over {baseline}: {} there ({} over {}), {} here",
+        standing.configuration,
+        times(theirs),
         their_name(&standing.configuration),
         their_name(baseline),
-        times(theirs),
-        standing.configuration,
-        with_interval(&ours),
-        plural(over, "workload"),
-        verdict(agreement)
+        with_interval(&ours)
     ))
 }

@@ -130,11 +130,13 @@ pub struct Comparison {
     /// What was published.
     pub figure: PublishedFigure,
     /// The published figure over that of its baseline ([`Experiment::published_baseline_of`]) under the same workload;
-    /// `None` where either is missing or 0, and for the baseline itself.
+    /// `None` where either is missing or 0, for the baseline itself, and for what stands beside the same published
+    /// configuration as its baseline.
     pub theirs: Option<f64>,
     /// Ours over ours of that baseline; `None` where either was not measured.
     pub ours: Option<Ratio>,
-    /// Whether the two say the same; `None` for the published baseline itself.
+    /// Whether the two say the same; `None` for the published baseline itself, and for what stands beside the same published
+    /// configuration as its baseline.
     pub agreement: Option<Agreement>,
 }
 

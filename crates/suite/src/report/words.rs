@@ -60,18 +60,24 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
+/// A ratio that is told from noise, with as many decimals as it takes to tell it from 1.
+pub fn told(ratio: f64) -> String {
+    let short = times(ratio);
+    if short == "1.00x" { format!("{ratio:.3}x") } else { short }
+}
+
 /// A ratio for a table: `~` before it says that noise hides which side is larger.
 pub fn marked(ratio: &Ratio) -> String {
-    let mark = if ratio.is_hidden() { "~" } else { "" };
-    format!("{mark}{}", times(ratio.value))
+    if ratio.is_hidden() { format!("~{}", times(ratio.value)) } else { told(ratio.value) }
 }
 
 /// A ratio with its interval: `1.32x (1.21..1.44)`.
 pub fn with_interval(ratio: &Ratio) -> String {
     match ratio.interval {
         Some(interval) => {
-            let ends = [interval.low, interval.high].map(|end| times(end).trim_end_matches('x').to_owned());
-            format!("{} ({}..{})", marked(ratio), ends[0], ends[1])
+            let show = if ratio.is_hidden() { times } else { told };
+            let [low, high] = [interval.low, interval.high].map(|end| show(end).trim_end_matches('x').to_owned());
+            format!("{} ({low}..{high})", marked(ratio))
         }
         None => marked(ratio),
     }
@@ -126,6 +132,8 @@ mod tests {
         assert_eq!(with_interval(&ratio(1.05, 1.15)), "1.10x (1.05..1.15)");
         assert_eq!(with_interval(&ratio(0.9, 1.3)), "~1.10x (0.90..1.30)");
         assert_eq!(with_interval(&Ratio { value: 1.1, interval: None }), "~1.10x");
+        let small = Ratio { value: 1.003, interval: Some(Interval { low: 1.002, high: 1.004 }) };
+        assert_eq!(with_interval(&small), "1.003x (1.002..1.004)", "told from 1, so that it must not look like it");
     }
 
     #[test]

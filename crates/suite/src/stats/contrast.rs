@@ -68,7 +68,8 @@ impl Contrast {
         // Never less than the workload's own: one round that went astray would otherwise be taken for an effect.
         let variance = mixed.max(self.variance);
         let reach = student::reach(freedom) * (variance * self.scale).sqrt();
-        Interval { low: (self.log_ratio - reach).exp(), high: (self.log_ratio + reach).exp() }
+        // Finite, so that it can be written down as a number.
+        Interval { low: (self.log_ratio - reach).exp(), high: (self.log_ratio + reach).exp().min(f64::MAX) }
     }
 }
 

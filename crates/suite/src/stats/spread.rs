@@ -71,7 +71,7 @@ fn uncertainty(values: &[f64]) -> Option<f64> {
     let freedom = logs.len() as f64 - 1.0;
     let of_median = if logs.len() == 2 { 1.0 } else { FRAC_PI_2.sqrt() };
     let error = (squares / freedom / logs.len() as f64).sqrt() * of_median;
-    Some((student::reach(freedom) * error).exp_m1())
+    Some((student::reach(freedom) * error).exp_m1().min(f64::MAX))
 }
 
 impl Ratio {

@@ -231,6 +231,9 @@ fn nothing_is_said_of_what_cannot_be_compared() {
     assert_eq!(Contrast::unpaired(&[1.0], &[1.0, 2.0]), None);
     assert_eq!(Ratio::of(1.0, 0.0, None, Pool::default()), None);
     assert!(Ratio::of(2.0, 1.0, None, Pool::default()).unwrap().is_hidden(), "one round knows no noise");
+    let wild = Contrast::paired(&[(1e300, 1e-300), (1e-300, 1e300)]).unwrap().interval(Pool::default());
+    assert!(wild.low.is_finite() && wild.high.is_finite(), "{wild:?}");
+    assert!(Spread::of([1e-300, 1e300]).unwrap().uncertainty.unwrap().is_finite());
     assert_eq!(geometric_mean([0.0, f64::NAN]), None);
     assert!((geometric_mean([2.0, 8.0]).unwrap() - 4.0).abs() < 1e-12);
 }

@@ -3,6 +3,7 @@
 mod compare;
 mod data;
 mod reading;
+mod shipped;
 mod summary;
 mod tables;
 

@@ -89,6 +89,20 @@ fn published_figures_stand_beside_ours() {
 }
 
 #[test]
+fn two_of_ours_beside_one_of_theirs_are_no_published_comparison() {
+    let mut run = full();
+    for figure in &mut run.header.experiment.published.as_mut().unwrap().figures {
+        if figure.configuration == "same" {
+            figure.their_configuration = "their one".into();
+        }
+    }
+    let summary = Summary::of(&run);
+    let comparison = summary.cell("same", "read").unwrap().published.clone().unwrap();
+    assert_eq!((comparison.theirs, comparison.agreement), (None, None));
+    assert_eq!((summary.tally.agree, summary.standing("same").unwrap().published), (2, None));
+}
+
+#[test]
 fn a_quick_run_decides_nothing() {
     let mut quick = full();
     quick.header.quick = true;
