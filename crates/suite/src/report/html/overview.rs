@@ -67,6 +67,7 @@ fn rows<'g>(context: &Context<'_>, group: &'g Group<'_>) -> Vec<Row<'g>> {
                 class: context.class(&configuration.name),
                 ours: Some(interval(mean)),
                 published: None,
+                sign: "",
                 hover: format!("{}\n{} over {} workloads", configuration.name, context::ratio(mean), standing.compared),
             })
         })

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::experiment::{Configuration, Workload};
-use crate::report::summary::{Cell, CellFigures, Comparison};
+use crate::report::summary::{Agreement, Cell, CellFigures, Comparison};
 
 use super::chart::{percentiles, ratios};
 use super::context::{self, Context, unit};
@@ -201,10 +201,16 @@ pub(super) fn published(context: &Context<'_>) -> Markup {
         .iter()
         .filter(|(cell, comparison)| comparison.agreement.is_some() && context.has_figures(&cell.configuration))
         .collect();
+    let mut baselines: Vec<&str> = Vec::new();
+    for configuration in &experiment.configurations {
+        let compared = cells.iter().any(|(cell, _)| cell.configuration == configuration.name);
+        let baseline = experiment.published_baseline_of(configuration).filter(|_| compared);
+        baselines.extend(baseline.filter(|baseline| !baselines.contains(baseline)));
+    }
     html! {
         h3 { "Beside the published figures" }
         p class="how" {
-            "Ratios to each table's own baseline (" (published.baseline) "): theirs from " (published.source)
+            "Ratios to each table's own baseline (" (baselines.join(", ")) "): theirs from " (published.source)
             ", in " (published.unit) "; ours measured here. Configurations without a figure of ours are in the table alone."
         }
         @if drawn.is_empty() {
@@ -236,6 +242,7 @@ fn published_means(context: &Context<'_>) -> Markup {
                 class: context.class(&standing.configuration),
                 ours: Some(interval(ours)),
                 published: Some(theirs),
+                sign: sign(standing.agreement),
                 hover: said,
             })
         })
@@ -294,7 +301,18 @@ fn published_row<'c>(
         class: context.class(&cell.configuration),
         ours: comparison.ours.as_ref().map(interval),
         published: theirs,
+        sign: sign(comparison.agreement),
         hover: said,
+    }
+}
+
+/// A verdict as a sign.
+fn sign(agreement: Option<Agreement>) -> &'static str {
+    match agreement {
+        Some(Agreement::Agree) => "=",
+        Some(Agreement::Disagree) => "≠",
+        Some(Agreement::CannotTell) => "?",
+        None => "",
     }
 }
 

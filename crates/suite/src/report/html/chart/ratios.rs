@@ -17,6 +17,8 @@ pub(in super::super) struct Row<'a> {
     pub(in super::super) ours: Option<Interval>,
     /// The published ratio.
     pub(in super::super) published: Option<f64>,
+    /// Whether the two say the same, a sign at the end of the row; empty where there is nothing to compare.
+    pub(in super::super) sign: &'static str,
     /// All that can be said of it, shown on hover.
     pub(in super::super) hover: String,
 }
@@ -40,7 +42,7 @@ pub(in super::super) fn draw(title: &str, rows: &[Row<'_>], what: &str) -> Marku
     let ratios = rows.iter().flat_map(|row| [row.ours.map(|ours| ours.ratio), row.published]).flatten();
     let bounds = rows.iter().filter_map(|row| row.ours).flat_map(|ours| [ours.low, ours.high]);
     let shown = ratios.chain(bounds.filter(|bound| AXIS.contains(bound)));
-    let scale = Scale::log(shown.chain([1.0]), labels.left, WIDTH - 12.0);
+    let scale = Scale::log(shown.chain([1.0]), labels.left, WIDTH - 22.0);
     let (top, bottom) = (2.0, 4.0 + labels.row * rows.len() as f64);
     let content = html! {
         (axis_x(&scale, &scale.ticks(40.0), top, bottom, ratio_tick))
@@ -58,6 +60,7 @@ fn one(row: &Row<'_>, labels: &RowLabels, scale: &Scale, middle: f64) -> Markup 
         g class=(row.class) {
             title { (row.hover) }
             (labels.label(row.label, middle))
+            text class="sign" x=(Px(WIDTH - 4.0)) y=(Px(middle + 3.8)) text-anchor="end" { (row.sign) }
             @if let (Some(ours), Some(published)) = (row.ours, row.published) {
                 line class="between" x1=(Px(scale.at(published))) x2=(Px(scale.at(ours.ratio))) y1=(Px(middle)) y2=(Px(middle)) {}
             }
@@ -96,6 +99,7 @@ pub(in super::super) fn legend(published: bool) -> Markup {
                     }
                     "published"
                 }
+                li { "= agree, ≠ disagree, ? cannot tell" }
             }
         }
     }
