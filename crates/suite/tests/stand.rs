@@ -187,3 +187,27 @@ fn what_cannot_be_run_says_why() {
     }
     bench.assert_nothing_left();
 }
+
+#[test]
+fn several_stands_share_one_image() {
+    let bench = Bench::new();
+    let load = fio("write", 1, &[("rw", "randwrite"), ("bs", "4k"), ("ioengine", "psync")]);
+    let kinds = [
+        (Place::Uml, ServerKind::VringdDisk),
+        (Place::Uml, ServerKind::QemuStorageDaemon),
+        (Place::Uml, ServerKind::VringdDisk),
+        (Place::Qemu, ServerKind::QemuVirtioBlk),
+    ];
+    let configurations = kinds.map(|(place, kind)| configuration(place, kind, &[], (Medium::Disk, 1, 16)));
+    let start = |configuration| Stand::start(&bench.site, &experiment(configuration), configuration).unwrap();
+    let mut stands: Vec<Stand> = configurations.iter().map(start).collect();
+    for _ in 0..2 {
+        for stand in &mut stands {
+            check(&stand.measure(&load), 4.0);
+        }
+    }
+    for stand in stands {
+        stand.end().unwrap();
+    }
+    bench.assert_nothing_left();
+}

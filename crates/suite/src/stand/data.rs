@@ -197,6 +197,9 @@ fn write_file(path: &Path, size_mib: u64, seed: u64) -> io::Result<()> {
     let mut noise = Noise(seed);
     let mut chunk = vec![0_u8; MIB as usize];
     for _ in 0..size_mib {
+        if guest::interrupt::requested() {
+            return Err(io::Error::other("interrupted"));
+        }
         noise.fill(&mut chunk);
         file.write_all(&chunk)?;
     }

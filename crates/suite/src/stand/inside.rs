@@ -102,7 +102,9 @@ impl Expected {
     /// Completes the target with what the guest said.
     pub(super) fn find(self, output: &Output, configuration: &Configuration) -> Result<Target, Trouble> {
         if output.status != 0 {
-            let said = last_line(&output.stderr);
+            // mount(8) ends with advice.
+            let complaint = output.stderr.lines().rev().map(str::trim).find(|line| line.starts_with("mount: "));
+            let said = complaint.unwrap_or_else(|| last_line(&output.stderr));
             let mount = &configuration.guest.mount;
             // The window is of the frontend and of the server: with either lacking, the kernel refuses the option.
             if mount.split(',').any(|option| option.starts_with("dax")) {

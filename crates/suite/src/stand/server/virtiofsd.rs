@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Order, data, has, sandbox};
+use super::{Order, SANDBOX, data, has};
 use crate::stand::site::require;
 use crate::stand::{Site, Trouble};
 
@@ -17,7 +17,7 @@ pub(super) fn line(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
         line.extend(["--tag".into(), order.tag.into()]);
     }
     if !has(options, &["--sandbox"]) {
-        line.extend(["--sandbox".into(), sandbox().into()]);
+        line.extend(["--sandbox".into(), SANDBOX.into()]);
     }
     if !has(options, &["--seccomp"]) {
         line.extend(["--seccomp".into(), "none".into()]);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Order, data, has, sandbox};
+use super::{Order, SANDBOX, data, has};
 use crate::experiment::Medium;
 use crate::stand::{Site, Trouble};
 
@@ -34,7 +34,7 @@ pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result
         line.extend(["--queues".into(), order.queues.to_string().into()]);
     }
     if !has(options, &["--sandbox"]) {
-        line.extend(["--sandbox".into(), sandbox().into()]);
+        line.extend(["--sandbox".into(), SANDBOX.into()]);
     }
     if !has(options, &["--seccomp"]) {
         line.extend(["--seccomp".into(), "none".into()]);
