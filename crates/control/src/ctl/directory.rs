@@ -146,6 +146,10 @@ pub struct DirectoryFlags {
     #[arg(long, help_heading = "Files")]
     pub preserve_noatime: bool,
 
+    /// Do not map files that are read often in small pieces
+    #[arg(long, help_heading = "Execution")]
+    pub no_read_windows: bool,
+
     /// Hold inodes by file handles and not by descriptors: never, prefer or mandatory
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Files", hide_possible_values = true)]
     pub inode_file_handles: FileHandles,
@@ -201,6 +205,7 @@ impl DirectoryFlags {
             descriptors_max: self.descriptors_max,
             open_files_max: self.open_files_max,
             preserve_noatime: self.preserve_noatime,
+            read_windows: !self.no_read_windows,
             read_only: self.read_only,
             translate_uid: self.translate_uid.clone(),
             translate_gid: self.translate_gid.clone(),

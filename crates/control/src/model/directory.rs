@@ -158,6 +158,10 @@ pub struct Directory {
     /// privileged.
     #[serde(default)]
     pub preserve_noatime: bool,
+    /// Files that are read often in small pieces are mapped into the daemon, so that such a read is no system call: on ext4,
+    /// btrfs and tmpfs. True when left out.
+    #[serde(default = "yes")]
+    pub read_windows: bool,
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
@@ -219,6 +223,7 @@ impl Directory {
             descriptors_max: None,
             open_files_max: None,
             preserve_noatime: false,
+            read_windows: true,
             read_only: false,
             translate_uid: Vec::new(),
             translate_gid: Vec::new(),

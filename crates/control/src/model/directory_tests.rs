@@ -58,7 +58,7 @@ fn a_full_description_is_the_same_in_toml_and_json() {
          writeback = true\nallow_direct_io = true\nallow_mmap = true\nreaddirplus = 'off'\nxattr = true\n\
          xattrmap = ':map::user.virtiofs.:'\nposix_acl = 'never'\nsecurity_label = 'auto'\nkillpriv_v2 = false\n\
          posix_lock = false\nflock = false\nannounce_submounts = false\ninode_file_handles = 'mandatory'\n\
-         descriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_only = true\n\
+         descriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_windows = false\nread_only = true\n\
          translate_uid = ['map:0:1000:1']\ntranslate_gid = ['guest:0:1000:1', 'host:1000:0:1']\n\
          execution = 'pool=4'\ndelay = '1ms'",
     ));
