@@ -106,7 +106,7 @@ fn bars() -> Run {
     let figure = |configuration: &str, value: f64| PublishedFigure {
         configuration: configuration.to_owned(),
         workload: "read".to_owned(),
-        their_configuration: EVIL.to_owned(),
+        their_configuration: format!("their {configuration}"),
         value,
     };
     experiment.published = Some(Published {

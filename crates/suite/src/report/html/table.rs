@@ -147,6 +147,6 @@ pub(super) fn agreement(agreement: Option<Agreement>) -> &'static str {
         Some(Agreement::Agree) => "agree",
         Some(Agreement::Disagree) => "disagree",
         Some(Agreement::CannotTell) => "cannot tell",
-        None => "baseline",
+        None => "nothing to compare",
     }
 }
