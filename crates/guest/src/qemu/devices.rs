@@ -69,7 +69,8 @@ fn storage(image: &Path, direct: bool, io: &str) -> Result<String> {
 
     let kind = image.metadata().with_context(|| format!("cannot use {}", image.display()))?.file_type();
     let driver = if kind.is_block_device() { "host_device" } else { "file" };
-    Ok(format!("driver={driver},filename={},aio={io}{}", option_value(image)?, cache(direct)))
+    // Guests that are measured in turns have one image; only one of them uses it at a time.
+    Ok(format!("driver={driver},filename={},aio={io},locking=off{}", option_value(image)?, cache(direct)))
 }
 
 /// The best way of asynchronous I/O that this QEMU, built as it is, takes for this image on this kernel.
