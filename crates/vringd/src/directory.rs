@@ -44,6 +44,7 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
         writeback: directory.writeback,
         allow_direct_io: directory.allow_direct_io,
         preserve_noatime: directory.preserve_noatime,
+        read_windows: directory.read_windows,
         delay: directory.delay.map_or(Duration::ZERO, |span| span.0),
     })
 }
