@@ -10,7 +10,7 @@ use crate::report::compare::Changes;
 use crate::report::{Report, data, output, table};
 use crate::run::journal;
 
-pub use crate::run::{Args as RunArgs, End, run};
+pub use crate::run::{Args as RunArgs, End, Plan, run};
 
 /// Arguments of `vringd bench list`.
 #[derive(Debug, clap::Args)]
@@ -96,34 +96,52 @@ fn show(experiment: &Experiment) {
     }
 }
 
-/// Runs `vringd bench report`.
-///
-/// # Errors
-/// A directory holds no run, or the page cannot be written.
-pub fn report(args: &ReportArgs) -> Result<()> {
-    let reports = read_reports(&args.directory)?;
-    if let Some(second) = &args.second {
-        let changes = Changes::of(&reports, &read_reports(second)?);
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&changes)?);
+/// What `vringd bench report` was asked for, read.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    args: &'a ReportArgs,
+    first: Vec<Report>,
+    second: Option<Vec<Report>>,
+}
+
+impl<'a> Reading<'a> {
+    /// Reads the runs that `args` name.
+    ///
+    /// # Errors
+    /// A directory is none, or holds no run that this program can read.
+    pub fn of(args: &'a ReportArgs) -> Result<Self> {
+        let out = args.out.as_deref().unwrap_or(&args.directory);
+        ensure!(out.is_dir(), "--out {}: is no directory", out.display());
+        let second = args.second.as_deref().map(read_reports).transpose()?;
+        Ok(Self { args, first: read_reports(&args.directory)?, second })
+    }
+
+    /// Prints tables or a comparison, and writes the page and the data.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn show(&self) -> Result<()> {
+        if let Some(second) = &self.second {
+            let changes = Changes::of(&self.first, second);
+            if self.args.json {
+                println!("{}", serde_json::to_string_pretty(&changes)?);
+            } else {
+                print!("{}", changes.render_within(output::width()));
+            }
+            return Ok(());
+        }
+        if self.args.json {
+            data::json(&self.first, std::io::stdout().lock())?;
         } else {
-            print!("{}", changes.render());
+            for report in &self.first {
+                print!("{}", table::render(&report.summary, output::width()));
+                output::print_reading(report);
+            }
         }
-        return Ok(());
+        let page = output::write(&self.first, self.args.out.as_deref().unwrap_or(&self.args.directory))?;
+        eprintln!("page: {}", page.display());
+        Ok(())
     }
-    let out = args.out.as_deref().unwrap_or(&args.directory);
-    ensure!(out.is_dir(), "--out {}: is no directory", out.display());
-    if args.json {
-        data::json(&reports, std::io::stdout().lock())?;
-    } else {
-        for report in &reports {
-            print!("{}", table::render(&report.summary, output::width()));
-            output::print_reading(report);
-        }
-    }
-    let page = output::write(&reports, out)?;
-    eprintln!("page: {}", page.display());
-    Ok(())
 }
 
 fn read_reports(directory: &Path) -> Result<Vec<Report>> {

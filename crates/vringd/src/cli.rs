@@ -147,17 +147,24 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode
 
 /// Runs `vringd bench`.
 fn measure(what: Bench) -> Result<ExitCode, Failure> {
-    let failed = |error| Failure::Runtime(format!("{error:#}"));
+    let wrong = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
+    let failed = |error: anyhow::Error| Failure::Runtime(format!("{error:#}"));
     match what {
         Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
         Bench::Fs(args) => bench::fs::run(&args, &own_path()?).map_err(failed),
         Bench::Moves(args) => moves::run(&args),
-        Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(failed),
-        Bench::Run(args) => match suite::command::run(&args, &own_path()?).map_err(failed)? {
-            suite::command::End::Complete => Ok(ExitCode::SUCCESS),
-            suite::command::End::Stopped => Ok(ExitCode::FAILURE),
-        },
-        Bench::Report(args) => suite::command::report(&args).map(|()| ExitCode::SUCCESS).map_err(failed),
+        Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(wrong),
+        Bench::Run(args) => {
+            let plan = suite::command::Plan::of(&args, &own_path()?).map_err(wrong)?;
+            match suite::command::run(&plan).map_err(failed)? {
+                suite::command::End::Complete => Ok(ExitCode::SUCCESS),
+                suite::command::End::Stopped => Ok(ExitCode::FAILURE),
+            }
+        }
+        Bench::Report(args) => {
+            let reading = suite::command::Reading::of(&args).map_err(wrong)?;
+            reading.show().map(|()| ExitCode::SUCCESS).map_err(failed)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::experiment::Experiment;
 use crate::record::{Header, Outcome, Run, SCHEMA, Sample};
@@ -22,19 +22,24 @@ pub(crate) struct Journal {
     run: Run,
 }
 
+/// Fails if `directory` holds a run already.
+pub(crate) fn refuse_another_run(directory: &Path) -> Result<()> {
+    ensure!(
+        !directory.join(FILE).exists(),
+        "{}: holds a run already; add --resume to go on with it, or choose another --out",
+        directory.display()
+    );
+    Ok(())
+}
+
 impl Journal {
     /// Begins a run in `directory`, which must hold none.
     pub(crate) fn begin(directory: &Path, header: Header) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
         let path = directory.join(FILE);
-        let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
-                "{}: holds a run already; add --resume to go on with it, or choose another --out",
-                directory.display()
-            ),
-            Err(error) => return Err(error).with_context(|| format!("{}: cannot be made", path.display())),
-        };
+        refuse_another_run(directory)?;
+        let file = OpenOptions::new().write(true).create_new(true).open(&path);
+        let file = file.with_context(|| format!("{}: cannot be made", path.display()))?;
         let mut journal = Self { file, path, run: Run { header, samples: Vec::new() } };
         let line = serde_json::to_string(&journal.run.header)?;
         journal.write(&line)?;

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use chrono::Utc;
 use guest::lab::Lab;
+use tempfile::TempDir;
 
 pub use args::Args;
 
@@ -44,28 +45,56 @@ pub enum End {
     Stopped,
 }
 
-/// Runs the experiments that `args` name with `vringd` as our server, and writes and prints their report.
+/// A run that a person asked for, with all that they said checked: nothing has been started or written yet.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    args: &'a Args,
+    experiments: Vec<Experiment>,
+    lab: Option<Lab>,
+    site: Site,
+    out: PathBuf,
+    /// Holds sockets and logs; goes with the plan.
+    _scratch: TempDir,
+}
+
+impl<'a> Plan<'a> {
+    /// Checks what `args` say, with `vringd` as our server.
+    ///
+    /// # Errors
+    /// An option or an experiment is wrong: one line that names it and says what to do.
+    pub fn of(args: &'a Args, vringd: &Path) -> Result<Self> {
+        let experiments = args.experiments()?;
+        let lab = args.lab()?;
+        let scratch =
+            tempfile::Builder::new().prefix("vbench-").tempdir().context("cannot make a directory for sockets")?;
+        let site = args.site(vringd, lab.as_ref(), scratch.path())?;
+        let out = args.out.clone().unwrap_or_else(|| default_out(&experiments));
+        if !args.resume {
+            for experiment in &experiments {
+                journal::refuse_another_run(&out.join(&experiment.name))?;
+            }
+        }
+        Ok(Self { args, experiments, lab, site, out, _scratch: scratch })
+    }
+}
+
+/// Runs what was planned, and writes and prints its report.
 ///
 /// # Errors
-/// An experiment cannot be read, the directory for results cannot be used, or nothing at all could be measured.
-pub fn run(args: &Args, vringd: &Path) -> Result<End> {
-    let experiments = args.experiments()?;
-    let lab = args.lab()?;
+/// The directory for results cannot be used, the run that it holds is another one, or nothing at all could be measured.
+pub fn run(plan: &Plan<'_>) -> Result<End> {
+    let Plan { args, experiments, lab, site, out, .. } = plan;
     let stop = Stop::on_signals()?;
     // A test in a guest, or another run, would be heard in every figure.
     let _turn = lab.clone().map(Lab::wait_for_turn).transpose()?;
-    let scratch =
-        tempfile::Builder::new().prefix("vbench-").tempdir().context("cannot make a directory for sockets")?;
-    let site = args.site(vringd, lab.as_ref(), scratch.path())?;
-    let out = args.out.clone().unwrap_or_else(|| default_out(&experiments));
     let mut end = End::Complete;
     let mut measured = false;
-    for experiment in &experiments {
+    for experiment in experiments {
         let directory = out.join(&experiment.name);
         eprintln!("{}: {} ({})", experiment.name, experiment.title, directory.display());
-        let result = run_one(args, &site, experiment, &directory, &stop);
+        let result = run_one(args, site, experiment, &directory, &stop);
         if !args.keep_data {
-            Data::remove_all(&site, experiment).context("cannot remove the data that was laid out")?;
+            Data::remove_all(site, experiment).context("cannot remove the data that was laid out")?;
         }
         let (ended, run) = result?;
         let report = Report::of(run);
@@ -79,8 +108,8 @@ pub fn run(args: &Args, vringd: &Path) -> Result<End> {
             break;
         }
     }
-    let reports: Vec<Report> = journal::read_all(&out)?.into_iter().map(Report::of).collect();
-    let page = output::write(&reports, &out)?;
+    let reports: Vec<Report> = journal::read_all(out)?.into_iter().map(Report::of).collect();
+    let page = output::write(&reports, out)?;
     if args.json {
         data::json(&reports, std::io::stdout().lock())?;
     }

@@ -1,0 +1,168 @@
+//! Every experiment that is shipped, run end to end in its quick form: real servers, real guests, a page at the end.
+//!
+//! What is asserted is that everything that this machine has can be measured, not how fast it is.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::vringd;
+
+/// The shortest measurement in which every load does something.
+const TIME: [&str; 2] = ["--time", "0.2"];
+
+fn bench(words: &[&str]) -> Result<Output> {
+    Command::new(vringd::program()?).arg("bench").args(words).output().context("vringd starts")
+}
+
+/// Runs `name`, quick, with what else is said. Returns its samples and the directory of its results.
+fn run(name: &str, words: &[&str]) -> Result<(Vec<Value>, TempDir)> {
+    let out = TempDir::new()?;
+    let data = TempDir::new()?;
+    let place = |directory: &TempDir| directory.path().to_str().map(str::to_owned).context("a path is text");
+    let (out_path, data_path) = (place(&out)?, place(&data)?);
+    let mut all = vec!["run", name, "--quick", "--out", &out_path, "--data", &data_path];
+    all.extend(TIME);
+    all.extend(words);
+    let output = bench(&all)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{name}: {}\n{said}", output.status);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(shown.contains("QUICK"), "a quick run is not called one:\n{shown}");
+    ensure!(fs::read_dir(data.path())?.next().is_none(), "data was left in {}", data.path().display());
+    Ok((samples(&out.path().join(name))?, out))
+}
+
+fn samples(directory: &Path) -> Result<Vec<Value>> {
+    let journal = fs::read_to_string(directory.join("journal.jsonl"))?;
+    journal.lines().skip(1).map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// All of it was measured, and each did something; but for what says that it cannot be had here.
+fn assert_measured(name: &str, samples: &[Value]) -> Result<()> {
+    let mut measured = 0;
+    for sample in samples {
+        match sample["outcome"].as_str() {
+            Some("measured") => {
+                ensure!(sample["iops"].as_f64() > Some(0.0), "{name}: {sample}");
+                measured += 1;
+            }
+            Some("unsupported") => {
+                let reason = sample["reason"].as_str().unwrap_or_default();
+                ensure!(reason.contains("DAX") || reason.contains("NUMA"), "{name}: {sample}");
+            }
+            _ => anyhow::bail!("{name}: {sample}"),
+        }
+    }
+    ensure!(measured > 0, "{name}: nothing was measured");
+    Ok(())
+}
+
+fn smoke(name: &str, words: &[&str]) -> Result<()> {
+    let (samples, out) = run(name, words)?;
+    assert_measured(name, &samples)?;
+    for file in ["report.html", "results.json", "results.csv", "summary.csv"] {
+        let text = fs::read_to_string(out.path().join(file)).with_context(|| file.to_owned())?;
+        ensure!(text.contains(name), "{file} does not know {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn thread_pool() -> Result<()> {
+    smoke("thread-pool", &["--workload", "randread-psync", "--workload", "randwrite-libaio"])
+}
+
+#[test]
+fn virtiofs_vs_9p() -> Result<()> {
+    // Guests without KVM take their time: one of each kind.
+    let only = ["--only", "9p-loose", "--only", "virtiofsd-auto", "--only", "vringd-auto"];
+    smoke("virtiofs-vs-9p", &[&only[..], &["--workload", "seqread-psync"]].concat())
+}
+
+#[test]
+fn worker_per_vq() -> Result<()> {
+    smoke("worker-per-vq", &[])
+}
+
+#[test]
+fn vhost_blk() -> Result<()> {
+    // One queue of everything: how qemu-storage-daemon fares with more of them depends on its version.
+    let only = ["--only", "host-1", "--only", "qemu-1", "--only", "daemon-1", "--only", "vringd-1w-1"];
+    smoke("vhost-blk", &[&only[..], &["--workload", "randread"]].concat())
+}
+
+#[test]
+fn zvol_threads() -> Result<()> {
+    smoke("zvol-threads", &[])
+}
+
+#[test]
+fn pool_or_inline() -> Result<()> {
+    smoke("pool-or-inline", &["--workload", "randread"])
+}
+
+#[test]
+fn equals() -> Result<()> {
+    smoke("equals", &[])
+}
+
+#[test]
+fn a_peer_that_cannot_be_started_is_a_column_and_the_run_goes_on() -> Result<()> {
+    let words = ["--virtiofsd", "/nonexistent/virtiofsd", "--only", "auto", "--workload", "randread-psync"];
+    let (samples, _out) = run("thread-pool", &words)?;
+    let outcome = |start: &str| -> Vec<&str> {
+        let of =
+            samples.iter().filter(|sample| sample["configuration"].as_str().is_some_and(|it| it.starts_with(start)));
+        of.filter_map(|sample| sample["outcome"].as_str()).collect()
+    };
+    assert!(
+        !outcome("virtiofsd").is_empty() && outcome("virtiofsd").iter().all(|it| *it == "unsupported"),
+        "{samples:?}"
+    );
+    assert!(!outcome("vringd").is_empty() && outcome("vringd").iter().all(|it| *it == "measured"), "{samples:?}");
+    let reason = samples.iter().find_map(|sample| sample["reason"].as_str()).unwrap_or_default();
+    assert!(reason.contains("/nonexistent/virtiofsd") && !reason.contains('\n'), "{reason}");
+    Ok(())
+}
+
+#[test]
+fn a_run_that_is_there_is_resumed_or_refused_and_two_runs_are_compared() -> Result<()> {
+    let words = ["--workload", "randread-4K-32"];
+    let (before, out) = run("equals", &words)?;
+    let path = out.path().to_str().context("a path is text")?;
+    let again = |more: &[&str]| {
+        let all = [&["run", "equals", "--quick", "--out", path], &TIME[..], &words, more].concat();
+        bench(&all)
+    };
+    let refused = again(&[])?;
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--resume"), "{refused:?}");
+    assert!(again(&["--resume"])?.status.success());
+    assert_eq!(samples(&out.path().join("equals"))?, before, "what was measured is not measured again");
+    let compared = bench(&["report", path, path])?;
+    assert!(compared.status.success(), "{compared:?}");
+    assert!(String::from_utf8_lossy(&compared.stdout).contains("equals"), "{compared:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_line() -> Result<()> {
+    let wrong: [(&[&str], &str); 5] = [
+        (&["run", "nonsense"], "nonsense"),
+        (&["run", "equals", "--only", "nobody"], "--only nobody"),
+        (&["run", "equals", "--workload", "nothing"], "--workload nothing"),
+        (&["run", "equals", "--data", "/nonexistent"], "--data /nonexistent"),
+        (&["report", "/nonexistent"], "/nonexistent"),
+    ];
+    for (words, expected) in wrong {
+        let output = bench(words)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains(expected) && said.trim().lines().count() == 1, "{words:?}: {said}");
+    }
+    Ok(())
+}
