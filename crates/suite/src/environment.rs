@@ -106,21 +106,18 @@ fn unescaped(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 }
 
-/// Model of a block device, and whether it rotates.
+/// Model of a block device, and whether the kernel takes it for one that rotates; of a virtual one it does by default.
 fn device(number: &str) -> Option<String> {
     let link = fs::canonicalize(Path::new("/sys/dev/block").join(number)).ok()?;
     // A partition has no queue; its disk is the directory above.
     let disk = link.ancestors().take(2).find(|path| path.join("queue").is_dir())?;
     let word = |file: &str| fs::read_to_string(disk.join(file)).ok().map(|text| text.trim().to_owned());
-    let rotates = match word("queue/rotational")?.as_str() {
-        "1" => "rotating",
-        _ => "not rotating",
-    };
+    let rotates = format!("rotational={}", word("queue/rotational")?);
     let model = word("device/model").or_else(|| {
         let driver = fs::canonicalize(disk.join("device/driver")).ok()?;
         Some(driver.file_name()?.to_string_lossy().into_owned())
     });
-    Some(model.map_or_else(|| rotates.to_owned(), |model| format!("{model}, {rotates}")))
+    Some(model.map_or_else(|| rotates.clone(), |model| format!("{model}, {rotates}")))
 }
 
 fn programs(site: &Site, experiment: &Experiment) -> Vec<String> {
@@ -129,28 +126,35 @@ fn programs(site: &Site, experiment: &Experiment) -> Vec<String> {
     let at = |place: Place| configurations().any(|configuration| configuration.place == place);
     let by = |kinds: &[ServerKind]| configurations().any(|configuration| kinds.contains(&configuration.server.kind));
     let mut lines = Vec::new();
-    let mut tell = |name: &str, program: Option<&Path>| {
+    let tell = |name: &str, program: Option<&Path>| {
         let version = program.map(|program| version(program).unwrap_or_else(|| "unknown version".into()));
         let version = version.unwrap_or_else(|| "not found".into());
-        lines.push(if version.contains(name) { version } else { format!("{name}: {version}") });
+        if version.contains(name) { version } else { format!("{name}: {version}") }
     };
     if by(&[ServerKind::VringdDisk, ServerKind::VringdDir]) || at(Place::Frontend) {
-        tell("vringd", Some(&site.vringd));
+        lines.push(tell("vringd", Some(&site.vringd)));
     }
     if by(&[ServerKind::Virtiofsd]) {
-        tell("virtiofsd", site.programs.virtiofsd.as_deref());
+        lines.push(tell("virtiofsd", site.programs.virtiofsd.as_deref()));
     }
     if by(&[ServerKind::QemuStorageDaemon]) {
-        tell("qemu-storage-daemon", site.programs.storage_daemon.as_deref());
+        lines.push(tell("qemu-storage-daemon", site.programs.storage_daemon.as_deref()));
     }
     if at(Place::Qemu) {
-        tell("QEMU", site.kit.qemu.as_deref());
+        lines.push(tell("QEMU", site.kit.qemu.as_deref()));
     }
     if at(Place::Host) {
-        tell("fio on the host", site.programs.fio.as_deref());
+        lines.push(tell("fio on the host", site.programs.fio.as_deref()));
+    }
+    if (at(Place::Uml) || at(Place::Qemu))
+        && let Some(root) = &site.kit.root
+    {
+        let packages = fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap_or_default();
+        let version = packaged(&packages, "fio").unwrap_or_else(|| "unknown version".into());
+        lines.push(format!("fio in guests: {version}"));
     }
     if at(Place::Uml) {
-        tell("guest kernel (User Mode Linux)", site.kit.uml.as_deref());
+        lines.push(tell("guest kernel (User Mode Linux)", site.kit.uml.as_deref()));
     }
     if at(Place::Qemu)
         && let Some(kernel) = &site.kit.kernel
@@ -159,6 +163,13 @@ fn programs(site: &Site, experiment: &Experiment) -> Vec<String> {
         lines.push(format!("guest kernel (QEMU): {release}"));
     }
     lines
+}
+
+/// Version of a package of Debian in a root file system whose programs may not run here (deb822(5)).
+fn packaged(status: &str, name: &str) -> Option<String> {
+    let is_it = |paragraph: &&str| paragraph.lines().any(|line| line.strip_prefix("Package: ") == Some(name));
+    let paragraph = status.split("\n\n").find(is_it)?;
+    Some(paragraph.lines().find_map(|line| line.strip_prefix("Version: "))?.to_owned())
 }
 
 /// The first line of what a program says to `--version`.
@@ -247,6 +258,14 @@ mod tests {
         assert_eq!(kernel_release(file.path()).as_deref(), Some("6.12.57-amd64"));
         fs::write(file.path(), "no kernel").unwrap();
         assert_eq!(kernel_release(file.path()), None);
+    }
+
+    #[test]
+    fn a_package_tells_its_version() {
+        let status =
+            "Package: fio-examples\nVersion: 1\n\nPackage: fio\nStatus: install ok installed\nVersion: 3.39-1\n";
+        assert_eq!(packaged(status, "fio").as_deref(), Some("3.39-1"));
+        assert_eq!(packaged(status, "qemu"), None);
     }
 
     #[test]

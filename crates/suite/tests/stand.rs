@@ -197,6 +197,7 @@ fn several_stands_share_one_image() {
         (Place::Uml, ServerKind::QemuStorageDaemon),
         (Place::Uml, ServerKind::VringdDisk),
         (Place::Qemu, ServerKind::QemuVirtioBlk),
+        (Place::Qemu, ServerKind::QemuVirtioBlk),
     ];
     let configurations = kinds.map(|(place, kind)| configuration(place, kind, &[], (Medium::Disk, 1, 16)));
     let start = |configuration| Stand::start(&bench.site, &experiment(configuration), configuration).unwrap();

@@ -286,15 +286,13 @@ impl Stand {
             scratch: scratch.path(),
         };
         let limit = self.time + self.warm_up + self.site.limits.slack;
-        let was_running = |server: &mut Server| server.is_running();
-        let result = load.run(limit);
-        let figures = result.map_err(|trouble| match trouble {
+        let figures = match load.run(limit) {
             // One that serves one frontend in its life ends without complaint; another says why it has ended.
-            Trouble::Failed(reason) if !was_running(server) => {
-                Trouble::Failed(format!("{reason} ({})", server.epitaph()))
+            Err(Trouble::Failed(reason)) if !server.is_running() => {
+                return Err(Trouble::Failed(format!("{reason} ({})", server.epitaph())));
             }
-            other => other,
-        })?;
+            other => other?,
+        };
         self.settle(false)?;
         Ok(figures)
     }
