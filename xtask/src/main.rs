@@ -1,7 +1,6 @@
-//! Development tasks: `cargo xtask lab`, `check`, `test` and `fs-jobs`.
+//! Development tasks: `cargo xtask lab`, `check` and `test`.
 
 mod check;
-mod fs_jobs;
 mod make;
 mod step;
 mod test;
@@ -29,8 +28,6 @@ enum Task {
     Lab(make::Options),
     /// Run every test there is, guests included, from a fresh clone.
     Test(test::Options),
-    /// Compare vringd with virtiofsd by the thirty fio jobs of virtiofs-tests, in guests.
-    FsJobs(fs_jobs::Options),
 }
 
 fn main() -> ExitCode {
@@ -39,7 +36,6 @@ fn main() -> ExitCode {
         Task::Check => check::run(),
         Task::Lab(options) => make::run(&options),
         Task::Test(options) => test::run(&options),
-        Task::FsJobs(options) => fs_jobs::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
