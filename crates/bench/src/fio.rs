@@ -125,6 +125,8 @@ struct Times {
 struct Percentiles {
     #[serde(rename = "50.000000")]
     p50: f64,
+    #[serde(rename = "90.000000")]
+    p90: f64,
     #[serde(rename = "99.000000")]
     p99: f64,
     #[serde(rename = "99.900000")]
@@ -183,6 +185,7 @@ impl Job {
             count,
             mean_us: ratio(weighted, count as f64).unwrap_or(0.0),
             p50_us: read.p50_us.max(write.p50_us),
+            p90_us: read.p90_us.max(write.p90_us),
             p99_us: read.p99_us.max(write.p99_us),
             p999_us: read.p999_us.max(write.p999_us),
             max_us: read.max_us.max(write.max_us),
@@ -203,6 +206,7 @@ impl Times {
             count: self.count,
             mean_us: self.mean / 1000.0,
             p50_us: percentile.p50 / 1000.0,
+            p90_us: percentile.p90 / 1000.0,
             p99_us: percentile.p99 / 1000.0,
             p999_us: percentile.p999 / 1000.0,
             max_us: self.max / 1000.0,

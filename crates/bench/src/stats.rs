@@ -21,6 +21,8 @@ pub struct Latency {
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
     /// 99.9th percentile.
@@ -39,6 +41,7 @@ impl From<&Histogram<u64>> for Latency {
             count: histogram.len(),
             mean_us: histogram.mean() / 1000.0,
             p50_us: quantile_us(0.5),
+            p90_us: quantile_us(0.9),
             p99_us: quantile_us(0.99),
             p999_us: quantile_us(0.999),
             max_us: histogram.max() as f64 / 1000.0,
@@ -108,6 +111,7 @@ mod tests {
         assert_eq!(latency.count, 1000);
         assert!(near(latency.mean_us, 500.5), "{latency:?}");
         assert!(near(latency.p50_us, 500.0), "{latency:?}");
+        assert!(near(latency.p90_us, 900.0), "{latency:?}");
         assert!(near(latency.p99_us, 990.0), "{latency:?}");
         assert!(near(latency.p999_us, 999.0), "{latency:?}");
         assert!(near(latency.max_us, 1000.0), "{latency:?}");
