@@ -84,7 +84,7 @@ impl OpenFile {
     }
 
     /// Tells how long a read took that [`OpenFile::read_mapped`] answered: one that had to wait for a disk is better done
-    /// by a call. `now_ns` is `CLOCK_MONOTONIC`.
+    /// by a call. `now_ns` is when it began.
     #[inline]
     pub fn mapped_read_took(&self, ns: u64, bytes: usize, now_ns: u64) {
         if let Some(reader) = &self.reader {

@@ -258,15 +258,17 @@ fn one_read_a_second_is_a_call_and_slow_ones_are_followed_by_calls() {
         assert_eq!(open.mapped(0, PAGE), None, "so that its time of access is kept");
         assert!(open.mapped(0, PAGE).is_some());
         open.file.mapped_read_took(10_000, PAGE, open.now_ns);
-        assert!(open.mapped(0, PAGE).is_some());
-        open.now_ns += 5 * SECOND_NS;
-        assert_eq!(open.mapped(0, PAGE), None);
+        open.file.mapped_read_took(1_000_000, PAGE, open.now_ns);
+        assert!(open.mapped(0, PAGE).is_some(), "once may be an accident");
+        open.now_ns += SECOND_NS / 2;
+        open.file.mapped_read_took(1_000_000, PAGE, open.now_ns);
+        assert!(open.mapped(0, PAGE).is_some(), "so may be twice, if it is long ago");
         let mut calls = Vec::new();
-        for _ in 0..12 {
+        for _ in 0..7 {
             open.file.mapped_read_took(1_000_000, PAGE, open.now_ns);
             calls.push((0..MANY).take_while(|_| open.mapped(0, PAGE).is_none()).count());
         }
-        assert_eq!(calls, [64, 128, 256, 512, 1024, 2048, 4096, 8192, 8192, 8192, 8192, 8192]);
+        assert_eq!(calls, [64, 128, 256, 512, 1024, 1024, 1024]);
     });
 }
 

@@ -23,14 +23,17 @@ const READ_MAX: usize = 16 << 10;
 /// a mapping costs as much as some of them.
 const CALLS_MIN: u32 = 64;
 /// The same, when attempts fail again and again.
-const CALLS_MAX: u32 = 8192;
+const CALLS_MAX: u32 = 1024;
 /// Attempts that fail within this time of each other, in nanoseconds, become rarer.
-const SOON_NS: u64 = 1_000_000_000;
+const SOON_NS: u64 = 100_000_000;
 /// So often, in nanoseconds, one read is a call all the same: a mapping leaves the time of the last access alone, and
 /// nobody who watches a file hears of it.
 const CALL_EVERY_NS: u64 = 1_000_000_000;
-/// A copy that took longer, in nanoseconds, has waited for a disk, which a call does better.
+/// A copy that took longer, in nanoseconds, has waited: for a processor, or for a disk, which a call does better.
 const WAITED_NS: u64 = 30_000;
+/// Two that waited within this time of each other, in nanoseconds, have waited for a disk: a processor that is taken away is
+/// not given back and taken again so soon.
+const AGAIN_NS: u64 = 500_000;
 /// Reads behind what is known of the file between two looks at its size: it may have grown.
 const LOOK_EVERY: u32 = 16;
 /// Bytes of address space for growth, at most; below, a file may double before it needs another mapping.
@@ -51,6 +54,8 @@ pub(crate) struct Reader {
     pause: AtomicU32,
     /// When an attempt failed last.
     failed_ns: AtomicU64,
+    /// When the last copy that waited ended.
+    waited_ns: AtomicU64,
     /// When a read was a call last.
     called_ns: AtomicU64,
     /// The file had at least this many bytes at the last look, and they are mapped. Whole pages.
@@ -68,6 +73,7 @@ impl Reader {
             calls: AtomicU32::new(CALLS_MIN),
             pause: AtomicU32::new(CALLS_MIN),
             failed_ns: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
             called_ns: AtomicU64::new(0),
             whole: AtomicU64::new(0),
             blind: AtomicU32::new(0),
@@ -102,11 +108,11 @@ impl Reader {
         }
     }
 
-    /// A read that [`Reader::read`] answered took this long, in nanoseconds.
+    /// A read that [`Reader::read`] answered at `now_ns` took this long, in nanoseconds.
     #[inline]
     pub(crate) fn took(&self, ns: u64, bytes: usize, now_ns: u64) {
         if ns > WAITED_NS + bytes as u64 / 4 {
-            self.fail(now_ns);
+            self.waited(now_ns, now_ns.saturating_add(ns));
         }
     }
 
@@ -126,6 +132,13 @@ impl Reader {
         }
         self.called_ns.store(now_ns, Relaxed);
         true
+    }
+
+    #[cold]
+    fn waited(&self, from_ns: u64, to_ns: u64) {
+        if from_ns.saturating_sub(self.waited_ns.swap(to_ns, Relaxed)) < AGAIN_NS {
+            self.fail(to_ns);
+        }
     }
 
     #[cold]
