@@ -1,8 +1,8 @@
 //! Boots User Mode Linux on vhost-user devices and runs one script in it.
 //!
-//! The script and its exit status travel through a directory of the host that the guest mounts, so
-//! that neither is mixed with what the kernel and the script write to the console, which is where a failed
-//! test looks.
+//! The script and its exit status travel through a directory of the host that the guest mounts, so that
+//! neither is mixed with what the kernel and the script write to the console, which is where a failed test
+//! looks.
 
 use std::fs;
 use std::path::Path;

@@ -9,13 +9,14 @@ use anyhow::{Result, bail, ensure};
 ///
 /// What is asked of files from elsewhere than the lab:
 /// - `root`, a directory that holds a Linux system: `/bin/sh`, `mount`, `mkdir`, `insmod` if there are
-///   modules, and what scripts call (`fio`). It is read, never written. It needs `/proc`, `/sys`,
-///   `/dev`, `/run`, `/tmp` and `/mnt` as places to mount on.
-/// - `uml`, a User Mode Linux of version 6.16 or later. Drivers that it lacks (`virtio_blk`, `fuse`, `virtiofs`) are
-///   taken as modules from the directory `modules` beside it, or from `/usr/lib/uml/modules`.
-/// - `kernel`, a bzImage with virtio-pci, virtio-blk, virtio-fs and 9p over virtio built in, or with an `initramfs` that
-///   brings what is missing, mounts the root it is told by `root=`, `rootfstype=9p` and `rootflags=`, and
-///   starts `init=` there with the arguments it was started with.
+///   modules, and what scripts call (`fio`). It is read, never written. It needs `/proc`, `/sys`, `/dev`,
+///   `/run`, `/tmp` and `/mnt` as places to mount on.
+/// - `uml`, a User Mode Linux of version 6.16 or later. Drivers that it lacks (`virtio_blk`, `fuse`,
+///   `virtiofs`) are taken as modules from the directory `modules` beside it, or from
+///   `/usr/lib/uml/modules`.
+/// - `kernel`, a bzImage with virtio-pci, virtio-blk, virtio-fs and 9p over virtio built in, or with an
+///   `initramfs` that brings what is missing, mounts the root it is told by `root=`, `rootfstype=9p` and
+///   `rootflags=`, and starts `init=` there with the arguments it was started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kit {
     /// User Mode Linux, the program.

@@ -51,8 +51,8 @@ impl Lab {
         Ok(Self::at(fs::canonicalize(directory)?))
     }
 
-    /// A lab that was made, in one of the places where [`Lab::locate`] may have put it. Creates nothing: the user of
-    /// an installed program need not have one.
+    /// A lab that was made, in one of the places where [`Lab::locate`] may have put it. Creates nothing:
+    /// the user of an installed program need not have one.
     pub fn find() -> Option<Self> {
         let named = env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from);
         let places = match named {
@@ -101,8 +101,8 @@ impl Lab {
         turn
     }
 
-    /// Waits until nobody else uses the lab: no test and no measurement. Says on standard error if it must wait. Whoever
-    /// measures holds the returned value meanwhile.
+    /// Waits until nobody else uses the lab: no test and no measurement. Says on standard error if it must
+    /// wait. Whoever measures holds the returned value meanwhile.
     pub fn wait_for_turn(self) -> Result<Turn> {
         let path = self.directory.join("turn");
         let lock = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;

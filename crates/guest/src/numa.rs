@@ -30,12 +30,16 @@ pub fn bind(command: &Command) -> Result<Command> {
     Ok(bound)
 }
 
+/// More than any kernel knows of processors or nodes: a guest tells such a list too, and may lie.
+const NUMBERS_MAX: usize = 1 << 16;
+
 /// A list of numbers as the kernel writes them: `0-1,4`.
 pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for range in text.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        numbers.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
+        let range = first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?;
+        numbers.extend(range.take(NUMBERS_MAX.saturating_sub(numbers.len())));
     }
     Some(numbers)
 }
@@ -48,6 +52,7 @@ mod tests {
     fn list_has_numbers_and_ranges() {
         assert_eq!(parse_list("0\n"), Some(vec![0]));
         assert_eq!(parse_list("0-2,4,7-8\n"), Some(vec![0, 1, 2, 4, 7, 8]));
+        assert_eq!(parse_list("0-4294967295,0-4294967295").map(|list| list.len()), Some(super::NUMBERS_MAX));
         assert_eq!(parse_list(""), None);
         assert_eq!(parse_list("x"), None);
     }

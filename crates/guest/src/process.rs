@@ -73,8 +73,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts `command` as the leader of a new group, both outputs going to the file `output`, with nothing on its
-    /// standard input.
+    /// Starts `command` as the leader of a new group, both outputs going to the file `output`, with nothing
+    /// on its standard input.
     ///
     /// The kernel kills the leader when the thread that started it ends, so that an interrupted
     /// run leaves nothing behind.

@@ -28,22 +28,24 @@ const LINE: &str = "/dev/tty1";
 const MODULES: &[&str] = &["virtio_blk", "fuse", "virtiofs"];
 /// Where Debian's package has them.
 const MODULES_OF_SYSTEM: &str = "/usr/lib/uml/modules";
-/// A loader beside the kernel says that the kernel was linked for a newer C library than this machine may have.
+/// A loader beside the kernel says that the kernel was linked for a newer C library than this machine may
+/// have.
 const LOADER: &str = "ld.so";
 
 /// Boots a guest that waits for scripts.
 ///
 /// # Errors
-/// Something of the kit is missing, a device is none for User Mode Linux, a path has characters that the kernel's command line cannot
-/// carry, the kernel has fewer processors than asked for, or it does not boot.
+/// Something of the kit is missing, a device is none for User Mode Linux, a path has characters that the
+/// kernel's command line cannot carry, the kernel has fewer processors than asked for, or it does not boot.
 pub fn boot(kit: &Kit, machine: &Machine, devices: &[Device]) -> Result<Guest> {
     let share = Share::new()?;
     let command = command(kit, machine, devices, &share, Some(LINE))?;
     Agent { share, command, limit: BOOT_LIMIT }.boot(machine.processors)
 }
 
-/// The command that boots a guest which runs the file `script` of the directory `share` with `sh -eu`, writes its status
-/// to the file `exit` there, and ends. The script knows the directory as `$job`, and talks to the console.
+/// The command that boots a guest which runs the file `script` of the directory `share` with `sh -eu`,
+/// writes its status to the file `exit` there, and ends. The script knows the directory as `$job`, and
+/// talks to the console.
 pub fn command_for_one_script(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share) -> Result<Command> {
     command(kit, machine, devices, share, None)
 }

@@ -16,9 +16,9 @@ const SUITE: &str = "trixie";
 /// Not the smaller one for clouds, which has no 9p.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk; QEMU's firmware
-/// files, which carry a test's script; 9p, which carries the root file system of the other guests; the bootable
-/// disk's file system and its checksum.
+/// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk;
+/// QEMU's firmware files, which carry a test's script; 9p, which carries the root file system of the other
+/// guests; the bootable disk's file system and its checksum.
 const MODULES: &[&str] = &["virtio_blk", "qemu_fw_cfg", "9pnet_virtio", "9p", "crc32c_generic", "ext4"];
 
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.

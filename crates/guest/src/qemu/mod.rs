@@ -1,8 +1,8 @@
 //! QEMU: a PC on virtio devices over PCI.
 //!
-//! A guest's root file system is a directory of the host, read-only, by QEMU's own 9p server. Nothing changes it meanwhile,
-//! so the guest may remember what it has read of it; the directory through which scripts come and go is a second one,
-//! of which it remembers nothing.
+//! A guest's root file system is a directory of the host, read-only, by QEMU's own 9p server. Nothing
+//! changes it meanwhile, so the guest may remember what it has read of it; the directory through which
+//! scripts come and go is a second one, of which it remembers nothing.
 
 mod accelerator;
 mod devices;
@@ -29,7 +29,8 @@ const LINE: &str = "/dev/ttyS1";
 const ROOT_TAG: &str = "vringd-root";
 const SHARE_TAG: &str = "vringd-share";
 /// Words for the kernel that let an idle guest sleep: others are measured meanwhile. Nobody watches for
-/// processors that hang, and the clock, which is this machine's own, is not compared with another one twice a second.
+/// processors that hang, and the clock, which is this machine's own, is not compared with another one twice
+/// a second.
 const QUIET: &str = "nowatchdog tsc=reliable";
 /// How the guest mounts the two: with the largest messages that 9p over virtio can carry.
 const ROOT_OPTIONS: &str = "trans=virtio,version=9p2000.L,msize=512000,cache=loose";
@@ -98,7 +99,8 @@ fn base(kit: &Kit, machine: &Machine) -> Result<Command> {
     Ok(command)
 }
 
-/// A path as the value of one of QEMU's options, where a comma stands for the next option unless it is doubled.
+/// A path as the value of one of QEMU's options, where a comma stands for the next option unless it is
+/// doubled.
 fn option_value(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| anyhow::anyhow!("{} is not UTF-8", path.display()))?;
     Ok(text.replace(',', ",,"))

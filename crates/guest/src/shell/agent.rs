@@ -1,17 +1,20 @@
 //! Scripts in a guest that was booted here.
 //!
-//! Two channels lead into a guest. Scripts and what they say are files in a *share*, a directory of the host that
-//! the guest sees. When to run which, and that it has ended, are words on a *line*, a console of the guest whose
-//! other end is a socket: both sides wait in a read of it and cost nothing meanwhile, while a file would have to be looked at again and again.
+//! Two channels lead into a guest. Scripts and what they say are files in a *share*, a directory of the
+//! host that the guest sees. When to run which, and that it has ended, are words on a *line*, a console of
+//! the guest whose other end is a socket: both sides wait in a read of it and cost nothing meanwhile, while
+//! a file would have to be looked at again and again.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::OFlags;
 use tempfile::TempDir;
 
 use super::{OUTPUT_BYTES_MAX, Output, Shell, cpu};
@@ -47,10 +50,10 @@ impl Share {
         self.directory.path()
     }
 
-    /// The end of a kernel's command line, which starts the first process: a shell of the guest's own root, so that nothing of
-    /// ours has to be in there, that mounts the share and goes on with what lies in it. `mount` is what `mount` is told to
-    /// find the share. `line` is the guest's device for words; without one the file `script` of the share is run, and
-    /// the guest ends.
+    /// The end of a kernel's command line, which starts the first process: a shell of the guest's own root,
+    /// so that nothing of ours has to be in there, that mounts the share and goes on with what lies in it.
+    /// `mount` is what `mount` is told to find the share. `line` is the guest's device for words; without
+    /// one the file `script` of the share is run, and the guest ends.
     pub(crate) fn init(&self, mount: &str, line: Option<&str>) -> Result<String> {
         let line = line.unwrap_or_default();
         let script = format!(
@@ -63,6 +66,9 @@ impl Share {
 }
 
 /// A guest that waits for scripts.
+///
+/// What it writes is not trusted: neither its words nor its files make this side remember more than a bound, or
+/// touch a file elsewhere.
 #[derive(Debug)]
 pub struct Guest {
     // Ends first: it uses what follows.
@@ -160,7 +166,8 @@ impl Guest {
         let number = self.scripts;
         let file = |kind: &str| self.share.path().join(format!("{number}.{kind}"));
         let (input, stdout, stderr) = (file("sh"), file("out"), file("err"));
-        fs::write(&input, script)?;
+        // The guest may write here too: a link that it left in the place is not followed.
+        File::options().write(true).create_new(true).open(&input)?.write_all(script.as_bytes())?;
         self.line.write_all(format!("run {number}\n").as_bytes()).context("the guest has gone")?;
         let status = self.hear(&format!("done {number} "), limit)?;
         let output = Output {
@@ -205,12 +212,47 @@ impl Shell for Guest {
 
 /// Reads a file that the guest wrote, and removes it.
 fn take(path: &Path) -> Result<String> {
-    // Not by a link to wherever the guest pleases.
-    let metadata = path.symlink_metadata().with_context(|| format!("the guest left no {}", path.display()))?;
+    // Neither by a link to wherever the guest pleases nor waiting for a pipe of its own.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = File::options();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path).with_context(|| format!("the guest left no {}", path.display()))?;
+    let metadata = file.metadata()?;
     ensure!(metadata.is_file(), "the guest left {}, which is no file", path.display());
     ensure!(metadata.len() <= OUTPUT_BYTES_MAX, "the script says more than {} MiB", OUTPUT_BYTES_MAX >> 20);
     let mut bytes = Vec::new();
-    File::open(path)?.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
     fs::remove_file(path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn only_files_are_taken() {
+        let share = Share::new().unwrap();
+        let [link, pipe, file] = ["link", "pipe", "file"].map(|name| share.path().join(name));
+        symlink("/etc/passwd", &link).unwrap();
+        assert!(take(&link).is_err());
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(take(&pipe).unwrap_err().to_string().contains("no file"));
+        fs::write(&file, "text").unwrap();
+        assert_eq!(take(&file).unwrap(), "text");
+        assert!(take(&file).unwrap_err().to_string().contains("left no"));
+    }
+
+    #[test]
+    fn first_process_is_told_the_share_and_the_line() {
+        let share = Share::new().unwrap();
+        let init = share.init("-t hostfs none -o hostfs=/tmp/x", Some("/dev/tty1")).unwrap();
+        assert!(init.starts_with("init=/bin/sh -- -c \"mount -t proc"), "{init}");
+        assert!(init.contains("mount -t hostfs none -o hostfs=/tmp/x /run/vringd &&"), "{init}");
+        assert!(init.ends_with("/bin/sh /run/vringd/init /run/vringd /dev/tty1\""), "{init}");
+        assert!(share.init("\"", None).is_err());
+    }
 }

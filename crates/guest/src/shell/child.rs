@@ -20,8 +20,8 @@ pub(super) struct Ended {
     pub(super) cpu_s: f64,
 }
 
-/// Runs `script` by `command`, which is a shell that reads it from its standard input. What the script leaves
-/// behind in its process group is killed.
+/// Runs `script` by `command`, which is a shell that reads it from its standard input. What the script
+/// leaves behind in its process group is killed.
 pub(super) fn run(command: &Command, script: &str, limit: Duration) -> Result<Ended> {
     // As one compound command it is read to its end before it begins, so that no program in it
     // swallows the rest.

@@ -4,7 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-/// Fields behind the name of the program, from 0: group, and times in clock ticks of the process, of its children that were waited for.
+/// Fields behind the name of the program, from 0: group, and times in clock ticks of the process, of its
+/// children that were waited for.
 const GROUP: usize = 2;
 const TIMES: std::ops::RangeInclusive<usize> = 11..=14;
 

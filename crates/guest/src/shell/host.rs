@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use super::{Output, Shell, child};
 
-/// This machine. A script that outlives its limit is killed with all its process group; the next one can run.
+/// This machine. A script that outlives its limit is killed with all its process group; the next one can
+/// run.
 #[derive(Debug)]
 pub struct Host {
     kernel: String,

@@ -38,9 +38,9 @@ pub trait Shell: Send {
     /// fails is no error here. After an error a guest is dead: it has been killed.
     fn run(&mut self, script: &str, limit: Duration) -> Result<Output>;
 
-    /// Processor time used so far, in seconds, to 10 ms: what the host spent on a guest of ours, with
-    /// all its threads and children; what scripts used on the host, with the children they waited for; how long the
-    /// processors of a machine behind ssh were busy with anything. Differences are what counts.
+    /// Processor time used so far, in seconds, to 10 ms: what the host spent on a guest of ours, with all
+    /// its threads and children; what scripts used on the host, with the children they waited for; how long
+    /// the processors of a machine behind ssh were busy with anything. Differences are what counts.
     fn cpu_s(&mut self) -> Result<f64>;
 
     /// Release of the kernel that the scripts see.
@@ -49,6 +49,7 @@ pub trait Shell: Send {
     /// The process on this host that is the guest, where there is one.
     fn pid(&self) -> Option<u32>;
 
-    /// Ends it in good order, within seconds; what does not end by then is killed. Dropping ends it at once.
+    /// Ends it in good order, within seconds; what does not end by then is killed. Dropping ends it at
+    /// once.
     fn end(self: Box<Self>) -> Result<()>;
 }

@@ -14,8 +14,8 @@ const STATUS_OF_SSH: i32 = 255;
 
 /// A machine behind ssh, for which no password must be asked.
 ///
-/// A script that exits with 255 looks like a failure of ssh and is taken for one. When a script outlives its limit, the connection
-/// is cut; the script itself may go on over there.
+/// A script that exits with 255 looks like a failure of ssh and is taken for one. When a script outlives
+/// its limit, the connection is cut; the script itself may go on over there.
 #[derive(Debug)]
 pub struct Ssh {
     program: OsString,
@@ -72,13 +72,14 @@ fn last_line(stderr: &str) -> &str {
     stderr.trim().lines().next_back().map_or("it failed without a word", str::trim)
 }
 
-/// Seconds that processors were busy, by the first line of `/proc/stat` (man page proc_stat(5)) and the clock
-/// ticks of a second on the line behind it.
+/// Seconds that processors were busy, by the first line of `/proc/stat` (man page proc_stat(5)) and the
+/// clock ticks of a second on the line behind it.
 fn busy_s(text: &str) -> Option<f64> {
     let mut lines = text.lines();
     let mut fields = lines.next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
     let mut ticks = 0_u64;
-    // user, nice, system; then idle and iowait, when nothing was done; then irq, softirq. What others stole comes behind.
+    // user, nice, system; then idle and iowait, when nothing was done; then irq, softirq. What others stole
+    // comes behind.
     for (index, field) in fields.by_ref().take(7).enumerate() {
         if index != 3 && index != 4 {
             ticks = ticks.checked_add(field.ok()?)?;
