@@ -80,7 +80,7 @@ fn thread_pool() -> Result<()> {
 fn virtiofs_vs_9p() -> Result<()> {
     // Guests without KVM take their time: one of each kind.
     let only = ["--only", "9p-loose", "--only", "virtiofsd-auto", "--only", "vringd-auto"];
-    smoke("virtiofs-vs-9p", &[&only[..], &["--workload", "seqread-psync"]].concat())
+    smoke("virtiofs-vs-9p", &[&only[..], &["--workload", "randread-psync"]].concat())
 }
 
 #[test]
