@@ -1,6 +1,6 @@
 //! A run as a page: one HTML file that loads nothing, reads without a script, on paper and in the dark.
 //!
-//! Charts are inline SVG ([`chart`]), as wide as a phone and laid in a grid, so that they keep the size of their text. Every
+//! Charts are inline SVG (`chart`), as wide as a phone and laid in a grid, so that they keep the size of their text. Every
 //! text of a run is escaped where it enters, and a policy in the page's head keeps a browser from loading anything, whatever
 //! stands in a name.
 
