@@ -23,7 +23,7 @@ pub(super) fn head(reports: &[Report]) -> Markup {
                 }
             }
             @if reports.len() > 1 { (contents(reports)) }
-            @for environment in environments(reports) { (machine(environment)) }
+            @for machine in machines(reports.iter().map(|report| &report.summary.header.environment)) { (show(&machine)) }
         }
     }
 }
@@ -68,18 +68,41 @@ fn contents(reports: &[Report]) -> Markup {
     }
 }
 
-/// The machines of the runs, each once.
-fn environments(reports: &[Report]) -> Vec<&Environment> {
-    let mut known: Vec<&Environment> = Vec::new();
-    for environment in reports.iter().map(|report| &report.summary.header.environment) {
-        if !known.contains(&environment) {
-            known.push(environment);
+/// The machines of the runs, each once, with all that any of its runs used.
+fn machines<'a>(environments: impl Iterator<Item = &'a Environment>) -> Vec<Environment> {
+    let mut machines: Vec<Environment> = Vec::new();
+    for environment in environments {
+        match machines.iter_mut().find(|machine| is_same(machine, environment)) {
+            Some(machine) => {
+                join(&mut machine.storage, &environment.storage);
+                join(&mut machine.programs, &environment.programs);
+                if machine.accelerator.is_empty() {
+                    machine.accelerator.clone_from(&environment.accelerator);
+                }
+            }
+            None => machines.push(environment.clone()),
         }
     }
-    known
+    machines
 }
 
-fn machine(environment: &Environment) -> Markup {
+/// Whether two runs had one machine: an accelerator is empty where no guest needed one.
+fn is_same(one: &Environment, other: &Environment) -> bool {
+    let accelerators = [&one.accelerator, &other.accelerator];
+    (&one.kernel, &one.processor, one.processors, one.nodes, one.memory_mib)
+        == (&other.kernel, &other.processor, other.processors, other.nodes, other.memory_mib)
+        && (accelerators[0] == accelerators[1] || accelerators.iter().any(|it| it.is_empty()))
+}
+
+fn join(all: &mut Vec<String>, more: &[String]) {
+    for line in more {
+        if !all.contains(line) {
+            all.push(line.clone());
+        }
+    }
+}
+
+fn show(environment: &Environment) -> Markup {
     let memory = format!("{} MiB", number::grouped(environment.memory_mib));
     let processors = format!("{} × {}", environment.processors, environment.processor);
     let nodes =
@@ -122,5 +145,31 @@ pub(super) fn method(header: &Header, rounds: u32) -> Markup {
             @if experiment.warm_up_s > 0.0 { (number::figure(experiment.warm_up_s)) " s of warm-up, " }
             (caches) ". Begun " (header.begun) " with vringd " (header.vringd) "."
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_shown_once_with_what_all_its_runs_used() {
+        let run = |kernel: &str, program: &str, accelerator: &str| Environment {
+            kernel: kernel.into(),
+            programs: vec!["vringd".into(), program.into()],
+            accelerator: accelerator.into(),
+            ..Environment::default()
+        };
+        let runs =
+            [run("6.18", "fio", ""), run("6.18", "qemu", "tcg"), run("7.0", "fio", ""), run("6.18", "fio", "kvm")];
+        let machines = machines(runs.iter());
+        let shown: Vec<_> =
+            machines.iter().map(|it| (it.kernel.as_str(), it.programs.join(" "), it.accelerator.as_str())).collect();
+        let expected = [
+            ("6.18", "vringd fio qemu".to_owned(), "tcg"),
+            ("7.0", "vringd fio".to_owned(), ""),
+            ("6.18", "vringd fio".to_owned(), "kvm"),
+        ];
+        assert_eq!(shown, expected);
     }
 }
