@@ -1,14 +1,15 @@
 //! A summary as tables for a terminal, in the forms that readers of the notes know.
 //!
 //! Where the configurations have a numeric axis, a column is a value of it (`fio jobs 1 2 4 8`); else rows are workloads and
-//! columns configurations, or the other way round where there are many configurations and few workloads. Of directories there
-//! is the list of their tables, too: NAME, WORKLOAD, Bandwidth, IOPS.
+//! columns configurations, or the other way round where there are many configurations and few workloads. Then
+//! every pair has a line as in the notes on directories: NAME, WORKLOAD, Bandwidth, IOPS.
 
 mod grid;
 mod notes;
 
-use super::summary::{Cell, CellFigures, Measure, Standing, Summary};
+use super::summary::{Cell, CellFigures, Standing, Summary};
 use super::words;
+use crate::stats::Spread;
 use grid::Grid;
 pub(super) use grid::Sheet;
 use notes::Notes;
@@ -22,9 +23,7 @@ pub fn render(summary: &Summary, width: usize) -> String {
     let mut notes = Notes::default();
     let mut parts = vec![head(summary)];
     parts.extend(figures(summary, width, &mut notes));
-    if summary.measure == Measure::Bandwidth {
-        parts.push(list(summary, width));
-    }
+    parts.push(list(summary, width));
     parts.extend(ratios(summary, width));
     parts.extend(standings(summary, width));
     parts.extend(published(summary, width));
@@ -100,7 +99,8 @@ fn baselines(summary: &Summary) -> String {
     }
 }
 
-/// The table that notes on directories have, with latency and processor time beside.
+/// The table that notes on directories have, with latency beside, and the processor time that a throughput took: half the
+/// throughput for a tenth of the processor may be the better bargain.
 fn list(summary: &Summary, width: usize) -> String {
     let row = |cell: &Cell| {
         let mut row = vec![cell.configuration.clone(), cell.workload.clone()];
@@ -110,17 +110,21 @@ fn list(summary: &Summary, width: usize) -> String {
         }
         row
     };
-    let header = ["NAME", "WORKLOAD", "Bandwidth", "IOPS", "mean", "p99", "requests/CPU s"];
+    let header =
+        ["NAME", "WORKLOAD", "Bandwidth", "IOPS", "mean", "p99", "server CPU s", "guest CPU s", "requests/CPU s"];
     let sheet = Sheet::new(2, &header, summary.cells.iter().map(row).collect());
     sheet.render(&titled(summary, "every pair (medians)"), width)
 }
 
-fn list_row(figures: &CellFigures) -> [String; 5] {
+fn list_row(figures: &CellFigures) -> [String; 7] {
+    let time_s = |spread: Option<Spread>| spread.map_or_else(|| NONE.to_owned(), |it| format!("{:.2}", it.median));
     [
         words::bandwidth(figures.kib_per_s.median),
         words::count(figures.iops.median),
         words::time_us(figures.latency.mean_us.median),
         words::time_us(figures.latency.p99_us.median),
+        time_s(figures.server_cpu_s),
+        time_s(figures.guest_cpu_s),
         figures.requests_per_cpu_s.map_or_else(|| NONE.to_owned(), |spread| words::count(spread.median)),
     ]
 }

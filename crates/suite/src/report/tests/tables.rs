@@ -107,13 +107,14 @@ fn tables_with_baselines_of_their_own_are_apart() {
 }
 
 #[test]
-fn directories_have_the_list_that_their_notes_have() {
+fn every_pair_has_a_line_with_its_processor_time() {
     let mut run = full();
     run.header.experiment.published = None;
     run.header.experiment.configurations[0].server.kind = ServerKind::VringdDir;
     let text = render(run, 120);
     let list = below(&text, "every pair (medians)");
     assert_eq!(words(list[0])[..4], ["NAME", "WORKLOAD", "Bandwidth", "IOPS"]);
+    assert!(list[0].contains("server CPU s") && list[0].contains("guest CPU s"), "{}", list[0]);
     assert_eq!(words(list[2])[..5], ["two", "read", "78.5", "MiB/s", "20.1k"]);
     assert_eq!(words(list[4]), ["broken", "read", "0", "(KiB/s)"]);
 }
@@ -125,7 +126,7 @@ fn every_table_of_a_quick_run_says_so() {
     let text = render(quick, 120);
     let titles: Vec<&str> = text.split("\n\n").map(|part| part.lines().next().unwrap()).collect();
     let (notes, tables): (Vec<&str>, Vec<&str>) = titles.iter().partition(|title| title.starts_with("[1]"));
-    assert_eq!((notes.len(), tables.len()), (1, 5));
+    assert_eq!((notes.len(), tables.len()), (1, 6));
     assert!(tables.iter().all(|title| title.starts_with("QUICK ")), "{tables:?}");
     assert!(!render(full(), 120).contains("QUICK"));
 }
