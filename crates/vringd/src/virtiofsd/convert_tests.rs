@@ -49,6 +49,7 @@ fn the_least_command_line_has_virtiofsds_defaults() {
         negative_timeout: Some(Span::default()),
         readdirplus: Readdirplus::Auto,
         xattr: false,
+        killpriv_v2: false,
         execution: Execution::Inline,
         ..Directory::new("/srv")
     };
