@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Ctl(control::ctl::Args),
     /// Make a disk, serve it, run verified I/O on it while its queues move between workers, and show the figures
     Demo(demo::Args),
-    /// Measure servers of vhost-user sockets
+    /// Measure servers of vhost-user sockets, and reproduce published experiments
     Bench(BenchArgs),
     /// Print completions for a shell
     Completions {

@@ -1,7 +1,7 @@
 //! The clock of the model, and sleep on it.
 //!
-//! What a sleep takes, measured on Linux 6.18 in a virtual machine with two processors (AMD EPYC), nothing else running; median
-//! and 99th percentile in microseconds, with the slack that is set here and with the kernel's default of 50 microseconds:
+//! What a sleep takes, measured on Linux 6.18 in a virtual machine with two processors (AMD EPYC), at a load of about
+//! one; median and 99th percentile in microseconds, with the slack that is set here and with the kernel's default of 50 microseconds:
 //!
 //! | asked for | threads | slack 1 ns | slack 50 us |
 //! |---|---|---|---|

@@ -13,7 +13,7 @@ use crate::record::{Figures, Outcome, Sample};
 use crate::run::journal::Journal;
 use crate::run::plan;
 use crate::run::progress::Progress;
-use crate::stand::Trouble;
+use crate::stand::{Trouble, one_line};
 
 /// How often a configuration may fail to be raised in one round before its other workloads are not tried.
 const RAISES_MAX: u32 = 2;
@@ -185,11 +185,6 @@ impl From<Trouble> for Outcome {
             Trouble::Failed(reason) => Self::Failed { reason: one_line(&reason) },
         }
     }
-}
-
-/// Reasons stand in tables: what was said over several lines is said in one.
-fn one_line(text: &str) -> String {
-    text.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -31,14 +31,13 @@ use tempfile::TempDir;
 pub use data::Data;
 pub use site::{Limits, Programs, Site, SshSite};
 pub use trouble::Trouble;
-pub(crate) use trouble::last_line;
+pub(crate) use trouble::{last_line, one_line};
 
 use crate::experiment::{Configuration, DropCaches, Experiment, Place, ServerKind, Workload};
 use crate::record::Figures;
 use hook::Hook;
 use meter::Meter;
 use server::{Order, Server};
-use trouble::one_line;
 use watch::Watch;
 
 /// Numbers stands, so that no two of a process share a tag or a mount point.
