@@ -1,12 +1,13 @@
 //! Does what its arguments say, in order, and prints a line for each: how a process feels inside of its sandbox.
 
 use rustix::fs::{CWD, Mode, OFlags};
-use sandbox::{Capabilities, Entered, Sandbox, Seccomp};
+use sandbox::{Capabilities, Entered, Grant, Identity, Landlock, Reach, Role, Sandbox, Seccomp, State};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 type Outcome = Result<String, Box<dyn std::error::Error>>;
 
@@ -34,10 +35,21 @@ fn main() {
                 Ok("two".to_owned())
             }
             "capabilities" => capabilities(&argument(), &argument()),
-            "seccomp" => argument().parse::<Seccomp>().map_err(Into::into).and_then(|seccomp| {
-                seccomp.apply()?;
-                Ok("installed".to_owned())
-            }),
+            "seccomp" => seccomp(&argument(), Role::Directory),
+            "seccomp-of-disks" => seccomp(&argument(), Role::Disks),
+            "seccomp-of-daemon" => seccomp(&argument(), Role::Daemon),
+            "reach" => reach(&argument()),
+            "open" => open(&argument(), &argument()),
+            "tcp" => Ok(kind(std::net::TcpStream::connect("127.0.0.1:1").map(drop))),
+            "unix" => Ok(kind(std::os::unix::net::UnixDatagram::unbound().map(drop))),
+            "user-namespace" => Ok(kind(user_namespace())),
+            "program" => Ok(kind(std::process::Command::new("/bin/true").status().map(drop))),
+            "thread" => std::thread::spawn(|| "ran".to_owned()).join().map_err(|_| "it has panicked".into()),
+            "become" => become_user(&argument(), &argument()),
+            "no-new-privileges" => {
+                sandbox::give_up_new_privileges().map(|()| "given up".to_owned()).map_err(Into::into)
+            }
+            "state" => state(),
             "forbidden" => forbidden(),
             "seccomp-of-thread" => argument().parse::<Seccomp>().map_err(Into::into).and_then(forbidden_in_thread),
             "open-files" => {
@@ -163,7 +175,7 @@ fn forbidden_in_thread(seccomp: Seccomp) -> Outcome {
         let told = receiver.recv();
         told.is_ok() && forbidden().is_ok()
     });
-    seccomp.apply()?;
+    seccomp.apply(Role::Directory)?;
     println!("installed");
     sender.send(())?;
     Ok(format!("lived {:?}", thread.join()))
@@ -188,4 +200,73 @@ fn work(root: BorrowedFd<'_>) -> Outcome {
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
     rustix::io::write(&event, &1_u64.to_ne_bytes())?;
     Ok(format!("worked among {names}"))
+}
+
+fn seccomp(action: &str, role: Role) -> Outcome {
+    action.parse::<Seccomp>()?.apply(role)?;
+    Ok("installed".to_owned())
+}
+
+/// Confines the process to `PATH=GRANT`, with commas in between, and to what any daemon reads.
+fn reach(rules: &str) -> Outcome {
+    let mut reach = Reach::of_system(None);
+    for rule in rules.split(',').filter(|rule| !rule.is_empty()) {
+        let (path, grant) = rule.split_once('=').ok_or("PATH=GRANT")?;
+        let grant = match grant {
+            "read" => Grant::Read,
+            "image" => Grant::Image,
+            "sockets" => Grant::Sockets,
+            "all" => Grant::All,
+            _ => return Err(format!("{grant}: no such grant").into()),
+        };
+        reach.allow(path, grant);
+    }
+    Ok(match reach.enforce()? {
+        Landlock::Held { complete: true, .. } => "held".to_owned(),
+        Landlock::Held { complete: false, .. } => "held in part".to_owned(),
+        Landlock::Missing(_) => "missing".to_owned(),
+    })
+}
+
+/// Opens, makes or removes what a path names.
+fn open(how: &str, path: &str) -> Outcome {
+    let done = match how {
+        "read" => File::open(path).map(drop),
+        "write" => std::fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(4096)),
+        "list" => std::fs::read_dir(path).map(drop),
+        "make" => File::create_new(path).map(drop),
+        "bind" => std::os::unix::net::UnixListener::bind(path).map(drop),
+        "remove" => std::fs::remove_file(Path::new(path)),
+        _ => return Err(format!("{how}: no way to open").into()),
+    };
+    Ok(kind(done))
+}
+
+/// `done`, or what kind of error there was.
+fn kind(done: std::io::Result<()>) -> String {
+    done.map_or_else(|error| error.kind().to_string(), |()| "done".to_owned())
+}
+
+/// A process in a user namespace of its own, in which it would be root.
+fn user_namespace() -> std::io::Result<()> {
+    let flags = libc::c_long::from(libc::CLONE_NEWUSER | libc::SIGCHLD);
+    // SAFETY: a copy of this process, which has one thread, on a copy of its stack.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        // SAFETY: ends the copy at once.
+        0 => unsafe { libc::_exit(0) },
+        1.. => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn become_user(uid: &str, gid: &str) -> Outcome {
+    let (uid, gid) = (uid.parse()?, gid.parse()?);
+    Identity { uid, gid, groups: vec![gid] }.assume()?;
+    let own = Identity::own();
+    Ok(format!("{} {} {:?}", own.uid, own.gid, own.groups))
+}
+
+fn state() -> Outcome {
+    let State { no_new_privs, capabilities, seccomp, uid, gid } = State::of_thread()?;
+    Ok(format!("{no_new_privs} {seccomp} {uid}:{gid} [{}]", capabilities.join(" ")))
 }

@@ -75,6 +75,11 @@ impl Capabilities {
         Ok(Capabilities { keep, asked })
     }
 
+    /// None: what a process needs that has opened all that it will ever open by a right of root's.
+    pub fn none() -> Capabilities {
+        Capabilities { keep: CapsHashSet::new(), asked: CapsHashSet::new() }
+    }
+
     /// Gives everything else up, for ever: for this thread and the threads and programs that it starts. A process without
     /// capabilities, root nor in a user namespace, is left as it is.
     ///

@@ -81,10 +81,7 @@ impl Sandbox {
     /// # Errors
     /// What stands against it, and what to do.
     pub fn enter(self) -> Result<Entered, SandboxError> {
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads != 1 {
-            return Err(SandboxError::Threads(threads));
-        }
+        crate::one_thread()?;
         let root = rustix::process::geteuid().is_root();
         if self.mode == Mode::Chroot && !root {
             return Err(SandboxError::ChrootNeedsRoot);

@@ -1,5 +1,6 @@
 //! Which system calls the daemon may make: `--seccomp`.
 
+use crate::Role;
 use crate::syscalls;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
@@ -61,36 +62,80 @@ pub enum SeccompError {
 }
 
 impl Seccomp {
-    /// Forbids what is not on the list, for every thread of the process, those that exist included, and for ever.
+    /// Forbids what is not on the list of `role`, for every thread of the process, those that exist included, and for ever.
+    /// It gives up new privileges as well.
     ///
     /// # Errors
     /// When the machine or the kernel cannot.
-    pub fn apply(self) -> Result<(), SeccompError> {
+    pub fn apply(self, role: Role) -> Result<(), SeccompError> {
         let forbidden = match self {
             Seccomp::None => return Ok(()),
             Seccomp::Kill => SeccompAction::KillProcess,
             Seccomp::Log => SeccompAction::Log,
             Seccomp::Trap => SeccompAction::Trap,
         };
-        // The kernel remembers which calls are allowed whatever their arguments, so the length of the list costs them
-        // nothing (Linux 5.11).
-        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-            syscalls::allowed().map(|number| (number, Vec::new())).collect();
-        let ioctls = syscalls::IOCTLS.map(|request| (1, request));
-        for (number, arguments) in
-            [(libc::SYS_ioctl, ioctls.as_slice()), (libc::SYS_unshare, &[(0, syscalls::UNSHARED)])]
-        {
-            let mut choices = Vec::new();
-            for &(argument, value) in arguments {
-                let equal = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
-                choices.push(SeccompRule::new(vec![equal])?);
+        // The strictest answer of all filters counts. The one that forbids comes last, since it need not allow others.
+        if role != Role::Directory {
+            let answer = |errno: i32| match self {
+                Seccomp::Log => SeccompAction::Log,
+                _ => SeccompAction::Errno(errno.unsigned_abs()),
+            };
+            install(refused()?, SeccompAction::Allow, answer(libc::EPERM))?;
+            // The C library does with `clone` then, whose arguments a filter can see. To log every thread would help nobody.
+            if self != Seccomp::Log {
+                let clone3 = BTreeMap::from([(number(libc::SYS_clone3), Vec::new())]);
+                install(clone3, SeccompAction::Allow, answer(libc::ENOSYS))?;
             }
-            rules.insert(number, choices);
         }
-        let machine = TargetArch::try_from(std::env::consts::ARCH)?;
-        let filter: BpfProgram = SeccompFilter::new(rules, forbidden, SeccompAction::Allow, machine)?.try_into()?;
-        Ok(seccompiler::apply_filter_all_threads(&filter)?)
+        install(allowed(role)?, forbidden, SeccompAction::Allow)
     }
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn install(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> Result<(), SeccompError> {
+    let machine = TargetArch::try_from(std::env::consts::ARCH)?;
+    let filter: BpfProgram = SeccompFilter::new(rules, otherwise, matching, machine)?.try_into()?;
+    Ok(seccompiler::apply_filter_all_threads(&filter)?)
+}
+
+/// The kernel remembers which calls are allowed whatever their arguments, so the length of the list costs them nothing
+/// (Linux 5.11).
+fn allowed(role: Role) -> Result<Rules, SeccompError> {
+    let mut rules: Rules = syscalls::allowed(role).map(|number| (number, Vec::new())).collect();
+    let ioctls = syscalls::ioctls(role).map(|request| when(1, SeccompCmpOp::Eq, request)).collect::<Result<_, _>>()?;
+    rules.insert(number(libc::SYS_ioctl), ioctls);
+    if role.directories() {
+        let own = when(0, SeccompCmpOp::Eq, syscalls::UNSHARED)?;
+        rules.insert(number(libc::SYS_unshare), vec![own]);
+    }
+    Ok(rules)
+}
+
+/// What a library may try and can do without: an error is the better answer. Sockets that are not unix sockets, and
+/// namespaces, in which a process without rights would have some.
+fn refused() -> Result<Rules, SeccompError> {
+    let unix = u64::from(libc::AF_UNIX.unsigned_abs());
+    let other = when(0, SeccompCmpOp::Ne, unix)?;
+    let namespaces = (0..u32::BITS).map(|bit| 1_u64 << bit).filter(|flag| syscalls::NAMESPACES & flag != 0);
+    let namespaces = namespaces.map(|flag| when(0, SeccompCmpOp::MaskedEq(flag), flag)).collect::<Result<_, _>>()?;
+    Ok(BTreeMap::from([
+        (number(libc::SYS_socket), vec![other.clone()]),
+        (number(libc::SYS_socketpair), vec![other]),
+        (number(libc::SYS_clone), namespaces),
+    ]))
+}
+
+/// An argument that compares.
+fn when(argument: u8, compares: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compares, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+/// As wide as a register, which is narrower on some machines.
+#[allow(clippy::useless_conversion)]
+fn number(call: libc::c_long) -> i64 {
+    i64::from(call)
 }
 
 #[cfg(test)]

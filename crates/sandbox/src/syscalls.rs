@@ -1,11 +1,12 @@
-//! The system calls of a daemon that serves directories, grouped by who makes them.
+//! The system calls of a daemon, grouped by who makes them.
 //!
-//! What is missing is meant to be: programs are never started, sockets never made or connected, other processes never
-//! looked at, mounts and namespaces never changed.
+//! What is missing is meant to be: other processes are never looked at, mounts and namespaces never changed, modules never
+//! loaded. Who serves one directory also never starts a program, and makes or connects no socket.
 //!
-//! By default a daemon dies of a call that is not here, so who adds one to the tree, the engine or a session adds it here
-//! as well. Nothing but a guest on a server that runs under the list shows what was forgotten.
+//! By default a daemon dies of a call that is not here, so who adds one to a storage, the tree, the engine or a session adds
+//! it here as well. Nothing but a guest on a server that runs under the list shows what was forgotten.
 
+use crate::Role;
 use libc::c_long;
 
 /// The runtime: memory, threads, clocks, signals.
@@ -79,6 +80,88 @@ const ENGINE: &[c_long] = &[
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
     libc::SYS_socketpair,
+];
+
+/// Files: what storage does with images, and all do with sockets and settings.
+const IMAGES: &[c_long] = &[
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    // fchmodat2, newer than some C libraries
+    452,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    libc::SYS_mkdirat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_sync_file_range,
+    libc::SYS_unlinkat,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// A daemon that is asked for new exports and may be replaced by a newer program while it runs: sockets, and a program of
+/// which nobody knows yet what it is, which begins with its linker and gives up rights of its own.
+const DAEMON: &[c_long] = &[
+    libc::SYS_accept,
+    libc::SYS_bind,
+    libc::SYS_capget,
+    libc::SYS_connect,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_getgroups,
+    libc::SYS_getppid,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getrusage,
+    libc::SYS_kill,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_listen,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_seccomp,
+    libc::SYS_sendmmsg,
+    libc::SYS_set_tid_address,
+    libc::SYS_setsid,
+    libc::SYS_socket,
+    libc::SYS_sysinfo,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    libc::SYS_umask,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
 ];
 
 /// Files: what a tree does for its clients.
@@ -176,6 +259,7 @@ const LEGACY: &[c_long] = &[
     libc::SYS_arch_prctl,
     libc::SYS_chmod,
     libc::SYS_chown,
+    libc::SYS_lchown,
     libc::SYS_dup2,
     libc::SYS_epoll_create,
     libc::SYS_epoll_wait,
@@ -198,28 +282,134 @@ const LEGACY: &[c_long] = &[libc::SYS_renameat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY: &[c_long] = &[];
 
+/// What `vfork` is to programs on machines that have it.
+#[cfg(target_arch = "x86_64")]
+const STARTING: &[c_long] = &[libc::SYS_vfork];
+#[cfg(not(target_arch = "x86_64"))]
+const STARTING: &[c_long] = &[];
+
 /// The calls that are allowed whatever their arguments.
-pub(crate) fn allowed() -> impl Iterator<Item = i64> {
-    let groups = [RUNTIME, ENGINE, FILES, CREDENTIALS_AND_LOCKS, LEGACY];
+pub(crate) fn allowed(role: Role) -> impl Iterator<Item = i64> {
+    let groups: &[&[c_long]] = match role {
+        Role::Directory => &[RUNTIME, ENGINE, FILES, CREDENTIALS_AND_LOCKS, LEGACY],
+        Role::Disks => &[RUNTIME, ENGINE, IMAGES, DAEMON, LEGACY, STARTING],
+        Role::Daemon => &[RUNTIME, ENGINE, IMAGES, FILES, CREDENTIALS_AND_LOCKS, DAEMON, LEGACY, STARTING],
+    };
     // As wide as a register, which is narrower on some machines.
     #[allow(clippy::useless_conversion)]
-    groups.into_iter().flatten().map(|&number| i64::from(number))
+    groups.iter().copied().flatten().map(|&number| i64::from(number))
 }
 
-/// `ioctl` requests. The call reaches every driver there is, so these alone are allowed: inode flags and project ids
-/// (`linux/fs.h`), modes of descriptors, and whether the log goes to a terminal.
-pub(crate) const IOCTLS: [u64; 8] = [
+/// `ioctl` requests. The call reaches every driver there is, so these alone are allowed: modes of descriptors, and whether
+/// the log goes to a terminal.
+const DESCRIPTORS: [u64; 6] = [
+    // FIONBIO, FIOCLEX, FIONREAD
+    0x5421,
+    0x5451,
+    0x541b,
+    // TCGETS, TCGETS2, TIOCGWINSZ
+    0x5401,
+    0x802c_542a,
+    0x5413,
+];
+
+/// Sizes and discards of block devices (`linux/fs.h`).
+const DEVICES: [u64; 6] = [
+    // BLKROGET, BLKSSZGET, BLKPBSZGET, BLKGETSIZE64
+    0x125e,
+    0x1268,
+    0x127b,
+    0x8008_1272,
+    // BLKDISCARD, BLKZEROOUT
+    0x1277,
+    0x127f,
+];
+
+/// Inode flags and project ids (`linux/fs.h`).
+const INODES: [u64; 4] = [
     // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR
     0x8008_6601,
     0x4008_6602,
     0x801c_581f,
     0x401c_5820,
-    // FIONBIO, FIOCLEX, TCGETS, TIOCGWINSZ
-    0x5421,
-    0x5451,
-    0x5401,
-    0x5413,
 ];
+
+/// The `ioctl` requests that are allowed.
+pub(crate) fn ioctls(role: Role) -> impl Iterator<Item = u64> {
+    let groups: &[&[u64]] = match role {
+        Role::Directory => &[&DESCRIPTORS, &INODES],
+        Role::Disks => &[&DESCRIPTORS, &DEVICES],
+        Role::Daemon => &[&DESCRIPTORS, &DEVICES, &INODES],
+    };
+    groups.iter().copied().flatten().copied()
+}
 
 /// What `unshare` may take apart: a thread's umask and working directory, and no namespace.
 pub(crate) const UNSHARED: u64 = libc::CLONE_FS.cast_unsigned() as u64;
+
+/// Flags of `clone` that make namespaces.
+pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET)
+    .cast_unsigned() as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(role: Role, call: c_long) -> bool {
+        #[allow(clippy::useless_conversion)]
+        let call = i64::from(call);
+        allowed(role).any(|number| number == call)
+    }
+
+    #[test]
+    fn what_is_missing_is_meant_to_be() {
+        let nobodys = [
+            libc::SYS_bpf,
+            libc::SYS_chroot,
+            libc::SYS_init_module,
+            libc::SYS_kexec_load,
+            libc::SYS_keyctl,
+            libc::SYS_mount,
+            libc::SYS_perf_event_open,
+            libc::SYS_personality,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_pivot_root,
+            libc::SYS_process_vm_readv,
+            libc::SYS_ptrace,
+            libc::SYS_setns,
+            libc::SYS_userfaultfd,
+        ];
+        for role in [Role::Directory, Role::Disks, Role::Daemon] {
+            assert!(nobodys.iter().all(|call| !has(role, *call)), "{role:?}");
+            assert!(has(role, libc::SYS_io_uring_enter) && has(role, libc::SYS_futex), "{role:?}");
+        }
+        let of_directories = [
+            libc::SYS_setresuid,
+            libc::SYS_capset,
+            libc::SYS_mknodat,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_fsetxattr,
+        ];
+        assert!(of_directories.iter().all(|call| !has(Role::Disks, *call) && has(Role::Daemon, *call)));
+        let of_daemons = [libc::SYS_execve, libc::SYS_socket, libc::SYS_bind, libc::SYS_connect];
+        assert!(of_daemons.iter().all(|call| !has(Role::Directory, *call) && has(Role::Disks, *call)));
+    }
+
+    #[test]
+    fn devices_are_for_disks_and_inodes_for_directories() {
+        let of = |role| ioctls(role).collect::<Vec<_>>();
+        assert!(
+            DEVICES.iter().all(|request| of(Role::Disks).contains(request) && !of(Role::Directory).contains(request))
+        );
+        assert!(
+            INODES.iter().all(|request| !of(Role::Disks).contains(request) && of(Role::Directory).contains(request))
+        );
+        assert_eq!(of(Role::Daemon).len(), DESCRIPTORS.len() + DEVICES.len() + INODES.len());
+    }
+}
