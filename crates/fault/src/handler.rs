@@ -1,6 +1,6 @@
 //! The signal handler, and the handlers that were there before.
 
-use crate::machine;
+use crate::{machine, watch};
 use libc::{c_int, c_void, sigaction, siginfo_t};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -43,6 +43,11 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     // What somebody sends (`kill(2)`) is no fault, whatever it interrupts.
     // SAFETY: the context is the one the kernel gave us.
     if caused_here && unsafe { machine::recover(context) } {
+        return;
+    }
+    // SAFETY: the kernel says with these signals which address they are about.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if caused_here && signal == libc::SIGBUS && watch::replace(address) {
         return;
     }
     let previous =

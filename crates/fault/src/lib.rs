@@ -1,9 +1,10 @@
-//! Copies between mappings that answer with an error, instead of ending the process, when a page is gone.
+//! Mappings whose pages may vanish, and accesses to them that do not end the process.
 //!
 //! Whoever maps a file that others may truncate, or memory that another process owns, meets SIGBUS (there is no page behind
 //! the mapping any more, or the disk failed to deliver it) or SIGSEGV (there is no mapping). A [`Guard`] copies by two small
-//! routines in assembler; a signal handler that finds one of them interrupted lets it return an error, and hands everything
-//! else on to whoever handled these signals before. Nothing else enters this room.
+//! routines in assembler; a signal handler that finds one of them interrupted lets it return an error. Where accesses are
+//! too many and too short for that, such as those to a guest's memory, a [`Watch`] has the handler put zeroed memory in the place
+//! of the mapping. Everything else it hands on to whoever handled these signals before. Nothing else enters this room.
 
 mod handler;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "aarch64"))]
@@ -15,6 +16,9 @@ mod machine;
 #[cfg(not(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[path = "elsewhere.rs"]
 mod machine;
+mod watch;
+
+pub use watch::{Watch, lost};
 
 use std::fmt;
 
