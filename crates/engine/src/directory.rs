@@ -2,9 +2,10 @@
 
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
-use crate::{PollMode, RingId};
+use crate::{PollMode, Pulse, RingId};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One worker as the directory knows it.
 pub(crate) struct WorkerEntry<R> {
@@ -29,6 +30,10 @@ pub(crate) struct State<R> {
 
 pub(crate) struct Directory<R> {
     state: Mutex<State<R>>,
+    /// Somebody wants to hear when a worker that slept has something to do.
+    watched: AtomicBool,
+    /// What tells them.
+    stirred: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl<R> Directory<R> {
@@ -41,6 +46,42 @@ impl<R> Directory<R> {
                 next_worker: 0,
                 next_ring: 0,
             }),
+            watched: AtomicBool::new(false),
+            stirred: OnceLock::new(),
+        }
+    }
+
+    /// Sets what is called from a worker's thread when [`watch_for_work`](Self::watch_for_work) has been answered with yes
+    /// and a worker has something to do again. Only the first one counts.
+    pub(crate) fn on_work(&self, stirred: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.stirred.set(stirred);
+    }
+
+    /// Asks to be told of the next work. False when there is some already.
+    ///
+    /// A worker first shows its pulse and then looks at `watched`; here it is the other way round, both in one order for
+    /// all threads. So either the worker sees that it is watched, or we see that it works.
+    pub(crate) fn watch_for_work(&self) -> bool {
+        self.watched.store(true, Ordering::SeqCst);
+        let idle = {
+            let state = self.lock();
+            let alive = state.workers.values().filter(|worker| worker.alive).map(|worker| &worker.mailbox);
+            alive.chain(state.ending.values()).all(|mailbox| mailbox.pulse() == Pulse::Idle)
+        };
+        if !idle {
+            self.watched.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    /// A worker has something to do: tells whoever asked to hear of it, once.
+    #[inline]
+    pub(crate) fn stir(&self) {
+        if self.watched.load(Ordering::SeqCst)
+            && self.watched.swap(false, Ordering::SeqCst)
+            && let Some(stirred) = self.stirred.get()
+        {
+            stirred();
         }
     }
 

@@ -2,14 +2,16 @@
 
 use crate::directory::{Directory, WorkerEntry};
 use crate::figures::RingStay;
-use crate::mailbox::{Mail, Mailbox, RingMail};
+use crate::lane::monotonic_ns;
+use crate::mailbox::{Mail, Mailbox, Pulse, RingMail};
+use crate::panic::{Panic, catch, remember_places};
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, PollMode, Ring, RingId, WorkerFigures};
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 /// Errors of the engine's verbs. They follow the kernel's vhost workers, and are stricter where those succeed silently.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -27,8 +29,19 @@ pub enum EngineError {
     },
     /// {0} workers run already, which is the bound: free one or raise workers_max
     TooManyWorkers(usize),
+    /// there is a worker {0} already
+    NumberTaken(u32),
     /// the ring is not attached, or is being stopped
     NoSuchRing,
+    /// worker {worker} does not answer: it has been busy with one thing for {busy_ms} ms, most likely a system call on storage that does not return
+    Unresponsive {
+        /// The worker.
+        worker: u32,
+        /// When its turn began, in nanoseconds of CLOCK_MONOTONIC.
+        since_ns: u64,
+        /// How long it has lasted, in milliseconds.
+        busy_ms: u64,
+    },
     /// cannot start a worker thread: {0} (check RLIMIT_NPROC, the cgroup's pids.max and kernel.threads-max)
     Spawn(std::io::Error),
     /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, seccomp or the container must allow io_uring, and RLIMIT_NOFILE must leave two descriptors a worker)
@@ -52,9 +65,34 @@ pub struct WorkerStatus {
     pub tid: i32,
     /// False after a panic of its thread.
     pub alive: bool,
+    /// What it is doing.
+    pub pulse: Pulse,
     /// The rings attached to it.
     pub rings: Vec<RingId>,
 }
+
+/// The end of a worker by a panic outside of its rings' own code; all its rings are lost with it.
+#[derive(Clone, Debug)]
+pub struct Death {
+    /// The worker. It stays listed as dead until it is freed.
+    pub worker: u32,
+    /// Who had asked for it.
+    pub owner: String,
+    /// Where it was told to run.
+    pub spec: WorkerSpec,
+    /// How it looked for work.
+    pub poll: PollMode,
+    /// Why.
+    pub why: Panic,
+}
+
+/// How long a worker may take to answer a question that its rings do not depend on.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Messages that may wait for a worker before it is asked no more questions: those who ask must not fill the memory of a
+/// daemon whose worker hangs.
+const QUESTIONS_MAX: usize = 1024;
+
+type Died<R> = Box<dyn Fn(&Engine<R>, &Death) + Send + Sync>;
 
 /// All workers of a process and the rings attached to them. Clones are handles of the same engine; when the last one is
 /// dropped, workers finish what they have and end.
@@ -71,12 +109,33 @@ impl<R: Ring> Clone for Engine<R> {
 struct Shared<R: Ring> {
     directory: Arc<Directory<R>>,
     workers_max: usize,
+    died: OnceLock<Died<R>>,
 }
 
 impl<R: Ring> Engine<R> {
     /// An engine without workers, which will never have more than `workers_max`, freed ones not counted.
     pub fn new(workers_max: usize) -> Self {
-        Engine { shared: Arc::new(Shared { directory: Arc::new(Directory::new()), workers_max }) }
+        remember_places();
+        let shared = Shared { directory: Arc::new(Directory::new()), workers_max, died: OnceLock::new() };
+        Engine { shared: Arc::new(shared) }
+    }
+
+    /// Sets what is called when a worker has died, on the thread that was its own, when its rings have been told. Only the
+    /// first one counts.
+    pub fn on_death(&self, died: impl Fn(&Engine<R>, &Death) + Send + Sync + 'static) {
+        let _ = self.shared.died.set(Box::new(died));
+    }
+
+    /// Sets what is called after [`watch_for_work`](Self::watch_for_work) has said yes, once, as soon as a worker has
+    /// something to do. It is called on that worker's thread and must return at once. Only the first one counts.
+    pub fn on_work(&self, stirred: impl Fn() + Send + Sync + 'static) {
+        self.shared.directory.on_work(Box::new(stirred));
+    }
+
+    /// Asks to be told of the next work. False when a worker has some already. Wakes nobody, and costs workers nothing that
+    /// do not sleep.
+    pub fn watch_for_work(&self) -> bool {
+        self.shared.directory.watch_for_work()
     }
 
     /// Starts a worker and returns its number.
@@ -84,14 +143,36 @@ impl<R: Ring> Engine<R> {
     /// # Errors
     /// The bound is reached, the system refuses a thread or an io_uring, or the thread cannot be put where `spec` says.
     pub fn worker_new(&self, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<u32, EngineError> {
+        self.worker_numbered(None, owner, spec, poll)
+    }
+
+    /// As [`worker_new`](Self::worker_new), under a number of the caller's: a daemon that was upgraded has the workers that
+    /// its operator knows.
+    ///
+    /// # Errors
+    /// Also a number that is taken.
+    pub fn worker_again(&self, number: u32, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<(), EngineError> {
+        self.worker_numbered(Some(number), owner, spec, poll).map(drop)
+    }
+
+    fn worker_numbered(
+        &self,
+        wanted: Option<u32>,
+        owner: &str,
+        spec: WorkerSpec,
+        poll: PollMode,
+    ) -> Result<u32, EngineError> {
         let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Uring)?);
         let number = {
             let mut state = self.shared.directory.lock();
             if state.workers.len() >= self.shared.workers_max {
                 return Err(EngineError::TooManyWorkers(self.shared.workers_max));
             }
-            let number = state.next_worker;
-            state.next_worker += 1;
+            let number = wanted.unwrap_or(state.next_worker);
+            if state.workers.contains_key(&number) || state.ending.contains_key(&number) {
+                return Err(EngineError::NumberTaken(number));
+            }
+            state.next_worker = state.next_worker.max(number.saturating_add(1));
             // The place is taken before the thread runs, so that the bound holds for concurrent callers.
             state.workers.insert(
                 number,
@@ -107,7 +188,7 @@ impl<R: Ring> Engine<R> {
             );
             number
         };
-        let tid = spawn(number, mailbox, self.shared.directory.clone(), spec, poll)?;
+        let tid = spawn(number, mailbox, &self.shared, spec, poll)?;
         if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
             worker.tid = tid;
         }
@@ -157,19 +238,22 @@ impl<R: Ring> Engine<R> {
                 poll: worker.poll,
                 tid: worker.tid,
                 alive: worker.alive,
+                pulse: worker.mailbox.pulse(),
                 rings: of(number),
             })
             .collect()
     }
 
-    /// What a worker has done so far.
+    /// What a worker has done so far; that it answers at all says that it takes its turns.
     ///
     /// # Errors
-    /// No such worker, or a dead one.
+    /// No such worker, a dead one, or one that does not answer within a second.
     pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
+        let mailbox = self.mailbox(number)?;
+        answered(number, &mailbox)?;
         let (sender, receiver) = channel();
-        self.send(number, Mail::Figures(sender))?;
-        receiver.recv().map_err(|_| EngineError::WorkerDead(number))
+        mailbox.send(Mail::Figures(sender)).map_err(|_| EngineError::WorkerDead(number))?;
+        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| answered_late(number, &mailbox))
     }
 
     /// Changes how a worker looks for work.
@@ -184,12 +268,14 @@ impl<R: Ring> Engine<R> {
         Ok(())
     }
 
+    fn mailbox(&self, number: u32) -> Result<Arc<Mailbox<R>>, EngineError> {
+        let state = self.shared.directory.lock();
+        let worker = state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?;
+        if worker.alive { Ok(worker.mailbox.clone()) } else { Err(EngineError::WorkerDead(number)) }
+    }
+
     fn send(&self, number: u32, mail: Mail<R>) -> Result<(), EngineError> {
-        let mailbox = {
-            let state = self.shared.directory.lock();
-            state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?.mailbox.clone()
-        };
-        mailbox.send(mail).map_err(|_| EngineError::WorkerDead(number))
+        self.mailbox(number)?.send(mail).map_err(|_| EngineError::WorkerDead(number))
     }
 
     /// Gives a new ring to a worker.
@@ -284,16 +370,41 @@ impl<R: Ring> Engine<R> {
         answer.recv().map_err(|_| EngineError::NoSuchRing)
     }
 
+    /// As [`with_ring`](Self::with_ring), for those who only want to know: they do not wait for a worker that hangs.
+    ///
+    /// # Errors
+    /// No such ring, or its worker does not answer within a second; `f` may still run later.
+    pub fn ask_ring<T: Send + 'static>(
+        &self,
+        id: RingId,
+        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (home, mailbox) = self.home(id)?;
+        answered(home, &mailbox)?;
+        let (done, answer): (Sender<T>, Receiver<T>) = channel();
+        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
+            let _ = done.send(f(ring, stay, io));
+        });
+        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
+        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => EngineError::NoSuchRing,
+            RecvTimeoutError::Timeout => answered_late(home, &mailbox),
+        })
+    }
+
+    fn home(&self, id: RingId) -> Result<(u32, Arc<Mailbox<R>>), EngineError> {
+        let state = self.shared.directory.lock();
+        let home = *state.rings.get(&id).ok_or(EngineError::NoSuchRing)?;
+        Ok((home, state.workers.get(&home).ok_or(EngineError::NoSuchRing)?.mailbox.clone()))
+    }
+
     fn ring_mail(&self, id: RingId, mail: RingMail<R>) -> Result<(), EngineError> {
-        let mailbox = {
-            let state = self.shared.directory.lock();
-            let home = state.rings.get(&id).ok_or(EngineError::NoSuchRing)?;
-            state.workers.get(home).ok_or(EngineError::NoSuchRing)?.mailbox.clone()
-        };
+        let (_, mailbox) = self.home(id)?;
         mailbox.send(Mail::Ring(id, mail)).map_err(|_| EngineError::NoSuchRing)
     }
 
-    /// Makes workers let go of registered files that nobody else holds, so that their locks are free when this returns.
+    /// Makes workers let go of registered files that nobody else holds, so that their locks are free when this returns; a
+    /// worker that does not answer within a second does so later.
     pub fn sweep_files(&self) {
         let mailboxes: Vec<_> = {
             let state = self.shared.directory.lock();
@@ -305,8 +416,29 @@ impl<R: Ring> Engine<R> {
             let _ = mailbox.send(Mail::SweepFiles(sender.clone()));
         }
         drop(sender);
-        while done.recv().is_ok() {}
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        while done.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
+}
+
+/// Refuses to ask a worker that has not answered for too long.
+fn answered<R>(number: u32, mailbox: &Mailbox<R>) -> Result<(), EngineError> {
+    let stuck = matches!(mailbox.pulse(), Pulse::Busy { since_ns }
+        if Duration::from_nanos(monotonic_ns().saturating_sub(since_ns)) > ANSWER_TIMEOUT);
+    if stuck || mailbox.waiting() >= QUESTIONS_MAX { Err(answered_late(number, mailbox)) } else { Ok(()) }
+}
+
+/// What a question to this worker came to that was not answered in time.
+fn answered_late<R>(worker: u32, mailbox: &Mailbox<R>) -> EngineError {
+    if mailbox.is_closed() {
+        return EngineError::WorkerDead(worker);
+    }
+    let now_ns = monotonic_ns();
+    let since_ns = match mailbox.pulse() {
+        Pulse::Busy { since_ns } => since_ns,
+        Pulse::Idle | Pulse::Waiting => now_ns,
+    };
+    EngineError::Unresponsive { worker, since_ns, busy_ms: now_ns.saturating_sub(since_ns) / 1_000_000 }
 }
 
 /// How long the end of the process waits for workers to finish what storage still owes them.
@@ -338,19 +470,25 @@ struct Farewell<R: Ring> {
     number: u32,
     mailbox: Arc<Mailbox<R>>,
     directory: Arc<Directory<R>>,
-    panicked: bool,
+    said: bool,
 }
 
 impl<R: Ring> Farewell<R> {
-    fn after_panic(&mut self) {
-        self.panicked = true;
+    /// After a panic. Returns the mail that nobody has read.
+    fn after_panic(&mut self) -> VecDeque<Mail<R>> {
+        self.said = true;
+        let mail = self.mailbox.close();
+        self.directory.ended(self.number, true);
+        mail
     }
 }
 
 impl<R: Ring> Drop for Farewell<R> {
     fn drop(&mut self) {
-        self.mailbox.close();
-        self.directory.ended(self.number, self.panicked || std::thread::panicking());
+        if !self.said {
+            drop(self.mailbox.close());
+            self.directory.ended(self.number, std::thread::panicking());
+        }
     }
 }
 
@@ -358,12 +496,15 @@ impl<R: Ring> Drop for Farewell<R> {
 fn spawn<R: Ring>(
     number: u32,
     mailbox: Arc<Mailbox<R>>,
-    directory: Arc<Directory<R>>,
+    shared: &Arc<Shared<R>>,
     spec: WorkerSpec,
     poll: PollMode,
 ) -> Result<i32, EngineError> {
     let (started, start) = channel();
-    let mut farewell = Farewell { number, mailbox: mailbox.clone(), directory: directory.clone(), panicked: false };
+    let directory = shared.directory.clone();
+    let mut farewell = Farewell { number, mailbox: mailbox.clone(), directory: directory.clone(), said: false };
+    // A worker does not keep its engine: its end is what ends the workers.
+    let engine = Arc::downgrade(shared);
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -380,12 +521,31 @@ fn spawn<R: Ring>(
             }
         };
         let _ = started.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
-        if std::panic::catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-            tracing::error!(worker = number, "the worker died; its rings are lost");
-            farewell.after_panic();
-            worker.abandon();
+        if let Err(why) = catch(|| worker.run()) {
+            tracing::error!(worker = number, reason = %why, "the worker died; its rings are lost");
+            let mail = farewell.after_panic();
+            worker.abandon(mail, &why);
+            report(&engine, number, why);
         }
     };
     std::thread::Builder::new().name(format!("worker-{number}")).spawn(body).map_err(EngineError::Spawn)?;
     start.recv().unwrap_or(Err(EngineError::WorkerDead(number)))
+}
+
+/// Tells whoever wants to know that a worker has died, if the engine is still there.
+fn report<R: Ring>(engine: &Weak<Shared<R>>, number: u32, why: Panic) {
+    let Some(engine) = engine.upgrade().map(|shared| Engine { shared }) else {
+        return;
+    };
+    let known = {
+        let state = engine.shared.directory.lock();
+        state.workers.get(&number).map(|worker| (worker.owner.clone(), worker.spec.clone(), worker.poll))
+    };
+    let (Some((owner, spec, poll)), Some(died)) = (known, engine.shared.died.get()) else {
+        return;
+    };
+    let death = Death { worker: number, owner, spec, poll, why };
+    if let Err(again) = catch(|| died(&engine, &death)) {
+        tracing::error!(worker = number, reason = %again, "what follows the death of a worker failed");
+    }
 }

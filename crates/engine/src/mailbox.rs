@@ -1,12 +1,12 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
 use crate::figures::RingStay;
-use crate::{Io, PollMode, RingId, Token, WorkerFigures};
+use crate::{Io, Panic, PollMode, RingId, Token, WorkerFigures};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +20,8 @@ pub(crate) enum RingMail<R> {
     With(WithRing<R>),
     /// Work that another worker started for the ring has ended.
     Completion { token: Token, result: i32 },
+    /// Work that another worker started for the ring will never end: that worker has died.
+    Lose(Panic),
 }
 
 pub(crate) type WithRing<R> = Box<dyn FnOnce(&mut R, &RingStay, &mut Io<'_>) + Send>;
@@ -50,8 +52,29 @@ struct Queue<R> {
     closed: bool,
 }
 
+/// What a worker is doing, as it can be seen without asking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// It sleeps, and nothing that it started is under way.
+    Idle,
+    /// It sleeps, and waits for what it has started.
+    Waiting,
+    /// It works, in a turn that began at this time of CLOCK_MONOTONIC.
+    Busy {
+        /// In nanoseconds.
+        since_ns: u64,
+    },
+}
+
+/// [`Pulse::Idle`] as the number that is shared; other numbers up to `WAITING` are not used.
+const IDLE: u64 = 0;
+/// [`Pulse::Waiting`].
+const WAITING: u64 = 1;
+
 pub(crate) struct Mailbox<R> {
     queue: Mutex<Queue<R>>,
+    /// The worker's [`Pulse`], written by it alone.
+    pulse: AtomicU64,
     pending: AtomicBool,
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -61,6 +84,8 @@ impl<R> Mailbox<R> {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Mailbox {
             queue: Mutex::new(Queue { mail: VecDeque::new(), closed: false }),
+            // No turn yet: whoever looks now must not take it for stuck.
+            pulse: AtomicU64::new(IDLE),
             pending: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -113,14 +138,41 @@ impl<R> Mailbox<R> {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Refuses further messages and drops the waiting ones, so that nobody waits for an answer.
-    pub(crate) fn close(&self) {
-        let mail = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            queue.closed = true;
-            std::mem::take(&mut queue.mail)
-        };
-        drop(mail);
+    pub(crate) fn is_closed(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed
+    }
+
+    /// Messages that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).mail.len()
+    }
+
+    pub(crate) fn pulse(&self) -> Pulse {
+        // Pairs with `rests` and with the fence of a worker that wakes; see `Directory::watch_for_work`.
+        match self.pulse.load(Ordering::SeqCst) {
+            IDLE => Pulse::Idle,
+            WAITING => Pulse::Waiting,
+            since_ns => Pulse::Busy { since_ns },
+        }
+    }
+
+    /// A turn begins.
+    pub(crate) fn turns(&self, now_ns: u64) {
+        self.pulse.store(now_ns.max(WAITING + 1), Ordering::Relaxed);
+    }
+
+    /// The worker is about to sleep; `owed` says that something it started is under way.
+    pub(crate) fn rests(&self, owed: bool) {
+        self.pulse.store(if owed { WAITING } else { IDLE }, Ordering::SeqCst);
+    }
+
+    /// Refuses further messages and hands back the waiting ones. Dropped, they tell those who wait for an answer that none
+    /// will come.
+    #[must_use]
+    pub(crate) fn close(&self) -> VecDeque<Mail<R>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.closed = true;
+        std::mem::take(&mut queue.mail)
     }
 }
 
@@ -247,9 +299,25 @@ mod tests {
         let mailbox = Mailbox::<()>::new().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         assert!(mailbox.send(Mail::SweepFiles(sender)).is_ok());
-        mailbox.close();
+        assert_eq!(mailbox.waiting(), 1);
+        drop(mailbox.close());
+        assert_eq!(mailbox.waiting(), 0);
         assert!(receiver.recv().is_err(), "whoever waits for an answer learns that none will come");
         assert!(matches!(mailbox.send(Mail::Stop), Err(Mail::Stop)));
+    }
+
+    #[test]
+    fn a_pulse_is_what_the_worker_said_last() {
+        let mailbox = Mailbox::<()>::new().unwrap();
+        assert_eq!(mailbox.pulse(), Pulse::Idle);
+        mailbox.turns(12_345);
+        assert_eq!(mailbox.pulse(), Pulse::Busy { since_ns: 12_345 });
+        mailbox.rests(true);
+        assert_eq!(mailbox.pulse(), Pulse::Waiting);
+        mailbox.rests(false);
+        assert_eq!(mailbox.pulse(), Pulse::Idle);
+        mailbox.turns(0);
+        assert!(matches!(mailbox.pulse(), Pulse::Busy { .. }), "a clock that has just begun is no rest");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a worker drives: one ring, as a value.
 
-use crate::Io;
+use crate::{Io, Panic};
 use std::os::fd::BorrowedFd;
 
 /// Names one request of one ring; comes back with its completion.
@@ -45,6 +45,13 @@ pub trait Ring: Send + 'static {
     /// could wait for ever (a lock that somebody else holds) has to be given up now.
     fn drain(&mut self, io: &mut Io<'_>) {
         let _ = io;
+    }
+
+    /// A call into this ring panicked, or the worker under it did. No other method is called any more, what is in flight is
+    /// never answered, and the value is dropped when its memory is safe from the kernel, or never. Called once, on a worker's
+    /// thread, between two of its turns or at its end; it must not block.
+    fn lost(&mut self, why: &Panic) {
+        let _ = why;
     }
 
     /// Requests taken and not yet shown as used. A ring is drained when this is 0.

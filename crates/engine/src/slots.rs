@@ -16,6 +16,8 @@ pub(crate) struct Slot<R> {
     pub(crate) outstanding: u32,
     /// The kernel watches the kick.
     pub(crate) watched: bool,
+    /// A ring that panicked, kept for its memory: what it started may still be written there.
+    pub(crate) fallen: Option<Box<R>>,
     /// Watches that the kernel ended since it last signalled a kick and went on watching.
     renewals: u8,
 }
@@ -49,7 +51,7 @@ impl<R: Ring> Slot<R> {
             idle_since_ns: now_ns,
             detach: None,
         };
-        Slot { id, here: Some(here), outstanding: 0, watched: false, renewals: 0 }
+        Slot { id, here: Some(here), outstanding: 0, watched: false, fallen: None, renewals: 0 }
     }
 
     /// Takes note of what the kernel said of the kick watch: whether it goes on (`more`), and `result`, an error or the

@@ -7,11 +7,13 @@ use crate::directory::Directory;
 use crate::figures::RingStay;
 use crate::lane::{Completion, Lane, Tag};
 use crate::mailbox::{Mail, Mailbox, Post, RingMail};
+use crate::panic::catch;
 use crate::poll::PollWindow;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
-use crate::{Io, PollMode, Ring, RingId, Token};
+use crate::{Io, Panic, PollMode, Ring, RingId, Token};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Sender, channel};
 
 /// Looking instead of sleeping shortens the wait of a guest that waits for one answer. With more work than this under way
@@ -42,6 +44,8 @@ pub(crate) struct Worker<R: Ring> {
     /// When the worker ran out of work.
     idle_since_ns: Option<u64>,
     outstanding: u32,
+    /// The turn that begins follows a sleep.
+    slept: bool,
     stopping: bool,
 }
 
@@ -69,6 +73,7 @@ impl<R: Ring> Worker<R> {
             poll: PollWindow::new(poll),
             idle_since_ns: None,
             outstanding: 0,
+            slept: false,
             stopping: false,
         })
     }
@@ -78,6 +83,12 @@ impl<R: Ring> Worker<R> {
         loop {
             self.lane.figures.turns += 1;
             self.lane.tick();
+            self.mailbox.turns(self.lane.now_ns);
+            if std::mem::take(&mut self.slept) {
+                // The pulse before the look at who watches; see `Directory::watch_for_work`.
+                fence(Ordering::SeqCst);
+                self.directory.stir();
+            }
             let mut worked = self.take_mail();
             worked |= self.take_completions();
             worked |= self.serve();
@@ -101,13 +112,63 @@ impl<R: Ring> Worker<R> {
         }
     }
 
-    /// After a panic: lets those go who wait for a ring, and leaves everything else as it is. The kernel may still write to
-    /// memory that the rings keep mapped, so that they must never be dropped.
-    pub(crate) fn abandon(mut self) {
-        for here in self.slots.iter_mut().flatten().filter_map(|entry| entry.here.as_mut()) {
-            here.detach = None;
+    /// After a panic of the worker itself: tells the rings that they are lost, those in `mail` too, lets those go who wait
+    /// for one, and leaves everything else as it is. The kernel may still write to memory that the rings keep mapped, so that
+    /// they must never be dropped.
+    pub(crate) fn abandon(mut self, mail: VecDeque<Mail<R>>, why: &Panic) {
+        for entry in self.slots.iter_mut().flatten() {
+            match &mut entry.here {
+                Some(here) => {
+                    here.detach = None;
+                    tell(&mut *here.ring, why);
+                }
+                // Its ring has moved on, and waits on another worker for what nobody will bring it.
+                None if entry.outstanding > 0 && entry.fallen.is_none() => {
+                    self.directory.forward(entry.id, RingMail::Lose(why.clone()));
+                }
+                None => {}
+            }
+        }
+        let unread = std::mem::take(&mut self.mail);
+        for message in unread.into_iter().chain(mail) {
+            if let Mail::Adopt { mut ring, .. } = message {
+                tell(&mut *ring, why);
+                // What it started elsewhere may still be under way.
+                std::mem::forget(ring);
+            }
         }
         std::mem::forget(self);
+    }
+
+    /// A call into the ring panicked, or it waits for what will never come: it is out, and the worker goes on with the others.
+    fn fall(&mut self, slot: u32, why: &Panic) {
+        // Queued entries name the ring's descriptors by number: the kernel must have them first.
+        self.submit_queued();
+        let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(Here { mut ring, stay, .. }) = entry.here.take() else {
+            return;
+        };
+        let id = entry.id;
+        let watched = entry.watched;
+        self.by_id.remove(&id);
+        self.active.retain(|&active| active != slot);
+        self.dirty.retain(|&dirty| dirty != slot);
+        self.detaching.retain(|&detaching| detaching != slot);
+        // Nobody finds it any more when those hear of it who may ask for it.
+        self.directory.left(id);
+        tell(&mut *ring, why);
+        if stay.moves == 0 {
+            entry.fallen = Some(ring);
+        } else {
+            // A worker that it was on before may still do work for it, whose end will find nobody.
+            std::mem::forget(ring);
+        }
+        if watched {
+            self.lane.unwatch(Tag::Kick { slot });
+        }
+        self.retire(slot);
     }
 
     /// Tells the poll window how long the worker had waited.
@@ -177,7 +238,13 @@ impl<R: Ring> Worker<R> {
             self.flush();
             return;
         }
+        let owed = self.outstanding > 0;
+        self.mailbox.rests(owed);
         if self.mailbox.may_sleep() {
+            if owed {
+                self.directory.stir();
+            }
+            self.slept = true;
             self.lane.figures.sleeps += 1;
             let want = (self.lane.in_kernel / GATHER_SHARE).clamp(1, GATHER_MAX);
             self.lane.submit_and_wait(want as usize, GATHER_US);
@@ -207,16 +274,15 @@ impl<R: Ring> Worker<R> {
         if !self.mailbox.pending() {
             return false;
         }
-        let mut mail = std::mem::take(&mut self.mail);
-        self.mailbox.take(&mut mail);
-        let any = !mail.is_empty();
+        self.mailbox.take(&mut self.mail);
+        let any = !self.mail.is_empty();
         // A message may close descriptors that queued entries name by number.
         self.submit_queued();
-        for message in mail.drain(..) {
+        // One by one, so that a panic leaves the others where they are found.
+        while let Some(message) = self.mail.pop_front() {
             self.lane.figures.messages += 1;
             self.handle(message);
         }
-        self.mail = mail;
         any
     }
 
@@ -279,6 +345,7 @@ impl<R: Ring> Worker<R> {
                 self.touch(slot);
             }
             RingMail::Completion { token, result } => self.complete_here(slot, token, result),
+            RingMail::Lose(why) => self.fall(slot, &why),
         }
     }
 
@@ -342,15 +409,15 @@ impl<R: Ring> Worker<R> {
         Some((id, here))
     }
 
-    /// Runs something of a ring, and counts what it started.
+    /// Runs something of a ring, and counts what it started. A panic costs the ring its place, and nobody else anything.
     fn drive<T>(&mut self, slot: u32, run: impl FnOnce(&mut Here<R>, &mut Io<'_>) -> T) -> Option<T> {
         let Slot { here, outstanding, .. } = self.slots.get_mut(slot as usize)?.as_mut()?;
         let here = here.as_mut()?;
         let before = *outstanding;
         let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
-        let result = run(here, &mut io);
+        let result = catch(|| run(here, &mut io));
         self.outstanding += *outstanding - before;
-        Some(result)
+        result.map_err(|why| self.fall(slot, &why)).ok()
     }
 
     fn mark_dirty(&mut self, slot: u32) {
@@ -365,7 +432,9 @@ impl<R: Ring> Worker<R> {
     fn retire(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         if entry.as_ref().is_some_and(|entry| entry.here.is_none() && entry.outstanding == 0 && !entry.watched) {
-            *entry = None;
+            let fallen = entry.take().and_then(|entry| entry.fallen);
+            // It has panicked before.
+            let _ = catch(|| drop(fallen));
         }
     }
 
@@ -460,7 +529,8 @@ impl<R: Ring> Worker<R> {
             };
             if here.ring.ready() {
                 any |= self.serve_ring(slot) > 0;
-                return true;
+                // Unless it fell, and its place may be another's by the next turn.
+                return ring_of(&self.slots, slot).is_some();
             }
             let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
             if lingered && here.ring.kick().is_some() && self.poll.window_ns() <= LINGER_NS {
@@ -515,5 +585,12 @@ impl<R: Ring> Worker<R> {
                 let _ = done.send(*here.ring);
             }
         }
+    }
+}
+
+/// Tells a ring that it is lost. What it does about that must not harm the worker.
+fn tell<R: Ring>(ring: &mut R, why: &Panic) {
+    if let Err(again) = catch(|| ring.lost(why)) {
+        tracing::error!(reason = %again, "a ring that was lost could not say so");
     }
 }

@@ -121,7 +121,7 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
     let engine = engine(2, PollMode::default());
     let back = Back::new();
     let (bad, bad_front) = attach(&engine, &back, 0);
-    let (neighbour, _neighbour_front) = attach(&engine, &back, 0);
+    let (neighbour, neighbour_front) = attach(&engine, &back, 0);
     let (drained, drained_front) = attach(&engine, &back, 0);
     let (good, good_front) = attach(&engine, &back, 1);
     // Somebody already waits for a ring of the worker that is going to die.
@@ -131,7 +131,7 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
         let engine = engine.clone();
         std::thread::spawn(move || engine.detach(drained).is_err())
     };
-    bad_front.submit(Work::Panic);
+    bad_front.kill_worker();
     eventually("dead", || !engine.workers()[0].alive);
     assert!(within("a detach that was waiting", move || waiter.join().unwrap()));
     for id in [bad, neighbour] {
@@ -145,6 +145,11 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
     let (fake, _front) = ring(&back);
     assert!(matches!(engine.attach(fake, 0), Err((EngineError::WorkerDead(0), _))));
     assert!(matches!(engine.attach_to(good, 0), Err(EngineError::WorkerDead(0))));
+    for front in [&bad_front, &neighbour_front, &drained_front] {
+        eventually("told", || front.lost().is_some());
+        assert_eq!(front.lost().unwrap().message, "the worker is to die");
+    }
+    assert!(good_front.lost().is_none());
     assert_eq!(engine.worker_of(good), Some(1));
     good_front.submit(Work::Write);
     good_front.wait_all();
@@ -166,7 +171,7 @@ fn moves_towards_a_dying_worker_end() {
         let mover = engine.clone();
         let moving =
             std::thread::spawn(move || while mover.attach_to(good, 0).is_ok() && mover.attach_to(good, 1).is_ok() {});
-        bad_front.submit(Work::Panic);
+        bad_front.kill_worker();
         within("moving", move || moving.join().unwrap());
         eventually("dead", || !engine.workers()[0].alive);
         assert!(engine.worker_of(bad).is_none());

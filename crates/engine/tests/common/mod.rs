@@ -3,7 +3,7 @@
 // Every test binary uses its own part of this.
 #![allow(dead_code, unreachable_pub)]
 
-use engine::{Engine, Io, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
+use engine::{Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -65,6 +65,8 @@ pub struct Front {
     completions: Vec<AtomicU32>,
     wrong: AtomicU32,
     published: AtomicUsize,
+    poisoned: AtomicBool,
+    lost: Mutex<Vec<Panic>>,
 }
 
 impl Front {
@@ -85,6 +87,19 @@ impl Front {
 
     pub fn kick(&self) {
         rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Makes the worker itself panic: it looks at the ring outside of the ring's own work.
+    pub fn kill_worker(&self) {
+        self.poisoned.store(true, Ordering::SeqCst);
+        self.kick();
+    }
+
+    /// What the ring was told when it was lost; at most one thing.
+    pub fn lost(&self) -> Option<Panic> {
+        let lost = self.lost.lock().unwrap();
+        assert!(lost.len() <= 1, "lost twice: {lost:?}");
+        lost.first().cloned()
     }
 
     /// Takes kicks out of the eventfd, as a frontend does that stops a device.
@@ -181,6 +196,8 @@ pub fn ring(back: &Arc<Back>) -> (FakeRing, Arc<Front>) {
         completions: (0..TOKENS_MAX).map(|_| AtomicU32::new(0)).collect(),
         wrong: AtomicU32::new(0),
         published: AtomicUsize::new(0),
+        poisoned: AtomicBool::new(false),
+        lost: Mutex::default(),
     });
     let ring = FakeRing { front: front.clone(), back: back.clone(), pending: HashMap::new(), finished: 0, kicks: true };
     (ring, front)
@@ -260,6 +277,7 @@ impl Ring for FakeRing {
     }
 
     fn ready(&self) -> bool {
+        assert!(!self.front.poisoned.load(Ordering::SeqCst), "the worker is to die");
         self.front.waiting.load(Ordering::SeqCst) > 0
     }
 
@@ -304,6 +322,10 @@ impl Ring for FakeRing {
 
     fn disarm(&mut self) {
         self.front.kick_wanted.store(false, Ordering::SeqCst);
+    }
+
+    fn lost(&mut self, why: &Panic) {
+        self.front.lost.lock().unwrap().push(why.clone());
     }
 
     fn in_flight(&self) -> usize {
