@@ -1,7 +1,8 @@
 //! What one request costs in the ring alone: `cargo run --release -p vring --example cost`.
 //!
 //! A driver in the same thread offers a batch of disk requests (header, 4 KiB of data, status); the timed part pops,
-//! pushes and publishes them. The driver's own writes are timed apart. Figures are medians over many batches.
+//! pushes and publishes them, once as they are and once with every request in an inflight region, in turns. The driver's own
+//! writes are timed apart. Figures are medians over many batches.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,10 +10,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vring::{Chain, Layout, Mapping, Memory, Region, SplitRing};
+use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, SplitRing};
 
 const SIZE: u16 = 256;
 const ROUNDS: usize = 20_000;
+/// How often the two ways take turns; the figures are medians of the turns' medians.
+const TURNS: usize = 9;
 const MEMORY_BYTES: usize = 64 << 20;
 const TABLES: u64 = 0x10_0000;
 const DATA: u64 = 0x20_0000;
@@ -21,14 +24,25 @@ const WRITE: u64 = 2 << 32;
 const INDIRECT: u64 = 4 << 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("{:<28} {:>10} {:>12}", "request", "batch", "ns/request");
+    println!("{:<28} {:>10} {:>12} {:>12} {:>12}", "request", "batch", "ns/request", "in a region", "more");
     for (name, indirect) in [("3 direct descriptors", false), ("3 in an indirect table", true)] {
         for batch in [1, 8, 64] {
-            let cost_ns = measure(batch, indirect)?;
-            println!("{name:<28} {batch:>10} {cost_ns:>12.1}");
+            let (mut plain_ns, mut tracked_ns) = (Vec::new(), Vec::new());
+            for _ in 0..TURNS {
+                plain_ns.push(measure(batch, indirect, false)?);
+                tracked_ns.push(measure(batch, indirect, true)?);
+            }
+            let (plain_ns, tracked_ns) = (median(plain_ns), median(tracked_ns));
+            let more_ns = tracked_ns - plain_ns;
+            println!("{name:<28} {batch:>10} {plain_ns:>12.1} {tracked_ns:>12.1} {more_ns:>12.1}");
         }
     }
     Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The guest's memory, written as a driver would.
@@ -48,13 +62,17 @@ impl Guest {
     }
 }
 
-fn measure(batch: u16, indirect: bool) -> Result<f64, Box<dyn Error>> {
+fn measure(batch: u16, indirect: bool, tracked: bool) -> Result<f64, Box<dyn Error>> {
     let mapping = Arc::new(Mapping::anonymous(MEMORY_BYTES)?);
     let guest = Guest { base: NonNull::new(mapping.as_ptr()).ok_or("no mapping")? };
     let len = MEMORY_BYTES as u64;
     let memory = Memory::new(vec![Region { guest_addr: 0, user_addr: 0, len, mapping, offset: 0 }])?;
     let layout = Layout { size: SIZE, desc: 0, avail: 0x2000, used: 0x4000, event_idx: true, indirect };
     let mut ring = SplitRing::new(Arc::new(memory), layout, 0)?;
+    if tracked {
+        let region = Arc::new(Mapping::anonymous(InflightQueue::bytes(SIZE))?);
+        ring.track(InflightQueue::new(region, 0, SIZE)?)?;
+    }
     // As many chains as may be in flight, so that heads and descriptors vary as they do in a guest.
     let chains = if indirect { SIZE } else { SIZE / 4 };
     let stride = if indirect { 1 } else { 4 };
@@ -89,6 +107,5 @@ fn measure(batch: u16, indirect: bool) -> Result<f64, Box<dyn Error>> {
         black_box(ring.publish());
         costs_ns.push(start.elapsed().as_nanos() as f64 / f64::from(batch));
     }
-    costs_ns.sort_by(f64::total_cmp);
-    Ok(costs_ns[ROUNDS / 2])
+    Ok(median(costs_ns))
 }

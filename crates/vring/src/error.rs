@@ -5,6 +5,8 @@ use std::fmt;
 use displaydoc::Display;
 use thiserror::Error;
 
+use crate::inflight::InflightError;
+
 /// Why a memory table was refused.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 pub enum MemoryError {
@@ -183,4 +185,6 @@ pub enum RingError {
         /// Length in bytes.
         len: u32,
     },
+    /// inflight region: {0}
+    Inflight(#[from] InflightError),
 }

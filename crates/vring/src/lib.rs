@@ -1,15 +1,18 @@
 //! Rings over guest memory.
 //!
 //! This room turns bytes that a guest wrote into checked values and back: the memory table, the split virtqueue
-//! (virtio 1.3, section 2.7), batched pop and push, and notification suppression. It performs no I/O, starts no thread and
-//! knows no device; whatever a guest writes is checked here once, and a ring that lies is an error, never a panic.
+//! (virtio 1.3, section 2.7), batched pop and push, notification suppression, and the record of requests in flight by which a
+//! later process goes on. It performs no I/O, starts no thread and knows no device; whatever a guest writes is checked here
+//! once, and a ring that lies is an error, never a panic.
 
 mod areas;
 mod chain;
 pub mod copy;
+mod crash;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod inflight;
 mod mapping;
 mod memory;
 mod split;
@@ -17,6 +20,7 @@ mod walk;
 
 pub use chain::{Chain, Segment};
 pub use error::{Area, MemoryError, RingError};
+pub use inflight::{InflightError, InflightQueue, Recovery};
 pub use mapping::Mapping;
 pub use memory::{Memory, Region};
 pub use split::{Layout, QUEUE_SIZE_MAX, SplitRing};

@@ -5,7 +5,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::areas::{Areas, prefetch};
 use crate::chain::Chain;
+use crate::crash;
 use crate::error::RingError;
+use crate::inflight::{InflightQueue, Recovery};
 use crate::memory::Memory;
 use crate::walk::{INDIRECT, Walk};
 
@@ -56,6 +58,7 @@ pub struct Layout {
 /// [`push`](SplitRing::push) only stages, and [`publish`](SplitRing::publish) shows all staged elements at once.
 /// Every chain that was popped must be pushed once; that is how the ring knows how many requests are in flight.
 /// Heads in flight are below the size but not promised to be unique: a hostile driver can offer one twice.
+/// A ring that [tracks](SplitRing::track) its requests can be taken over by another process at any moment.
 #[derive(Debug)]
 pub struct SplitRing {
     areas: Areas,
@@ -69,13 +72,18 @@ pub struct SplitRing {
     published: u16,
     /// Popped and not yet pushed.
     in_flight: u16,
+    /// Where the requests in flight are written down for a later process.
+    inflight: Option<InflightQueue>,
+    /// Heads that an earlier life of the ring took and never showed as used, the oldest last. While there are any, nothing
+    /// new is looked at: `next_avail` and `seen_avail` are equal.
+    owed: Vec<u16>,
     /// Index of the region that held the last buffer.
     hint: usize,
     layout: Layout,
     memory: Arc<Memory>,
 }
 
-// SAFETY: the pointers in `areas` lead into mappings that `memory` keeps alive for any thread.
+// SAFETY: the pointers in `areas` lead into mappings that `memory` keeps alive for any thread; everything else is Send.
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
@@ -94,10 +102,38 @@ impl SplitRing {
             next_used,
             published: next_used,
             in_flight: 0,
+            inflight: None,
+            owed: Vec::new(),
             hint: 0,
             layout,
             memory,
         })
+    }
+
+    /// Goes on where the last life of this ring ended, and writes down from now on what the next one will need. To be called
+    /// before the first pop.
+    ///
+    /// What the region says takes precedence over the `next_avail` that the ring was made with: a frontend whose backend
+    /// was killed cannot know how far it had come.
+    ///
+    /// # Errors
+    /// A region that is too small for the ring, that is of an unknown version, or that contradicts itself.
+    pub fn track(&mut self, mut inflight: InflightQueue) -> Result<Recovery, RingError> {
+        let (recovery, owed) = inflight.recover(self.layout.size, self.published, self.areas.avail_idx())?;
+        if matches!(recovery, Recovery::Continued { .. }) {
+            // All that was taken is shown or owed, and it was taken in the order of the available ring.
+            self.next_avail = self.published.wrapping_add(owed.len() as u16);
+            self.seen_avail = self.next_avail;
+            self.owed = owed;
+            self.owed.reverse();
+        }
+        self.inflight = Some(inflight);
+        Ok(recovery)
+    }
+
+    /// Requests of an earlier life that have not been popped again yet.
+    pub fn owed(&self) -> usize {
+        self.owed.len()
     }
 
     /// Moves the ring to another memory table: the areas are looked up again, and the hold on the old table ends.
@@ -117,13 +153,16 @@ impl SplitRing {
         &self.memory
     }
 
-    /// Whether [`pop`](SplitRing::pop) would find something: for polling, at most one load.
+    /// Whether [`pop`](SplitRing::pop) would find something: for polling, hardly more than a load.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        self.next_avail != self.seen_avail || self.areas.avail_idx() != self.next_avail
+        self.next_avail != self.seen_avail
+            || self.areas.avail_idx() != self.next_avail
+            || !self.owed.is_empty()
     }
 
-    /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none.
+    /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
+    /// earlier life of the ring owes comes first, as it came then.
     ///
     /// A chain has at most `2 * max(size, 1024)` segments and 4 GiB: a driver may not make chains longer than the ring
     /// (virtio 1.3, 2.7.5.3.1), 1024 is what the kernel takes in one vectored call, and the factor lets each buffer cross
@@ -133,8 +172,13 @@ impl SplitRing {
     /// Whatever is wrong with the ring or the chain. Nothing is consumed then, and the content of `chain` is of no use.
     #[inline]
     pub fn pop(&mut self, chain: &mut Chain) -> Result<Option<u16>, RingError> {
-        if self.next_avail == self.seen_avail && !self.look()? {
-            return Ok(None);
+        if self.next_avail == self.seen_avail {
+            if !self.owed.is_empty() {
+                return self.pop_owed(chain);
+            }
+            if !self.look()? {
+                return Ok(None);
+            }
         }
         let size = self.layout.size;
         // More than a ring's worth of requests in flight can only come from a driver that reuses descriptors that it
@@ -147,6 +191,34 @@ impl SplitRing {
             return Err(RingError::HeadOutOfRange { head, size });
         }
         self.look_ahead();
+        self.walk(head, chain)?;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.in_flight += 1;
+        if let Some(inflight) = &mut self.inflight {
+            inflight.take(head);
+        }
+        Ok(Some(head))
+    }
+
+    /// As [`pop`](SplitRing::pop), but only what an earlier life of the ring owes; `None` when that is all under way.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the chain. Nothing is consumed then.
+    #[cold]
+    pub fn pop_owed(&mut self, chain: &mut Chain) -> Result<Option<u16>, RingError> {
+        let Some(&head) = self.owed.last() else {
+            return Ok(None);
+        };
+        self.walk(head, chain)?;
+        // It is marked already, in the place that it had among the others.
+        self.owed.pop();
+        self.in_flight += 1;
+        Ok(Some(head))
+    }
+
+    /// Follows the chain of `head`, which is below the size.
+    #[inline]
+    fn walk(&mut self, head: u16, chain: &mut Chain) -> Result<(), RingError> {
         chain.restart(&self.memory);
         Walk {
             areas: &self.areas,
@@ -154,15 +226,12 @@ impl SplitRing {
             hint: &mut self.hint,
             chain,
             head,
-            size,
+            size: self.layout.size,
             indirect: self.layout.indirect,
             bytes: 0,
             writable: false,
         }
-        .direct()?;
-        self.next_avail = self.next_avail.wrapping_add(1);
-        self.in_flight += 1;
-        Ok(Some(head))
+        .direct()
     }
 
     /// Reads the driver's index; true when there is something new.
@@ -208,8 +277,12 @@ impl SplitRing {
     pub fn push(&mut self, head: u16, written: u32) {
         debug_assert!(head < self.layout.size);
         self.areas.set_used_element(self.next_used, head, written);
+        crash::point();
         self.next_used = self.next_used.wrapping_add(1);
         self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.stage(head);
+        }
     }
 
     /// Shows all staged elements to the driver with one store, and says whether it wants a notification for them.
@@ -221,18 +294,23 @@ impl SplitRing {
             return false;
         }
         self.areas.set_used_idx(new);
+        crash::point();
         self.published = new;
         // 2.7.7.2 and 2.7.14: the index must be visible before the driver's wish is read. The driver stores its wish
         // and then reads the index; without a full fence on both sides each could miss the other, and a notification
         // would be lost.
         fence(Ordering::SeqCst);
-        if self.layout.event_idx {
+        let wanted = if self.layout.event_idx {
             // 2.7.7.2: notify when the used index moved over the entry that the driver named; all modulo 2^16.
             let past_event = new.wrapping_sub(self.areas.used_event()).wrapping_sub(1);
             past_event < new.wrapping_sub(old)
         } else {
             self.areas.avail_flags() & NO_INTERRUPT == 0
+        };
+        if let Some(inflight) = &mut self.inflight {
+            inflight.settle(new);
         }
+        wanted
     }
 
     /// Asks the driver for a kick with its next request; true when requests are already there, for which no kick
@@ -247,6 +325,7 @@ impl SplitRing {
         // and then reads the wish; without a full fence on both sides a request could stay unseen without a kick.
         fence(Ordering::SeqCst);
         self.areas.avail_idx() != self.next_avail
+            || !self.owed.is_empty()
     }
 
     /// Tells the driver that no kick is needed until [`enable_kicks`](SplitRing::enable_kicks).
@@ -259,7 +338,7 @@ impl SplitRing {
         }
     }
 
-    /// The next entry of the available ring to pop: the answer to vhost-user's GET_VRING_BASE.
+    /// The next entry of the available ring to pop: the answer to vhost-user's GET_VRING_BASE, once nothing is owed.
     pub fn next_avail(&self) -> u16 {
         self.next_avail
     }
