@@ -100,6 +100,11 @@ pub enum RingError {
         /// Its length in bytes.
         len: u64,
     },
+    /// the memory at {guest_addr:#x} is gone: the frontend shortened the file behind it, or that could not deliver a page
+    MemoryGone {
+        /// First guest physical address of the memory region.
+        guest_addr: u64,
+    },
     /// driver's available index {index} is {ahead} ahead of ours in a ring of {size}
     AvailableRanAhead {
         /// The index that the driver wrote.

@@ -1,8 +1,12 @@
-//! The fuzz target's body: a ring whose memory, layout and indices the input owns and changes between operations.
+//! Bodies of the fuzz targets: here a ring whose memory, layout and indices the input owns and changes between operations.
 //!
-//! The target in `fuzz/` calls it, and so do the crate's own tests, so that a plain `cargo test` exercises it.
+//! The targets in `fuzz/` call them, and so do the crate's own tests, so that a plain `cargo test` exercises them.
 //! It asserts what a guest must never break: no panic, every segment inside memory, bounded chains, heads below the size,
 //! and an index that moves by exactly what was consumed.
+
+mod inflight;
+
+pub use inflight::inflight;
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -4,17 +4,20 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr;
 
+use fault::Watch;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// Owns one `mmap`; dropping it unmaps.
 ///
 /// The bytes belong to the guest as much as to us: they change at any time, so nothing ever forms a Rust reference to
-/// them. Whoever holds the file behind a [`Mapping::shared`] can shorten it, and a later access beyond its end raises
-/// SIGBUS; the owner of the file descriptor has to judge that (the kernel offers file seals for it).
+/// them. Whoever holds the file behind a [`Mapping::shared`] can shorten it; an access beyond its end then finds that all
+/// of the mapping has become zeroed memory of ours alone, and [`Mapping::is_gone`] says so.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: *mut u8,
     len: usize,
+    /// Of shared memory, where the system lets us watch it.
+    watch: Option<Watch>,
 }
 
 // SAFETY: the mapping is plain memory owned by this value; any thread may unmap it.
@@ -40,7 +43,11 @@ impl Mapping {
                 offset,
             )
         }?;
-        Ok(Mapping { ptr: ptr.cast(), len })
+        let ptr = ptr.cast();
+        // SAFETY: all of the mapping (a length that is no multiple of the page size the kernel rounds up, here and there),
+        // which only raw pointers lead to. `drop` ends the watch first.
+        let watch = unsafe { Watch::new(ptr, len) };
+        Ok(Mapping { ptr, len, watch })
     }
 
     /// Maps `len` bytes of zeroed anonymous memory, for tests and for storage in memory.
@@ -57,7 +64,7 @@ impl Mapping {
                 MapFlags::SHARED | MapFlags::NORESERVE,
             )
         }?;
-        Ok(Mapping { ptr: ptr.cast(), len })
+        Ok(Mapping { ptr: ptr.cast(), len, watch: None })
     }
 
     /// The first byte of the mapping.
@@ -72,10 +79,17 @@ impl Mapping {
     pub fn len(&self) -> usize {
         self.len
     }
+
+    /// Whether the memory behind it went away: its file was shortened, or its file system could not deliver a page. What
+    /// is there now is shared with nobody.
+    pub fn is_gone(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_gone)
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        drop(self.watch.take());
         // SAFETY: exactly the range that the constructor mapped, and nobody may use it after its owner is gone.
         // It fails only for arguments that the constructor already proved right.
         let _ = unsafe { munmap(self.ptr.cast(), self.len) };

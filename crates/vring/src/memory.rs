@@ -150,6 +150,11 @@ impl Memory {
         Some(found)
     }
 
+    /// The guest address of a region whose memory went away ([`Mapping::is_gone`]), if there is one.
+    pub fn gone(&self) -> Option<u64> {
+        self.regions.iter().find(|region| region.mapping.is_gone()).map(|region| region.guest_addr)
+    }
+
     /// The guest physical address of a frontend's virtual address, or `None` when no region holds it.
     ///
     /// Where frontend addresses overlap, the region with the lowest guest address answers: the bytes are the same.

@@ -79,6 +79,9 @@ pub struct SplitRing {
     owed: Vec<u16>,
     /// Index of the region that held the last buffer.
     hint: usize,
+    /// How many mappings the process had lost when the memory table was last found whole. A table that is new here may
+    /// have lost one before: zero.
+    lost: usize,
     layout: Layout,
     memory: Arc<Memory>,
 }
@@ -105,6 +108,7 @@ impl SplitRing {
             inflight: None,
             owed: Vec::new(),
             hint: 0,
+            lost: 0,
             layout,
             memory,
         })
@@ -145,6 +149,7 @@ impl SplitRing {
         self.areas = Areas::new(&memory, &self.layout)?;
         self.memory = memory;
         self.hint = 0;
+        self.lost = 0;
         Ok(())
     }
 
@@ -153,12 +158,13 @@ impl SplitRing {
         &self.memory
     }
 
-    /// Whether [`pop`](SplitRing::pop) would find something: for polling, hardly more than a load.
+    /// Whether [`pop`](SplitRing::pop) would find something, be it an error: for polling, hardly more than a load.
     #[inline]
     pub fn has_pending(&self) -> bool {
         self.next_avail != self.seen_avail
             || self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
+            || (fault::lost() != self.lost && self.memory.gone().is_some())
     }
 
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
@@ -238,6 +244,11 @@ impl SplitRing {
     #[inline]
     fn look(&mut self) -> Result<bool, RingError> {
         let index = self.areas.avail_idx();
+        // After the index, which may have been what is missing. Zeroes are no ring, whatever they would mean.
+        let lost = fault::lost();
+        if lost != self.lost {
+            self.check_memory(lost)?;
+        }
         let ahead = index.wrapping_sub(self.next_avail);
         // 2.7.13.3: the index counts entries, of which the ring holds `size`.
         if ahead > self.layout.size {
@@ -248,6 +259,16 @@ impl SplitRing {
             self.areas.prefetch_head(self.next_avail.wrapping_add(i));
         }
         Ok(ahead != 0)
+    }
+
+    /// Finds the memory table whole, in a process that has lost `lost` mappings.
+    #[cold]
+    fn check_memory(&mut self, lost: usize) -> Result<(), RingError> {
+        if let Some(guest_addr) = self.memory.gone() {
+            return Err(RingError::MemoryGone { guest_addr });
+        }
+        self.lost = lost;
+        Ok(())
     }
 
     /// Has the CPU fetch what later pops will read.
@@ -326,6 +347,7 @@ impl SplitRing {
         fence(Ordering::SeqCst);
         self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
+            || (fault::lost() != self.lost && self.memory.gone().is_some())
     }
 
     /// Tells the driver that no kick is needed until [`enable_kicks`](SplitRing::enable_kicks).
