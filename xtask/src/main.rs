@@ -1,9 +1,10 @@
-//! Development tasks: `cargo xtask lab`, `check` and `test`.
+//! Development tasks: `cargo xtask lab`, `check`, `test` and `torture`.
 
 mod check;
 mod make;
 mod step;
 mod test;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,8 @@ enum Task {
     Lab(make::Options),
     /// Run every test there is, guests included, from a fresh clone.
     Test(test::Options),
+    /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
+    Torture(torture::Options),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Task::Check => check::run(),
         Task::Lab(options) => make::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Torture(options) => torture::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

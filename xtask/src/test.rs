@@ -6,10 +6,12 @@ use anyhow::Result;
 use clap::Args;
 use guest::lab::{DIRECTORY_VARIABLE, Lab};
 
-use crate::make;
 use crate::step::{self, cargo};
+use crate::{make, torture};
 
 const TASK: &str = "test";
+/// Places between two stores at which a server dies, of the many that `cargo xtask torture kill` tries.
+const CRASH_POINTS: u32 = 40;
 
 /// Options of `cargo xtask test`.
 #[derive(Args, Debug)]
@@ -33,15 +35,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 .env(DIRECTORY_VARIABLE, lab.directory()),
         )?;
         // nextest does not run examples in documentation.
-        step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))
+        step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
     } else {
         step::run(
             TASK,
             cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
                 .args(&options.filter)
                 .env(DIRECTORY_VARIABLE, lab.directory()),
-        )
+        )?;
     }
+    // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
+    if options.filter.is_empty() { torture::crash_points(CRASH_POINTS) } else { Ok(()) }
 }
 
 fn has_nextest() -> bool {

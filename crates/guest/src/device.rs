@@ -16,6 +16,15 @@ pub enum Device {
         /// processors.
         queues: u16,
     },
+    /// A vhost-user disk whose server may die: the guest waits and connects again. QEMU only.
+    ReconnectingDisk {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// Queues, at least 1.
+        queues: u16,
+        /// How long to wait between two attempts, in milliseconds, at least 1.
+        again_after_ms: u32,
+    },
     /// A vhost-user directory.
     Directory {
         /// Where its server listens.
@@ -47,7 +56,10 @@ impl Device {
     /// The same with another number of queues; 9p has one.
     pub fn with_queues(mut self, number: u16) -> Self {
         match &mut self {
-            Self::Disk { queues, .. } | Self::Directory { queues, .. } | Self::QemuDisk { queues, .. } => {
+            Self::Disk { queues, .. }
+            | Self::ReconnectingDisk { queues, .. }
+            | Self::Directory { queues, .. }
+            | Self::QemuDisk { queues, .. } => {
                 *queues = number;
             }
             Self::Qemu9p { .. } => {}
@@ -58,7 +70,9 @@ impl Device {
     /// The socket of a vhost-user device.
     pub fn socket(&self) -> Option<&Path> {
         match self {
-            Self::Disk { socket, .. } | Self::Directory { socket, .. } => Some(socket),
+            Self::Disk { socket, .. } | Self::ReconnectingDisk { socket, .. } | Self::Directory { socket, .. } => {
+                Some(socket)
+            }
             Self::QemuDisk { .. } | Self::Qemu9p { .. } => None,
         }
     }

@@ -78,6 +78,9 @@ fn command(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share, line
             Device::Disk { socket, .. } => (socket, VIRTIO_ID_BLOCK),
             // Its tag comes from its server.
             Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
+            Device::ReconnectingDisk { .. } => {
+                bail!("User Mode Linux does not connect again: give such a disk to a QEMU guest")
+            }
             Device::QemuDisk { .. } | Device::Qemu9p { .. } => {
                 bail!("what QEMU serves itself can be given to a QEMU guest only, not to User Mode Linux")
             }

@@ -18,13 +18,17 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
     for (index, device) in devices.iter().enumerate() {
         match device {
             Device::Disk { socket, queues } => {
-                add_server(command, index, socket, &format!("vhost-user-blk-pci,num-queues={queues}"))?;
+                add_server(command, index, socket, "", &format!("vhost-user-blk-pci,num-queues={queues}"))?;
+            }
+            Device::ReconnectingDisk { socket, queues, again_after_ms } => {
+                let chardev = format!(",reconnect-ms={again_after_ms}");
+                add_server(command, index, socket, &chardev, &format!("vhost-user-blk-pci,num-queues={queues}"))?;
             }
             Device::Directory { socket, tag, queues } => {
                 let options = format!(
                     "vhost-user-fs-pci,tag={tag},queue-size={DIRECTORY_QUEUE_SIZE},num-request-queues={queues}"
                 );
-                add_server(command, index, socket, &options)?;
+                add_server(command, index, socket, "", &options)?;
             }
             Device::QemuDisk { image, queues, direct } => {
                 let storage = storage(image, *direct, asynchronous_io(qemu, image, *direct)?)?;
@@ -51,10 +55,10 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
     Ok(())
 }
 
-fn add_server(command: &mut Command, index: usize, socket: &Path, device: &str) -> Result<()> {
+fn add_server(command: &mut Command, index: usize, socket: &Path, chardev: &str, device: &str) -> Result<()> {
     command
         .arg("-chardev")
-        .arg(format!("socket,id=server{index},path={}", option_value(socket)?))
+        .arg(format!("socket,id=server{index},path={}{chardev}", option_value(socket)?))
         .arg("-device")
         .arg(format!("{device},chardev=server{index}"));
     Ok(())
@@ -105,6 +109,7 @@ mod tests {
         let devices = [
             Device::Disk { socket: "/run/a,b".into(), queues: 3 },
             Device::Directory { socket: "/run/c".into(), tag: "share".into(), queues: 2 },
+            Device::ReconnectingDisk { socket: "/run/d".into(), queues: 1, again_after_ms: 100 },
         ];
         add_devices(&mut command, Path::new("/nowhere"), &devices).unwrap();
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -119,6 +124,10 @@ mod tests {
                 "socket,id=server1,path=/run/c",
                 "-device",
                 "vhost-user-fs-pci,tag=share,queue-size=1024,num-request-queues=2,chardev=server1",
+                "-chardev",
+                "socket,id=server2,path=/run/d,reconnect-ms=100",
+                "-device",
+                "vhost-user-blk-pci,num-queues=1,chardev=server2",
             ]
         );
     }

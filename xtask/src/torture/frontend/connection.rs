@@ -1,0 +1,319 @@
+//! A connection to a server, and what survives it: guest memory, rings, the inflight region.
+
+use std::fs::File;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost::VhostBackend;
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
+};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+
+use super::memory::SharedMemory;
+use super::ring::{RING_BYTES, Ring, RingShape};
+
+/// How long a server may take for any one step of the protocol. GET_VRING_BASE waits for storage.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Device features that the frontend takes if they are offered (virtio 1.3, 5.2.3 and 6; vhost-user, "Feature bits").
+mod feature {
+    pub(super) const BLK_SIZE: u64 = 1 << 6;
+    pub(super) const FLUSH: u64 = 1 << 9;
+    pub(super) const MQ: u64 = 1 << 12;
+    pub(super) const WRITE_ZEROES: u64 = 1 << 14;
+    pub(super) const INDIRECT_DESC: u64 = 1 << 28;
+    pub(super) const EVENT_IDX: u64 = 1 << 29;
+    pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
+    pub(super) const VERSION_1: u64 = 1 << 32;
+}
+
+/// Length of the configuration space up to the last field that is read here (virtio 1.3, 5.2.4).
+const CONFIG_BYTES: u32 = 60;
+const BLK_SIZE_AT: usize = 20;
+
+/// How a frontend is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Rings.
+    pub(crate) queues: u16,
+    /// What each of them is like.
+    pub(crate) ring: RingShape,
+    /// Whether requests may stand in indirect tables.
+    pub(crate) indirect: bool,
+    /// Whether requests in flight are tracked in a region that outlives the server (INFLIGHT_SHMFD).
+    pub(crate) inflight: bool,
+}
+
+/// The disk as the server describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Capacity in sectors of 512 bytes.
+    pub(crate) sectors: u64,
+    /// Logical block size in sectors.
+    pub(crate) block_sectors: u64,
+    /// Whether it takes WRITE_ZEROES.
+    pub(crate) write_zeroes: bool,
+    /// Whether it takes FLUSH.
+    pub(crate) flush: bool,
+}
+
+/// How a connection is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// Each ring is stopped (GET_VRING_BASE), then the connection is closed.
+    Stopped,
+    /// The connection is closed, as when the frontend's process dies.
+    Silent,
+}
+
+/// The guest's side of a disk: memory and rings, connected or not.
+pub(crate) struct Driver {
+    shape: Shape,
+    memory: Arc<SharedMemory>,
+    pub(super) rings: Vec<Ring>,
+    region: Option<(VhostUserInflight, File)>,
+    link: Option<Frontend>,
+    /// What the first server negotiated: a guest's driver cannot negotiate again.
+    agreed: Option<(u64, Geometry)>,
+}
+
+impl Driver {
+    /// A frontend with empty rings and no connection.
+    pub(crate) fn new(shape: Shape) -> Result<Self> {
+        ensure!(shape.queues > 0, "a frontend needs a ring");
+        let memory = Arc::new(SharedMemory::new(usize::from(shape.queues) * RING_BYTES)?);
+        let rings =
+            (0..shape.queues).map(|index| Ring::new(memory.clone(), index, shape.ring)).collect::<Result<_>>()?;
+        Ok(Self { shape, memory, rings, region: None, link: None, agreed: None })
+    }
+
+    /// How it was made.
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The disk, once a server has described it.
+    pub(crate) fn geometry(&self) -> Option<Geometry> {
+        self.agreed.map(|(_, geometry)| geometry)
+    }
+
+    /// Requests made and not seen completed, on all rings.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.rings.iter().map(|ring| u64::from(ring.in_flight())).sum()
+    }
+
+    /// Introduces itself to a server and has it serve the rings, as QEMU does: a region that there is already is given
+    /// back, rings go on at the index that was used last, and each is kicked once.
+    ///
+    /// # Errors
+    /// The server refuses a step, does not answer within 20 s, hangs up, or is not what the last one was.
+    pub(crate) fn connect(&mut self, stream: UnixStream) -> Result<()> {
+        self.link = None;
+        let deadline = Deadline::new(&stream)?;
+        let mut link = Frontend::from_stream(stream, u64::from(self.shape.queues));
+        let connected = self.introduce(&mut link).and_then(|()| self.start_rings(&mut link));
+        deadline.met(connected)?;
+        self.link = Some(link);
+        self.rings.iter().try_for_each(Ring::kick)
+    }
+
+    fn introduce(&mut self, link: &mut Frontend) -> Result<()> {
+        link.set_owner().context("SET_OWNER")?;
+        let offered = link.get_features().context("GET_FEATURES")?;
+        let features = self.features(offered)?;
+        link.set_features(features).context("SET_FEATURES")?;
+        let protocol = self.protocol_features(link.get_protocol_features().context("GET_PROTOCOL_FEATURES")?)?;
+        link.set_protocol_features(protocol).context("SET_PROTOCOL_FEATURES")?;
+        link.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        let queues = link.get_queue_num().context("GET_QUEUE_NUM")?;
+        ensure!(
+            queues >= u64::from(self.shape.queues),
+            "the server has {queues} queues, {} are wanted",
+            self.shape.queues
+        );
+        let geometry = geometry(link, features)?;
+        let now = (features, geometry);
+        let before = *self.agreed.get_or_insert(now);
+        ensure!(
+            before == now,
+            "the server is not what the last one was: features and disk were {before:x?}, are {now:x?}"
+        );
+        if self.shape.inflight {
+            self.track_requests(link)?;
+        }
+        link.set_mem_table(&[self.memory.info()]).context("SET_MEM_TABLE")?;
+        Ok(())
+    }
+
+    fn features(&self, offered: u64) -> Result<u64> {
+        let required = feature::VERSION_1
+            | feature::PROTOCOL_FEATURES
+            | if self.shape.ring.event_idx { feature::EVENT_IDX } else { 0 }
+            | if self.shape.indirect { feature::INDIRECT_DESC } else { 0 };
+        ensure!(offered & required == required, "the server lacks features {:#x}", required & !offered);
+        let optional = feature::BLK_SIZE | feature::FLUSH | feature::MQ | feature::WRITE_ZEROES;
+        Ok(required | (offered & optional))
+    }
+
+    fn protocol_features(&self, offered: VhostUserProtocolFeatures) -> Result<VhostUserProtocolFeatures> {
+        let mut wanted =
+            VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::CONFIG;
+        ensure!(offered.contains(wanted), "the server lacks protocol features: {:?}", wanted - offered);
+        if self.shape.inflight {
+            wanted |= VhostUserProtocolFeatures::INFLIGHT_SHMFD;
+            ensure!(
+                offered.contains(wanted),
+                "the server does not offer INFLIGHT_SHMFD, so that what is in flight when it dies is lost; \
+                 --no-inflight goes without"
+            );
+        }
+        Ok(wanted)
+    }
+
+    /// GET_INFLIGHT_FD from the first server; SET_INFLIGHT_FD to each.
+    fn track_requests(&mut self, link: &mut Frontend) -> Result<()> {
+        if self.region.is_none() {
+            let asked = VhostUserInflight::new(0, 0, self.shape.queues, self.shape.ring.size);
+            let (region, file) = link.get_inflight_fd(&asked).context("GET_INFLIGHT_FD")?;
+            let bytes = file.metadata().context("the inflight region")?.len();
+            let end = region.mmap_offset.checked_add(region.mmap_size);
+            ensure!(
+                region.mmap_size > 0 && end.is_some_and(|end| end <= bytes),
+                "the inflight region has {} bytes from {} on, in a file of {bytes}",
+                region.mmap_size,
+                region.mmap_offset
+            );
+            ensure!(
+                (region.num_queues, region.queue_size) == (asked.num_queues, asked.queue_size),
+                "the inflight region is for {} queues of {}, asked for were {} of {}",
+                region.num_queues,
+                region.queue_size,
+                asked.num_queues,
+                asked.queue_size
+            );
+            self.region = Some((region, file));
+        }
+        if let Some((region, file)) = &self.region {
+            link.set_inflight_fd(region, file.as_raw_fd()).context("SET_INFLIGHT_FD")?;
+        }
+        Ok(())
+    }
+
+    fn start_rings(&self, link: &mut Frontend) -> Result<()> {
+        for ring in &self.rings {
+            let index = usize::from(ring.index());
+            link.set_vring_num(index, ring.size()).context("SET_VRING_NUM")?;
+            // What QEMU takes when the server died without having been asked.
+            link.set_vring_base(index, ring.used_index()).context("SET_VRING_BASE")?;
+            link.set_vring_addr(index, &ring.addresses()).context("SET_VRING_ADDR")?;
+            link.set_vring_call(index, ring.call_fd()).context("SET_VRING_CALL")?;
+            link.set_vring_kick(index, ring.kick_fd()).context("SET_VRING_KICK")?;
+        }
+        for ring in &self.rings {
+            link.set_vring_enable(usize::from(ring.index()), true).context("SET_VRING_ENABLE")?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection. Memory, rings and the region stay.
+    ///
+    /// # Errors
+    /// A ring that was stopped says another index than what it has used: then something is in flight although
+    /// GET_VRING_BASE was answered.
+    pub(crate) fn disconnect(&mut self, farewell: Farewell) -> Result<()> {
+        let Some(link) = self.link.take() else { return Ok(()) };
+        if farewell == Farewell::Silent {
+            return Ok(());
+        }
+        let deadline = Deadline::of(&link)?;
+        let stopped = self.stop_rings(&link);
+        deadline.met(stopped)
+    }
+
+    fn stop_rings(&self, link: &Frontend) -> Result<()> {
+        for ring in &self.rings {
+            let index = ring.index();
+            let base = link.get_vring_base(usize::from(index)).context("GET_VRING_BASE")?;
+            let used = ring.used_index();
+            ensure!(
+                base == u32::from(used),
+                "ring {index}: GET_VRING_BASE says {base}, but {used} was used: requests are in flight"
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until a ring is called, or for `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Result<()> {
+        let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) };
+        let mut calls: Vec<_> =
+            self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.call(), PollFlags::IN)).collect();
+        match poll(&mut calls, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for the server's calls"),
+        }
+    }
+}
+
+fn geometry(link: &mut Frontend, features: u64) -> Result<Geometry> {
+    let blank = [0; CONFIG_BYTES as usize];
+    let (_, config) = link.get_config(0, CONFIG_BYTES, VhostUserConfigFlags::empty(), &blank).context("GET_CONFIG")?;
+    let (Some(capacity), Some(block)) =
+        (config.first_chunk::<8>(), config.get(BLK_SIZE_AT..).and_then(<[u8]>::first_chunk))
+    else {
+        bail!("GET_CONFIG: {} bytes are no configuration of a disk", config.len());
+    };
+    let block_bytes = if features & feature::BLK_SIZE == 0 { 512 } else { u32::from_le_bytes(*block) };
+    let geometry = Geometry {
+        sectors: u64::from_le_bytes(*capacity),
+        block_sectors: u64::from(block_bytes / 512),
+        write_zeroes: features & feature::WRITE_ZEROES != 0,
+        flush: features & feature::FLUSH != 0,
+    };
+    ensure!(
+        geometry.block_sectors > 0 && geometry.sectors >= geometry.block_sectors,
+        "GET_CONFIG: {geometry:?} is no disk"
+    );
+    Ok(geometry)
+}
+
+/// Cuts a connection whose server does not answer: the `vhost` crate waits for ever.
+struct Deadline {
+    done: mpsc::Sender<()>,
+    cut: thread::JoinHandle<bool>,
+}
+
+impl Deadline {
+    fn new(stream: &UnixStream) -> Result<Self> {
+        let stream = stream.try_clone()?;
+        let (done, wait) = mpsc::channel();
+        let cut = thread::spawn(move || {
+            let late = wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+            late && stream.shutdown(Shutdown::Both).is_ok()
+        });
+        Ok(Self { done, cut })
+    }
+
+    fn of(link: &Frontend) -> Result<Self> {
+        // SAFETY: the connection is open as long as `link` lives.
+        let socket = unsafe { BorrowedFd::borrow_raw(link.as_raw_fd()) };
+        Self::new(&UnixStream::from(socket.try_clone_to_owned()?))
+    }
+
+    /// The result of what was waited for, or that the server did not answer.
+    fn met<T>(self, result: Result<T>) -> Result<T> {
+        drop(self.done);
+        match self.cut.join() {
+            Ok(true) => result.with_context(|| format!("the server did not answer within {} s", PATIENCE.as_secs())),
+            _ => result,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a disk must hold, sector by sector, from what was written to it and acknowledged.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::pattern::{self, SECTOR_BYTES};
+
+/// Sectors read at a time from an image.
+const SECTORS_A_READ: usize = 256;
+
+/// One sector.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sector {
+    /// The generation that was acknowledged last. 0: zeroes.
+    generation: u64,
+    /// The generation of the write in flight, if there is one.
+    coming: Option<u64>,
+    /// Reads in flight.
+    readers: u16,
+}
+
+/// A disk as it must be.
+///
+/// Requests in flight never touch the same sector unless all of them read: what a disk owes to overlapping requests is
+/// not defined, and the answer to a read would prove nothing.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    run: u64,
+    sectors: Vec<Sector>,
+    generations: u64,
+}
+
+impl Contents {
+    /// A disk of `sectors` zeroes. `run` tells its data from another run's.
+    pub(super) fn new(run: u64, sectors: u64) -> Self {
+        Self { run, sectors: vec![Sector::default(); sectors as usize], generations: 0 }
+    }
+
+    /// Its size in sectors.
+    pub(super) fn sectors(&self) -> u64 {
+        self.sectors.len() as u64
+    }
+
+    fn range(first: u64, count: u64) -> Range<usize> {
+        first as usize..(first + count) as usize
+    }
+
+    fn slice(&mut self, first: u64, count: u64) -> &mut [Sector] {
+        // Requests are made from the disk's size.
+        &mut self.sectors[Self::range(first, count)]
+    }
+
+    /// Notes that a read begins; false if a write is in the way.
+    pub(super) fn begin_read(&mut self, first: u64, count: u64) -> bool {
+        let sectors = self.slice(first, count);
+        let free = sectors.iter().all(|sector| sector.coming.is_none());
+        if free {
+            sectors.iter_mut().for_each(|sector| sector.readers += 1);
+        }
+        free
+    }
+
+    /// Notes that a write of a new generation begins, or of zeroes, and says which; `None` if anything is in the way.
+    pub(super) fn begin_write(&mut self, first: u64, count: u64, zeroes: bool) -> Option<u64> {
+        let generation = if zeroes { 0 } else { self.generations + 1 };
+        let sectors = self.slice(first, count);
+        if sectors.iter().any(|sector| sector.coming.is_some() || sector.readers > 0) {
+            return None;
+        }
+        sectors.iter_mut().for_each(|sector| sector.coming = Some(generation));
+        self.generations = self.generations.max(generation);
+        Some(generation)
+    }
+
+    /// Fills `data` with what the write of `generation` from sector `first` on carries.
+    pub(super) fn fill(&self, data: &mut [u8], first: u64, generation: u64) {
+        pattern::fill(data, self.run, first, generation);
+    }
+
+    /// Notes that a write was acknowledged.
+    pub(super) fn end_write(&mut self, first: u64, count: u64) {
+        for sector in self.slice(first, count) {
+            if let Some(generation) = sector.coming.take() {
+                sector.generation = generation;
+            }
+        }
+    }
+
+    /// Notes that a read ended, and judges what it delivered.
+    pub(super) fn end_read(&mut self, first: u64, data: &[u8]) -> Result<()> {
+        let run = self.run;
+        let sectors = self.slice(first, (data.len() / SECTOR_BYTES) as u64);
+        for ((number, sector), found) in (first..).zip(sectors).zip(data.chunks_exact(SECTOR_BYTES)) {
+            sector.readers -= 1;
+            let expected = sector.generation;
+            ensure!(
+                pattern::holds(found, run, number, expected),
+                "sector {number}: a read must deliver generation {expected}, but delivered {}",
+                pattern::describe(found, run, number)
+            );
+        }
+        Ok(())
+    }
+
+    /// Compares an image with what it must hold. Where a write is in flight, old and new are both right, sector by sector:
+    /// a disk promises no more.
+    pub(crate) fn check_image(&self, path: &Path) -> Result<()> {
+        let cannot = || format!("cannot read {}", path.display());
+        let mut file = File::open(path).with_context(cannot)?;
+        let mut data = vec![0; SECTORS_A_READ * SECTOR_BYTES];
+        for (chunk, sectors) in self.sectors.chunks(SECTORS_A_READ).enumerate() {
+            let data = &mut data[..sectors.len() * SECTOR_BYTES];
+            file.read_exact(data).with_context(cannot)?;
+            for (at, (sector, found)) in sectors.iter().zip(data.chunks_exact(SECTOR_BYTES)).enumerate() {
+                self.judge((chunk * SECTORS_A_READ + at) as u64, sector, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, number: u64, sector: &Sector, found: &[u8]) -> Result<()> {
+        let holds = |generation| pattern::holds(found, self.run, number, generation);
+        if holds(sector.generation) || sector.coming.is_some_and(holds) {
+            return Ok(());
+        }
+        let found = pattern::describe(found, self.run, number);
+        let generation = sector.generation;
+        match sector.coming {
+            None => bail!("sector {number} of the image: generation {generation} was acknowledged, it holds {found}"),
+            Some(coming) => bail!(
+                "sector {number} of the image: generation {generation} was acknowledged and {coming} is in flight, it \
+                 holds {found}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const SECTORS: u64 = 8;
+
+    fn written() -> (Contents, Vec<u8>) {
+        let mut contents = Contents::new(1, SECTORS);
+        let mut image = vec![0; SECTORS as usize * SECTOR_BYTES];
+        let generation = contents.begin_write(2, 3, false).unwrap();
+        contents.fill(&mut image[2 * SECTOR_BYTES..5 * SECTOR_BYTES], 2, generation);
+        (contents, image)
+    }
+
+    fn check(contents: &Contents, image: &[u8]) -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("image");
+        fs::write(&path, image)?;
+        contents.check_image(&path)
+    }
+
+    #[test]
+    fn requests_that_would_meet_wait() {
+        let mut contents = Contents::new(1, SECTORS);
+        assert!(contents.begin_read(0, 4) && contents.begin_read(2, 4));
+        assert_eq!(contents.begin_write(3, 1, false), None);
+        assert_eq!(contents.begin_write(6, 2, false), Some(1));
+        assert!(!contents.begin_read(7, 1));
+        assert_eq!(contents.begin_write(7, 1, true), None);
+        contents.end_write(6, 2);
+        assert!(contents.begin_read(7, 1));
+    }
+
+    #[test]
+    fn a_write_in_flight_may_be_there_or_not_or_in_part() {
+        let (contents, image) = written();
+        check(&contents, &image).unwrap();
+        check(&contents, &vec![0; image.len()]).unwrap();
+        let mut torn = image;
+        torn[2 * SECTOR_BYTES..3 * SECTOR_BYTES].fill(0);
+        check(&contents, &torn).unwrap();
+        torn[3 * SECTOR_BYTES + 100] ^= 1;
+        assert!(check(&contents, &torn).unwrap_err().to_string().contains("sector 3"));
+    }
+
+    #[test]
+    fn an_acknowledged_write_must_be_there() {
+        let (mut contents, image) = written();
+        contents.end_write(2, 3);
+        check(&contents, &image).unwrap();
+        let error = check(&contents, &vec![0; image.len()]).unwrap_err().to_string();
+        assert!(error.contains("sector 2") && error.contains("generation 1 was acknowledged"), "{error}");
+        assert!(check(&contents, &image[..image.len() - 1]).is_err(), "an image that is too short");
+    }
+
+    #[test]
+    fn a_read_is_judged_by_what_was_acknowledged() {
+        let (mut contents, image) = written();
+        contents.end_write(2, 3);
+        assert!(contents.begin_read(1, 2));
+        contents.end_read(1, &image[SECTOR_BYTES..3 * SECTOR_BYTES]).unwrap();
+        assert!(contents.begin_read(1, 2));
+        let error = contents.end_read(1, &vec![0; 2 * SECTOR_BYTES]).unwrap_err().to_string();
+        assert!(error.contains("sector 2") && error.contains("zeroes"), "{error}");
+    }
+}

@@ -1,0 +1,68 @@
+//! `cargo xtask torture`: servers are killed under load, and every single request is looked at.
+//!
+//! Each kind of torture is a module with its options and a `run`. All of them are repeatable: what is random comes from a
+//! seed, which is told at the start. What is said on the way goes to standard error; the last line, or the JSON document
+//! that stands for it, goes to standard output. Any loss is an error.
+
+mod cost;
+mod figures;
+mod frontend;
+mod kill;
+mod rng;
+mod server;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+/// Options of `cargo xtask torture`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Kill the server under load with SIGKILL, again and again.
+    ///
+    /// Half of it under a frontend that checks every request, half of it under a QEMU guest that runs fio with
+    /// verification and reconnects.
+    Kill(kill::Options),
+    /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
+    InflightCost(cost::Options),
+}
+
+/// What every torture takes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Common {
+    /// Repeat the run that was told this seed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// End with one JSON document instead of one line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    program: server::ProgramOptions,
+}
+
+impl Common {
+    /// The seed of this run, which is told at once.
+    fn seed(&self, task: &str) -> u64 {
+        let seed = self.seed.unwrap_or_else(rng::fresh_seed);
+        eprintln!("torture {task}: --seed {seed}");
+        seed
+    }
+}
+
+/// Runs what was asked for.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    match &options.what {
+        What::Kill(options) => kill::run(options),
+        What::InflightCost(options) => cost::run(options),
+    }
+}
+
+/// Has servers die at crash points, as one of the checks that every change has to pass.
+pub(crate) fn crash_points(rounds: u32) -> Result<()> {
+    kill::run(&kill::Options::crash_points(rounds))
+}
