@@ -17,11 +17,13 @@ pub(crate) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEAT
 /// Features of the transport, offered for every device.
 pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
 
-/// Protocol features offered, CONFIG only for devices that show one. LOG_SHMFD and INFLIGHT_SHMFD are not: nothing behind them exists yet.
+/// Protocol features offered: CONFIG only for devices that show one, INFLIGHT_SHMFD only for those whose requests can be
+/// done twice. LOG_SHMFD is not: nothing behind it exists yet.
 pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)
     .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE);
 
@@ -36,6 +38,11 @@ impl Acked {
     /// Whether NEED_REPLY asks for an answer.
     pub(crate) fn reply_ack(self) -> bool {
         self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
+    /// Whether requests in flight are written down for a later backend.
+    pub(crate) fn inflight(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::INFLIGHT_SHMFD.bits() != 0
     }
 
     /// Whether rings start disabled until SET_VRING_ENABLE (vhost-user, "Ring states").

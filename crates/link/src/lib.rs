@@ -12,6 +12,7 @@
 mod config_change;
 mod endpoint;
 mod features;
+mod inflight;
 mod memory;
 mod message;
 mod peer;

@@ -132,7 +132,7 @@ fn map_file(
 
 /// Whole pages around the bytes from `start` to `end` of a file: where they begin, their length, and where in them the
 /// bytes begin. `None` where that does not fit into an address.
-fn span(start: u64, end: u64, page_bytes: u64) -> Option<(u64, usize, usize)> {
+pub(crate) fn span(start: u64, end: u64, page_bytes: u64) -> Option<(u64, usize, usize)> {
     let map_start = start - start % page_bytes;
     let map_end = end.checked_next_multiple_of(page_bytes)?;
     let map_len = usize::try_from(map_end.checked_sub(map_start)?).ok()?;
@@ -140,7 +140,7 @@ fn span(start: u64, end: u64, page_bytes: u64) -> Option<(u64, usize, usize)> {
 }
 
 /// Granularity of mapping this file, in bytes: hugetlbfs maps (and unmaps) whole huge pages only.
-fn page_bytes(file: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn page_bytes(file: &OwnedFd) -> io::Result<u64> {
     let filesystem = fstatfs(file)?;
     let bytes = if filesystem.f_type == HUGETLBFS_MAGIC { u64::try_from(filesystem.f_bsize).unwrap_or(0) } else { 0 };
     Ok(bytes.max(rustix::param::page_size() as u64))

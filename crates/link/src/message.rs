@@ -4,7 +4,8 @@ use std::mem::size_of;
 use std::os::fd::OwnedFd;
 
 use vhost::vhost_user::message::{
-    FrontendReq, VhostUserConfig, VhostUserMemory, VhostUserMemoryRegion, VhostUserMsgValidator, VhostUserU64,
+    FrontendReq, VhostUserConfig, VhostUserInflight, VhostUserMemory, VhostUserMemoryRegion, VhostUserMsgValidator,
+    VhostUserU64,
 };
 
 use crate::refusal::Refusal;
@@ -14,6 +15,9 @@ use crate::wire::Message;
 const RING_INDEX_MASK: u64 = 0xff;
 /// No descriptor comes with SET_VRING_KICK, CALL or ERR (vhost-user, same place).
 const RING_NO_FD: u64 = 0x100;
+
+/// Two u64 and two u16 (vhost-user, "Inflight description").
+const INFLIGHT_BYTES: usize = 20;
 
 impl Message {
     /// The whole body as one value.
@@ -71,6 +75,16 @@ impl Message {
         let regions =
             rest.chunks_exact(region_bytes).map(decode::<VhostUserMemoryRegion>).collect::<Result<Vec<_>, _>>()?;
         Ok(regions.into_iter().zip(self.fds(count)?).collect())
+    }
+
+    /// The region that GET_INFLIGHT_FD asks for or SET_INFLIGHT_FD shows. Its fields take 20 bytes, as the specification
+    /// writes them down, and 24 where a C compiler lays them out, as for QEMU.
+    pub(crate) fn inflight(&self) -> Result<VhostUserInflight, Refusal> {
+        let mut body = self.body.clone();
+        if body.len() == INFLIGHT_BYTES {
+            body.resize(size_of::<VhostUserInflight>(), 0);
+        }
+        decode(&body)
     }
 
     /// Header and data of GET_CONFIG and SET_CONFIG.

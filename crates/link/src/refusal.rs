@@ -3,7 +3,7 @@
 use displaydoc::Display;
 use thiserror::Error;
 
-use vring::MemoryError;
+use vring::{InflightError, MemoryError};
 
 #[derive(Debug, Display, Error)]
 pub(crate) enum Refusal {
@@ -49,6 +49,18 @@ pub(crate) enum Refusal {
     BackendChannel,
     /// the device refused the config space access of {bytes} bytes at {offset}
     Config { offset: u32, bytes: usize },
+    /// an inflight region for {queues} queues of {queue_size} descriptors is not possible, the device has {queues_max} queues of at most 32768
+    InflightQueues { queues: u16, queue_size: u16, queues_max: usize },
+    /// the inflight region for {queues} queues of {queue_size} descriptors needs {needed} bytes and has {room}
+    InflightSize { queues: u16, queue_size: u16, needed: u64, room: u64 },
+    /// the inflight region is not a regular file (memfd, tmpfs, hugetlbfs or a file on disk)
+    InflightFile,
+    /// the inflight region cannot be made or mapped: {0}
+    InflightMap(std::io::Error),
+    /// the inflight region has {queues} queues of {queue_size} descriptors, and no room for ring {index} of {size}
+    InflightRing { index: u16, size: u16, queues: u16, queue_size: u16 },
+    /// inflight region: {0}
+    Inflight(#[from] InflightError),
     /// a file descriptor could not be duplicated: {0}
     Duplicate(std::io::Error),
 }

@@ -7,6 +7,7 @@ use vhost::vhost_user::message::VhostUserVringAddr;
 use vring::{Layout, Memory, QUEUE_SIZE_MAX};
 
 use crate::features::{Acked, RING_EVENT_IDX, RING_INDIRECT_DESC};
+use crate::inflight::Inflight;
 use crate::refusal::Refusal;
 use crate::{RingStart, Target};
 
@@ -110,6 +111,16 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether it runs and takes requests.
+    pub(crate) fn is_serving(&self, acked: Acked) -> bool {
+        self.running.is_some() && self.is_enabled(acked)
+    }
+
+    /// The next start is to find another inflight region: a ring that does not serve is stopped for it.
+    pub(crate) fn prepare_inflight(&mut self, target: &mut dyn Target) {
+        self.halt(target);
+    }
+
     /// SET_VRING_KICK: from here on the ring may start. A ring that runs continues with the new descriptor.
     pub(crate) fn set_kick(&mut self, kick: Option<OwnedFd>, target: &mut dyn Target) {
         self.halt(target);
@@ -143,7 +154,7 @@ impl Ring {
     pub(crate) fn start_if_ready(
         &mut self,
         kicked: bool,
-        memory: Option<&Arc<Memory>>,
+        (memory, inflight): (Option<&Arc<Memory>>, Option<&Inflight>),
         acked: Acked,
         target: &mut dyn Target,
     ) -> Result<(), Refusal> {
@@ -164,6 +175,7 @@ impl Ring {
             memory: memory.clone(),
             layout,
             next_avail: self.next_avail,
+            inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?,
             enabled,
             kick: duplicate(kick)?,
             call: duplicate(self.call.as_ref())?,

@@ -1,5 +1,6 @@
 //! One frontend's session: what each message does and how it is answered.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use vhost::vhost_user::message::{
@@ -9,6 +10,7 @@ use vhost::vhost_user::message::{
 use vring::Memory;
 
 use crate::features::{Acked, PROTOCOL, TRANSPORT};
+use crate::inflight::{self, Inflight};
 use crate::memory::{MEMORY_SLOTS, Table};
 use crate::message::{has_own_answer, name};
 use crate::refusal::Refusal;
@@ -23,6 +25,8 @@ enum Answer {
     Done,
     /// The message's own answer.
     Body(Vec<u8>),
+    /// The message's own answer, and the descriptor that comes with it.
+    BodyAndFile(Vec<u8>, OwnedFd),
 }
 
 pub(crate) struct Session<'a> {
@@ -32,6 +36,8 @@ pub(crate) struct Session<'a> {
     config_change: ConfigChange,
     acked: Acked,
     memory: Table,
+    /// Where requests in flight are written down, once the frontend has shown it.
+    inflight: Option<Inflight>,
     rings: Vec<Ring>,
 }
 
@@ -50,6 +56,7 @@ impl<'a> Session<'a> {
             config_change,
             acked: Acked::default(),
             memory: Table::default(),
+            inflight: None,
             rings: (0..count).map(Ring::new).collect(),
         }
     }
@@ -69,7 +76,8 @@ impl<'a> Session<'a> {
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
         match outcome {
-            Ok(Answer::Body(body)) => self.wire.reply(request, &body, self.stop),
+            Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
+            Ok(Answer::BodyAndFile(body, file)) => self.wire.reply(request, &body, Some(file.as_fd()), self.stop),
             Ok(Answer::Done) => self.acknowledge(&message, true),
             Err(refusal) => self.refuse(&message, &refusal),
         }
@@ -77,11 +85,15 @@ impl<'a> Session<'a> {
 
     /// REPLY_ACK: zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
     fn acknowledge(&self, message: &Message, success: bool) -> Result<(), SessionEnd> {
-        if !message.need_reply || !self.acked.reply_ack() {
+        if !self.acknowledges(message) {
             return Ok(());
         }
         let body = u64::from(!success).to_ne_bytes();
-        self.wire.reply(message.request, &body, self.stop)
+        self.wire.reply(message.request, &body, None, self.stop)
+    }
+
+    fn acknowledges(&self, message: &Message) -> bool {
+        message.need_reply && self.acked.reply_ack()
     }
 
     /// The stream is in step, so a message that is wrong costs the frontend that message and nothing else, unless it
@@ -91,7 +103,11 @@ impl<'a> Session<'a> {
         tracing::warn!("refused {request} from the frontend: {refusal}");
         match FrontendReq::try_from(message.request) {
             // "uses zero length of payload to indicate an error" (vhost-user, VHOST_USER_GET_CONFIG).
-            Ok(FrontendReq::GET_CONFIG) => self.wire.reply(message.request, &[], self.stop),
+            Ok(FrontendReq::GET_CONFIG) => self.wire.reply(message.request, &[], None, self.stop),
+            // A frontend that is not told would start its rings without what was in flight before.
+            Ok(FrontendReq::SET_INFLIGHT_FD) if !self.acknowledges(message) => {
+                Err(SessionEnd::Misspoke(Misspoken::Unanswerable { request, reason: refusal.to_string() }))
+            }
             Ok(code) if has_own_answer(code) => {
                 Err(SessionEnd::Misspoke(Misspoken::Unanswerable { request, reason: refusal.to_string() }))
             }
@@ -120,6 +136,8 @@ impl<'a> Session<'a> {
             R::SET_CONFIG => self.set_config(message),
             R::SET_BACKEND_REQ_FD => self.set_backend_channel(message),
             R::RESET_DEVICE => self.reset_device(message),
+            R::GET_INFLIGHT_FD if self.acked.inflight() => self.get_inflight(message),
+            R::SET_INFLIGHT_FD if self.acked.inflight() => self.set_inflight(message),
             _ => Err(Refusal::Unsupported),
         }
     }
@@ -129,8 +147,10 @@ impl<'a> Session<'a> {
     }
 
     fn protocol_features_offered(&self) -> u64 {
-        let hidden = if self.target.has_config() { 0 } else { VhostUserProtocolFeatures::CONFIG.bits() };
-        PROTOCOL.bits() & !hidden
+        let mut offered = PROTOCOL;
+        offered.set(VhostUserProtocolFeatures::CONFIG, self.target.has_config());
+        offered.set(VhostUserProtocolFeatures::INFLIGHT_SHMFD, self.target.has_inflight());
+        offered.bits()
     }
 
     fn set_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
@@ -204,7 +224,8 @@ impl<'a> Session<'a> {
     }
 
     fn start_if_ready(&mut self, at: usize, kicked: bool) -> Result<(), Refusal> {
-        self.rings[at].start_if_ready(kicked, self.memory.memory(), self.acked, self.target)
+        let found = (self.memory.memory(), self.inflight.as_ref());
+        self.rings[at].start_if_ready(kicked, found, self.acked, self.target)
     }
 
     fn set_ring_state(&mut self, code: FrontendReq, message: &Message) -> Result<Answer, Refusal> {
@@ -282,6 +303,28 @@ impl<'a> Session<'a> {
         for ring in &mut self.rings {
             ring.reset(self.target);
         }
+        if let Some(region) = &self.inflight {
+            region.reset();
+        }
+        Ok(Answer::Done)
+    }
+
+    fn get_inflight(&self, message: &Message) -> Result<Answer, Refusal> {
+        let (region, file) = inflight::create(&message.inflight()?, self.rings.len())?;
+        Ok(Answer::BodyAndFile(inflight::body(&region, message.body.len()), file))
+    }
+
+    /// It is used from the next start of each ring on, as what those that serve have written down is in the old one.
+    fn set_inflight(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
+        let shown = message.inflight()?;
+        let region = Inflight::map(&shown, message.fd()?, self.rings.len())?;
+        if let Some(at) = self.rings.iter().position(|ring| ring.is_serving(self.acked)) {
+            return Err(Refusal::RingRuns(at as u16));
+        }
+        for ring in &mut self.rings {
+            ring.prepare_inflight(self.target);
+        }
+        self.inflight = Some(region);
         Ok(Answer::Done)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use displaydoc::Display;
 use thiserror::Error;
-use vring::{Layout, Memory};
+use vring::{InflightQueue, Layout, Memory};
 
 use crate::ConfigChange;
 
@@ -32,6 +32,12 @@ pub trait Target: Send {
     /// Whether the device shows its config space; where it does not, the frontend has to know it by other means.
     fn has_config(&self) -> bool {
         true
+    }
+
+    /// Whether a request that was taken and never answered may be done a second time, so that what is in flight can be
+    /// written down for the next backend ([`RingStart::inflight`]).
+    fn has_inflight(&self) -> bool {
+        false
     }
 
     /// Fills `out` with the device's config space from `offset` on. `false` refuses the read.
@@ -72,8 +78,11 @@ pub struct RingStart {
     pub memory: Arc<Memory>,
     /// Size, areas and ring features.
     pub layout: Layout,
-    /// Index of the first avail entry to take.
+    /// Index of the first avail entry to take, unless `inflight` says otherwise.
     pub next_avail: u16,
+    /// Where requests in flight are to be written down, and what an earlier backend left there. `None`: the frontend did
+    /// not ask for it.
+    pub inflight: Option<InflightQueue>,
     /// Whether requests may be taken now; see [`Target::set_enabled`].
     pub enabled: bool,
     /// Eventfd that the guest signals. `None`: the ring is to be polled.

@@ -1,12 +1,15 @@
 //! Messages on the socket: framing, file descriptors, answers. What a message means is not known here.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, take};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 use vhost::vhost_user::message::{MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 
 use crate::{Misspoken, SessionEnd, StopFd};
@@ -128,13 +131,23 @@ impl Wire {
     }
 
     /// Answers a message. Waits while the frontend does not read, but not beyond a stop.
-    pub(crate) fn reply(&self, request: u32, body: &[u8], stop: &StopFd) -> Result<(), SessionEnd> {
+    pub(crate) fn reply(
+        &self,
+        request: u32,
+        body: &[u8],
+        mut file: Option<BorrowedFd<'_>>,
+        stop: &StopFd,
+    ) -> Result<(), SessionEnd> {
         let mut bytes = header(request, VERSION | FLAG_REPLY, body.len() as u32).to_vec();
         bytes.extend_from_slice(body);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(sent) => rest = &rest[sent..],
+            match self.send_some(rest, file) {
+                Ok(sent) => {
+                    rest = &rest[sent..];
+                    // A descriptor goes with the first byte.
+                    file = None;
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_writable(stop)?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(SessionEnd::Disconnected),
@@ -142,6 +155,17 @@ impl Wire {
             }
         }
         Ok(())
+    }
+
+    fn send_some(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+        let fds = file.as_slice();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::NOBUFS);
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
     }
 
     fn wait_writable(&self, stop: &StopFd) -> Result<(), SessionEnd> {

@@ -1,0 +1,141 @@
+//! The region in which a backend writes down what is in flight, kept by the frontend while backends die (vhost-user,
+//! "Inflight I/O tracking").
+//!
+//! The frontend asks the first backend for one (GET_INFLIGHT_FD) and shows it to this one and to all later ones
+//! (SET_INFLIGHT_FD) before it starts a ring. What is written into it, and how rings go on from it, is `vring`'s.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use vhost::vhost_user::message::VhostUserInflight;
+use vring::{InflightQueue, Mapping, QUEUE_SIZE_MAX};
+
+use crate::memory::{page_bytes, span};
+use crate::refusal::Refusal;
+
+/// A region that a session uses, as another program needs it to go on with the session.
+#[derive(Debug)]
+pub(crate) struct InflightState {
+    /// Bytes that the frontend gave it.
+    pub(crate) bytes: u64,
+    /// Where in the file it begins, in bytes.
+    pub(crate) file_offset: u64,
+    /// Queues that it has room for.
+    pub(crate) queues: u16,
+    /// Descriptors that each of them has room for.
+    pub(crate) queue_size: u16,
+    /// The file.
+    pub(crate) file: OwnedFd,
+}
+
+/// The region of one session.
+#[derive(Debug)]
+pub(crate) struct Inflight {
+    state: InflightState,
+    mapping: Arc<Mapping>,
+    /// Where in the mapping it begins, in bytes.
+    start: usize,
+}
+
+/// GET_INFLIGHT_FD: a new region for `asked.num_queues` queues of `asked.queue_size` descriptors, in a file that cannot
+/// be made shorter. What is in it has never been used.
+pub(crate) fn create(asked: &VhostUserInflight, queues_max: usize) -> Result<(VhostUserInflight, OwnedFd), Refusal> {
+    let (queues, queue_size) = (asked.num_queues, asked.queue_size);
+    let bytes = bytes_needed(queues, queue_size, queues_max)?;
+    let make = || -> rustix::io::Result<OwnedFd> {
+        let file = memfd_create("vhost-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(file)
+    };
+    let file = make().map_err(|error| Refusal::InflightMap(error.into()))?;
+    Ok((VhostUserInflight::new(bytes, 0, queues, queue_size), file))
+}
+
+/// Bytes that the queues take together, for a shape that the device can have.
+fn bytes_needed(queues: u16, queue_size: u16, queues_max: usize) -> Result<u64, Refusal> {
+    if usize::from(queues) > queues_max || queue_size > QUEUE_SIZE_MAX {
+        return Err(Refusal::InflightQueues { queues, queue_size, queues_max });
+    }
+    Ok(u64::from(queues) * InflightQueue::bytes(queue_size) as u64)
+}
+
+impl Inflight {
+    /// SET_INFLIGHT_FD: the region that `shown` describes.
+    ///
+    /// A file that the frontend shortens later takes its own guest's record away, and nothing else: the mapping survives
+    /// that. So the file need not be sealed, as those are not that other backends have made.
+    pub(crate) fn map(shown: &VhostUserInflight, file: OwnedFd, queues_max: usize) -> Result<Inflight, Refusal> {
+        Inflight::restored(
+            InflightState {
+                bytes: shown.mmap_size,
+                file_offset: shown.mmap_offset,
+                queues: shown.num_queues,
+                queue_size: shown.queue_size,
+                file,
+            },
+            queues_max,
+        )
+    }
+
+    /// The region of which all of this is known.
+    pub(crate) fn restored(state: InflightState, queues_max: usize) -> Result<Inflight, Refusal> {
+        let (queues, queue_size) = (state.queues, state.queue_size);
+        let needed = bytes_needed(queues, queue_size, queues_max)?;
+        let failed = |error: rustix::io::Errno| Refusal::InflightMap(error.into());
+        let stat = fstat(&state.file).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Refusal::InflightFile);
+        }
+        let in_file = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(state.file_offset);
+        let room = in_file.min(state.bytes);
+        let short = || Refusal::InflightSize { queues, queue_size, needed, room };
+        if needed > room {
+            return Err(short());
+        }
+        let (map_start, map_len, start) = page_bytes(&state.file)
+            .map(|page| span(state.file_offset, state.file_offset.saturating_add(needed), page))
+            .map_err(Refusal::InflightMap)?
+            .ok_or_else(short)?;
+        let mapping = Mapping::shared(&state.file, map_start, map_len).map_err(Refusal::InflightMap)?;
+        Ok(Inflight { state, mapping: Arc::new(mapping), start })
+    }
+
+    /// The part of ring `index`, which has `size` descriptors.
+    pub(crate) fn queue(&self, index: u16, size: u16) -> Result<InflightQueue, Refusal> {
+        let (queues, queue_size) = (self.state.queues, self.state.queue_size);
+        if index >= queues || size > queue_size {
+            return Err(Refusal::InflightRing { index, size, queues, queue_size });
+        }
+        Ok(self.part(index)?)
+    }
+
+    fn part(&self, index: u16) -> Result<InflightQueue, vring::InflightError> {
+        let queue_size = self.state.queue_size;
+        let offset = self.start + usize::from(index) * InflightQueue::bytes(queue_size);
+        InflightQueue::new(self.mapping.clone(), offset, queue_size)
+    }
+
+    /// RESET_DEVICE: the driver has given up all its requests. No ring runs.
+    pub(crate) fn reset(&self) {
+        for index in 0..self.state.queues {
+            match self.part(index) {
+                Ok(mut queue) => queue.reset(),
+                // It would have been refused to every ring as well.
+                Err(error) => tracing::warn!("inflight region of ring {index}: {error}"),
+            }
+        }
+    }
+}
+
+/// The body of an answer that describes a region, as long as that of the question.
+pub(crate) fn body(region: &VhostUserInflight, bytes: usize) -> Vec<u8> {
+    let mut body = Vec::with_capacity(bytes);
+    body.extend_from_slice(&region.mmap_size.to_ne_bytes());
+    body.extend_from_slice(&region.mmap_offset.to_ne_bytes());
+    body.extend_from_slice(&region.num_queues.to_ne_bytes());
+    body.extend_from_slice(&region.queue_size.to_ne_bytes());
+    body.resize(bytes, 0);
+    body
+}
