@@ -1,5 +1,6 @@
 //! The one message that travels from us to the frontend on our own initiative.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,6 +45,11 @@ impl ConfigChange {
         }
         self.replace(Some(channel));
         Ok(())
+    }
+
+    /// A duplicate of the channel, if there is one.
+    pub(crate) fn duplicate(&self) -> io::Result<Option<OwnedFd>> {
+        crate::handover::duplicate(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
     }
 
     /// The session is over.

@@ -36,12 +36,15 @@ pub struct Endpoint {
     file: Option<SocketFile>,
 }
 
-/// The file that this endpoint made, so that it never removes another one.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
+/// The file that an endpoint made, so that it never removes another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketFile {
+    /// Where it was made.
+    pub path: PathBuf,
+    /// Number of its file system (st_dev).
+    pub device: u64,
+    /// Number of its inode.
+    pub inode: u64,
 }
 
 /// Why there is no socket to listen on.
@@ -125,6 +128,18 @@ impl Endpoint {
         rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(system)?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(system)?;
         Ok(Endpoint { socket, file: None })
+    }
+
+    /// Takes over the socket of an endpoint that was handed over, and its file.
+    pub fn adopt(socket: OwnedFd, file: Option<SocketFile>) -> Result<Endpoint, BindError> {
+        let mut endpoint = Endpoint::from_fd(socket)?;
+        endpoint.file = file;
+        Ok(endpoint)
+    }
+
+    /// A duplicate of the socket, and its file.
+    pub(crate) fn state(&self) -> io::Result<(OwnedFd, Option<SocketFile>)> {
+        Ok((self.socket.try_clone()?, self.file.clone()))
     }
 
     /// Where the socket was bound. `None` for an inherited one.

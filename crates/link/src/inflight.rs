@@ -4,6 +4,7 @@
 //! The frontend asks the first backend for one (GET_INFLIGHT_FD) and shows it to this one and to all later ones
 //! (SET_INFLIGHT_FD) before it starts a ring. What is written into it, and how rings go on from it, is `vring`'s.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -16,17 +17,17 @@ use crate::refusal::Refusal;
 
 /// A region that a session uses, as another program needs it to go on with the session.
 #[derive(Debug)]
-pub(crate) struct InflightState {
+pub struct InflightState {
     /// Bytes that the frontend gave it.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Where in the file it begins, in bytes.
-    pub(crate) file_offset: u64,
+    pub file_offset: u64,
     /// Queues that it has room for.
-    pub(crate) queues: u16,
+    pub queues: u16,
     /// Descriptors that each of them has room for.
-    pub(crate) queue_size: u16,
+    pub queue_size: u16,
     /// The file.
-    pub(crate) file: OwnedFd,
+    pub file: OwnedFd,
 }
 
 /// The region of one session.
@@ -79,7 +80,7 @@ impl Inflight {
         )
     }
 
-    /// The region of which all of this is known.
+    /// The region that [`Inflight::state`] described.
     pub(crate) fn restored(state: InflightState, queues_max: usize) -> Result<Inflight, Refusal> {
         let (queues, queue_size) = (state.queues, state.queue_size);
         let needed = bytes_needed(queues, queue_size, queues_max)?;
@@ -100,6 +101,18 @@ impl Inflight {
             .ok_or_else(short)?;
         let mapping = Mapping::shared(&state.file, map_start, map_len).map_err(Refusal::InflightMap)?;
         Ok(Inflight { state, mapping: Arc::new(mapping), start })
+    }
+
+    /// What another program needs to map the same region.
+    pub(crate) fn state(&self) -> io::Result<InflightState> {
+        let InflightState { bytes, file_offset, queues, queue_size, file } = &self.state;
+        Ok(InflightState {
+            bytes: *bytes,
+            file_offset: *file_offset,
+            queues: *queues,
+            queue_size: *queue_size,
+            file: file.try_clone()?,
+        })
     }
 
     /// The part of ring `index`, which has `size` descriptors.

@@ -4,6 +4,7 @@
 //! frontend that disconnects or misspeaks ends its session here and nothing else.
 //!
 //! [`serve`] owns the socket: one session at a time, each message checked and answered before the next one is read.
+//! [`serve_on`] does the same with an endpoint that can pause, and be handed over to the program that replaces this one.
 //! Message types, constants and field checks are the `vhost` crate's. Reading and answering is our own, because that
 //! crate's `BackendReqHandler` blocks inside half a message, sends no answer to a message it refuses (the frontend waits
 //! for ever), loses its place in the stream on a short read, and keeps the backend channel to itself without a way to
@@ -12,6 +13,7 @@
 mod config_change;
 mod endpoint;
 mod features;
+mod handover;
 mod inflight;
 mod memory;
 mod message;
@@ -25,8 +27,13 @@ mod target;
 mod wire;
 
 pub use config_change::ConfigChange;
-pub use endpoint::{BindError, Endpoint, SocketOptions};
+pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions};
+pub use handover::{
+    EndpointState, Handover, HandoverError, Hold, Pending, RegionState, Resume, RingState, SessionState,
+};
+pub use inflight::InflightState;
 pub use memory::MEMORY_SLOTS;
-pub use serve::serve;
+pub use rings::Kick;
+pub use serve::{serve, serve_on};
 pub use stop::StopFd;
 pub use target::{Misspoken, QUEUES_MAX, RingStart, SessionEnd, SessionInfo, Target};

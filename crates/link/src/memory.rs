@@ -8,6 +8,7 @@ use rustix::fs::{FileType, fstat, fstatfs};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vring::{Mapping, Memory, Region};
 
+use crate::handover::RegionState;
 use crate::refusal::Refusal;
 
 /// Most memory regions of one frontend, told by GET_MAX_MEM_SLOTS. The same as libvhost-user's limit for x86: every
@@ -34,6 +35,8 @@ struct Mapped {
     len: u64,
     mapping: Arc<Mapping>,
     offset: usize,
+    /// Mapped once more by the program that goes on with the session.
+    file: OwnedFd,
 }
 
 impl Table {
@@ -44,12 +47,12 @@ impl Table {
     /// SET_MEM_TABLE: these regions and no others.
     pub(crate) fn replaced(&mut self, regions: Vec<(VhostUserMemoryRegion, OwnedFd)>) -> Result<Arc<Memory>, Refusal> {
         let regions =
-            regions.into_iter().map(|(region, file)| self.map(&region, &file)).collect::<Result<Vec<_>, _>>()?;
+            regions.into_iter().map(|(region, file)| self.map(&region, file)).collect::<Result<Vec<_>, _>>()?;
         Ok(Arc::new(Memory::new(regions)?))
     }
 
     /// ADD_MEM_REG: one region more.
-    pub(crate) fn added(&mut self, region: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Arc<Memory>, Refusal> {
+    pub(crate) fn added(&mut self, region: &VhostUserMemoryRegion, file: OwnedFd) -> Result<Arc<Memory>, Refusal> {
         let count = self.memory.as_ref().map_or(0, |memory| memory.regions().len());
         if count >= MEMORY_SLOTS {
             return Err(Refusal::MemorySlots(count));
@@ -68,6 +71,33 @@ impl Table {
         Ok(Arc::new(memory.without(guest_addr, user_addr, len)?))
     }
 
+    /// What another program needs to map the same table.
+    pub(crate) fn state(&self) -> io::Result<Option<Vec<RegionState>>> {
+        let Some(memory) = &self.memory else { return Ok(None) };
+        let state = |region: &Region| -> io::Result<RegionState> {
+            let shown = |mapped: &&Mapped| Arc::ptr_eq(&mapped.mapping, &region.mapping);
+            // Every region of the table was mapped here and is kept for as long as the table has it.
+            let mapped = self.mapped.iter().find(shown).ok_or_else(|| io::Error::other("a region without its file"))?;
+            Ok(RegionState {
+                guest_addr: region.guest_addr,
+                user_addr: region.user_addr,
+                len: region.len,
+                file_offset: mapped.file_offset,
+                file: mapped.file.try_clone()?,
+            })
+        };
+        memory.regions().iter().map(state).collect::<io::Result<Vec<_>>>().map(Some)
+    }
+
+    /// The table that [`Table::state`] described.
+    pub(crate) fn restored(&mut self, regions: Vec<RegionState>) -> Result<Arc<Memory>, Refusal> {
+        let region = |state: RegionState| {
+            let RegionState { guest_addr, user_addr, len, file_offset, file } = state;
+            (VhostUserMemoryRegion::new(guest_addr, len, user_addr, file_offset), file)
+        };
+        self.replaced(regions.into_iter().map(region).collect())
+    }
+
     /// The new table is in force.
     pub(crate) fn adopt(&mut self, memory: Arc<Memory>) {
         self.memory = Some(memory);
@@ -82,21 +112,25 @@ impl Table {
 
     /// Maps one region, or finds it mapped: QEMU sends the whole table anew whenever a part of it changes, and a
     /// fresh mapping would fault in every page of the guest again.
-    fn map(&mut self, region: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Region, Refusal> {
+    fn map(&mut self, region: &VhostUserMemoryRegion, file: OwnedFd) -> Result<Region, Refusal> {
         let guest_addr = region.guest_phys_addr;
         let failed = |error: rustix::io::Errno| Refusal::MemoryMap(guest_addr, error.into());
-        let stat = fstat(file).map_err(failed)?;
+        let stat = fstat(&file).map_err(failed)?;
         let (device, inode) = (stat.st_dev, stat.st_ino);
         let (file_offset, len) = (region.mmap_offset, region.memory_size);
         let known = self.mapped.iter().find(|mapped| {
-            (mapped.device, mapped.inode) == (device, inode) && (mapped.file_offset, mapped.len) == (file_offset, len)
+            // A frontend that shortened a file and made it longer again shares nothing with a mapping from before.
+            let there = !mapped.mapping.is_gone();
+            there
+                && (mapped.device, mapped.inode) == (device, inode)
+                && (mapped.file_offset, mapped.len) == (file_offset, len)
         });
         let (mapping, offset) = match known {
             Some(mapped) => (mapped.mapping.clone(), mapped.offset),
             None => {
-                let (mapping, offset) = map_file(region, file, &stat)?;
+                let (mapping, offset) = map_file(region, &file, &stat)?;
                 let mapping = Arc::new(mapping);
-                self.mapped.push(Mapped { device, inode, file_offset, len, mapping: mapping.clone(), offset });
+                self.mapped.push(Mapped { device, inode, file_offset, len, mapping: mapping.clone(), offset, file });
                 (mapping, offset)
             }
         };
@@ -106,8 +140,8 @@ impl Table {
 
 /// Maps the pages that hold a region. Returns where in the mapping the region begins.
 ///
-/// A region that reaches beyond its file is refused: touching it would be a SIGBUS. A frontend that shrinks the file
-/// later can still cause one; that is the frontend's power over its own guest's memory, not a guest's.
+/// A region that reaches beyond its file is refused. A frontend that shortens the file later breaks the rings that
+/// meet the hole ([`Mapping::is_gone`]), and nothing else.
 fn map_file(
     region: &VhostUserMemoryRegion,
     file: &OwnedFd,

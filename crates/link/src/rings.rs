@@ -1,5 +1,7 @@
 //! What the frontend has said about each ring, and the moment at which that is enough to start it.
 
+mod handover;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,12 +15,13 @@ use crate::{RingStart, Target};
 
 /// How a ring learns of new requests.
 #[derive(Debug, Default)]
-enum Kick {
+pub enum Kick {
     /// Not said yet: the ring must not start.
     #[default]
     Missing,
     /// SET_VRING_KICK without a descriptor: look at the ring, nobody will kick.
     Polled,
+    /// The frontend signals this.
     Eventfd(OwnedFd),
 }
 

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::handover::{EndpointState, Handover, HandoverError, Order, Resume, SessionState};
 use crate::session::Session;
+use crate::session::handover::NoPause;
 use crate::wire::Wire;
 use crate::{ConfigChange, Endpoint, SessionEnd, StopFd, Target, peer};
 
@@ -22,78 +24,171 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// next frontend is accepted. A second frontend that connects meanwhile is turned away at once (accepted and closed),
 /// because one that waited in the backlog would look like an export that hangs.
 pub fn serve(endpoint: Endpoint, target: &mut dyn Target, stop: &StopFd) {
-    while let Some(connection) = next_frontend(&endpoint, stop) {
-        let reason = run_session(connection, &endpoint, target, stop);
-        if matches!(reason, SessionEnd::Stopped) {
-            break;
-        }
+    match Handover::new() {
+        Ok(handover) => serve_on(endpoint, target, stop, &handover, None),
+        Err(error) => tracing::error!("cannot serve {endpoint}: {error}"),
+    }
+}
+
+/// As [`serve`], of an endpoint that can be handed over to another program, and that goes on with the session it was
+/// handed over with, if there was one.
+pub fn serve_on(
+    endpoint: Endpoint,
+    target: &mut dyn Target,
+    stop: &StopFd,
+    handover: &Handover,
+    resume: Option<Resume>,
+) {
+    let _taker = handover.taker();
+    let service = Service { endpoint: &endpoint, stop, handover };
+    let mut reason = resume.map(|resume| service.resume(resume, target));
+    while !matches!(reason, Some(SessionEnd::Stopped)) {
+        let Some(connection) = service.next_frontend() else { break };
+        reason = Some(service.session(connection, target));
     }
     drop(endpoint);
 }
 
-/// Waits for a frontend. `None`: stopped.
-fn next_frontend(endpoint: &Endpoint, stop: &StopFd) -> Option<OwnedFd> {
-    loop {
-        let [stopped, waiting] = wait([stop.as_fd(), endpoint.as_fd()], None);
-        if stopped {
-            return None;
-        }
-        if waiting {
-            match endpoint.accept() {
-                Ok(connection) => return Some(connection),
-                Err(error) => pause_after(&error, endpoint, stop),
+/// What the thread of an endpoint looks at.
+#[derive(Clone, Copy)]
+struct Service<'a> {
+    endpoint: &'a Endpoint,
+    stop: &'a StopFd,
+    handover: &'a Handover,
+}
+
+impl Service<'_> {
+    /// Waits for a frontend. `None`: stopped.
+    fn next_frontend(self) -> Option<OwnedFd> {
+        loop {
+            let [stopped, asked, waiting] =
+                wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], None);
+            if stopped {
+                return None;
+            }
+            if asked && let Some(order) = self.handover.take() {
+                self.hand_over(order, None);
+            } else if waiting {
+                match self.endpoint.accept() {
+                    Ok(connection) => return Some(connection),
+                    Err(error) => self.pause_after(&error),
+                }
             }
         }
     }
-}
 
-fn pause_after(error: &io::Error, endpoint: &Endpoint, stop: &StopFd) {
-    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) {
-        return;
-    }
-    tracing::warn!("cannot accept a frontend on {endpoint}: {error}");
-    wait([stop.as_fd()], Some(&ACCEPT_PAUSE));
-}
-
-fn run_session(connection: OwnedFd, endpoint: &Endpoint, target: &mut dyn Target, stop: &StopFd) -> SessionEnd {
-    let frontend = peer::info(&connection);
-    let config_change = ConfigChange::default();
-    tracing::info!("{endpoint}: {frontend} connected");
-    target.session_started(frontend, config_change.clone());
-    let mut session = Session::new(Wire::new(connection), target, stop, config_change);
-    let reason = loop {
-        let fds = [stop.as_fd(), session.wire().as_fd(), endpoint.as_fd()];
-        let [stopped, message, another] = wait(fds, None);
-        if stopped {
-            break SessionEnd::Stopped;
+    fn pause_after(self, error: &io::Error) {
+        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) {
+            return;
         }
-        // What the session has to say comes first: it may be that it has ended, and then the other one is the next.
-        if message {
-            if let Err(reason) = session.advance() {
+        tracing::warn!("cannot accept a frontend on {}: {error}", self.endpoint);
+        wait([self.stop.as_fd()], Some(&ACCEPT_PAUSE));
+    }
+
+    /// Answers an order with the endpoint as it is, and pauses.
+    fn hand_over(self, order: Order, session: Option<SessionState>) {
+        let state = self.endpoint.state().map(|(socket, file)| EndpointState { socket, file, session });
+        order.answer(state.map_err(HandoverError::from));
+    }
+
+    fn session(self, connection: OwnedFd, target: &mut dyn Target) -> SessionEnd {
+        let frontend = peer::info(&connection);
+        let config_change = ConfigChange::default();
+        tracing::info!("{}: {frontend} connected", self.endpoint);
+        target.session_started(frontend, config_change.clone());
+        self.run(Session::new(Wire::new(connection), target, self.stop, config_change))
+    }
+
+    fn resume(self, resume: Resume, target: &mut dyn Target) -> SessionEnd {
+        let Resume { session, resumed } = resume;
+        let connection = match session.socket.try_clone() {
+            Ok(connection) => connection,
+            Err(error) => {
+                let _ = resumed.send(Err(error.to_string()));
+                return SessionEnd::Connection(error);
+            }
+        };
+        let frontend = peer::info(&connection);
+        let config_change = ConfigChange::default();
+        target.session_resumed(frontend, config_change.clone());
+        let mut restored = Session::new(Wire::new(connection), target, self.stop, config_change);
+        let outcome = restored.restore(session);
+        let _ = resumed.send(outcome.as_ref().copied().map_err(ToString::to_string));
+        match outcome {
+            Ok(_) => {
+                tracing::info!("{}: the session of {frontend} goes on", self.endpoint);
+                self.run(restored)
+            }
+            Err(reason) => self.end(restored, reason),
+        }
+    }
+
+    fn run(self, mut session: Session<'_>) -> SessionEnd {
+        let reason = loop {
+            let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
+            let [stopped, asked, message, another] = wait(fds, None);
+            if stopped {
+                break SessionEnd::Stopped;
+            }
+            if asked && let Err(reason) = self.pause(&mut session) {
                 break reason;
             }
-        } else if another && wait([session.wire().as_fd()], Some(&NO_TIME)) == [false] {
-            // Looked at once more, because the session may have ended between the look at it and that at the endpoint.
-            turn_away(endpoint, stop);
-        }
-    };
-    match &reason {
-        SessionEnd::Disconnected | SessionEnd::Stopped => {
-            tracing::info!("{endpoint}: session ended: {reason}");
-        }
-        _ => tracing::warn!("{endpoint}: session ended: {reason}"),
+            // What the session has to say comes first: it may be that it has ended, and then the other one is the next.
+            if message {
+                if let Err(reason) = session.advance() {
+                    break reason;
+                }
+            } else if another && wait([session.wire().as_fd()], Some(&NO_TIME)) == [false] {
+                // Looked at once more, because the session may have ended between the look at it and that at the endpoint.
+                self.turn_away();
+            }
+        };
+        self.end(session, reason)
     }
-    session.end(&reason);
-    reason
-}
 
-fn turn_away(endpoint: &Endpoint, stop: &StopFd) {
-    match endpoint.accept() {
-        Ok(connection) => {
-            let frontend = peer::info(&connection);
-            tracing::warn!("{endpoint}: turned away {frontend}: another frontend is connected");
+    /// Hands the endpoint over with its session, as somebody has asked. Returns when the session goes on, because
+    /// nothing came of it, or with the reason why it does not.
+    fn pause(self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
+        let Some(order) = self.handover.take() else { return Ok(()) };
+        if !order.is_wanted() {
+            return Ok(());
         }
-        Err(error) => pause_after(&error, endpoint, stop),
+        match session.pause(&order) {
+            Ok((state, paused)) => {
+                self.hand_over(order, Some(state));
+                session.go_on(&paused).map(drop)
+            }
+            Err(NoPause::Refused(error)) => {
+                order.answer(Err(error));
+                Ok(())
+            }
+            Err(NoPause::Ended(reason)) => {
+                // The endpoint is still to be handed over, without a session.
+                self.handover.put_back(order);
+                Err(reason)
+            }
+        }
+    }
+
+    fn end(self, session: Session<'_>, reason: SessionEnd) -> SessionEnd {
+        match &reason {
+            SessionEnd::Disconnected | SessionEnd::Stopped => {
+                tracing::info!("{}: session ended: {reason}", self.endpoint);
+            }
+            _ => tracing::warn!("{}: session ended: {reason}", self.endpoint),
+        }
+        session.end(&reason);
+        reason
+    }
+
+    fn turn_away(self) {
+        match self.endpoint.accept() {
+            Ok(connection) => {
+                let frontend = peer::info(&connection);
+                tracing::warn!("{}: turned away {frontend}: another frontend is connected", self.endpoint);
+            }
+            Err(error) => self.pause_after(&error),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! One frontend's session: what each message does and how it is answered.
 
+pub(crate) mod handover;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -190,7 +192,7 @@ impl<'a> Session<'a> {
                     return Err(Refusal::Body);
                 }
                 let file = message.fd()?;
-                self.memory.added(&region, &file)
+                self.memory.added(&region, file)
             }
             // A descriptor may come along from old frontends; it is closed without a look (vhost-user,
             // VHOST_USER_REM_MEM_REG).

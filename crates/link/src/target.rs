@@ -64,8 +64,25 @@ pub trait Target: Send {
     /// at the same guest addresses.
     fn set_memory(&mut self, memory: &Arc<Memory>);
 
+    /// How many requests a running ring has taken and not yet answered. An error says why that cannot be told: the ring
+    /// is lost, or would not stop. Asked of rings that are to be handed over; a target whose [`Target::stop`] never has to
+    /// wait need not say more than 0.
+    fn in_flight(&mut self, _index: u16) -> Result<usize, String> {
+        Ok(0)
+    }
+
+    /// Whether the session could go on in another program: an error says what would stay behind.
+    fn hand_over(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A frontend connected. `config_change` stays usable (and becomes a no-op) after the session.
     fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange);
+
+    /// As [`Target::session_started`], for a session that another program has begun.
+    fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+        self.session_started(frontend, config_change);
+    }
 
     /// The session is over: every ring has been stopped and the link has let go of the guest's memory.
     fn session_ended(&mut self, reason: &SessionEnd);
@@ -123,6 +140,8 @@ pub enum SessionEnd {
     Connection(std::io::Error),
     /// the export stopped
     Stopped,
+    /// the session could not go on after an upgrade: {0}
+    Resume(String),
 }
 
 /// A message after which the session cannot go on.

@@ -62,6 +62,11 @@ impl Wire {
         Wire { socket, header: [0; HEADER_BYTES], filled: 0, message: Message::default() }
     }
 
+    /// Whether a message has begun to arrive and is not complete.
+    pub(crate) fn is_in_message(&self) -> bool {
+        self.filled > 0
+    }
+
     /// Takes in what has arrived. `None`: the message is not complete yet.
     pub(crate) fn receive(&mut self) -> Result<Option<Message>, SessionEnd> {
         loop {

@@ -15,14 +15,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
-use link::{ConfigChange, Endpoint, RingStart, SessionEnd, SessionInfo, SocketOptions, StopFd, Target, serve};
+use link::{
+    ConfigChange, Endpoint, EndpointState, Handover, Resume, RingStart, SessionEnd, SessionInfo, SocketOptions, StopFd,
+    Target, serve_on,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
-use vring::{Layout, Memory};
+use vring::{InflightQueue, Layout, Memory};
 
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,7 +45,15 @@ pub const CONFIG_BYTES: usize = 64;
 pub enum Event {
     Features(u64),
     SetConfig(u32, Vec<u8>),
-    Start { index: u16, size: u16, next_avail: u16, enabled: bool, fds: [bool; 3] },
+    Start {
+        index: u16,
+        size: u16,
+        next_avail: u16,
+        enabled: bool,
+        fds: [bool; 3],
+    },
+    /// Follows a start whose ring is to write down what is in flight: room for so many descriptors.
+    Inflight(u16, u16),
     Stop(u16),
     Call(u16, bool),
     Enabled(u16, bool),
@@ -55,6 +66,7 @@ pub enum Event {
 pub struct Running {
     pub memory: Arc<Memory>,
     pub layout: Layout,
+    pub inflight: Option<InflightQueue>,
     next_avail: u16,
 }
 
@@ -108,6 +120,7 @@ impl Shared {
 struct Recorder {
     shared: Arc<Shared>,
     queues: u16,
+    inflight: bool,
     config: [u8; CONFIG_BYTES],
 }
 
@@ -124,6 +137,10 @@ impl Target for Recorder {
 
     fn queues_max(&self) -> u16 {
         self.queues
+    }
+
+    fn has_inflight(&self) -> bool {
+        self.inflight
     }
 
     fn set_features(&mut self, acked: u64) {
@@ -150,10 +167,15 @@ impl Target for Recorder {
         let fds = [ring.kick.is_some(), ring.call.is_some(), ring.err.is_some()];
         let started =
             Event::Start { index, size: ring.layout.size, next_avail: ring.next_avail, enabled: ring.enabled, fds };
-        let used = Running { memory: ring.memory, layout: ring.layout, next_avail: ring.next_avail };
+        let entries = ring.inflight.as_ref().map(InflightQueue::entries);
+        let used =
+            Running { memory: ring.memory, layout: ring.layout, inflight: ring.inflight, next_avail: ring.next_avail };
         let before = self.shared.rings.lock().unwrap().insert(index, used);
         assert!(before.is_none(), "ring {index} was started twice");
         self.shared.record(started);
+        if let Some(entries) = entries {
+            self.shared.record(Event::Inflight(index, entries));
+        }
         Ok(())
     }
 
@@ -197,21 +219,57 @@ pub struct Server {
     pub path: PathBuf,
     pub shared: Arc<Shared>,
     pub stop: StopFd,
+    pub handover: Handover,
     thread: Option<JoinHandle<()>>,
     _dir: TempDir,
 }
 
 impl Server {
     pub fn new(queues: u16) -> Server {
+        Server::with(queues, true)
+    }
+
+    /// A device whose requests must not be done twice.
+    pub fn without_inflight(queues: u16) -> Server {
+        Server::with(queues, false)
+    }
+
+    fn with(queues: u16, inflight: bool) -> Server {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("disk.sock");
         let endpoint = Endpoint::bind(&path, &SocketOptions::default()).unwrap();
         let shared = Arc::new(Shared::default());
+        Server::on(endpoint, path, shared, queues, inflight, None, dir)
+    }
+
+    /// A server that goes on where another one paused, and how that went.
+    pub fn resumed(state: EndpointState, queues: u16) -> (Server, Result<usize, String>) {
+        let dir = TempDir::new().unwrap();
+        let path = state.file.as_ref().unwrap().path.clone();
+        let endpoint = Endpoint::adopt(state.socket, state.file).unwrap();
+        let (resumed, told) = std::sync::mpsc::channel();
+        let resume = state.session.map(|session| Resume { session, resumed });
+        let server = Server::on(endpoint, path, Arc::default(), queues, true, resume, dir);
+        let outcome = told.recv_timeout(PATIENCE).unwrap_or(Ok(0));
+        (server, outcome)
+    }
+
+    fn on(
+        endpoint: Endpoint,
+        path: PathBuf,
+        shared: Arc<Shared>,
+        queues: u16,
+        inflight: bool,
+        resume: Option<Resume>,
+        dir: TempDir,
+    ) -> Server {
         let stop = StopFd::new().unwrap();
-        let mut target = Recorder { shared: shared.clone(), queues, config: std::array::from_fn(|at| at as u8) };
-        let stopped = stop.clone();
-        let thread = spawn(move || serve(endpoint, &mut target, &stopped));
-        Server { path, shared, stop, thread: Some(thread), _dir: dir }
+        let handover = Handover::new().unwrap();
+        let config = std::array::from_fn(|at| at as u8);
+        let mut target = Recorder { shared: shared.clone(), queues, inflight, config };
+        let (stopped, orders) = (stop.clone(), handover.clone());
+        let thread = spawn(move || serve_on(endpoint, &mut target, &stopped, &orders, resume));
+        Server { path, shared, stop, handover, thread: Some(thread), _dir: dir }
     }
 
     /// A frontend that has sent nothing yet.
