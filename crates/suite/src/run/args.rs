@@ -33,10 +33,10 @@ pub struct Args {
     #[arg(long, requires = "out")]
     pub(super) resume: bool,
     /// Run only configurations whose name contains this, and the baselines; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     only: Vec<String>,
     /// Run only workloads whose name contains this; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     workload: Vec<String>,
     /// Print the summary as JSON instead of tables
     #[arg(long)]

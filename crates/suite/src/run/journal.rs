@@ -58,9 +58,14 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::begin(directory, header),
             Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", path.display())),
         };
-        let (run, whole_bytes) = parse(&text).with_context(|| path.display().to_string())?;
+        let (mut run, whole_bytes) = parse(&text).with_context(|| path.display().to_string())?;
         if let Some(difference) = difference(&run.header, &header) {
             bail!("{}: cannot be resumed: {difference}; choose another --out", directory.display());
+        }
+        if header.experiment.rounds > run.header.experiment.rounds {
+            run.header.experiment.rounds = header.experiment.rounds;
+            replace_header(&path, &run.header, &text[..whole_bytes])?;
+            return Ok(Self { file: OpenOptions::new().append(true).open(&path)?, path, run });
         }
         let file = OpenOptions::new().append(true).open(&path)?;
         // The measurement of a torn line is made again.
@@ -101,6 +106,20 @@ impl Journal {
         let written = self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_data());
         written.with_context(|| format!("{}: cannot be written", self.path.display()))
     }
+}
+
+/// Gives the journal at `path`, whose whole lines are `lines`, another header: at once, so that whatever happens one of the two
+/// journals is there.
+fn replace_header(path: &Path, header: &Header, lines: &str) -> Result<()> {
+    let cannot = || format!("{}: cannot be written", path.display());
+    let samples = lines.split_once('\n').map_or("", |(_, samples)| samples);
+    let mut text = serde_json::to_string(header)?;
+    text.push('\n');
+    text.push_str(samples);
+    let fresh = path.with_extension("jsonl.new");
+    let mut file = File::create(&fresh).with_context(cannot)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_data()).with_context(cannot)?;
+    fs::rename(&fresh, path).with_context(cannot)
 }
 
 /// Reads the run in `directory`.
@@ -234,6 +253,24 @@ mod tests {
             journal.add(sample(9)).unwrap();
             assert_eq!(read(directory.path()).unwrap().samples.last().unwrap().round, 9, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_with_more_rounds_says_how_many_there_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(directory.path(), header(2, 1)).unwrap();
+        journal.add(sample(1)).unwrap();
+        // Torn: the measurement was not over.
+        journal.file.write_all(b"{\"round\": 2").unwrap();
+        let mut more = header(2, 1);
+        more.experiment.rounds += 2;
+        let mut journal = Journal::resume(directory.path(), more.clone()).unwrap();
+        journal.add(sample(3)).unwrap();
+        let run = read(directory.path()).unwrap();
+        assert_eq!(run.header, more);
+        assert_eq!(run.samples, [sample(1), sample(3)]);
+        // Fewer leave what was planned.
+        assert_eq!(Journal::resume(directory.path(), header(2, 1)).unwrap().run().header, more);
     }
 
     #[test]

@@ -115,11 +115,28 @@ pub fn run(plan: &Plan<'_>) -> Result<End> {
     }
     eprintln!("page: {}", page.display());
     if end == End::Stopped {
-        eprintln!("stopped; go on with: vringd bench run {} --resume --out {}", args.names.join(" "), out.display());
+        eprintln!("stopped; go on with: vringd {}", going_on(std::env::args().skip(1), out));
     } else if !measured {
         bail!("nothing could be measured; {} says why", page.display());
     }
     Ok(end)
+}
+
+/// The words that go on with the run that `words` began: the same, for the run is the same only with the same options.
+fn going_on(words: impl Iterator<Item = String>, out: &Path) -> String {
+    let mut kept = Vec::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--out" => drop(words.next()),
+            "--resume" => {}
+            word if word.starts_with("--out=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept.extend(["--resume".to_owned(), "--out".to_owned(), out.display().to_string()]);
+    // No argument of a program that runs holds a NUL byte, which is all that cannot be quoted.
+    shlex::try_join(kept.iter().map(String::as_str)).unwrap_or_else(|_| kept.join(" "))
 }
 
 fn run_one(
@@ -172,4 +189,26 @@ fn with_guests_in(mut experiment: Experiment, place: Place) -> Experiment {
         }
     }
     experiment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_with_the_options_that_it_began_with() {
+        let going_on = |line: &str, out| {
+            let words = line.split(' ').map(str::to_owned);
+            super::going_on(words, Path::new(out))
+        };
+        assert_eq!(
+            going_on("bench run equals --only=-auto --out there --time 0.5", "there"),
+            "bench run equals '--only=-auto' --time 0.5 --resume --out there"
+        );
+        assert_eq!(going_on("bench run all --resume --out=o", "an out"), "bench run all --resume --out 'an out'");
+        assert_eq!(
+            going_on("bench run a.toml", "vringd-bench/a-1"),
+            "bench run a.toml --resume --out vringd-bench/a-1"
+        );
+    }
 }
