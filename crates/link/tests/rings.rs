@@ -22,7 +22,13 @@ fn everything_promised_is_offered() {
     use VhostUserProtocolFeatures as P;
     assert_eq!(
         frontend.get_protocol_features().unwrap(),
-        P::MQ | P::CONFIG | P::REPLY_ACK | P::BACKEND_REQ | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE
+        P::MQ
+            | P::CONFIG
+            | P::REPLY_ACK
+            | P::BACKEND_REQ
+            | P::CONFIGURE_MEM_SLOTS
+            | P::RESET_DEVICE
+            | P::INFLIGHT_SHMFD
     );
     assert_eq!(frontend.get_queue_num().unwrap(), 4);
     assert_eq!(frontend.get_max_mem_slots().unwrap(), 509);
