@@ -13,6 +13,9 @@ pub(crate) trait Device: Send + Sync {
     /// The driver acknowledged these, or a session without any has begun (0).
     fn acknowledged(&self, shared: &Shared, features: u64);
 
+    /// Whether a request that was taken and never answered may be done a second time, by a later process.
+    fn has_inflight(&self) -> bool;
+
     /// Whether the device has a config space to show.
     fn has_config(&self) -> bool;
 

@@ -1,10 +1,11 @@
 //! One virtqueue with its eventfds, whatever device is behind it: taking chains, giving them back, telling the driver.
 
 use engine::Io;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use vring::{Chain, Memory, RingError, SplitRing};
+use vring::{Chain, Memory, Recovery, RingError, SplitRing};
 
 /// Why a ring takes no more requests until it is started again.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -66,15 +67,32 @@ impl Call {
         }
         Call { fd, rides }
     }
+
+    /// Signals now, outside of a turn. Never blocks: a full counter or buffer is a notification that waits already.
+    fn signal(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let writable = || poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0);
+        if self.rides || writable() {
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 impl Queue {
     pub(crate) fn new(start: link::RingStart) -> Result<Self, RingError> {
-        let ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
+        let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
+        let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
+        let call = start.call.map(Call::new);
+        // A ring that has lived before may have died between showing a request and telling the driver.
+        if (matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0)
+            && let Some(call) = &call
+        {
+            call.signal();
+        }
         Ok(Queue {
             ring,
             kick: start.kick,
-            call: start.call.map(Call::new),
+            call,
             err: start.err,
             enabled: start.enabled,
             broken: None,
@@ -107,6 +125,11 @@ impl Queue {
         self.broken.as_ref()
     }
 
+    /// Requests that an earlier life of the ring took and never answered, and that have not been taken again yet.
+    pub(crate) fn owed(&self) -> usize {
+        self.ring.owed()
+    }
+
     pub(crate) fn notified(&self) -> Notified {
         self.notified
     }
@@ -127,7 +150,23 @@ impl Queue {
         if !self.serving() {
             return None;
         }
-        match self.ring.pop(chain) {
+        let popped = self.ring.pop(chain);
+        self.popped(popped)
+    }
+
+    /// As [`pop`](Self::pop), but only what an earlier life owes, and of a disabled ring as well: it was taken while the ring
+    /// was enabled, and must be answered before the ring can stop.
+    pub(crate) fn pop_owed(&mut self, chain: &mut Chain) -> Option<(u16, u64)> {
+        if self.broken.is_some() {
+            return None;
+        }
+        let popped = self.ring.pop_owed(chain);
+        self.popped(popped)
+    }
+
+    #[inline]
+    fn popped(&mut self, popped: Result<Option<u16>, RingError>) -> Option<(u16, u64)> {
+        match popped {
             Ok(head) => {
                 let head = head?;
                 self.in_flight += 1;
@@ -150,7 +189,7 @@ impl Queue {
         self.forget(epoch);
     }
 
-    /// Ends a request without an answer: its ring is broken.
+    /// Ends a request without an answer: its ring is broken. In the inflight region it stays what it is, unanswered.
     pub(crate) fn forget(&mut self, epoch: u64) {
         self.in_flight -= 1;
         let index = (epoch - self.epochs_gone) as usize;
@@ -202,8 +241,12 @@ impl Queue {
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) {
         self.call = call.map(Call::new);
-        // The driver may have been told to wait for a notification that went to the old descriptor.
-        self.notify = true;
+        // The driver may have been told to wait for a notification that went to the old descriptor, or that nobody sent:
+        // QEMU gives a ring its descriptor only after it has started.
+        if let Some(call) = &self.call {
+            call.signal();
+            self.notified.sent += 1;
+        }
     }
 
     pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {

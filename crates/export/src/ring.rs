@@ -73,10 +73,7 @@ impl engine::Ring for Ring {
     }
 
     fn drain(&mut self, io: &mut Io<'_>) {
-        match self {
-            Ring::Disk(_) => {}
-            Ring::Directory(ring) => ring.drain(io),
-        }
+        each!(self, ring => ring.drain(io));
     }
 
     fn in_flight(&self) -> usize {

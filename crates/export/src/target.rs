@@ -28,6 +28,10 @@ impl Target for ExportTarget {
         self.shared.device.acknowledged(&self.shared, acked);
     }
 
+    fn has_inflight(&self) -> bool {
+        self.shared.device.has_inflight()
+    }
+
     fn has_config(&self) -> bool {
         self.shared.device.has_config()
     }

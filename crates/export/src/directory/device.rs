@@ -126,6 +126,12 @@ impl Device for Directory {
 
     fn acknowledged(&self, _shared: &Shared, _features: u64) {}
 
+    /// A name that was made or removed cannot be made or removed once more, and what a request refers to (inodes, open
+    /// files, locks) is gone with the process.
+    fn has_inflight(&self) -> bool {
+        false
+    }
+
     fn has_config(&self) -> bool {
         self.config.is_some()
     }

@@ -100,6 +100,11 @@ impl Device for Disk {
         self.spread_terms(shared);
     }
 
+    /// Reads, writes, flushes and discards have the same effect twice as once.
+    fn has_inflight(&self) -> bool {
+        true
+    }
+
     fn has_config(&self) -> bool {
         true
     }

@@ -56,6 +56,9 @@ impl DiskRing {
         label: String,
     ) -> Result<Self, vring::RingError> {
         let queue = Queue::new(start)?;
+        if queue.owed() > 0 {
+            tracing::info!(ring = label, requests = queue.owed(), "requests of an earlier life are done again");
+        }
         let slots = (0..queue.size()).map(|_| Slot::new()).collect();
         Ok(DiskRing {
             queue,
@@ -255,6 +258,22 @@ impl DiskRing {
         if !self.slots[token as usize].busy {
             self.figures.served.record(io.now_ns().saturating_sub(started_ns), 1);
         }
+    }
+
+    /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,
+    /// and need not keep the region that says otherwise.
+    pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
+        let was_broken = self.queue.broken().is_some();
+        loop {
+            let mut chain = std::mem::take(&mut self.chain);
+            let popped = self.queue.pop_owed(&mut chain);
+            self.chain = chain;
+            let Some((head, epoch)) = popped else {
+                break;
+            };
+            self.start(head, epoch, io);
+        }
+        self.report_break(was_broken);
     }
 
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
