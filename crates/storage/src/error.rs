@@ -128,6 +128,13 @@ pub enum OpenError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// {path}: a server that was killed still has I/O under way on it after {seconds} seconds, which would spoil what comes later: see to its device, then try again
+    Late {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// {path}: was replaced while it was being opened: try again
     Replaced {
         /// The file.

@@ -9,6 +9,7 @@ mod blocking;
 mod buffers;
 mod error;
 mod file;
+mod late;
 mod lock;
 mod memory;
 mod null;

@@ -106,7 +106,7 @@ fn byte_range(kind: i32, byte: i64) -> libc::flock {
     range
 }
 
-fn lock(fd: &OwnedFd, byte: i64) -> io::Result<()> {
+pub(crate) fn lock(fd: &OwnedFd, byte: i64) -> io::Result<()> {
     let range = byte_range(libc::F_RDLCK, byte);
     // SAFETY: the descriptor is open and the structure outlives the call. rustix has no OFD locks.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
@@ -115,7 +115,7 @@ fn lock(fd: &OwnedFd, byte: i64) -> io::Result<()> {
     }
 }
 
-fn held_by_other(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
+pub(crate) fn held_by_other(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
     let mut range = byte_range(libc::F_WRLCK, byte);
     // SAFETY: as above; the kernel writes the conflicting lock into the structure.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {

@@ -6,7 +6,7 @@ use super::issue::Executor;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::lock::ImageLock;
-use crate::{Execution, OpenError};
+use crate::{Execution, OpenError, late};
 use engine::SharedFile;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -49,6 +49,9 @@ impl FileStorage {
             true => Some(ImageLock::take(path, &fd, !options.read_only)?),
             false => None,
         };
+        if lock.is_some() && !options.read_only {
+            late::wait(path, &fd)?;
+        }
         let failed = |what| move |source| OpenError::Path { path: path.clone(), what, source, hint: "" };
         let measures = Measures::take(&fd, options.direct).map_err(failed("measure"))?;
         let size_bytes = measure::size_bytes(&fd).map_err(failed("measure"))?;
