@@ -1,8 +1,10 @@
 //! What a process that serves one directory may do besides: its sandbox, system calls, capabilities and descriptors.
 
+use crate::confine::Held;
 use crate::failure::Failure;
+use control::model::FileSystem;
 use control::model::directory::{Directory, FileHandles};
-use sandbox::{Capabilities, IdMapping, Mode, Sandbox, SandboxError, Seccomp};
+use sandbox::{Capabilities, IdMapping, Mode, Role, Sandbox, SandboxError, Seccomp};
 use std::fmt::Display;
 use tree::Source;
 
@@ -36,7 +38,7 @@ impl IsolationArgs {
     ///
     /// # Errors
     /// [`Failure::Usage`]: what cannot be had, after the option that asked for it.
-    pub(crate) fn enter(&self, directory: &Directory) -> Result<Source, Failure> {
+    pub(crate) fn enter(&self, directory: &Directory) -> Result<(Source, Held), Failure> {
         let capabilities =
             Capabilities::new(directory.inode_file_handles != FileHandles::Never, self.modcaps.as_deref())
                 .map_err(|error| refused("--modcaps", error))?;
@@ -53,9 +55,16 @@ impl IsolationArgs {
             SandboxError::SharedDir { .. } => Failure::Usage(error.to_string()),
             error => refused("--sandbox", error),
         })?;
+        sandbox::give_up_new_privileges().map_err(|error| refused("--sandbox", error))?;
         capabilities.apply().map_err(|error| refused("--modcaps", error))?;
-        self.seccomp.apply().map_err(|error| refused("--seccomp", error))?;
-        Ok(Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label })
+        self.seccomp.apply(Role::Directory).map_err(|error| refused("--seccomp", error))?;
+        let file_system = match self.sandbox {
+            Mode::Namespace => FileSystem::Namespace,
+            Mode::Chroot => FileSystem::Chroot,
+            Mode::None => FileSystem::Host,
+        };
+        let held = Held::around_directory(self.seccomp, file_system);
+        Ok((Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label }, held))
     }
 }
 

@@ -1,0 +1,578 @@
+//! What the process of `vringd disk` and `vringd serve` gives up before it serves: paths, being root, rights, system calls.
+//!
+//! Everything that has a path is opened first, and threads are started afterwards: what a thread gives up is not given up
+//! by those that run already.
+
+use crate::config::Config;
+use crate::convert::field;
+use crate::failure::Failure;
+use crate::users;
+use control::ApiError;
+use control::model::config::{ExportKind, NewExport, Storage};
+use control::model::directory::FileHandles;
+use control::model::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
+use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, State};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The sandbox of a daemon: options of the command line, and the `[sandbox]` table of a configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[command(next_help_heading = "Sandbox")]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Confinement {
+    /// Directory that images, directories and sockets may be in that are named while the daemon runs; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) allow: Vec<PathBuf>,
+    /// Whether Landlock confines the process to the paths it serves: auto, on (or do not start) or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) landlock: Option<When>,
+    /// What becomes of a system call that the daemon has no use for: kill, log, trap or none (allow all) [default: kill]
+    #[arg(long, value_name = "ACTION")]
+    #[serde(deserialize_with = "action")]
+    pub(crate) seccomp: Option<Seccomp>,
+    /// Which of root's rights stay: auto (what the exports may need), none or all [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) capabilities: Option<Keep>,
+    /// Who to become when images and sockets are open, by name or number
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub(crate) user: Option<String>,
+}
+
+/// When Landlock is to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum When {
+    /// When the paths are known beforehand and the kernel has it
+    #[default]
+    Auto,
+    /// Always: a kernel without it is an error
+    On,
+    /// Never
+    Off,
+}
+
+/// Which capabilities stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Keep {
+    /// What the exports may need
+    #[default]
+    Auto,
+    /// None
+    None,
+    /// Those that the process was started with
+    All,
+}
+
+fn action<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Seccomp>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
+}
+
+impl Confinement {
+    /// These options, and what `file` says where they say nothing.
+    pub(crate) fn over(self, file: Confinement) -> Confinement {
+        Confinement {
+            allow: file.allow.into_iter().chain(self.allow).collect(),
+            landlock: self.landlock.or(file.landlock),
+            seccomp: self.seccomp.or(file.seccomp),
+            capabilities: self.capabilities.or(file.capabilities),
+            user: self.user.or(file.user),
+        }
+    }
+
+    /// What can be refused without looking at the system.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.landlock == Some(When::Off) && !self.allow.is_empty() {
+            return Err("sandbox.allow: means nothing with landlock off: leave one of the two out".to_owned());
+        }
+        if self.user.is_some() && self.capabilities == Some(Keep::All) {
+            return Err("sandbox.capabilities: another user has none of root's: leave `all` or `user` out".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A sandbox that is worth its name: everything that can be wrong with it and be known beforehand is right.
+pub(crate) struct Plan {
+    settings: Confinement,
+    identity: Option<Identity>,
+    role: Role,
+    /// Why Landlock is not to hold.
+    landlock_off: Option<&'static str>,
+}
+
+impl Plan {
+    /// Reads what `config` asks for, and gives the sockets to whom the process is to become.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: what cannot be had, after the field that asked for it.
+    pub(crate) fn new(config: &mut Config) -> Result<Plan, Failure> {
+        let settings = config.sandbox.clone();
+        settings.check().map_err(Failure::Usage)?;
+        let identity = settings.user.as_deref().map(users::identity).transpose();
+        let identity = identity.map_err(|error| Failure::Usage(format!("sandbox.user: {error}")))?;
+        if let Some(identity) = &identity {
+            for export in config.exports.iter_mut().filter(|export| export.socket.is_some()) {
+                export.socket_owner.get_or_insert_with(|| identity.uid.to_string());
+                export.socket_group.get_or_insert_with(|| identity.gid.to_string());
+            }
+        }
+        let asked = config.control.is_some() || config.control_fd.is_some();
+        let added_later = asked && !config.one_disk;
+        let directories = config.exports.iter().any(|export| export.kind == ExportKind::Dir);
+        let role = if directories || added_later { Role::Daemon } else { Role::Disks };
+        let landlock_off = match settings.landlock.unwrap_or_default() {
+            When::Off => Some("it is turned off"),
+            When::Auto if added_later && settings.allow.is_empty() => {
+                Some("exports may be added from anywhere: name their directories by `allow`")
+            }
+            When::Auto | When::On => None,
+        };
+        Ok(Plan { settings, identity, role, landlock_off })
+    }
+
+    /// Gives a control socket to whom the process is to become.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub(crate) fn give(&self, control: &Path) -> Result<(), Failure> {
+        let Some(Identity { uid, gid, .. }) = self.identity else { return Ok(()) };
+        std::os::unix::fs::lchown(control, Some(uid), Some(gid)).map_err(|error| {
+            Failure::Usage(format!("sandbox.user: cannot give control socket {} away: {error}", control.display()))
+        })
+    }
+
+    /// Enters the sandbox. The process has one thread, and has opened what the exports of `config` need.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: what cannot be had, after the field that asked for it.
+    pub(crate) fn enter(self, config: &Config) -> Result<Held, Failure> {
+        sandbox::one_thread().map_err(|error| Failure::Runtime(error.to_string()))?;
+        sandbox::give_up_new_privileges().map_err(|error| Failure::Runtime(error.to_string()))?;
+        let mut held = Held { disks_alone: self.role == Role::Disks, ..Held::default() };
+        match self.landlock_off {
+            Some(why) => held.landlock_off = Some(why.to_owned()),
+            None => self.confine(config, &mut held)?,
+        }
+        if let Some(identity) = &self.identity {
+            identity.assume().map_err(|error| refused("user", error))?;
+        }
+        let capabilities = match (self.settings.capabilities.unwrap_or_default(), self.role) {
+            (Keep::All, _) => None,
+            (Keep::Auto, Role::Daemon) => {
+                Some(Capabilities::new(true, None).map_err(|error| refused("capabilities", error))?)
+            }
+            (Keep::Auto | Keep::None, _) => Some(Capabilities::none()),
+        };
+        if let Some(capabilities) = capabilities {
+            capabilities.apply().map_err(|error| refused("capabilities", error))?;
+        }
+        let seccomp = self.settings.seccomp.unwrap_or_default();
+        match seccomp.apply(self.role) {
+            Ok(()) => held.seccomp = seccomp_out(seccomp),
+            Err(error) if self.settings.seccomp.is_some() => return Err(refused("seccomp", error)),
+            Err(error) => tracing::warn!("sandbox: {error} to say that this is well known"),
+        }
+        held.tell();
+        Ok(held)
+    }
+
+    /// Confines the process to the paths of `config`.
+    fn confine(&self, config: &Config, held: &mut Held) -> Result<(), Failure> {
+        let paths = Paths::of(config, &self.settings.allow)?;
+        let reach = paths.reach();
+        match reach.enforce().map_err(|error| refused("landlock", error))? {
+            sandbox::Landlock::Held { abi, complete } => {
+                if !complete {
+                    tracing::warn!(
+                        abi,
+                        "sandbox: this kernel knows a part of Landlock: use Linux 6.12 or newer for all of it"
+                    );
+                }
+                held.landlock = Some(Paths { abi, complete, ..paths });
+                Ok(())
+            }
+            sandbox::Landlock::Missing(fix) if self.settings.landlock == Some(When::On) => {
+                Err(Failure::Usage(format!("sandbox.landlock: this kernel has none: {fix}, or leave `on` out")))
+            }
+            sandbox::Landlock::Missing(fix) => {
+                tracing::warn!("sandbox: any path its user may open is within reach, without Landlock: {fix}");
+                held.landlock_off = Some(format!("this kernel has none: {fix}"));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn refused(name: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::Usage(format!("sandbox.{name}: {error}"))
+}
+
+fn seccomp_out(seccomp: Seccomp) -> SeccompState {
+    match seccomp {
+        Seccomp::None => SeccompState::None,
+        Seccomp::Kill => SeccompState::Kill,
+        Seccomp::Trap => SeccompState::Trap,
+        Seccomp::Log => SeccompState::Log,
+    }
+}
+
+/// The paths within reach besides the system's, without symbolic links.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Paths {
+    abi: u32,
+    complete: bool,
+    /// Images, and whether they are written.
+    images: BTreeSet<(PathBuf, bool)>,
+    /// Directories in which sockets are made and removed.
+    sockets: BTreeSet<PathBuf>,
+    /// Directories in which everything may be done.
+    trees: BTreeSet<PathBuf>,
+    /// Directories whose programs may be run, of which one may take this one's place.
+    programs: BTreeSet<PathBuf>,
+}
+
+impl Paths {
+    fn of(config: &Config, allow: &[PathBuf]) -> Result<Paths, Failure> {
+        let system = system();
+        let programs = system.rules().iter().filter(|(_, grant)| *grant == Grant::Run);
+        let programs = programs.filter_map(|(path, _)| resolve(path));
+        let mut paths = Paths { programs: programs.collect(), ..Paths::default() };
+        for path in allow {
+            let found = path.canonicalize().ok().filter(|path| path.is_dir());
+            let refuse = || refused("allow", format_args!("{} is no directory: name one that exists", path.display()));
+            paths.trees.insert(found.ok_or_else(refuse)?);
+        }
+        let sockets = config.exports.iter().filter_map(|export| export.socket.as_deref());
+        paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
+        for export in &config.exports {
+            // What does not exist has been refused before, or is about to be.
+            let image = export.storage.as_ref().and_then(image).and_then(|(path, write)| Some((resolve(path)?, write)));
+            paths.images.extend(image);
+            paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
+        }
+        Ok(paths)
+    }
+
+    fn reach(&self) -> Reach {
+        let mut reach = system();
+        // Who wants to hear that the daemon is ready may have a name there.
+        reach.abstract_sockets = std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| !Path::new(&name).is_absolute());
+        for (path, write) in &self.images {
+            reach.allow(path, if *write { Grant::Image } else { Grant::Read });
+        }
+        for path in &self.sockets {
+            reach.allow(path, Grant::Sockets);
+        }
+        for path in &self.trees {
+            reach.allow(path, Grant::All);
+        }
+        reach
+    }
+
+    fn in_trees(&self, path: &Path) -> bool {
+        self.trees.iter().any(|tree| path.starts_with(tree))
+    }
+
+    fn shown(&self) -> LandlockInfo {
+        let images = self.images.iter().map(|(path, _)| path);
+        let paths: BTreeSet<_> = images.chain(&self.sockets).chain(&self.trees).collect();
+        let paths = paths.into_iter().map(|path| path.display().to_string()).collect();
+        LandlockInfo { abi: self.abi, complete: self.complete, paths }
+    }
+}
+
+/// What this daemon reads and runs whatever it serves.
+fn system() -> Reach {
+    Reach::of_system(std::env::current_exe().ok().as_deref())
+}
+
+/// The path of a storage that has one, and whether it is written.
+fn image(storage: &Storage) -> Option<(&Path, bool)> {
+    match storage {
+        Storage::File(file) => Some((file.path.as_path(), !file.read_only)),
+        Storage::Memory(memory) => memory.path.as_deref().map(|path| (path, !memory.read_only)),
+        Storage::Null(_) | Storage::Sim(_) => None,
+    }
+}
+
+/// What a path means, of which the last component may be missing. Nothing when more is missing.
+fn resolve(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().or_else(|| Some(parent(path)?.join(path.file_name()?)))
+}
+
+/// The directory of a path.
+fn parent(path: &Path) -> Option<PathBuf> {
+    std::path::absolute(path).ok()?.parent()?.canonicalize().ok()
+}
+
+/// What holds the process, as far as the kernel does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// The list of system calls that this program has set.
+    seccomp: SeccompState,
+    /// What the process sees of the host's files.
+    file_system: FileSystem,
+    /// Why Landlock does not hold.
+    landlock_off: Option<String>,
+    landlock: Option<Paths>,
+    /// The list of system calls has none for directories.
+    disks_alone: bool,
+}
+
+impl Held {
+    /// What holds a process that serves one directory.
+    pub(crate) fn around_directory(seccomp: Seccomp, file_system: FileSystem) -> Held {
+        let landlock_off = Some("the sandbox of one directory is made without".to_owned());
+        Held { seccomp: seccomp_out(seccomp), file_system, landlock_off, ..Held::default() }
+    }
+
+    /// With what the kernel says now.
+    ///
+    /// # Errors
+    /// [`ApiError::Failed`] when it does not answer.
+    pub(crate) fn shown(&self) -> Result<SandboxInfo, ApiError> {
+        let failed = |error| ApiError::Failed { message: format!("cannot ask what holds the daemon: {error}") };
+        let State { no_new_privs, capabilities, seccomp, uid, gid } = State::of_thread().map_err(failed)?;
+        let seccomp = match (seccomp, self.seccomp) {
+            (false, _) => SeccompState::None,
+            (true, SeccompState::None) => SeccompState::Foreign,
+            (true, own) => own,
+        };
+        Ok(SandboxInfo {
+            no_new_privs,
+            capabilities,
+            seccomp,
+            file_system: self.file_system,
+            landlock: self.landlock.as_ref().map(Paths::shown),
+            landlock_off: self.landlock_off.clone(),
+            uid,
+            gid,
+        })
+    }
+
+    /// Says at the start what holds.
+    fn tell(&self) {
+        let Ok(shown) = self.shown() else { return };
+        let capabilities = if shown.capabilities.is_empty() { "none".to_owned() } else { shown.capabilities.join(" ") };
+        let landlock = match (shown.landlock, shown.landlock_off) {
+            (Some(held), _) => format!("ABI {}: {}", held.abi, held.paths.join(" ")),
+            (None, why) => format!("off: {}", why.unwrap_or_default()),
+        };
+        let user = format!("{}:{}", shown.uid, shown.gid);
+        tracing::info!(user, capabilities, seccomp = ?shown.seccomp, landlock, "sandbox");
+    }
+
+    /// Refuses a program that this process could not run.
+    ///
+    /// # Errors
+    /// A line with the fix.
+    pub(crate) fn runs(&self, program: &Path) -> Result<(), String> {
+        let Some(paths) = &self.landlock else { return Ok(()) };
+        let Some(found) = resolve(program) else { return Ok(()) };
+        if paths.in_trees(&found) || paths.programs.iter().any(|directory| found.starts_with(directory)) {
+            return Ok(());
+        }
+        let (program, directory) = (program.display(), program.parent().unwrap_or(program).display());
+        Err(format!(
+            "{program} is out of this daemon's reach: put it beside the program that runs, or start the daemon with \
+             --allow {directory}"
+        ))
+    }
+
+    /// Refuses an export that this process could not serve from where it is, and makes the best of others.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the path that is out of reach, [`ApiError::Unsupported`] for a directory.
+    pub(crate) fn admit(&self, new: &mut NewExport) -> Result<(), ApiError> {
+        if self.disks_alone && self.seccomp != SeccompState::None && new.kind == ExportKind::Dir {
+            let message =
+                "this daemon was started for disks alone: start `vringd dir`, or `vringd serve` with a control \
+                           socket or a directory in its file"
+                    .to_owned();
+            return Err(ApiError::Unsupported { export: new.name.clone(), message });
+        }
+        let Some(paths) = &self.landlock else { return Ok(()) };
+        let out_of_reach = |name: &str, path: &Path| {
+            let directory = path.parent().unwrap_or(path).display();
+            let path = path.display();
+            field(name, format_args!("{path} is out of this daemon's reach: start it with --allow {directory}"))
+        };
+        if let Some(socket) = new.socket.as_deref()
+            && let Some(directory) = parent(socket)
+            && !(paths.sockets.iter().any(|held| directory.starts_with(held)) || paths.in_trees(&directory))
+        {
+            return Err(out_of_reach("socket", socket));
+        }
+        if let Some((path, write)) = new.storage.as_ref().and_then(image)
+            && let Some(found) = resolve(path)
+            && !(paths.images.iter().any(|(held, written)| *held == found && (*written || !write))
+                || paths.in_trees(&found))
+        {
+            return Err(out_of_reach("storage.path", path));
+        }
+        if let Some(directory) = &mut new.directory
+            && let Some(found) = resolve(&directory.path)
+        {
+            if !paths.in_trees(&found) {
+                return Err(out_of_reach("directory.path", &directory.path));
+            }
+            // The kernel cannot tell where a file is that is opened by its handle, and refuses.
+            match directory.inode_file_handles {
+                FileHandles::Mandatory => {
+                    let message = "mandatory does not go with Landlock: use `never`, or start the daemon with \
+                                   --landlock off";
+                    return Err(field("directory.inode_file_handles", message));
+                }
+                FileHandles::Prefer => directory.inode_file_handles = FileHandles::Never,
+                FileHandles::Never => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::model::config::{FileStorage, NullStorage};
+    use control::model::{ByteSize, Execution};
+
+    fn read(text: &str) -> Result<Confinement, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
+    }
+
+    #[test]
+    fn a_file_says_what_the_command_line_says() {
+        let text = "allow = ['/srv']\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
+        let all = Confinement {
+            allow: vec!["/srv".into()],
+            landlock: Some(When::On),
+            seccomp: Some(Seccomp::Log),
+            capabilities: Some(Keep::None),
+            user: Some("nobody".to_owned()),
+        };
+        assert_eq!(read(text).unwrap(), all);
+        assert_eq!(read("").unwrap(), Confinement::default());
+        assert!(read("seccomp = 'maim'").unwrap_err().contains("use none, kill, log or trap"));
+        assert!(read("landlock = 'maybe'").unwrap_err().contains("`auto`, `on`, `off`"));
+        assert!(read("capabilities = 'some'").unwrap_err().contains("`auto`, `none`, `all`"));
+        assert!(read("sudo = true").is_err());
+
+        let line = Confinement { allow: vec!["/mnt".into()], seccomp: Some(Seccomp::None), ..Confinement::default() };
+        let both =
+            Confinement { allow: vec!["/srv".into(), "/mnt".into()], seccomp: Some(Seccomp::None), ..all.clone() };
+        assert_eq!(line.over(all), both);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for (text, word) in
+            [("allow = ['/srv']\nlandlock = 'off'", "allow"), ("user = 'a'\ncapabilities = 'all'", "`all`")]
+        {
+            let line = read(text).unwrap().check().unwrap_err();
+            assert!(line.starts_with("sandbox.") && line.contains(word), "{line}");
+        }
+    }
+
+    fn held(paths: Paths) -> Held {
+        Held { seccomp: SeccompState::Kill, landlock: Some(paths), ..Held::default() }
+    }
+
+    fn disk(socket: &Path, image: Option<&Path>, read_only: bool) -> NewExport {
+        let storage = match image {
+            Some(path) => Storage::File(FileStorage {
+                path: path.to_owned(),
+                direct: false,
+                read_only,
+                execution: Execution::Auto,
+                lock: true,
+            }),
+            None => Storage::Null(NullStorage { size: ByteSize(4096) }),
+        };
+        let text = format!("name = 'a'\nsocket = '{}'\nstorage = {{ kind = 'null', size = '1M' }}", socket.display());
+        NewExport { storage: Some(storage), ..toml::from_str(&text).unwrap() }
+    }
+
+    #[test]
+    fn paths_out_of_reach_are_refused_by_name() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().canonicalize().unwrap().join(name);
+        for name in ["sockets", "allowed", "other"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(at("allowed"), at("link")).unwrap();
+        let held = held(Paths {
+            images: BTreeSet::from([(at("named.img"), true), (at("read.img"), false)]),
+            sockets: BTreeSet::from([at("sockets")]),
+            trees: BTreeSet::from([at("allowed")]),
+            ..Paths::default()
+        });
+        let socket = at("sockets/a.sock");
+        let admits = |mut new: NewExport| held.admit(&mut new);
+        admits(disk(&socket, None, false)).unwrap();
+        admits(disk(&at("allowed/a.sock"), Some(&at("allowed/any.img")), false)).unwrap();
+        admits(disk(&at("link/a.sock"), Some(&at("link/any.img")), false)).unwrap();
+        admits(disk(&socket, Some(&at("named.img")), false)).unwrap();
+        admits(disk(&socket, Some(&at("read.img")), true)).unwrap();
+        for (new, name) in [
+            (disk(&at("other/a.sock"), None, false), "socket"),
+            (disk(&socket, Some(&at("other/any.img")), false), "storage.path"),
+            (disk(&socket, Some(&at("read.img")), false), "storage.path"),
+            (disk(&socket, Some(&at("allowed/../other/any.img")), false), "storage.path"),
+        ] {
+            let error = admits(new).unwrap_err();
+            assert_eq!(error.field(), Some(name));
+            assert!(error.to_string().contains("--allow /"), "{error}");
+        }
+        // What does not exist is for the one who opens it to say.
+        admits(disk(&socket, Some(&at("missing/any.img")), false)).unwrap();
+    }
+
+    #[test]
+    fn directories_are_served_without_handles_or_not_at_all() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().canonicalize().unwrap();
+        let paths = Paths { trees: BTreeSet::from([root.clone()]), ..Paths::default() };
+        let export = |handles: &str| -> NewExport {
+            let root = root.display();
+            let directory = format!("{{ path = '{root}', inode_file_handles = '{handles}' }}");
+            toml::from_str(&format!("name = 'a'\nkind = 'dir'\nsocket = '{root}/a'\ndirectory = {directory}")).unwrap()
+        };
+        let mut new = export("prefer");
+        held(paths.clone()).admit(&mut new).unwrap();
+        assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Never);
+        let error = held(paths.clone()).admit(&mut export("mandatory")).unwrap_err();
+        assert_eq!(error.field(), Some("directory.inode_file_handles"));
+        let mut new = export("prefer");
+        Held { seccomp: SeccompState::Kill, ..Held::default() }.admit(&mut new).unwrap();
+        assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Prefer);
+        let disks = Held { disks_alone: true, ..held(paths) };
+        assert!(matches!(disks.admit(&mut export("never")), Err(ApiError::Unsupported { .. })));
+    }
+
+    #[test]
+    fn programs_are_run_from_where_programs_are() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("c.toml");
+        std::fs::write(&file, "").unwrap();
+        let config = Config::read(&file).unwrap();
+        let held = held(Paths::of(&config, &[]).unwrap());
+        held.runs(&std::env::current_exe().unwrap()).unwrap();
+        held.runs(Path::new("/usr/bin/env")).unwrap();
+        held.runs(Path::new("/nonexistent/directory/vringd")).unwrap();
+        let line = held.runs(&place.path().join("vringd")).unwrap_err();
+        assert!(line.contains("--allow /") && !line.contains('\n'), "{line}");
+        Held::default().runs(&place.path().join("vringd")).unwrap();
+    }
+
+    #[test]
+    fn what_holds_goes_from_one_program_to_the_next() {
+        let paths = Paths { abi: 6, images: BTreeSet::from([("/a".into(), true)]), ..Paths::default() };
+        let held = held(paths);
+        let text = serde_json::to_string(&held).unwrap();
+        assert_eq!(serde_json::from_str::<Held>(&text).unwrap(), held);
+    }
+}
