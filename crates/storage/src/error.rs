@@ -163,6 +163,8 @@ pub enum OpenError {
         /// Size asked for.
         asked_bytes: u64,
     },
+    /// what the program before this one kept open is missing or not what it should be: stop the export and add it again
+    NothingHanded,
     /// cannot map {size_bytes} bytes: {source}{hint}
     Map {
         /// Size asked for.

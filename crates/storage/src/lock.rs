@@ -75,6 +75,17 @@ impl ImageLock {
         Ok(ImageLock { fd: Arc::new(fd), claim })
     }
 
+    /// The locks that another program took through `fd`, which are this program's now. `write` and `device` are what
+    /// they were taken for.
+    pub(crate) fn adopt(fd: OwnedFd, write: bool, device: bool) -> ImageLock {
+        ImageLock { fd: Arc::new(fd), claim: write && device }
+    }
+
+    /// A duplicate of what holds the locks.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     /// The descriptor that claims a device. Discards and zeroed ranges must go through it: for others the device is busy.
     pub(crate) fn claim(&self) -> Option<Arc<OwnedFd>> {
         self.claim.then(|| self.fd.clone())

@@ -1,7 +1,7 @@
 //! Nothing, quickly: what remains is the cost of everything around a storage.
 
 use crate::error::check_size;
-use crate::{Description, Execution, OpenError, Operation, Step, Storage, StorageError, Task, buffers};
+use crate::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task, buffers};
 use engine::{Io, Token};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +28,11 @@ impl NullStorage {
     pub fn open(options: &NullOptions) -> Result<NullStorage, OpenError> {
         check_size(options.size_bytes)?;
         Ok(NullStorage { capacity_bytes: AtomicU64::new(options.size_bytes), zeroes: options.zeroes })
+    }
+
+    /// Nothing has nothing to hand over but its size.
+    pub(crate) fn adopt(options: &NullOptions, handed: &Handed) -> Result<NullStorage, OpenError> {
+        NullStorage::open(&NullOptions { size_bytes: handed.capacity_bytes, ..options.clone() })
     }
 }
 
@@ -79,6 +84,10 @@ impl Storage for NullStorage {
                 Err(now) => present = now,
             }
         }
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        Ok(Handed { capacity_bytes: self.capacity_bytes(), data: None, lock: None })
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

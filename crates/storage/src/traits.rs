@@ -1,6 +1,6 @@
 //! The trait that every storage implements.
 
-use crate::{Execution, Step, StorageError, Task};
+use crate::{Execution, Handed, Step, StorageError, Task};
 use engine::{Io, Token};
 
 /// What a storage is and what it can do.
@@ -69,6 +69,13 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// A size that is no multiple of 512, smaller than the present one, or more than there is room for.
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError>;
+
+    /// What another program needs to go on with the same contents: see [`adopt`](crate::adopt). Contents that operations
+    /// in flight change belong to neither program: there must be none.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    fn hand_over(&self) -> std::io::Result<Handed>;
 
     /// Changes where blocking work runs; operations in flight finish where they are.
     ///

@@ -23,7 +23,7 @@ pub(crate) use measure::{file_system_memory, huge_page_file};
 pub use open::FileOptions;
 pub(crate) use open::check_kind;
 
-use crate::{Description, Execution, Step, Storage, StorageError, Task};
+use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
 use engine::{Io, SharedFile, Token};
 use gate::Gate;
 use issue::Executor;
@@ -102,6 +102,10 @@ impl Storage for FileStorage {
         }
         self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        Handed::new(self.capacity_bytes(), &*self.file, self.lock.as_ref())
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

@@ -6,7 +6,7 @@ use super::issue::Executor;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::lock::ImageLock;
-use crate::{Execution, OpenError, late};
+use crate::{Execution, Handed, OpenError, late};
 use engine::SharedFile;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -43,6 +43,20 @@ impl FileStorage {
     /// # Errors
     /// One line that names the path and the fix.
     pub fn open(options: &FileOptions) -> Result<FileStorage, OpenError> {
+        let storage = Self::open_without_threads(options)?;
+        storage.prepare_threads();
+        Ok(storage)
+    }
+
+    /// Starts the threads for work that blocks, if there can be any.
+    pub(crate) fn prepare_threads(&self) {
+        if !self.read_only && !self.measures.memory {
+            crate::blocking::prepare();
+        }
+    }
+
+    /// As [`FileStorage::open`], and starts no thread unless the execution is a pool.
+    pub(crate) fn open_without_threads(options: &FileOptions) -> Result<FileStorage, OpenError> {
         let path = &options.path;
         let fd = open_image(options)?;
         let lock = match options.lock {
@@ -52,6 +66,34 @@ impl FileStorage {
         if lock.is_some() && !options.read_only {
             late::wait(path, &fd)?;
         }
+        FileStorage::new(options, fd, lock, None)
+    }
+
+    /// Goes on with an image that another program has opened.
+    pub(crate) fn adopt(options: &FileOptions, mut handed: Handed) -> Result<FileStorage, OpenError> {
+        let fd = handed.take_data()?;
+        check_kind(&options.path, &fd)?;
+        let device = rustix::fs::fstat(&fd).is_ok_and(|about| {
+            FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice
+        });
+        let lock = match (options.lock, handed.lock) {
+            (true, Some(lock)) => Some(ImageLock::adopt(lock, !options.read_only, device)),
+            (true, None) => return Err(OpenError::NothingHanded),
+            (false, _) => None,
+        };
+        let storage = FileStorage::new(options, fd, lock, Some(handed.capacity_bytes))?;
+        storage.prepare_threads();
+        Ok(storage)
+    }
+
+    /// `capacity_bytes`: that of the image unless it is given.
+    fn new(
+        options: &FileOptions,
+        fd: OwnedFd,
+        lock: Option<ImageLock>,
+        capacity_bytes: Option<u64>,
+    ) -> Result<FileStorage, OpenError> {
+        let path = &options.path;
         let failed = |what| move |source| OpenError::Path { path: path.clone(), what, source, hint: "" };
         let measures = Measures::take(&fd, options.direct).map_err(failed("measure"))?;
         let size_bytes = measure::size_bytes(&fd).map_err(failed("measure"))?;
@@ -59,9 +101,6 @@ impl FileStorage {
             return Err(OpenError::Empty { path: path.clone(), size_bytes });
         }
         let abilities = Abilities::probe(&fd, &measures, options.read_only, size_bytes);
-        if !options.read_only && !measures.memory {
-            crate::blocking::prepare();
-        }
         let executor = Executor::new(options.execution, measures.memory)?;
         let tracked = options.direct && measures.offset_align > 512 && !options.read_only;
         Ok(FileStorage {
@@ -70,7 +109,7 @@ impl FileStorage {
             lock,
             read_only: options.read_only,
             direct: options.direct,
-            capacity_bytes: AtomicU64::new(size_bytes / 512 * 512),
+            capacity_bytes: AtomicU64::new(capacity_bytes.unwrap_or(size_bytes / 512 * 512)),
             executor,
             gate: Gate::new(tracked),
             abilities: Arc::new(abilities),

@@ -4,41 +4,61 @@
 //! than is needed at first, and growth maps further memory behind what is there: the base never changes. Reserved address
 //! space costs no memory.
 
+use super::reservation::Reservation;
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Reserved for growth, in bytes, whatever the size at first.
 const RESERVE_MIN: u64 = 256 << 30;
 /// Reserved for growth, as a multiple of the size at first.
 const RESERVE_FACTOR: u64 = 4;
+/// How the files without a name are shown in /proc/PID/maps.
+const NAME: &str = "vringd-storage";
 
-/// Where the memory comes from.
+/// Where the memory comes from. All of it is shared, so that another program can go on with the contents.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// Private pages, given as they are first written.
+    /// Pages of a file without a name, given as they are first written.
     Anonymous {
+        /// The file.
+        fd: OwnedFd,
         /// Accept more than there is room for.
         overcommit: bool,
     },
-    /// Private huge pages, all reserved when they are mapped.
-    Huge,
-    /// A shared file.
+    /// Huge pages of such a file, all reserved when they are mapped.
+    Huge { fd: OwnedFd },
+    /// A file that has a name.
     File { fd: OwnedFd, read_only: bool },
+}
+
+impl Backing {
+    /// Memory that nobody has written to.
+    pub(crate) fn anonymous(overcommit: bool) -> Result<Backing, Errno> {
+        Ok(Backing::Anonymous { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?, overcommit })
+    }
+
+    /// As [`Backing::anonymous`], from the system's default pool of huge pages.
+    pub(crate) fn huge() -> Result<Backing, Errno> {
+        Ok(Backing::Huge { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)? })
+    }
+}
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Backing::Anonymous { fd, .. } | Backing::Huge { fd } | Backing::File { fd, .. } => fd.as_fd(),
+        }
+    }
 }
 
 /// Contents at a fixed address.
 #[derive(Debug)]
 pub(crate) struct Map {
-    /// Start of the reservation, for giving it back.
-    reserved: NonNull<u8>,
-    reserved_bytes: usize,
-    /// Start of the contents, a multiple of `page_bytes`.
-    base: NonNull<u8>,
+    /// Holds the contents; their start is its base.
+    reservation: Reservation,
     page_bytes: u64,
-    /// Most bytes of contents that fit behind `base`.
-    room_bytes: u64,
     backing: Backing,
 }
 
@@ -52,46 +72,23 @@ impl Map {
     pub(crate) fn new(backing: Backing, size_bytes: u64, page_bytes: u64) -> Result<Map, Errno> {
         let size = size_bytes.checked_next_multiple_of(page_bytes).ok_or(Errno::NOMEM)?;
         let generous = size.saturating_mul(RESERVE_FACTOR).max(RESERVE_MIN);
-        let mut map = Map::reserve(backing, generous, page_bytes)?;
-        if map.room_bytes < size {
-            map = Map::reserve(map.into_backing(), size, page_bytes)?;
-        }
-        if map.room_bytes < size {
-            return Err(Errno::NOMEM);
-        }
+        let reservation = match Reservation::new(generous, page_bytes)? {
+            Some(reservation) => reservation,
+            None => Reservation::new(size, page_bytes)?.ok_or(Errno::NOMEM)?,
+        };
+        let map = Map { reservation, page_bytes, backing };
         map.grow(0, size_bytes)?;
         Ok(map)
     }
 
-    /// A reservation of `room` bytes, or an empty one when there is no such address space (RLIMIT_AS).
-    fn reserve(backing: Backing, room: u64, page_bytes: u64) -> Result<Map, Errno> {
-        let bytes = usize::try_from(room.saturating_add(page_bytes)).map_err(|_| Errno::NOMEM)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: new address space at a place of the kernel's choice.
-        let Ok(start) = (unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) }) else {
-            let nothing = NonNull::dangling();
-            return Ok(Map { reserved: nothing, reserved_bytes: 0, base: nothing, page_bytes, room_bytes: 0, backing });
-        };
-        let start = start.cast::<u8>();
-        let base = start.wrapping_add(start.align_offset(page_bytes as usize));
-        let (Some(reserved), Some(base)) = (NonNull::new(start), NonNull::new(base)) else {
-            return Err(Errno::NOMEM);
-        };
-        Ok(Map { reserved, reserved_bytes: bytes, base, page_bytes, room_bytes: room, backing })
-    }
-
-    fn into_backing(mut self) -> Backing {
-        std::mem::replace(&mut self.backing, Backing::Huge)
-    }
-
     /// Start of the contents.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
+        self.reservation.base()
     }
 
     /// Most bytes it can grow to.
     pub(crate) fn room_bytes(&self) -> u64 {
-        self.room_bytes
+        self.reservation.room_bytes
     }
 
     pub(crate) fn backing(&self) -> &Backing {
@@ -102,11 +99,12 @@ impl Map {
         self.page_bytes
     }
 
-    /// Maps the pages between two sizes. A file has them already.
+    /// Maps the pages between two sizes. A file has them already; one without a name gets them, unless it was handed over
+    /// with them.
     pub(crate) fn grow(&self, from_bytes: u64, to_bytes: u64) -> Result<(), Errno> {
         let from = from_bytes.next_multiple_of(self.page_bytes);
         let to = to_bytes.checked_next_multiple_of(self.page_bytes).ok_or(Errno::NOMEM)?;
-        if to > self.room_bytes {
+        if to > self.room_bytes() {
             return Err(Errno::NOMEM);
         }
         if to <= from {
@@ -115,23 +113,26 @@ impl Map {
         let at = self.as_ptr().wrapping_add(from as usize).cast();
         let len = (to - from) as usize;
         let write = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: `from..to` lies inside the reservation and behind everything that is in use.
-        unsafe {
-            match &self.backing {
-                Backing::Anonymous { overcommit } => {
-                    let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
-                    flags.set(MapFlags::NORESERVE, *overcommit);
-                    mmap_anonymous(at, len, write, flags)?;
+        let (fd, protection) = match &self.backing {
+            Backing::Anonymous { fd, overcommit } => {
+                if !overcommit {
+                    // The kernel accounts for pages of a shared file as they are written, which is too late to refuse.
+                    // Private memory it judges when it is mapped: let it judge the same amount of that.
+                    // SAFETY: `from..to` lies inside the reservation and behind everything that is in use.
+                    unsafe { mmap_anonymous(at, len, write, MapFlags::PRIVATE | MapFlags::FIXED) }?;
                 }
-                Backing::Huge => {
-                    mmap_anonymous(at, len, write, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::HUGETLB)?;
-                }
-                Backing::File { fd, read_only } => {
-                    let protection = if *read_only { ProtFlags::READ } else { write };
-                    mmap(at, len, protection, MapFlags::SHARED | MapFlags::FIXED, fd, from)?;
-                }
+                lengthen(fd, to)?;
+                (fd, write)
             }
-        }
+            Backing::Huge { fd } => {
+                lengthen(fd, to)?;
+                (fd, write)
+            }
+            Backing::File { fd, read_only: true } => (fd, ProtFlags::READ),
+            Backing::File { fd, read_only: false } => (fd, write),
+        };
+        // SAFETY: `from..to` lies inside the reservation and behind everything that is in use.
+        unsafe { mmap(at, len, protection, MapFlags::SHARED | MapFlags::FIXED, fd, from) }?;
         Ok(())
     }
 
@@ -144,16 +145,17 @@ impl Map {
         unsafe { self.as_ptr().add(offset as usize).write_bytes(0, len as usize) };
     }
 
-    /// Fills a range with zeroes and gives whole pages back, where that cannot make a later write fail: private pages come
-    /// back as they are written, but pages of a file or from the pool of huge pages may be gone to somebody else by then.
+    /// Fills a range with zeroes and gives whole pages back, where that cannot make a later write fail: pages that belong
+    /// to no file system come back as they are written, but pages of a file or from the pool of huge pages may be gone to
+    /// somebody else by then.
     ///
     /// # Safety
     /// As for [`zero`](Self::zero).
     pub(crate) unsafe fn unmap(&self, offset: u64, len: u64) {
         let (first, last) =
             (offset.next_multiple_of(self.page_bytes), (offset + len) / self.page_bytes * self.page_bytes);
-        let private = matches!(self.backing, Backing::Anonymous { .. });
-        if !private || first >= last {
+        let come_back = matches!(self.backing, Backing::Anonymous { .. });
+        if !come_back || first >= last {
             // SAFETY: promised by our caller.
             return unsafe { self.zero(offset, len) };
         }
@@ -162,20 +164,17 @@ impl Map {
         unsafe {
             self.zero(offset, first - offset);
             self.zero(last, offset + len - last);
-            if madvise(at, (last - first) as usize, Advice::LinuxDontNeed).is_err() {
+            if madvise(at, (last - first) as usize, Advice::LinuxRemove).is_err() {
                 self.zero(first, last - first);
             }
         }
     }
 }
 
-impl Drop for Map {
-    fn drop(&mut self) {
-        if self.reserved_bytes > 0 {
-            // SAFETY: the whole reservation, and nobody copies any more: who does holds the map.
-            let _ = unsafe { munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
-        }
-    }
+/// Makes a file at least this long.
+fn lengthen(fd: &OwnedFd, size_bytes: u64) -> Result<(), Errno> {
+    let present_bytes = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+    if present_bytes < size_bytes { rustix::fs::ftruncate(fd, size_bytes) } else { Ok(()) }
 }
 
 /// Size of the system's default huge pages, in bytes.
@@ -197,7 +196,7 @@ mod tests {
 
     #[test]
     fn growth_keeps_the_base_and_the_contents() {
-        let map = Map::new(Backing::Anonymous { overcommit: true }, 5000, 4096).unwrap();
+        let map = Map::new(Backing::anonymous(true).unwrap(), 5000, 4096).unwrap();
         let base = map.as_ptr();
         // SAFETY: mapped.
         unsafe { map.as_ptr().add(4999).write(7) };
@@ -209,7 +208,7 @@ mod tests {
 
     #[test]
     fn unmapping_zeroes_exactly_the_range() {
-        let map = Map::new(Backing::Anonymous { overcommit: true }, 5 * 4096, 4096).unwrap();
+        let map = Map::new(Backing::anonymous(true).unwrap(), 5 * 4096, 4096).unwrap();
         for (offset, len) in [(512, 512), (512, 4 * 4096), (4096, 8192), (4095, 2), (0, 5 * 4096), (4096 - 512, 1024)] {
             // SAFETY: mapped.
             unsafe {
@@ -221,6 +220,17 @@ mod tests {
                 assert_eq!(byte(&map, at), expected, "byte {at} of {offset}+{len}");
             }
         }
+    }
+
+    #[test]
+    fn what_was_handed_over_is_found_again() {
+        let map = Map::new(Backing::anonymous(false).unwrap(), 3 * 4096, 4096).unwrap();
+        // SAFETY: mapped.
+        unsafe { map.as_ptr().add(4097).write(9) };
+        let fd = map.backing().as_fd().try_clone_to_owned().unwrap();
+        drop(map);
+        let again = Map::new(Backing::Anonymous { fd, overcommit: false }, 3 * 4096, 4096).unwrap();
+        assert_eq!((byte(&again, 4096), byte(&again, 4097)), (0, 9));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Memory: a request is a copy between two mappings, without a system call.
 //!
-//! The memory is anonymous (4 KiB or huge pages), or a file on tmpfs, ramfs or hugetlbfs that is mapped. A file's space is
+//! The memory is anonymous (4 KiB or huge pages of a file without a name, so that another program can go on with the
+//! contents), or a file on tmpfs, ramfs or hugetlbfs that is mapped. A file's space is
 //! allocated in full when it is opened: a write into a hole of a full file system would not be an error but a SIGBUS, the
 //! end of the process. For the same reason nothing is given back from files and huge pages, and nobody else may cut the file
 //! short or punch holes into it while it is served; image locks keep QEMU and this program from doing so.
@@ -9,12 +10,13 @@
 
 mod map;
 mod open;
+mod reservation;
 
 pub(crate) use map::{Backing, Map};
 pub use open::MemoryOptions;
 
 use crate::null::{check_growth, only_inline};
-use crate::{Description, Execution, Operation, Step, Storage, StorageError, Task, buffers};
+use crate::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task, buffers};
 use engine::{Io, Token};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +27,7 @@ const INLINE_RANGE_MAX: u64 = 1 << 20;
 /// See [`MemoryOptions`].
 pub struct MemoryStorage {
     map: Arc<Map>,
-    _lock: Option<crate::lock::ImageLock>,
+    lock: Option<crate::lock::ImageLock>,
     target: String,
     read_only: bool,
     capacity_bytes: AtomicU64,
@@ -139,6 +141,10 @@ impl Storage for MemoryStorage {
         // Release: who sees the capacity sees the mapping.
         self.capacity_bytes.store(capacity_bytes, Ordering::Release);
         Ok(())
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        Handed::new(self.capacity_bytes(), self.map.backing(), self.lock.as_ref())
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

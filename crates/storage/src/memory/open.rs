@@ -2,7 +2,7 @@
 
 use super::MemoryStorage;
 use super::map::{Backing, Map, huge_page_bytes};
-use crate::OpenError;
+use crate::{Handed, OpenError};
 use crate::error::check_size;
 use crate::file::{check_kind, file_system_memory, huge_page_file};
 use crate::lock::ImageLock;
@@ -12,6 +12,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+
+/// What memory without a path is called.
+const ANONYMOUS: &str = "anonymous";
+const HUGE: &str = "anonymous, huge pages";
 
 /// Memory, anonymous or of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,17 +37,44 @@ impl MemoryStorage {
     /// # Errors
     /// One line that names the path or the limit, and the fix.
     pub fn open(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
+        let storage = Self::open_without_threads(options)?;
         crate::blocking::prepare();
+        Ok(storage)
+    }
+
+    /// As [`MemoryStorage::open`], and starts no thread.
+    pub(crate) fn open_without_threads(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
         match &options.path {
             Some(path) => open_file(options, path),
             None => open_anonymous(options),
         }
     }
 
+    /// Goes on with memory that another program has filled.
+    pub(crate) fn adopt(options: &MemoryOptions, mut handed: Handed) -> Result<MemoryStorage, OpenError> {
+        crate::blocking::prepare();
+        let size_bytes = handed.capacity_bytes;
+        check_size(size_bytes)?;
+        let fd = handed.take_data()?;
+        let Some(path) = &options.path else {
+            let (backing, page, target) = match options.hugepages {
+                true => (Backing::Huge { fd }, huge_page_bytes(), HUGE),
+                false => (Backing::Anonymous { fd, overcommit: false }, 4096, ANONYMOUS),
+            };
+            return map_anonymous(options, Ok(backing), page, target, size_bytes);
+        };
+        check_kind(path, &fd)?;
+        let lock = handed.lock.map(|lock| ImageLock::adopt(lock, !options.read_only, false));
+        let page = file_page(&fd).map_err(failed(path, "inspect", ""))?;
+        let backing = Backing::File { fd, read_only: options.read_only };
+        let map = Map::new(backing, size_bytes, page).map_err(failed(path, "map", ""))?;
+        Ok(MemoryStorage::new(map, lock, path.display().to_string(), options.read_only, size_bytes))
+    }
+
     fn new(map: Map, lock: Option<ImageLock>, target: String, read_only: bool, size_bytes: u64) -> MemoryStorage {
         MemoryStorage {
             map: Arc::new(map),
-            _lock: lock,
+            lock,
             target,
             read_only,
             capacity_bytes: AtomicU64::new(size_bytes),
@@ -55,11 +86,20 @@ impl MemoryStorage {
 fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
     let size_bytes = options.size_bytes;
     check_size(size_bytes)?;
-    let (backing, page, target) = match options.hugepages {
-        true => (Backing::Huge, huge_page_bytes(), "anonymous, huge pages"),
-        false => (Backing::Anonymous { overcommit: false }, 4096, "anonymous"),
-    };
-    let map = Map::new(backing, size_bytes, page).map_err(|errno| OpenError::Map {
+    match options.hugepages {
+        true => map_anonymous(options, Backing::huge(), huge_page_bytes(), HUGE, size_bytes),
+        false => map_anonymous(options, Backing::anonymous(false), 4096, ANONYMOUS, size_bytes),
+    }
+}
+
+fn map_anonymous(
+    options: &MemoryOptions,
+    backing: Result<Backing, Errno>,
+    page: u64,
+    target: &str,
+    size_bytes: u64,
+) -> Result<MemoryStorage, OpenError> {
+    let map = backing.and_then(|backing| Map::new(backing, size_bytes, page)).map_err(|errno| OpenError::Map {
         size_bytes,
         source: errno.into(),
         hint: match options.hugepages {
@@ -74,9 +114,19 @@ fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
     Ok(MemoryStorage::new(map, None, target.to_owned(), options.read_only, size_bytes))
 }
 
+/// The error of a call on `path`.
+fn failed(path: &Path, what: &'static str, hint: &'static str) -> impl Fn(Errno) -> OpenError {
+    move |errno: Errno| OpenError::Path { path: path.to_owned(), what, source: errno.into(), hint }
+}
+
+/// Unit in which a file is mapped, in bytes.
+fn file_page(fd: impl AsFd) -> Result<u64, Errno> {
+    let about = rustix::fs::fstat(fd)?;
+    Ok(u64::try_from(about.st_blksize).unwrap_or(4096).next_power_of_two().max(4096))
+}
+
 fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, OpenError> {
-    let failed =
-        |what, hint| move |errno: Errno| OpenError::Path { path: path.to_owned(), what, source: errno.into(), hint };
+    let failed = |what, hint| failed(path, what, hint);
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     flags.set(OFlags::CREATE, options.size_bytes > 0 && !options.read_only);
@@ -93,7 +143,7 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
     let lock = ImageLock::take(path, &fd, !options.read_only)?;
     let about = rustix::fs::fstat(&fd).map_err(failed("inspect", ""))?;
     let huge = huge_page_file(&fd);
-    let page = u64::try_from(about.st_blksize).unwrap_or(4096).next_power_of_two().max(4096);
+    let page = file_page(&fd).map_err(failed("inspect", ""))?;
     let present_bytes = u64::try_from(about.st_size).unwrap_or(0);
     let unit = if huge { page } else { 512 };
     let size_bytes = file_size(options, path, present_bytes, unit)?;

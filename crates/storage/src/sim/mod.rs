@@ -53,7 +53,7 @@ pub use latency::Distribution;
 use crate::error::check_size;
 use crate::memory::{Backing, Map, apply};
 use crate::null::check_growth;
-use crate::{Description, Execution, OpenError, Step, Storage, StorageError, Task};
+use crate::{Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
 use engine::{Io, Token};
 use executor::{Executor, Waiter};
 use model::{Fate, Model};
@@ -180,8 +180,24 @@ impl SimStorage {
     /// One that names the option out of range.
     pub fn open(options: &SimOptions) -> Result<SimStorage, OpenError> {
         check(options)?;
-        let size_bytes = options.size_bytes;
-        let map = Map::new(Backing::Anonymous { overcommit: true }, size_bytes, 4096).map_err(|errno| {
+        SimStorage::new(options, Backing::anonymous(true), options.size_bytes)
+    }
+
+    /// Goes on with contents that another program has modelled. The model itself begins anew: its channels are free, and
+    /// its draws are those that follow the seed.
+    pub(crate) fn adopt(options: &SimOptions, mut handed: Handed) -> Result<SimStorage, OpenError> {
+        check(options)?;
+        check_size(handed.capacity_bytes)?;
+        let fd = handed.take_data()?;
+        SimStorage::new(options, Ok(Backing::Anonymous { fd, overcommit: true }), handed.capacity_bytes)
+    }
+
+    fn new(
+        options: &SimOptions,
+        backing: Result<Backing, rustix::io::Errno>,
+        size_bytes: u64,
+    ) -> Result<SimStorage, OpenError> {
+        let map = backing.and_then(|backing| Map::new(backing, size_bytes, 4096)).map_err(|errno| {
             let hint = "; it needs this much address space: choose a smaller size".to_owned();
             OpenError::Map { size_bytes, source: errno.into(), hint }
         })?;
@@ -318,6 +334,10 @@ impl Storage for SimStorage {
         })?;
         self.capacity_bytes.store(capacity_bytes, Ordering::Release);
         Ok(())
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        Handed::new(self.capacity_bytes(), self.device.map.backing(), None)
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
