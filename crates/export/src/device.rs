@@ -39,6 +39,12 @@ pub(crate) trait Device: Send + Sync {
         index
     }
 
+    /// Whether limits hold for queue `index`.
+    fn limited(&self, index: u16) -> bool {
+        let _ = index;
+        true
+    }
+
     /// The frontend is gone, and every ring has been stopped.
     fn session_ended(&self);
 }

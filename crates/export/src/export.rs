@@ -1,5 +1,7 @@
 //! One device served on one socket: its session thread, its rings, its settings that change while it runs.
 
+mod limits;
+
 use crate::device::Device;
 use crate::directory::Directory;
 use crate::disk::Disk;
@@ -10,6 +12,7 @@ use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
 use engine::{Execution, Placement, PollMode, RingStay, WorkerSpec};
+use limits::Limiting;
 use link::{ConfigChange, Endpoint, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +64,7 @@ pub(crate) struct Shared {
     /// Told at the end of every session.
     session_end: Mutex<Option<Sender<()>>>,
     spec: WorkerSpec,
+    limiting: Limiting,
     state: Mutex<State>,
 }
 
@@ -222,6 +226,7 @@ impl Export {
             queue_size_max: hosting.queue_size_max,
             session_end: Mutex::new(hosting.session_ended),
             spec: hosting.workers,
+            limiting: Limiting::default(),
             state: Mutex::new(State {
                 negotiated: 0,
                 rings: Rings::default(),
@@ -272,6 +277,7 @@ impl Export {
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
         };
+        let (limits, group) = self.shared.limiting.shown();
         let state = self.shared.lock();
         ExportStatus {
             name: self.shared.name.clone(),
@@ -281,6 +287,8 @@ impl Export {
             queues: self.shared.queues,
             placement: state.placement,
             poll: state.poll,
+            limits,
+            group,
             frontend: state.frontend,
             sessions: state.sessions,
             last_error: state.last_error.clone(),

@@ -87,6 +87,10 @@ pub struct RingFigures {
     pub notifications_sent: u64,
     /// Publications that needed no notification.
     pub notifications_suppressed: u64,
+    /// Requests that had to wait for a limit.
+    pub throttled: u64,
+    /// Time during which requests waited for a limit, in nanoseconds.
+    pub throttled_ns: u64,
     /// From when the worker could have taken a request to when it did.
     pub queued: Latency,
     /// From when the worker took a request to when its answer was ready.
@@ -109,6 +113,8 @@ impl RingFigures {
         self.in_flight_max = self.in_flight_max.max(other.in_flight_max);
         self.notifications_sent += other.notifications_sent;
         self.notifications_suppressed += other.notifications_suppressed;
+        self.throttled += other.throttled;
+        self.throttled_ns += other.throttled_ns;
         self.queued.add(&other.queued);
         self.served.add(&other.served);
     }

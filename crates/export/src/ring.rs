@@ -3,6 +3,7 @@
 use crate::directory::DirectoryRing;
 use crate::disk::DiskRing;
 use crate::figures::RingFigures;
+use crate::limit::Gate;
 use crate::queue::Queue;
 use engine::{Io, Token};
 use std::os::fd::BorrowedFd;
@@ -34,11 +35,21 @@ impl Ring {
         each!(self, ring => ring.queue_mut())
     }
 
+    pub(crate) fn gate(&self) -> &Gate {
+        each!(self, ring => ring.gate())
+    }
+
+    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
+        each!(self, ring => ring.gate_mut())
+    }
+
     pub(crate) fn figures(&self) -> RingFigures {
         let mut figures = each!(self, ring => ring.figures().clone());
         let notified = self.queue().notified();
         figures.notifications_sent = notified.sent;
         figures.notifications_suppressed = notified.suppressed;
+        let held = self.gate().held();
+        (figures.throttled, figures.throttled_ns) = (held.requests, held.ns);
         figures
     }
 }
@@ -49,7 +60,7 @@ impl engine::Ring for Ring {
     }
 
     fn ready(&self) -> bool {
-        self.queue().ready()
+        !self.gate().closed() && self.queue().ready()
     }
 
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
@@ -65,7 +76,8 @@ impl engine::Ring for Ring {
     }
 
     fn arm(&mut self) -> bool {
-        self.queue_mut().arm()
+        // While the gate is closed a kick would wake the worker for nothing: the gate's deadline wakes it.
+        !self.gate().closed() && self.queue_mut().arm()
     }
 
     fn disarm(&mut self) {

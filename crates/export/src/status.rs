@@ -2,6 +2,7 @@
 
 use crate::DirectoryStatus;
 use crate::figures::RingFigures;
+use crate::limit::Limits;
 use engine::{Placement, PollMode, RingStay};
 use link::SessionInfo;
 use storage::Description;
@@ -50,6 +51,10 @@ pub struct ExportStatus {
     pub placement: Placement,
     /// How its own workers look for work.
     pub poll: PollMode,
+    /// Its own limits.
+    pub limits: Limits,
+    /// The group whose limits it shares.
+    pub group: Option<String>,
     /// Who is connected.
     pub frontend: Option<SessionInfo>,
     /// Sessions so far.

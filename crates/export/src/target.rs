@@ -56,6 +56,7 @@ impl Target for ExportTarget {
         let id = self.shared.engine.attach(ring, worker).map_err(|(error, _)| error.to_string())?;
         self.shared.lock().rings.started(index, Running { id, size });
         self.shared.device.started(&self.shared, index);
+        self.shared.limit(index);
         Ok(())
     }
 

@@ -164,6 +164,11 @@ impl Device for Directory {
         index.saturating_sub(1)
     }
 
+    /// What ends or interrupts requests must not wait behind them.
+    fn limited(&self, index: u16) -> bool {
+        index != 0
+    }
+
     fn session_ended(&self) {
         self.service.end_session();
     }

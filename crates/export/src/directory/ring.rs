@@ -7,6 +7,7 @@ use super::service::{Moved, Scene, Service, counts_as_error, write_answer};
 use super::slot::{Job, Slot, Work};
 use super::{data, reply};
 use crate::figures::RingFigures;
+use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, Malformed, Request, decode};
 use engine::{Execution, File, Io, Pool, Reply, Token};
@@ -48,12 +49,15 @@ pub struct DirectoryRing {
     data: Vec<Segment>,
     pace: Pace,
     figures: RingFigures,
+    /// Bytes that reads and writes asked for.
+    begun_bytes: u64,
     /// Requests answered in this turn that were taken in it.
     fresh_done: u64,
     /// Pushed since the last publication.
     pushed: usize,
-    /// Since when requests wait that did not fit into a batch.
+    /// Since when requests wait that did not fit into a batch, or that a limit holds up.
     backlog_since_ns: Option<u64>,
+    gate: Gate,
     /// "export name, ring index", for the log.
     label: String,
 }
@@ -88,9 +92,11 @@ impl DirectoryRing {
             data: Vec::new(),
             pace: Pace::default(),
             figures: RingFigures::new(&kind::NAMES),
+            begun_bytes: 0,
             fresh_done: 0,
             pushed: 0,
             backlog_since_ns: None,
+            gate: Gate::default(),
             label,
         })
     }
@@ -101,6 +107,14 @@ impl DirectoryRing {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
+        &mut self.gate
     }
 
     pub(crate) fn set_executor(&mut self, executor: Executor) {
@@ -132,6 +146,11 @@ impl DirectoryRing {
             Ok((header, request)) => {
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.unique, slot.kind) = (header.unique, kind::of(header.opcode));
+                self.begun_bytes += match &request {
+                    Request::Read(read) => u64::from(read.size),
+                    Request::Write(write) => u64::from(write.size),
+                    _ => 0,
+                };
                 self.execute(chain, head, (&bytes, &header, &request), io);
             }
             Err(malformed) => {
@@ -304,6 +323,18 @@ impl DirectoryRing {
         self.figures.bytes_written += moved.written;
     }
 
+    /// Bytes of the reads and writes begun so far, as limits count them.
+    fn moved_bytes(&self) -> u64 {
+        self.begun_bytes
+    }
+
+    /// A deadline that the gate had set: requests may be taken again.
+    fn gate_reached(&mut self, token: Token, io: &mut Io<'_>) {
+        if let Some(deadline) = self.gate.reached(token, self.queue.ready(), io.now_ns()) {
+            io.timer(deadline.token, deadline.at_ns);
+        }
+    }
+
     /// Says once, in the log, that the ring broke.
     fn report_break(&self, was_broken: bool) {
         if !was_broken && let Some(why) = self.queue.broken() {
@@ -349,8 +380,17 @@ impl DirectoryRing {
 impl DirectoryRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
         let was_broken = self.queue.broken().is_some();
+        let grant = match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
+            Ask::Go(grant) => grant,
+            Ask::Wait(deadline) => {
+                self.backlog_since_ns.get_or_insert(io.now_ns());
+                io.timer(deadline.token, deadline.at_ns);
+                return 0;
+            }
+        };
+        let moved = self.moved_bytes();
         let mut taken = 0;
-        while taken < BATCH_MAX {
+        while taken < grant.requests as usize && !grant.is_spent(|| self.moved_bytes() - moved) {
             let mut chain = std::mem::take(&mut self.chain);
             if let Some(place) = self.queue.pop(&mut chain) {
                 self.start(&chain, place, io);
@@ -366,6 +406,7 @@ impl DirectoryRing {
                 self.queue.notify(io);
             }
         }
+        self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
         self.figures.queued.record(waited_ns, taken as u64);
         self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
@@ -376,6 +417,9 @@ impl DirectoryRing {
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
         let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
+            if is_deadline(token) {
+                return self.gate_reached(token, io);
+            }
             debug_assert!(false, "completion of request {token}, which is not in flight");
             return;
         };

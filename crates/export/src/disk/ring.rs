@@ -3,6 +3,7 @@
 use super::kind::Kind;
 use super::slot::Slot;
 use crate::figures::RingFigures;
+use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use device::blk::{Limits, Request, Status, decode_request, spec};
 use engine::{Io, Token};
@@ -42,8 +43,9 @@ pub struct DiskRing {
     fresh_done: u64,
     /// Pushed since the last publication.
     pushed: usize,
-    /// Since when requests wait that did not fit into a batch.
+    /// Since when requests wait that did not fit into a batch, or that a limit holds up.
     backlog_since_ns: Option<u64>,
+    gate: Gate,
     /// "export name, ring index", for the log.
     label: String,
 }
@@ -71,6 +73,7 @@ impl DiskRing {
             fresh_done: 0,
             pushed: 0,
             backlog_since_ns: None,
+            gate: Gate::default(),
             label,
         })
     }
@@ -81,6 +84,14 @@ impl DiskRing {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
+        &mut self.gate
     }
 
     pub(crate) fn set_terms(&mut self, terms: Terms) {
@@ -211,6 +222,18 @@ impl DiskRing {
         self.pushed += 1;
     }
 
+    /// Bytes of the reads and writes begun so far, as limits count them.
+    fn moved_bytes(&self) -> u64 {
+        self.figures.bytes_read + self.figures.bytes_written
+    }
+
+    /// A deadline that the gate had set: requests may be taken again.
+    fn gate_reached(&mut self, token: Token, io: &mut Io<'_>) {
+        if let Some(deadline) = self.gate.reached(token, self.queue.ready(), io.now_ns()) {
+            io.timer(deadline.token, deadline.at_ns);
+        }
+    }
+
     /// Says once, in the log, that the ring broke.
     fn report_break(&self, was_broken: bool) {
         if !was_broken && let Some(why) = self.queue.broken() {
@@ -223,8 +246,17 @@ impl DiskRing {
 impl DiskRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
         let was_broken = self.queue.broken().is_some();
+        let grant = match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
+            Ask::Go(grant) => grant,
+            Ask::Wait(deadline) => {
+                self.backlog_since_ns.get_or_insert(io.now_ns());
+                io.timer(deadline.token, deadline.at_ns);
+                return 0;
+            }
+        };
+        let moved = self.moved_bytes();
         let mut taken = 0;
-        while taken < BATCH_MAX {
+        while taken < grant.requests as usize && !grant.is_spent(|| self.moved_bytes() - moved) {
             let mut chain = std::mem::take(&mut self.chain);
             let popped = self.queue.pop(&mut chain);
             self.chain = chain;
@@ -238,6 +270,7 @@ impl DiskRing {
                 self.queue.publish();
             }
         }
+        self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
         self.figures.queued.record(waited_ns, taken as u64);
         self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
@@ -248,6 +281,9 @@ impl DiskRing {
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
         let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
+            if is_deadline(token) {
+                return self.gate_reached(token, io);
+            }
             debug_assert!(false, "completion of request {token}, which is not in flight");
             return;
         };
