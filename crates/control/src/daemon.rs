@@ -2,7 +2,9 @@
 
 use crate::error::ApiError;
 use crate::model::config::NewExport;
-use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
+use crate::model::{
+    Attach, Export, Group, GroupSettings, Info, NewGroup, NewWorker, Resize, RingInfo, Settings, Worker,
+};
 use std::fmt;
 
 /// Whose workers are meant.
@@ -75,8 +77,38 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for an execution the storage does not have,
-    /// [`ApiError::TooManyWorkers`] for a placement.
+    /// [`ApiError::TooManyWorkers`] for a placement, [`ApiError::InvalidField`] for a limit or its group.
     fn change(&self, name: &str, settings: Settings) -> Result<Export, ApiError>;
+
+    /// All groups, by name.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn groups(&self) -> Result<Vec<Group>, ApiError>;
+
+    /// One group.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchGroup`].
+    fn group(&self, name: &str) -> Result<Group, ApiError>;
+
+    /// Makes a group, as yet without exports. `new` has passed [`NewGroup::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::GroupExists`].
+    fn group_add(&self, new: NewGroup) -> Result<Group, ApiError>;
+
+    /// Changes the limits that the group's exports share; they hold when this returns.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchGroup`], [`ApiError::InvalidField`].
+    fn group_change(&self, name: &str, settings: GroupSettings) -> Result<Group, ApiError>;
+
+    /// Forgets a group without exports.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchGroup`], [`ApiError::GroupInUse`].
+    fn group_remove(&self, name: &str) -> Result<(), ApiError>;
 
     /// Workers by identifier: in [`Scope::Daemon`] all of them, in [`Scope::Export`] that export's private ones.
     ///

@@ -46,6 +46,23 @@ pub enum ApiError {
         /// The highest index the export has.
         last: u16,
     },
+    /// there is no group `{name}`
+    NoSuchGroup {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// there is already a group `{name}`: change that one, or choose another name
+    GroupExists {
+        /// The name that is taken.
+        name: String,
+    },
+    /// group `{name}` limits {exports}: take them out of the group first
+    GroupInUse {
+        /// The group.
+        name: String,
+        /// Names of its exports.
+        exports: String,
+    },
     /// worker {id} still serves {rings}: attach to another worker first
     Busy {
         /// The worker.
@@ -95,6 +112,9 @@ impl ApiError {
             Self::Connected { .. } => "connected",
             Self::NoSuchWorker { .. } => "no-such-worker",
             Self::NoSuchRing { .. } => "no-such-ring",
+            Self::NoSuchGroup { .. } => "no-such-group",
+            Self::GroupExists { .. } => "group-exists",
+            Self::GroupInUse { .. } => "group-in-use",
             Self::Busy { .. } => "busy",
             Self::WorkerDead { .. } => "worker-dead",
             Self::TooManyWorkers { .. } => "too-many-workers",
@@ -108,10 +128,15 @@ impl ApiError {
     /// The HTTP status it is answered with.
     pub fn status(&self) -> u16 {
         match self {
-            Self::NoSuchExport { .. } | Self::NoSuchWorker { .. } | Self::NoSuchRing { .. } => 404,
+            Self::NoSuchExport { .. }
+            | Self::NoSuchWorker { .. }
+            | Self::NoSuchRing { .. }
+            | Self::NoSuchGroup { .. } => 404,
             Self::ExportExists { .. }
             | Self::Connected { .. }
             | Self::Busy { .. }
+            | Self::GroupExists { .. }
+            | Self::GroupInUse { .. }
             | Self::WorkerDead { .. }
             | Self::TooManyWorkers { .. }
             | Self::Unsupported { .. } => 409,

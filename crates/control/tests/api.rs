@@ -94,6 +94,39 @@ fn an_export_lives_from_post_to_delete() {
 }
 
 #[test]
+fn a_group_lives_from_post_to_delete() {
+    let api = Api::new();
+    let group =
+        api.send(Method::POST, "/v1/groups", &json!({"name": "gold", "iops": 10_000, "burst_requests": 0})).unwrap();
+    assert_eq!(group, json!({"name": "gold", "iops": 10_000, "exports": []}));
+    let twin = r#"{"name":"gold"}"#;
+    assert_eq!(api.refused(Method::POST, "/v1/groups", twin), code(409, "group-exists"));
+    assert_eq!(api.refused(Method::POST, "/v1/groups", r#"{"name":"a b"}"#), field("name"));
+    assert_eq!(
+        api.refused(Method::POST, "/v1/groups", r#"{"name":"x","bytes_per_second":7}"#),
+        field("bytes_per_second")
+    );
+    let change = json!({"limits": {"group": "gold", "bytes_per_second": "10M"}});
+    let export: Export = api.client.send(Method::PATCH, "/v1/exports/root", &change).unwrap();
+    assert_eq!(export.limits.group.as_deref(), Some("gold"));
+    assert_eq!(api.client.get::<Value>("/v1/groups/gold").unwrap()["exports"], json!(["root"]));
+    assert_eq!(api.refused(Method::DELETE, "/v1/groups/gold", ""), code(409, "group-in-use"));
+    let changed = api.send(Method::PATCH, "/v1/groups/gold", &json!({"iops": 0, "bytes_per_second": "1G"})).unwrap();
+    assert_eq!((&changed["iops"], &changed["bytes_per_second"]), (&Value::Null, &json!("1G")));
+    let lifted: Export = api
+        .client
+        .send(Method::PATCH, "/v1/exports/root", &json!({"limits": {"group": "", "bytes_per_second": 0}}))
+        .unwrap();
+    assert!(lifted.limits.is_none());
+    api.client.order(Method::DELETE, "/v1/groups/gold").unwrap();
+    assert_eq!(api.refused(Method::GET, "/v1/groups/gold", ""), code(404, "no-such-group"));
+    assert_eq!(
+        api.refused(Method::PATCH, "/v1/exports/root", r#"{"limits":{"iops":2000000000}}"#),
+        field("limits.iops")
+    );
+}
+
+#[test]
 fn a_directory_lives_from_post_to_delete() {
     let api = Api::new();
     let new = json!({

@@ -77,6 +77,48 @@ fn changes() {
 }
 
 #[test]
+fn limits_are_set_changed_and_lifted() {
+    let served = Served::new();
+    assert_eq!(ctl(&served, "group list"), (0, "no groups\n".into()));
+    prints(&served, "group add gold --iops 10000 --bytes 1G --burst-bytes 2G", "group-add.txt");
+    prints(&served, "limit set root --iops 5000 --burst-requests 100 --group gold", "limit-set.txt");
+    prints(&served, "group set gold --iops 20000 --bytes 0", "group-set.txt");
+    prints(&served, "limit list", "limit-list.txt");
+    let (_, shown) = ctl(&served, "export show root");
+    assert!(shown.contains("limits      5000 requests/s, burst 100 requests; group gold\n"), "{shown}");
+    assert_eq!(ctl(&served, "group remove gold").0, 1);
+    prints(&served, "limit set root --no-group --bytes 100M", "limit-set-bytes.txt");
+    prints(&served, "limit lift root", "limit-lift.txt");
+    assert_eq!(ctl(&served, "group remove gold"), (0, "removed group gold\n".into()));
+    let added = "export add a --socket /a.sock --null 1G --limit-iops 100 --limit-bytes 4M --limit-group gold --json";
+    let (status, text) = ctl(&served, added);
+    let limits = &serde_json::from_str::<Value>(&text).unwrap()["limits"];
+    assert_eq!((status, &limits["iops"], &limits["group"]), (0, &100.into(), &"gold".into()), "{text}");
+    for wrong in [
+        "limit set root",
+        "limit set root --iops many",
+        "limit set root --group a --no-group",
+        "group set gold",
+        "export add b --socket /b.sock --null 1G --limit-burst-requests 5",
+        "export add --file x.toml --limit-iops 5",
+    ] {
+        let (status, text) = ctl(&served, wrong);
+        assert_eq!(status, 2, "{wrong}: {text}");
+    }
+    for (words, message) in [
+        ("limit set root --iops 2000000000", "limits.iops: must be 1 to 1000000000, or 0 for no limit, not 2000000000"),
+        (
+            "limit set root --burst-bytes 1M",
+            "limits.burst_bytes: means nothing without a limit: set `bytes_per_second` as well",
+        ),
+        ("group show none", "there is no group `none`"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert!(status == 1 && text.starts_with(message), "{words}: {text}");
+    }
+}
+
+#[test]
 fn exports_are_added_from_options() {
     let served = Served::new();
     prints(

@@ -3,7 +3,7 @@
 use crate::model::config::{
     ExportKind, FieldError, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
 };
-use crate::model::{ByteSize, CpuList, Execution, FileMode, Placement, Poll};
+use crate::model::{ByteSize, CpuList, Execution, FileMode, Limits, Placement, Poll};
 use serde::Deserialize;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -108,6 +108,26 @@ pub struct ExportFlags {
     /// CPUs its own workers are bound to, as in 0-3,5.
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
+
+    /// Most requests a second [default: no limit].
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub limit_iops: Option<u64>,
+
+    /// Requests that may pass at once after a pause [default: a tenth of --limit-iops].
+    #[arg(long, value_name = "N", requires = "limit_iops", help_heading = "Limits")]
+    pub limit_burst_requests: Option<u64>,
+
+    /// Most bytes a second, read and written, as in 100M [default: no limit].
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub limit_bytes: Option<ByteSize>,
+
+    /// Bytes that may pass at once after a pause, as in 1G [default: a tenth of --limit-bytes].
+    #[arg(long, value_name = "SIZE", requires = "limit_bytes", help_heading = "Limits")]
+    pub limit_burst_bytes: Option<ByteSize>,
+
+    /// Share the limits of this group with its other exports.
+    #[arg(long, value_name = "NAME", help_heading = "Limits")]
+    pub limit_group: Option<String>,
 }
 
 /// Why there is no description. The doc comments are the messages.
@@ -191,7 +211,19 @@ impl ExportFlags {
             workers: self.workers,
             poll: self.poll,
             cpus: self.cpus.clone(),
+            limits: self.limits(),
         })
+    }
+
+    /// Not those of `add-dir`, because the parser cannot tell whether any option was given where some are nested.
+    fn limits(&self) -> Limits {
+        Limits {
+            iops: self.limit_iops,
+            burst_requests: self.limit_burst_requests,
+            bytes_per_second: self.limit_bytes,
+            burst_bytes: self.limit_burst_bytes,
+            group: self.limit_group.clone(),
+        }
     }
 
     fn storage(&self) -> Result<Storage, FieldError> {

@@ -2,6 +2,7 @@
 
 use super::add::AddArgs;
 use super::directory::AddDirArgs;
+use super::limit::{GroupCommand, LimitCommand};
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -45,6 +46,14 @@ pub enum Command {
     /// List rings and attach them to workers.
     #[command(subcommand)]
     Ring(RingCommand),
+
+    /// List and change limits of exports: requests and bytes a second.
+    #[command(subcommand)]
+    Limit(LimitCommand),
+
+    /// List, make, change and remove groups of exports that share limits.
+    #[command(subcommand)]
+    Group(GroupCommand),
 
     /// Print all figures in the format Prometheus reads.
     Metrics,

@@ -2,6 +2,7 @@
 //! directory itself.
 
 use super::add::DescriptionError;
+use super::limit::LimitFlags;
 use crate::model::config::{ExportKind, NewExport};
 use crate::model::directory::{CachePolicy, Directory, FileHandles, Negotiation, Readdirplus};
 use crate::model::{CpuList, Execution, FileMode, Placement, Poll, Span};
@@ -52,6 +53,14 @@ pub struct AddDirArgs {
     /// CPUs its own workers are bound to, as in 0-3,5.
     #[arg(long, value_name = "LIST", help_heading = "Execution")]
     pub cpus: Option<CpuList>,
+
+    /// Its limits.
+    #[command(flatten)]
+    pub limits: LimitFlags,
+
+    /// Share the limits of this group with its other exports.
+    #[arg(long, value_name = "NAME", help_heading = "Limits")]
+    pub limit_group: Option<String>,
 }
 
 /// Options that describe a directory; the same words as in the configuration file.
@@ -238,6 +247,7 @@ impl AddDirArgs {
             workers: self.workers,
             poll: self.poll,
             cpus: self.cpus.clone(),
+            limits: self.limits.limits(self.limit_group.clone()),
         };
         new.check().map_err(DescriptionError::Options)?;
         super::add::make_absolute(&mut new).map_err(DescriptionError::Options)?;

@@ -36,6 +36,8 @@ pub(super) struct RingSample {
     pub(super) queued_p99_us: Option<f64>,
     pub(super) served_p50_us: Option<f64>,
     pub(super) served_p99_us: Option<f64>,
+    /// Share of the interval in which requests waited for a limit; absent when none ever has.
+    pub(super) throttled: Option<f64>,
 }
 
 /// A worker in an interval; the poll window is that of its end.
@@ -78,6 +80,10 @@ pub(super) fn compare(before: &Look, after: &Look, interval_seconds: f64) -> Sam
             queued_p99_us: percentile(&old.latency_queued, &new.latency_queued, 0.99),
             served_p50_us: percentile(&old.latency_served, &new.latency_served, 0.5),
             served_p99_us: percentile(&old.latency_served, &new.latency_served, 0.99),
+            throttled: (new.throttled > 0).then(|| {
+                let seconds = (new.throttled_seconds - old.throttled_seconds).max(0.0);
+                (seconds / interval_seconds).min(1.0)
+            }),
         }
     };
     let worker = |now: &Worker| {

@@ -4,6 +4,7 @@ mod add;
 mod args;
 mod directory;
 mod figures;
+mod limit;
 mod run;
 mod table;
 mod top;
@@ -11,6 +12,7 @@ mod top;
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
 pub use directory::{AddDirArgs, DirectoryFlags};
+pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use run::{CtlError, perform};
 
 use std::io::{IsTerminal, Write};

@@ -1,5 +1,7 @@
 //! Carries out a command: calls the daemon, and shows the answer as a table or as the API's JSON.
 
+mod limits;
+
 use super::add::{AddArgs, DescriptionError};
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
 use super::{table, top};
@@ -62,6 +64,8 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Export(command) => session.export(command),
         Command::Worker(command) => session.worker(command),
         Command::Ring(command) => session.ring(command),
+        Command::Limit(command) => session.limit(command),
+        Command::Group(command) => session.group(command),
         Command::Metrics => Ok(session.out.write_all(client.text("/metrics")?.as_bytes())?),
         Command::Top(options) => top::run(options, &client, args.json, session.out, terminal),
         Command::Shutdown => session.order(Method::POST, "/v1/shutdown", "the daemon is stopping"),
@@ -95,7 +99,7 @@ impl Session<'_> {
                 self.send(Method::PUT, &target, &Resize { capacity_bytes: *size }, one_export)
             }
             ExportCommand::Set { name, poll, execution, placement } => {
-                let settings = Settings { poll: *poll, execution: *execution, placement: *placement };
+                let settings = Settings { poll: *poll, execution: *execution, placement: *placement, limits: None };
                 self.send(Method::PATCH, &export_target(name), &settings, one_export)
             }
         }

@@ -1,5 +1,6 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
+use super::limit;
 use crate::model::directory::CachePolicy;
 use crate::model::{
     ByteSize, DirectoryInfo, Execution, Export, Info, LatencySummary, Owner, RingInfo, RingState, SessionState,
@@ -164,6 +165,7 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
     ];
     lines.extend(export.storage.iter().flat_map(storage_facts));
     lines.extend(export.directory.iter().flat_map(directory_facts));
+    lines.extend(limit::line(&export.limits).map(|limits| ("limits", limits)));
     lines.extend([
         ("placement", export.placement.to_string()),
         ("poll", export.poll.to_string()),
@@ -300,6 +302,10 @@ pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
         ("queued", latency_line(&figures.latency_queued)),
         ("served", latency_line(&figures.latency_served)),
     ]);
+    if figures.throttled > 0 {
+        let (requests, seconds) = (figures.throttled, figures.throttled_seconds);
+        lines.push(("throttled", format!("{requests} requests, for {seconds:.1} s")));
+    }
     facts(&lines)
 }
 

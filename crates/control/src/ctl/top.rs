@@ -63,6 +63,7 @@ fn show(sample: &Sample) -> String {
         ">p99 µs",
         ">KICKS/s",
         ">NOTIFIED/s",
+        ">THROTTLED %",
     ];
     let workers = [
         ">WORKER",
@@ -104,6 +105,7 @@ fn ring_row(ring: &RingSample) -> Vec<String> {
         latency(ring.served_p99_us),
         format!("{:.0}", ring.kicks_per_second),
         format!("{:.0}", ring.notifications_per_second),
+        ring.throttled.map_or_else(|| NOTHING.to_owned(), |share| format!("{:.0}", share * 100.0)),
     ]
 }
 

@@ -2,6 +2,7 @@
 //! `POST /v1/exports` are this same type.
 
 use super::directory::Directory;
+use super::limits::Limits;
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 use serde::de::{self, DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -84,6 +85,9 @@ pub struct NewExport {
     /// CPUs its own workers are bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
+    /// Requests and bytes a second, and the group whose limits it shares; unlimited when left out.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
 }
 
 /// What stands behind a disk.
@@ -298,6 +302,7 @@ impl NewExport {
         self.check_name()?;
         self.check_socket()?;
         self.check_device()?;
+        self.limits.check()?;
         match self.kind {
             ExportKind::Disk => self.check_disk(),
             ExportKind::Dir => self.check_dir(),

@@ -3,6 +3,7 @@
 use super::config::ExportKind;
 use super::directory::CachePolicy;
 use super::latency::LatencySummary;
+use super::limits::Limits;
 use super::value::{ByteSize, Execution, Placement, Poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -140,6 +141,9 @@ pub struct Export {
     pub placement: Placement,
     /// Poll window for the export's own workers.
     pub poll: Poll,
+    /// Its limits, and the group whose limits it shares; absent when nothing is limited.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
     /// Requests that were answered with an error since the export was added.
     pub errors: u64,
     /// Rings that are stopped because the guest broke them.
@@ -219,6 +223,12 @@ pub struct RingFigures {
     pub polls_missed: u64,
     /// Times the ring has moved to another worker.
     pub moves: u64,
+    /// Requests that had to wait for a limit.
+    #[serde(default)]
+    pub throttled: u64,
+    /// Time during which requests waited for a limit, in seconds.
+    #[serde(default)]
+    pub throttled_seconds: f64,
     /// Time from when the worker could have taken a request to when it did.
     pub latency_queued: LatencySummary,
     /// Time from when the worker took a request to when its answer was ready.
@@ -264,6 +274,9 @@ pub struct Settings {
     /// The rule that gives its rings their workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// Its limits, and the group whose limits it shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
 }
 
 /// How to remove an export.

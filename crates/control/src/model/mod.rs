@@ -5,6 +5,7 @@ pub mod config;
 pub mod directory;
 mod export;
 mod latency;
+mod limits;
 mod text;
 mod value;
 mod worker;
@@ -16,6 +17,7 @@ pub use export::{
     SessionState, Settings, StorageInfo,
 };
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
+pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use text::ParseError;
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

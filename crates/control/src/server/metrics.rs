@@ -96,6 +96,16 @@ const EXPORT: &[Figure<Export>] = &[
         "1 when the export cannot serve any more, 0 otherwise",
         Read::NowCount(|export| u64::from(export.state == SessionState::Failed)),
     ),
+    Figure(
+        "export_limit_requests",
+        "Requests a second that the export is limited to by itself, 0 without a limit",
+        Read::NowCount(|export| export.limits.iops.unwrap_or(0)),
+    ),
+    Figure(
+        "export_limit_rate",
+        "Bytes a second that the export is limited to by itself, 0 without a limit",
+        Read::NowBytes(|export| export.limits.bytes_per_second.unwrap_or_default().0),
+    ),
     Figure("export_connects", "Frontends that connected", Read::Count(|export| export.sessions.connects)),
     Figure(
         "export_session_failures",
@@ -157,6 +167,12 @@ const RING: &[Figure<RingInfo>] = &[
         "ring_polls_missed",
         "Poll windows that ended without work while the ring was attached",
         Read::Count(|ring| ring.figures.polls_missed),
+    ),
+    Figure("ring_throttled", "Requests that had to wait for a limit", Read::Count(|ring| ring.figures.throttled)),
+    Figure(
+        "ring_throttled_time",
+        "Time during which requests waited for a limit, in seconds",
+        Read::Seconds(|ring| ring.figures.throttled_seconds),
     ),
     Figure("ring_moves", "Times the ring moved to another worker", Read::Count(|ring| ring.figures.moves)),
     Figure("ring_size", "Number of descriptors", Read::NowCount(|ring| u64::from(ring.size))),

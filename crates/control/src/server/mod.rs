@@ -4,6 +4,7 @@
 //! peer (SO_PEERCRED) is checked as well, because a mode can be changed and the socket's directory may be shared.
 
 mod answer;
+mod groups;
 mod listen;
 mod metrics;
 mod openapi;

@@ -38,6 +38,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(ring_list))
         .routes(routes!(ring_get))
         .routes(routes!(ring_worker, ring_attach))
+        .merge(super::groups::described())
         .routes(routes!(openapi_document))
         .routes(routes!(prometheus))
 }

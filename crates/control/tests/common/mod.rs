@@ -6,9 +6,9 @@ use control::error::RingRefs;
 use control::model::config::{ExportKind, Storage};
 use control::model::directory::Directory;
 use control::model::{
-    Attach, DirectoryInfo, Execution, Export, Frontend, Info, LATENCY_BOUNDS_US, LatencySummary, NewExport, NewWorker,
-    Owner, Poll, Resize, RingFigures, RingInfo, RingRef, RingState, SessionFigures, SessionState, Settings,
-    StorageInfo, Worker, WorkerFigures, WorkerState,
+    Attach, DirectoryInfo, Execution, Export, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US, LatencySummary,
+    Limits, NewExport, NewGroup, NewWorker, Owner, Poll, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
+    SessionFigures, SessionState, Settings, StorageInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ pub(crate) const WORKERS_MAX: usize = 4;
 struct Books {
     exports: Vec<Export>,
     workers: Vec<Worker>,
+    groups: Vec<NewGroup>,
     next_worker: u32,
     stopping: bool,
     looks: u64,
@@ -241,6 +242,7 @@ impl Daemon for Fake {
             queues_max: new.queues(),
             placement: new.workers,
             poll: new.poll.unwrap_or(Poll::Adaptive { window_us_max: 50 }),
+            limits: Limits::default().changed(&new.limits),
             errors: 0,
             broken_rings: 0,
             last_error: None,
@@ -281,6 +283,11 @@ impl Daemon for Fake {
         self.with(name, |export| {
             export.poll = settings.poll.unwrap_or(export.poll);
             export.placement = settings.placement.unwrap_or(export.placement);
+            if let Some(change) = &settings.limits {
+                let limits = export.limits.changed(change);
+                limits.check()?;
+                export.limits = limits;
+            }
             if let Some(execution) = settings.execution {
                 if let Some(storage) = &mut export.storage {
                     (storage.execution, storage.execution_chosen) = (execution, execution);
@@ -291,6 +298,47 @@ impl Daemon for Fake {
             }
             Ok(export.clone())
         })
+    }
+
+    fn groups(&self) -> Result<Vec<Group>, ApiError> {
+        let books = self.books.lock().unwrap();
+        let members = |group: &NewGroup| {
+            let of = |export: &&Export| export.limits.group.as_ref() == Some(&group.name);
+            books.exports.iter().filter(of).map(|export| export.name.clone()).collect()
+        };
+        Ok(books.groups.iter().map(|group| group.with_exports(members(group))).collect())
+    }
+
+    fn group(&self, name: &str) -> Result<Group, ApiError> {
+        let found = self.groups()?.into_iter().find(|group| group.name == name);
+        found.ok_or_else(|| ApiError::NoSuchGroup { name: name.into() })
+    }
+
+    fn group_add(&self, new: NewGroup) -> Result<Group, ApiError> {
+        let name = new.name.clone();
+        if self.group(&name).is_ok() {
+            return Err(ApiError::GroupExists { name });
+        }
+        self.books.lock().unwrap().groups.push(new);
+        self.group(&name)
+    }
+
+    fn group_change(&self, name: &str, settings: GroupSettings) -> Result<Group, ApiError> {
+        let rates = Rates::from(&self.group(name)?).changed(Rates::from(&settings));
+        rates.check("")?;
+        for group in self.books.lock().unwrap().groups.iter_mut().filter(|group| group.name == name) {
+            *group = NewGroup::new(name, rates);
+        }
+        self.group(name)
+    }
+
+    fn group_remove(&self, name: &str) -> Result<(), ApiError> {
+        let group = self.group(name)?;
+        if !group.exports.is_empty() {
+            return Err(ApiError::GroupInUse { name: name.into(), exports: group.exports.join(", ") });
+        }
+        self.books.lock().unwrap().groups.retain(|group| group.name != name);
+        Ok(())
     }
 
     fn workers(&self, scope: &Scope) -> Result<Vec<Worker>, ApiError> {
