@@ -115,13 +115,23 @@ impl Inflight {
         })
     }
 
-    /// The part of ring `index`, which has `size` descriptors.
-    pub(crate) fn queue(&self, index: u16, size: u16) -> Result<InflightQueue, Refusal> {
+    /// The part of ring `index`, which has `size` descriptors. `None` if those are more than the region was made for.
+    ///
+    /// Such a ring is served as one without a region, and not refused: QEMU asks for a region by its device's property
+    /// `queue-size`, but lets the guest's firmware choose larger rings, and SeaBIOS does.
+    pub(crate) fn queue(&self, index: u16, size: u16) -> Result<Option<InflightQueue>, Refusal> {
         let (queues, queue_size) = (self.state.queues, self.state.queue_size);
-        if index >= queues || size > queue_size {
-            return Err(Refusal::InflightRing { index, size, queues, queue_size });
+        if index >= queues {
+            return Err(Refusal::InflightRing { index, queues });
         }
-        Ok(self.part(index)?)
+        if size > queue_size {
+            tracing::warn!(
+                "ring {index} has {size} descriptors, the inflight region has room for {queue_size}: what is in flight when \
+                 this process is killed will be lost"
+            );
+            return Ok(None);
+        }
+        Ok(Some(self.part(index)?))
     }
 
     fn part(&self, index: u16) -> Result<InflightQueue, vring::InflightError> {

@@ -57,8 +57,8 @@ pub(crate) enum Refusal {
     InflightFile,
     /// the inflight region cannot be made or mapped: {0}
     InflightMap(std::io::Error),
-    /// the inflight region has {queues} queues of {queue_size} descriptors, and no room for ring {index} of {size}
-    InflightRing { index: u16, size: u16, queues: u16, queue_size: u16 },
+    /// the inflight region has room for {queues} queues, and none for ring {index}
+    InflightRing { index: u16, queues: u16 },
     /// inflight region: {0}
     Inflight(#[from] InflightError),
     /// a file descriptor could not be duplicated: {0}

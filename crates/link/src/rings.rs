@@ -178,7 +178,7 @@ impl Ring {
             memory: memory.clone(),
             layout,
             next_avail: self.next_avail,
-            inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?,
+            inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?.flatten(),
             enabled,
             kick: duplicate(kick)?,
             call: duplicate(self.call.as_ref())?,
