@@ -209,13 +209,18 @@ impl SplitRing {
     /// As [`pop`](SplitRing::pop), but only what an earlier life of the ring owes; `None` when that is all under way.
     ///
     /// # Errors
-    /// Whatever is wrong with the chain. Nothing is consumed then.
+    /// Whatever is wrong with the ring's memory or the chain. Nothing is consumed then.
     #[cold]
     pub fn pop_owed(&mut self, chain: &mut Chain) -> Result<Option<u16>, RingError> {
         let Some(&head) = self.owed.last() else {
             return Ok(None);
         };
         self.walk(head, chain)?;
+        // Nobody has looked at the ring's memory before.
+        let lost = fault::lost();
+        if lost != self.lost {
+            self.check_memory(lost)?;
+        }
         // It is marked already, in the place that it had among the others.
         self.owed.pop();
         self.in_flight += 1;

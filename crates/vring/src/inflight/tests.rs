@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::{InflightError, InflightQueue, Recovery};
 use crate::chain::Chain;
@@ -33,7 +34,11 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
-        let guest = Arc::new(Mapping::anonymous(GUEST_BYTES).unwrap());
+        Place::of(Mapping::anonymous(GUEST_BYTES).unwrap())
+    }
+
+    fn of(guest: Mapping) -> Place {
+        let guest = Arc::new(guest);
         let whole =
             Region { guest_addr: 0, user_addr: 0, len: GUEST_BYTES as u64, mapping: Arc::clone(&guest), offset: 0 };
         let region = Arc::new(Mapping::anonymous(REGION_BYTES).unwrap());
@@ -453,6 +458,20 @@ fn a_chain_that_was_spoilt_meanwhile_is_an_error_and_stays_owed() {
         assert_eq!(ring.pop(&mut Chain::default()), Err(error));
         assert_eq!(ring.owed(), 1);
     }
+}
+
+#[test]
+fn nothing_is_taken_from_memory_that_is_gone() {
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, GUEST_BYTES as u64).unwrap();
+    let place = Place::of(Mapping::shared(&file, 0, GUEST_BYTES).unwrap());
+    let (mut ring, _) = place.tracked(4);
+    place.offer(4, 0, 2);
+    assert_eq!(pop_all(&mut ring), [2]);
+    let (mut ring, _) = place.tracked(4);
+    ftruncate(&file, 0).unwrap();
+    assert_eq!(ring.pop(&mut Chain::default()), Err(RingError::MemoryGone { guest_addr: 0 }));
+    assert_eq!(ring.owed(), 1);
 }
 
 #[test]
