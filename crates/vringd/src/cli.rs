@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::failure::Failure;
-use crate::{config, demo, dir, disk, generate, log, moves, run, virtiofsd};
+use crate::{config, demo, dir, disk, generate, log, moves, run, shares, virtiofsd};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,6 +84,8 @@ pub(crate) enum Bench {
     Fs(Box<bench::fs::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),
+    /// See that exports of a group share its limits evenly
+    Limits(shares::Args),
     /// List the published experiments that can be reproduced here
     List(suite::command::ListArgs),
     /// Run experiments: configurations in turns, on real guests, against the real peers
@@ -153,6 +155,7 @@ fn measure(what: Bench) -> Result<ExitCode, Failure> {
         Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
         Bench::Fs(args) => bench::fs::run(&args, &own_path()?).map_err(failed),
         Bench::Moves(args) => moves::run(&args),
+        Bench::Limits(args) => shares::run(&args),
         Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(wrong),
         Bench::Run(args) => {
             let plan = suite::command::Plan::of(&args, &own_path()?).map_err(wrong)?;

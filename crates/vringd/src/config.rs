@@ -5,7 +5,7 @@ use crate::run::Alone;
 use crate::virtiofsd::Launch;
 use crate::{dir, disk};
 use control::model::config::ExportKind;
-use control::model::{NewExport, Poll};
+use control::model::{NewExport, NewGroup, Poll};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -36,6 +36,9 @@ pub(crate) struct Config {
     /// Poll window of the shared workers; adaptive when left out.
     #[serde(default = "poll_default")]
     pub(crate) poll: Poll,
+    /// Groups of exports that share limits.
+    #[serde(default, rename = "group")]
+    pub(crate) groups: Vec<NewGroup>,
     /// The exports.
     #[serde(default, rename = "export")]
     pub(crate) exports: Vec<NewExport>,
@@ -105,6 +108,7 @@ impl Config {
             workers: shared_default(),
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),
             poll,
+            groups: Vec::new(),
             exports: vec![export],
         };
         config.check().map_err(Failure::Usage)?;
@@ -119,10 +123,22 @@ impl Config {
             let (workers, most) = (self.workers, self.workers_max);
             return Err(format!("workers: {workers} shared workers are more than workers_max, {most}"));
         }
+        let mut groups = HashSet::new();
+        for group in &self.groups {
+            group.check().map_err(|error| format!("group {}: {error}", group.name))?;
+            if !groups.insert(group.name.as_str()) {
+                return Err(format!("group {}: name: is used twice: give each group its own", group.name));
+            }
+        }
         let (mut names, mut sockets) = (HashSet::new(), HashSet::new());
         for (number, export) in self.exports.iter().enumerate() {
             let place = if export.name.is_empty() { format!("number {}", number + 1) } else { export.name.clone() };
             export.check().map_err(|error| format!("export {place}: {error}"))?;
+            if let Some(group) =
+                export.limits.group.as_deref().filter(|group| !group.is_empty() && !groups.contains(group))
+            {
+                return Err(format!("export {place}: limits.group: there is no [[group]] with the name `{group}`"));
+            }
             if !names.insert(export.name.as_str()) {
                 return Err(format!("export {place}: name: is used twice: give each export its own"));
             }
@@ -208,6 +224,13 @@ mod tests {
         assert!(refusal("workers = 3\nworkers_max = 2").contains("workers: 3"));
         assert!(refusal("workers_max = 0").contains("1 to 1024"));
         assert!(refusal(&EXPORT.repeat(2)).contains("used twice"));
+        let group = "[[group]]\nname = 'gold'\niops = 100\n";
+        assert!(refusal(&group.repeat(2)).contains("group gold: name: is used twice"));
+        assert!(refusal(&group.replace("100", "'x'")).contains("line 3: group[0].iops: "));
+        assert!(refusal(&group.replace("iops", "burst_requests")).contains("group gold: burst_requests: "));
+        let limited = format!("{EXPORT}limits = {{ iops = 10, group = 'gold' }}\n");
+        assert!(refusal(&limited).contains("export a: limits.group: there is no [[group]]"));
+        assert!(refusal(&limited.replace("10,", "2000000000,")).contains("export a: limits.iops: must be 1 to "));
         assert!(refusal(&EXPORT.replace("'a'\n", "'a b'\n")).contains("name: must be"));
         assert!(refusal(&EXPORT.replace("1G", "1X")).contains("a size"));
         assert!(refusal(&EXPORT.replace("null", "tape")).contains("tape"));

@@ -2,8 +2,9 @@
 
 use crate::convert::{self, field};
 use crate::directory;
+use crate::limit::Groups;
 use control::model::config::{ExportKind, NewExport};
-use control::model::{self as api, Attach, Info, NewWorker, Owner, Resize, RingRef, Settings};
+use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
 use engine::WorkerSpec;
 use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
@@ -54,6 +55,7 @@ pub(crate) struct Daemon {
     workers_max: usize,
     started: Instant,
     exports: RwLock<BTreeMap<String, Arc<Export>>>,
+    groups: Groups,
     /// Held while an export is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
     stop: Mutex<Option<Sender<()>>>,
@@ -82,6 +84,7 @@ impl Daemon {
             workers_max,
             started: Instant::now(),
             exports: RwLock::default(),
+            groups: Groups::default(),
             changing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
             alone: false,
@@ -101,6 +104,16 @@ impl Daemon {
 
     fn all(&self) -> Vec<Arc<Export>> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The exports that share the limits of a group.
+    fn members(&self, group: &str) -> Vec<Arc<Export>> {
+        let member = |export: &Arc<Export>| export.group().is_some_and(|of| of.name() == group);
+        self.all().into_iter().filter(member).collect()
+    }
+
+    fn group_out(&self, group: &NewGroup) -> api::Group {
+        group.with_exports(self.members(&group.name).iter().map(|export| export.name().to_owned()).collect())
     }
 
     fn change_lock(&self) -> MutexGuard<'_, ()> {
@@ -173,6 +186,8 @@ impl Daemon {
         if self.get(&new.name).is_ok() {
             return Err(ApiError::ExportExists { name: new.name });
         }
+        let _limiting = self.groups.changing();
+        let (limits, group) = self.groups.resolve(&new.limits)?;
         let Prepared { socket, tree, session_ended, .. } = prepared;
         let hosting = hosting_in(&new, socket, session_ended)?;
         let export = match new.kind {
@@ -194,6 +209,7 @@ impl Daemon {
             }
         };
         let export = export.map_err(|error| convert::export_error(error, &new.name))?;
+        export.set_limits(limits, group);
         let export = Arc::new(export);
         let shown = self.show(&export);
         self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
@@ -258,18 +274,51 @@ impl control::Daemon for Daemon {
 
     fn change(&self, name: &str, settings: Settings) -> Result<api::Export, ApiError> {
         let export = self.get(name)?;
+        let _limiting = settings.limits.is_some().then(|| self.groups.changing());
+        let limits = settings.limits.as_ref().map(|change| self.groups.changed(&export, change)).transpose()?;
         let before = export.status();
-        apply(&export, settings).map_err(|error| {
+        apply(&export, &settings).map_err(|error| {
             let back = Settings {
                 execution: settings.execution.map(|_| convert::execution_set(&before.content)),
                 poll: settings.poll.map(|_| convert::poll_out(before.poll)),
                 placement: settings.placement.map(|_| convert::placement_out(before.placement)),
+                // They come last, and cannot fail.
+                limits: None,
             };
             // What was possible before is possible again; the refusal is what the caller has to know.
-            let _ = apply(&export, back);
+            let _ = apply(&export, &back);
             convert::export_error(error, name)
         })?;
+        if let Some((limits, group)) = limits {
+            export.set_limits(limits, group);
+        }
         Ok(self.show(&export))
+    }
+
+    fn groups(&self) -> Result<Vec<api::Group>, ApiError> {
+        Ok(self.groups.all().iter().map(|group| self.group_out(group)).collect())
+    }
+
+    fn group(&self, name: &str) -> Result<api::Group, ApiError> {
+        Ok(self.group_out(&self.groups.get(name)?))
+    }
+
+    fn group_add(&self, new: NewGroup) -> Result<api::Group, ApiError> {
+        let _limiting = self.groups.changing();
+        let name = new.name.clone();
+        self.groups.add(new)?;
+        self.group(&name)
+    }
+
+    fn group_change(&self, name: &str, settings: GroupSettings) -> Result<api::Group, ApiError> {
+        let _limiting = self.groups.changing();
+        let group = self.groups.change(name, settings, &self.members(name))?;
+        Ok(self.group_out(&group))
+    }
+
+    fn group_remove(&self, name: &str) -> Result<(), ApiError> {
+        let _limiting = self.groups.changing();
+        self.groups.remove(name, &self.members(name))
     }
 
     fn workers(&self, scope: &Scope) -> Result<Vec<api::Worker>, ApiError> {
@@ -332,7 +381,7 @@ impl control::Daemon for Daemon {
 }
 
 /// Applies one after the other, and stops at the first that is refused.
-fn apply(export: &Export, settings: Settings) -> Result<(), ExportError> {
+fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
     if let Some(execution) = settings.execution {
         export.set_execution(convert::execution_in(execution))?;
     }

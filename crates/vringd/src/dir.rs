@@ -1,7 +1,7 @@
 //! Arguments of `vringd dir`: one directory, spelled as options.
 
 use crate::isolation::IsolationArgs;
-use control::ctl::DirectoryFlags;
+use control::ctl::{DirectoryFlags, LimitFlags};
 use control::model::config::{ExportKind, NewExport};
 use control::model::{CpuList, FileMode, Placement, Poll};
 use std::path::PathBuf;
@@ -58,6 +58,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", help_heading = "Execution")]
     pub(crate) cpus: Option<CpuList>,
 
+    /// Its limits.
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
+
     /// What the process may do besides.
     #[command(flatten)]
     pub(crate) isolation: IsolationArgs,
@@ -83,6 +87,7 @@ impl Args {
             workers: self.workers,
             poll: self.poll.or_else(|| Some(crate::config::poll_default())),
             cpus: self.cpus,
+            limits: self.limits.limits(None),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Arguments of `vringd disk`: one export, spelled as options.
 
 use clap::ValueEnum;
+use control::ctl::LimitFlags;
 use control::model::config::{
     Distribution, ExportKind, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
 };
@@ -85,6 +86,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", help_heading = "Execution")]
     pub(crate) cpus: Option<CpuList>,
 
+    /// Its limits.
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
+
     /// Options of the simulated device.
     #[command(flatten)]
     pub(crate) sim: SimArgs,
@@ -167,6 +172,7 @@ impl Args {
             workers: self.workers,
             poll: self.poll.or_else(|| Some(crate::config::poll_default())),
             cpus: self.cpus,
+            limits: self.limits.limits(None),
         })
     }
 

@@ -6,8 +6,8 @@ use crate::daemon::{Daemon, Prepared};
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use crate::virtiofsd::PidFile;
-use control::ControlSocket;
 use control::model::NewExport;
+use control::{ControlSocket, Daemon as _};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
@@ -68,6 +68,9 @@ fn serve(
     watch(signals, stop.clone())?;
     let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
     let daemon = Arc::new(if prepared.tree.is_some() { daemon.alone(prepared.bound_at.take()) } else { daemon });
+    for group in config.groups {
+        daemon.group_add(group)?;
+    }
     for export in config.exports {
         let name = export.name.clone();
         let added = daemon.add(export, std::mem::take(&mut prepared));

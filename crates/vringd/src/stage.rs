@@ -54,6 +54,7 @@ impl Stage {
             workers: Placement::Shared,
             poll: None,
             cpus: None,
+            limits: control::model::Limits::default(),
         })?;
         Ok(Stage { daemon, directory, workers, queues })
     }

@@ -55,6 +55,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         workers: Placement::Shared,
         poll: Some(crate::config::poll_default()),
         cpus: None,
+        limits: control::model::Limits::default(),
         socket: socket.clone(),
     };
     Ok(Launch {

@@ -1,0 +1,197 @@
+//! `vringd bench limits`: whether two exports of a group get half of its rate each, and one alone all of it.
+
+use crate::config::poll_default;
+use crate::convert;
+use crate::daemon::Daemon;
+use crate::failure::Failure;
+use bench::frontend::{Load, Rw, Spec};
+use control::Daemon as _;
+use control::model::config::{ExportKind, NewExport, NullStorage, Storage};
+use control::model::{ByteSize, Limits, NewGroup, Placement, Rates, Span};
+use serde::Serialize;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How far a share may be from what is due.
+const TOLERANCE: f64 = 0.05;
+/// How long a load runs before it is counted: the burst is used up by then.
+const RAMP: Duration = Duration::from_millis(500);
+/// Queues that each disk offers.
+const QUEUES: u16 = 4;
+const WORKERS: usize = 2;
+const GROUP: &str = "group";
+
+/// Drive two disks that share the limits of a group, and see what each gets.
+///
+/// Serves two disks without storage from this process and drives them as fast as they go: with equal loads, with unequal
+/// ones, and one of them alone. Ends with exit status 1 when a share is more than 5 % from what is due.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Requests a second that the two share
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    pub(crate) iops: u64,
+    /// How long each load is counted
+    #[arg(long, value_name = "TIME", default_value = "3s")]
+    pub(crate) time: Span,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What one disk is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    disk: &'static str,
+    queues: u16,
+    depth: u16,
+    block_bytes: u32,
+}
+
+const CASES: [(&str, &[Demand]); 3] = [
+    ("equal loads", &[demand("a", 1, 128, 4096), demand("b", 1, 128, 4096)]),
+    ("unequal loads", &[demand("a", QUEUES, 128, 4096), demand("b", 1, 32, 65_536)]),
+    ("one alone", &[demand("a", QUEUES, 128, 4096)]),
+];
+
+const fn demand(disk: &'static str, queues: u16, depth: u16, block_bytes: u32) -> Demand {
+    Demand { disk, queues, depth, block_bytes }
+}
+
+/// What one disk got.
+#[derive(Debug, Serialize)]
+struct Share {
+    case: &'static str,
+    disk: &'static str,
+    queues: u16,
+    depth: u16,
+    block_bytes: u32,
+    iops: f64,
+    /// What is due to it.
+    iops_due: f64,
+    errors: u64,
+}
+
+impl Share {
+    fn ratio(&self) -> f64 {
+        self.iops / self.iops_due
+    }
+
+    fn is_fair(&self) -> bool {
+        (self.ratio() - 1.0).abs() <= TOLERANCE && self.errors == 0
+    }
+}
+
+/// Runs the cases. Exit status 1 when a share is not what is due.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let mut shares = Vec::new();
+    for (case, demands) in CASES {
+        shares.extend(measure(args, case, demands)?);
+    }
+    let fair = shares.iter().all(Share::is_fair);
+    if args.json {
+        let text = serde_json::to_string_pretty(&shares).map_err(|error| Failure::Runtime(error.to_string()))?;
+        println!("{text}");
+    } else {
+        print_table(args.iops, &shares);
+    }
+    Ok(if fair { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One case, on a daemon of its own: what each disk got a second.
+fn measure(args: &Args, case: &'static str, demands: &[Demand]) -> Result<Vec<Share>, Failure> {
+    let unusable = |error| Failure::Runtime(format!("cannot make a temporary directory: {error}"));
+    let directory = tempfile::Builder::new().prefix("vringd-").tempdir().map_err(unusable)?;
+    let _daemon = serve(directory.path(), args.iops)?;
+    let failed = |error: bench::frontend::Error| Failure::Runtime(error.to_string());
+    let mut loads = Vec::new();
+    for demand in demands {
+        let Demand { queues, depth, block_bytes, .. } = *demand;
+        let spec = Spec { rw: Rw::RandRead, queues, depth, block_bytes, ..Spec::default() };
+        loads.push(Load::start(&socket(directory.path(), demand.disk), &spec).map_err(failed)?);
+    }
+    std::thread::sleep(RAMP);
+    let before: Vec<u64> = loads.iter_mut().map(|load| load.snapshot().ops).collect();
+    let since = Instant::now();
+    while since.elapsed() < args.time.0 && !loads.iter().any(Load::is_finished) {
+        std::thread::sleep(Duration::from_millis(10).min(args.time.0));
+    }
+    let after: Vec<u64> = loads.iter_mut().map(|load| load.snapshot().ops).collect();
+    let seconds = since.elapsed().as_secs_f64();
+    let mut shares = Vec::new();
+    for ((load, demand), (before, after)) in loads.into_iter().zip(demands).zip(before.into_iter().zip(after)) {
+        let report = load.finish().map_err(failed)?;
+        shares.push(Share {
+            case,
+            disk: demand.disk,
+            queues: demand.queues,
+            depth: demand.depth,
+            block_bytes: demand.block_bytes,
+            iops: after.saturating_sub(before) as f64 / seconds,
+            iops_due: args.iops as f64 / demands.len() as f64,
+            errors: report.errors,
+        });
+    }
+    Ok(shares)
+}
+
+fn socket(directory: &Path, disk: &str) -> std::path::PathBuf {
+    directory.join(format!("{disk}.sock"))
+}
+
+/// A daemon with the two disks, both in the group.
+fn serve(directory: &Path, iops: u64) -> Result<Daemon, Failure> {
+    // Nobody asks this daemon to stop; it ends with the case.
+    let (stop, _) = std::sync::mpsc::channel();
+    let daemon = Daemon::new(WORKERS, WORKERS, convert::poll_in(poll_default()), stop)?;
+    daemon.group_add(NewGroup::new(GROUP, Rates { iops: Some(iops), ..Rates::default() }))?;
+    for disk in ["a", "b"] {
+        daemon.add_export(NewExport {
+            name: disk.into(),
+            kind: ExportKind::Disk,
+            socket: Some(socket(directory, disk)),
+            socket_mode: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_fd: None,
+            storage: Some(Storage::Null(NullStorage { size: ByteSize(1 << 30) })),
+            directory: None,
+            queues: Some(QUEUES),
+            queue_size: None,
+            serial: None,
+            block_size: None,
+            workers: Placement::Shared,
+            poll: None,
+            cpus: None,
+            limits: Limits { group: Some(GROUP.into()), ..Limits::default() },
+        })?;
+    }
+    Ok(daemon)
+}
+
+fn print_table(iops: u64, shares: &[Share]) {
+    println!("two disks share {iops} requests a second\n");
+    println!(
+        "{:16}{:6}{:>8}{:>8}{:>10}{:>14}{:>10}{:>8}",
+        "", "disk", "queues", "depth", "bytes", "requests/s", "due", "ratio"
+    );
+    for share in shares {
+        println!(
+            "{:16}{:6}{:>8}{:>8}{:>10}{:>14.1}{:>10.0}{:>8.3}{}",
+            share.case,
+            share.disk,
+            share.queues,
+            share.depth,
+            share.block_bytes,
+            share.iops,
+            share.iops_due,
+            share.ratio(),
+            if share.is_fair() { "" } else { "  not what is due" }
+        );
+    }
+    let fair = shares.iter().all(Share::is_fair);
+    println!(
+        "\n{}",
+        if fair { "every share is within 5 % of what is due" } else { "NOT every share is within 5 % of what is due" }
+    );
+}
