@@ -86,3 +86,38 @@ fn callers_of_a_bound_socket_wait_until_it_is_served() {
     drop(control::ControlSocket::bind(&path).unwrap());
     assert!(!path.exists(), "a socket that is never served goes too");
 }
+
+/// The answer to a request by user `uid`, whatever the mode of the socket says.
+fn ask_as(path: &std::path::Path, uid: u32) -> String {
+    use rustix::process::Uid;
+    use std::io::{Read, Write};
+
+    let path = path.to_owned();
+    // Who a thread is is its own affair (setresuid(2), "C library/kernel differences"), and ends with it.
+    let thread = std::thread::spawn(move || {
+        let uid = Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+        stream.write_all(b"GET /v1/info HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn the_kernels_word_counts_and_not_the_mode() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let served = Served::new();
+    let open = |path: &std::path::Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(served.directory.path(), 0o755);
+    open(&served.socket(), 0o666);
+    let answer = ask_as(&served.socket(), 65534);
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("\"forbidden\""), "{answer}");
+    assert!(!answer.contains("uptime"), "{answer}");
+    let answer = ask_as(&served.socket(), 0);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("uptime"), "{answer}");
+}

@@ -429,5 +429,10 @@ fn bind(socket: Socket) -> Result<(Endpoint, String), ExportError> {
             let shown = format!("fd {}", std::os::fd::AsRawFd::as_raw_fd(&fd));
             Ok((Endpoint::from_fd(fd)?, shown))
         }
+        Socket::Bound(endpoint) => {
+            let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&endpoint));
+            let shown = endpoint.path().map_or_else(|| format!("fd {number}"), |path| path.display().to_string());
+            Ok((endpoint, shown))
+        }
     }
 }

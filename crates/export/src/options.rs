@@ -1,7 +1,7 @@
 //! What an export is made from.
 
 use engine::{Placement, PollMode, WorkerSpec};
-use link::SocketOptions;
+use link::{Endpoint, SocketOptions};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -18,6 +18,8 @@ pub enum Socket {
     },
     /// A socket that was inherited.
     Fd(OwnedFd),
+    /// A socket that was made before, by this program or by the one before it.
+    Bound(Endpoint),
 }
 
 /// What every export has.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::confine::Confinement;
 use crate::failure::Failure;
 use crate::{config, demo, dir, disk, generate, log, moves, run, shares, virtiofsd};
 use clap::{Parser, Subcommand};
@@ -65,6 +66,9 @@ pub(crate) struct ServeArgs {
     /// Check the configuration, say what it would serve, and end
     #[arg(long)]
     pub(crate) check: bool,
+    /// What the process gives up, over what the configuration says.
+    #[command(flatten)]
+    pub(crate) confinement: Confinement,
 }
 
 /// Arguments of `vringd bench`.
@@ -110,7 +114,9 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
         Command::Serve(args) => {
             log::start(log_level)?;
-            let config = config::Config::read(&args.config)?;
+            let mut config = config::Config::read(&args.config)?;
+            config.sandbox = args.confinement.over(config.sandbox);
+            config.sandbox.check().map_err(Failure::Usage)?;
             if args.check {
                 print!("{}", config.summary());
                 return Ok(ExitCode::SUCCESS);

@@ -1,5 +1,6 @@
 //! What a daemon shall serve, from a file or from the arguments of a command that serves one export.
 
+use crate::confine::Confinement;
 use crate::failure::Failure;
 use crate::run::Alone;
 use crate::virtiofsd::Launch;
@@ -39,6 +40,15 @@ pub(crate) struct Config {
     /// Groups of exports that share limits.
     #[serde(default, rename = "group")]
     pub(crate) groups: Vec<NewGroup>,
+    /// What the process gives up.
+    #[serde(default)]
+    pub(crate) sandbox: Confinement,
+    /// It is `vringd disk`: what it serves is known when it starts.
+    #[serde(skip)]
+    pub(crate) one_disk: bool,
+    /// Descriptor of a control socket that was made for us.
+    #[serde(skip)]
+    pub(crate) control_fd: Option<std::os::fd::RawFd>,
     /// The exports.
     #[serde(default, rename = "export")]
     pub(crate) exports: Vec<NewExport>,
@@ -81,8 +91,9 @@ impl Config {
     pub(crate) fn of_disk(args: disk::Args) -> Result<Config, Failure> {
         let control = args.control.clone();
         let poll = args.poll.unwrap_or_else(poll_default);
+        let sandbox = args.confinement.clone();
         let export = args.into_export().map_err(Failure::Usage)?;
-        Config::of_one(export, control, poll)
+        Ok(Config { sandbox, one_disk: true, ..Config::of_one(export, control, poll)? })
     }
 
     /// The daemon of `vringd dir`.
@@ -109,6 +120,9 @@ impl Config {
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),
             poll,
             groups: Vec::new(),
+            sandbox: Confinement::default(),
+            one_disk: false,
+            control_fd: None,
             exports: vec![export],
         };
         config.check().map_err(Failure::Usage)?;
@@ -116,6 +130,7 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
+        self.sandbox.check()?;
         if !(1..=WORKERS_MAX).contains(&self.workers_max) {
             return Err(format!("workers_max: must be 1 to {WORKERS_MAX}, not {}", self.workers_max));
         }
@@ -169,7 +184,7 @@ impl Config {
             );
         }
         if self.exports.iter().any(|export| export.kind == ExportKind::Dir) {
-            text += "directories of this daemon are in no sandbox: `vringd dir` serves one in its own\n";
+            text += "directories of this daemon share its sandbox: `vringd dir` serves one in its own\n";
         }
         text
     }
@@ -202,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_read_and_said_to_be_in_no_sandbox() {
+    fn directories_are_read_and_said_to_share_a_sandbox() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let dir = "[[export]]\nname = 'b'\nkind = 'dir'\nsocket = '/tmp/b'\n[export.directory]\npath = '/srv'\ncache = 'always'\n";
         std::fs::write(file.path(), format!("{EXPORT}{dir}")).unwrap();
         let summary = Config::read(file.path()).unwrap().summary();
         assert!(summary.contains("export b: dir /srv on /tmp/b"), "{summary}");
         assert!(
-            summary.ends_with("directories of this daemon are in no sandbox: `vringd dir` serves one in its own\n")
+            summary.ends_with("directories of this daemon share its sandbox: `vringd dir` serves one in its own\n")
         );
         assert!(refusal(&dir.replace("always", "mostly")).contains("export[0].directory.cache: "));
         assert!(refusal(&dir.replace("/srv", "")).contains("export b: directory.path: "));
@@ -223,6 +238,8 @@ mod tests {
         assert!(refusal(&format!("{EXPORT}colour = 1")).contains("colour"));
         assert!(refusal("workers = 3\nworkers_max = 2").contains("workers: 3"));
         assert!(refusal("workers_max = 0").contains("1 to 1024"));
+        assert!(refusal("[sandbox]\nseccomp = 'maim'").contains("line 2: sandbox.seccomp: "));
+        assert!(refusal("[sandbox]\nallow = ['/']\nlandlock = 'off'").contains("sandbox.allow: "));
         assert!(refusal(&EXPORT.repeat(2)).contains("used twice"));
         let group = "[[group]]\nname = 'gold'\niops = 100\n";
         assert!(refusal(&group.repeat(2)).contains("group gold: name: is used twice"));

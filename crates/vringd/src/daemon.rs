@@ -1,5 +1,6 @@
 //! The daemon behind the control API: exports by name, workers by number.
 
+use crate::confine::Held;
 use crate::convert::{self, field};
 use crate::directory;
 use crate::limit::Groups;
@@ -13,6 +14,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use storage::Opened;
 use tree::Source;
 
 /// What was made for an export before its path went out of sight, and who is to hear of its sessions.
@@ -22,6 +24,8 @@ pub(crate) struct Prepared {
     pub(crate) socket: Option<Socket>,
     /// Where that socket was made.
     pub(crate) bound_at: Option<String>,
+    /// What stands behind a disk; opened by its path when there is none.
+    pub(crate) storage: Option<Opened>,
     /// Its directory; opened by its path when there is none.
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
@@ -29,6 +33,25 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Makes the socket of an export, and opens the storage of a disk.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the field at fault.
+    pub(crate) fn open(new: &NewExport) -> Result<Prepared, ApiError> {
+        let socket = socket_in(new)?;
+        let storage = match new.kind {
+            ExportKind::Disk => Some(open_storage(new)?),
+            ExportKind::Dir => None,
+        };
+        let socket = match socket {
+            Socket::Path { path, options } => {
+                Socket::Bound(link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?)
+            }
+            other => other,
+        };
+        Ok(Prepared { socket: Some(socket), storage, ..Prepared::default() })
+    }
+
     /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
     /// be seen then.
     pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
@@ -63,6 +86,8 @@ pub(crate) struct Daemon {
     alone: bool,
     /// Where the socket of that export was made, if it was not inherited.
     bound_at: Option<String>,
+    /// What holds the process.
+    pub(crate) held: Held,
 }
 
 impl Daemon {
@@ -89,12 +114,18 @@ impl Daemon {
             stop: Mutex::new(Some(stop)),
             alone: false,
             bound_at: None,
+            held: Held::default(),
         })
     }
 
     /// The same daemon for one export, whose socket was made at this path; nobody can add others from outside.
     pub(crate) fn alone(self, bound_at: Option<String>) -> Daemon {
         Daemon { alone: true, bound_at, ..self }
+    }
+
+    /// The same daemon in a process that is held by something.
+    pub(crate) fn held_by(self, held: Held) -> Daemon {
+        Daemon { held, ..self }
     }
 
     fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
@@ -180,15 +211,16 @@ impl Daemon {
     }
 
     /// Adds an export, of which something was made before.
-    pub(crate) fn add(&self, new: NewExport, prepared: Prepared) -> Result<api::Export, ApiError> {
+    pub(crate) fn add(&self, mut new: NewExport, prepared: Prepared) -> Result<api::Export, ApiError> {
         new.check()?;
+        self.held.admit(&mut new)?;
         let _changing = self.change_lock();
         if self.get(&new.name).is_ok() {
             return Err(ApiError::ExportExists { name: new.name });
         }
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
-        let Prepared { socket, tree, session_ended, .. } = prepared;
+        let Prepared { socket, storage, tree, session_ended, .. } = prepared;
         let hosting = hosting_in(&new, socket, session_ended)?;
         let export = match new.kind {
             ExportKind::Disk => {
@@ -197,8 +229,8 @@ impl Daemon {
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
                 };
-                let storage = convert::storage_in(new.storage()?);
-                let storage = storage::open(&storage).map_err(|error| field("storage", error))?;
+                let opened = storage.map_or_else(|| open_storage(&new), Ok)?;
+                let storage = opened.start().map_err(|error| field("storage", error))?;
                 Export::disk(hosting, options, storage, &self.engine)
             }
             ExportKind::Dir => {
@@ -233,6 +265,7 @@ impl control::Daemon for Daemon {
             workers: self.engine.workers().len(),
             workers_max: self.workers_max,
             latency_bounds_us: api::LATENCY_BOUNDS_US.to_vec(),
+            sandbox: self.held.shown()?,
         })
     }
 
@@ -404,6 +437,11 @@ fn hosting_in(new: &NewExport, socket: Option<Socket>, session_ended: Option<Sen
         workers: WorkerSpec { cpus: new.cpus.as_ref().map(convert::cpus_in).transpose()?, ..WorkerSpec::default() },
         session_ended,
     })
+}
+
+/// Opens what stands behind a disk, as far as it has a path.
+fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
+    Opened::new(convert::storage_in(new.storage()?)).map_err(|error| field("storage", error))
 }
 
 fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {

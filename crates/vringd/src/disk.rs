@@ -1,5 +1,6 @@
 //! Arguments of `vringd disk`: one export, spelled as options.
 
+use crate::confine::Confinement;
 use clap::ValueEnum;
 use control::ctl::LimitFlags;
 use control::model::config::{
@@ -93,6 +94,10 @@ pub(crate) struct Args {
     /// Options of the simulated device.
     #[command(flatten)]
     pub(crate) sim: SimArgs,
+
+    /// What the process gives up.
+    #[command(flatten)]
+    pub(crate) confinement: Confinement,
 }
 
 /// What can stand behind a disk.

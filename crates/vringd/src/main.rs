@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod confine;
 mod convert;
 mod daemon;
 mod demo;

@@ -1,6 +1,7 @@
 //! The life of the daemon: start everything or nothing, serve, end on a signal.
 
 use crate::config::Config;
+use crate::confine::{Held, Plan};
 use crate::convert;
 use crate::daemon::{Daemon, Prepared};
 use crate::failure::Failure;
@@ -27,11 +28,18 @@ pub(crate) struct Alone {
 }
 
 /// Serves until SIGTERM, SIGINT or a shutdown by the API.
-pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
     let signals = signals()?;
+    let plan = Plan::new(&mut config)?;
     let control = bind_control(&config)?;
-    serve(config, control, Prepared::default(), signals, channel())
+    config.control.as_deref().map_or(Ok(()), |path| plan.give(path))?;
+    let prepare = |export: &NewExport| {
+        Prepared::open(export).map_err(|error| place(config.source.as_ref(), &export.name, error))
+    };
+    let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
+    let held = plan.enter(&config)?;
+    serve(config, control, prepared, held, signals, channel())
 }
 
 /// Serves the one directory of `config`, isolated from the rest of the host.
@@ -43,13 +51,15 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     // after that, as they would not be in the sandbox.
     let control = bind_control(&config)?;
     let mut prepared = Prepared::default();
+    let mut held = Held::default();
     let _endpoint = prepared.bind(&config.exports)?;
     if let [NewExport { directory: Some(directory), .. }] = config.exports.as_slice() {
-        prepared.tree = Some(alone.isolation.enter(directory)?);
+        let (tree, now) = alone.isolation.enter(directory)?;
+        (prepared.tree, held) = (Some(tree), now);
     }
     let told = channel();
     prepared.session_ended = alone.one_session.then(|| told.0.clone());
-    serve(config, control, prepared, signals, told)
+    serve(config, control, vec![prepared], held, signals, told)
 }
 
 fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
@@ -57,23 +67,30 @@ fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
     bound.map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// `prepared` belongs to the first export.
+/// `prepared` has one for each export.
 fn serve(
     config: Config,
     control: Option<ControlSocket>,
-    mut prepared: Prepared,
+    mut prepared: Vec<Prepared>,
+    held: Held,
     signals: Signals,
     (stop, stopped): (Sender<()>, Receiver<()>),
 ) -> Result<ExitCode, Failure> {
     watch(signals, stop.clone())?;
     let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
-    let daemon = Arc::new(if prepared.tree.is_some() { daemon.alone(prepared.bound_at.take()) } else { daemon });
+    let daemon = daemon.held_by(held);
+    let alone = prepared.first_mut().filter(|prepared| prepared.tree.is_some());
+    let daemon = match alone {
+        Some(prepared) => daemon.alone(prepared.bound_at.take()),
+        None => daemon,
+    };
+    let daemon = Arc::new(daemon);
     for group in config.groups {
         daemon.group_add(group)?;
     }
-    for export in config.exports {
+    for (export, prepared) in config.exports.into_iter().zip(prepared) {
         let name = export.name.clone();
-        let added = daemon.add(export, std::mem::take(&mut prepared));
+        let added = daemon.add(export, prepared);
         let shown = added.map_err(|error| place(config.source.as_ref(), &name, error))?;
         let storage = shown.storage.map(|storage| storage.target);
         let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();

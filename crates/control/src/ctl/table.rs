@@ -3,8 +3,8 @@
 use super::limit;
 use crate::model::directory::CachePolicy;
 use crate::model::{
-    ByteSize, DirectoryInfo, Execution, Export, Info, LatencySummary, Owner, RingInfo, RingState, SessionState,
-    StorageInfo, Worker, WorkerState,
+    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState,
+    SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
 };
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use std::fmt::Write as _;
@@ -123,7 +123,47 @@ pub(super) fn info(info: &Info) -> String {
         ("uptime", uptime(info.uptime_seconds)),
         ("exports", info.exports.to_string()),
         ("workers", format!("{} of at most {}", info.workers, info.workers_max)),
+        ("user", format!("{}:{}", info.sandbox.uid, info.sandbox.gid)),
+        ("privileges", privileges(&info.sandbox)),
+        ("seccomp", seccomp(info.sandbox.seccomp).to_owned()),
+        ("paths", paths(&info.sandbox)),
     ])
+}
+
+fn privileges(sandbox: &SandboxInfo) -> String {
+    let new = if sandbox.no_new_privs { "no new ones" } else { "new ones possible" };
+    match sandbox.capabilities.as_slice() {
+        [] => format!("{new}; no capability"),
+        kept => format!("{new}; {}", kept.join(" ")),
+    }
+}
+
+fn seccomp(state: SeccompState) -> &'static str {
+    match state {
+        SeccompState::None => "none",
+        SeccompState::Kill => "kill",
+        SeccompState::Trap => "trap",
+        SeccompState::Log => "log",
+        SeccompState::Foreign => "of the daemon's starter",
+    }
+}
+
+/// What of the host can be reached by its name.
+fn paths(sandbox: &SandboxInfo) -> String {
+    let root = match sandbox.file_system {
+        FileSystem::Host => "",
+        FileSystem::Chroot => "the shared directory alone (chroot); ",
+        FileSystem::Namespace => "the shared directory alone (namespaces); ",
+    };
+    let landlock = match (&sandbox.landlock, &sandbox.landlock_off) {
+        (Some(held), _) => {
+            let part = if held.complete { "" } else { ", in part" };
+            format!("landlock ABI {}{part}: {}", held.abi, held.paths.join(" "))
+        }
+        (None, Some(why)) => format!("no landlock: {why}"),
+        (None, None) => "no landlock".to_owned(),
+    };
+    format!("{root}{landlock}")
 }
 
 /// `vringd ctl export list`.

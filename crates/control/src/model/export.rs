@@ -4,6 +4,7 @@ use super::config::ExportKind;
 use super::directory::CachePolicy;
 use super::latency::LatencySummary;
 use super::limits::Limits;
+use super::sandbox::SandboxInfo;
 use super::value::{ByteSize, Execution, Placement, Poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,6 +27,9 @@ pub struct Info {
     pub workers_max: usize,
     /// Upper bounds of the latency buckets, inclusive, in microseconds.
     pub latency_bounds_us: Vec<u64>,
+    /// What holds the daemon.
+    #[serde(default)]
+    pub sandbox: SandboxInfo,
 }
 
 /// Whether a frontend is there.

@@ -6,6 +6,7 @@ pub mod directory;
 mod export;
 mod latency;
 mod limits;
+mod sandbox;
 mod text;
 mod value;
 mod worker;
@@ -18,6 +19,7 @@ pub use export::{
 };
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
+pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use text::ParseError;
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

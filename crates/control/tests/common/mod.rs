@@ -6,9 +6,10 @@ use control::error::RingRefs;
 use control::model::config::{ExportKind, Storage};
 use control::model::directory::Directory;
 use control::model::{
-    Attach, DirectoryInfo, Execution, Export, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US, LatencySummary,
-    Limits, NewExport, NewGroup, NewWorker, Owner, Poll, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
-    SessionFigures, SessionState, Settings, StorageInfo, Worker, WorkerFigures, WorkerState,
+    Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
+    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, Poll, Rates, Resize, RingFigures,
+    RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo,
+    Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use std::path::PathBuf;
@@ -195,6 +196,16 @@ impl Daemon for Fake {
             workers: books.workers.len(),
             workers_max: WORKERS_MAX,
             latency_bounds_us: LATENCY_BOUNDS_US.to_vec(),
+            sandbox: SandboxInfo {
+                no_new_privs: true,
+                capabilities: vec!["cap_chown".into(), "cap_dac_override".into()],
+                seccomp: SeccompState::Kill,
+                file_system: FileSystem::Host,
+                landlock: Some(LandlockInfo { abi: 6, complete: true, paths: vec!["/images".into(), "/run".into()] }),
+                landlock_off: None,
+                uid: 107,
+                gid: 36,
+            },
         })
     }
 
