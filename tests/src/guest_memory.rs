@@ -58,6 +58,11 @@ impl GuestMemory {
         }
     }
 
+    /// Shortens the file behind it. What is beyond its end must not be touched any more.
+    pub fn shrink(&self, bytes: u64) -> Result<()> {
+        Ok(self.file.set_len(bytes)?)
+    }
+
     /// The place of `len` bytes at `guest_addr`. A test that reaches outside is wrong, so it panics.
     fn place(&self, guest_addr: u64, len: usize) -> *mut u8 {
         let at = guest_addr.checked_sub(self.guest_addr).expect("an address of this region");

@@ -26,7 +26,7 @@ pub fn program() -> Result<PathBuf> {
 
 /// Finds a program in the target directory that holds the running program, which is a test or one
 /// of this package's own.
-pub(crate) fn beside_the_test(name: &str) -> Result<PathBuf> {
+pub fn beside_the_test(name: &str) -> Result<PathBuf> {
     // target/debug/deps/uml-0123456789abcdef, or target/debug/fs_tool
     let running = env::current_exe().context("a program has a path")?;
     let place = running

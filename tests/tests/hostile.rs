@@ -414,3 +414,37 @@ fn a_second_frontend_is_turned_away() -> Result<()> {
         Ok(())
     })
 }
+
+/// A frontend that shortens the file behind its guest's memory loses its rings, and nobody else loses anything.
+#[test]
+fn memory_that_is_taken_away() -> Result<()> {
+    beside_a_quiet_disk(MEMORY, |daemon, quiet| {
+        for busy in [false, true] {
+            let mut frontend = Frontend::connect(&daemon.socket("hostile"), 0)?;
+            let mut ring = frontend.ring(0, RING_SIZE)?;
+            let idle = frontend.ring(1, RING_SIZE)?;
+            if busy {
+                frontend.memory().write(HEADER, &[0; 16]);
+                for at in (0..30).step_by(3) {
+                    request_in(&mut ring, at);
+                    ring.publish(at);
+                }
+                ring.kick();
+            }
+            frontend.memory().shrink(0)?;
+            ring.kick();
+            idle.kick();
+            for index in [0, 1] {
+                let shown = daemon.wait_ring("hostile", index, |ring| ring.state == RingState::Broken)?;
+                let why = shown.broken.unwrap_or_default();
+                assert!(why.contains("is gone"), "`{why}` does not say that the memory is gone");
+            }
+            quiet.works_on()?;
+            // It stops when it is told to, as any ring.
+            frontend.stop(&ring)?;
+            drop((frontend, ring, idle));
+            works(daemon)?;
+        }
+        Ok(())
+    })
+}

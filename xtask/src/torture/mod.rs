@@ -7,6 +7,7 @@
 mod cost;
 mod figures;
 mod frontend;
+mod hostile;
 mod kill;
 mod rng;
 mod server;
@@ -28,6 +29,8 @@ enum What {
     /// Half of it under a frontend that checks every request, half of it under a QEMU guest that runs fio with
     /// verification and reconnects.
     Kill(kill::Options),
+    /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
+    Hostile(hostile::Options),
     /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
     InflightCost(cost::Options),
 }
@@ -58,6 +61,7 @@ impl Common {
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.what {
         What::Kill(options) => kill::run(options),
+        What::Hostile(options) => hostile::run(options),
         What::InflightCost(options) => cost::run(options),
     }
 }

@@ -1,0 +1,142 @@
+//! What an attack is, and what it is given to work with.
+
+use std::any::Any;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use tests::driver::Ring;
+
+use super::raw::Raw;
+use super::session::{Device, Session, settle};
+use super::{frontend, guest, memory};
+use crate::torture::rng::Rng;
+
+/// How long the end of an idle session takes at most, as a rule.
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// What vringd must make of it, beyond serving everybody else and whoever comes next. Other servers owe nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Expect {
+    /// The ring stops, and the API says why.
+    Broken,
+    /// Whatever it likes: refuse, answer with an error, end the session.
+    Anything,
+    /// Nothing yet: it is known to lose here. Only tried when that is asked for, and no failure.
+    Loss,
+}
+
+/// Exports that it is tried on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum On {
+    Any,
+    Disk,
+    Directory,
+}
+
+/// One attack.
+#[derive(Debug)]
+pub(crate) struct Attack {
+    /// Its name in the table.
+    pub(crate) name: &'static str,
+    /// What it does.
+    pub(crate) what: &'static str,
+    pub(crate) on: On,
+    pub(crate) expect: Expect,
+    /// An error says that it did not come as far as attacking.
+    pub(crate) run: fn(&mut Scene<'_>) -> Result<()>,
+}
+
+impl Attack {
+    /// Whether it is tried on such an export.
+    pub(crate) fn suits(&self, device: Device) -> bool {
+        match self.on {
+            On::Any => true,
+            On::Disk => device == Device::Disk,
+            On::Directory => device == Device::Directory,
+        }
+    }
+}
+
+/// All of them, in the order in which they are tried.
+pub(crate) fn all() -> impl Iterator<Item = &'static Attack> {
+    guest::ATTACKS.iter().chain(memory::ATTACKS).chain(frontend::ATTACKS)
+}
+
+/// What an attack works with.
+#[derive(Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) socket: &'a Path,
+    pub(crate) device: Device,
+    pub(crate) random: Rng,
+    kept: Vec<Box<dyn Kept>>,
+}
+
+/// Anything at all.
+trait Kept: Any + std::fmt::Debug {}
+
+impl<T: Any + std::fmt::Debug> Kept for T {}
+
+impl<'a> Scene<'a> {
+    /// An attack on the export that listens at `socket`.
+    pub(crate) fn new(socket: &'a Path, device: Device, random: Rng) -> Self {
+        Self { socket, device, random, kept: Vec::new() }
+    }
+
+    /// Keeps something until the server has been looked at after the attack.
+    pub(crate) fn keep(&mut self, what: impl Any + std::fmt::Debug) {
+        self.kept.push(Box::new(what));
+    }
+
+    /// Lets go of all that was kept: a server has one session at a time.
+    pub(crate) fn let_go(&mut self) {
+        self.kept.clear();
+    }
+
+    /// A session without a ring.
+    pub(crate) fn session(&self) -> Result<Session> {
+        Session::open_patiently(self.socket, 0, 0)
+    }
+
+    /// A session with a running ring, to be spoilt.
+    pub(crate) fn victim(&self) -> Result<Victim> {
+        self.victim_without(0)
+    }
+
+    /// As above, without some features.
+    pub(crate) fn victim_without(&self, features: u64) -> Result<Victim> {
+        let mut session = Session::open_patiently(self.socket, features, 0)?;
+        let ring = session.ring(self.device.request_ring())?;
+        Ok(Victim { session, ring })
+    }
+
+    /// A connection on which all has been negotiated, without memory of its own.
+    pub(crate) fn raw(&self) -> Result<Raw> {
+        // The session before may still be ending, and then this one is turned away: whoever gets memory across is served.
+        Ok(self.session()?.raw)
+    }
+
+    /// A connection on which nothing has been said.
+    pub(crate) fn fresh(&self) -> Result<Raw> {
+        // A server that has served one session to its end takes the next at once.
+        drop(self.session()?);
+        thread::sleep(BETWEEN);
+        Raw::connect(self.socket)
+    }
+}
+
+/// A session with a running ring.
+#[derive(Debug)]
+pub(crate) struct Victim {
+    pub(crate) session: Session,
+    pub(crate) ring: Ring,
+}
+
+impl Victim {
+    /// Kicks, and gives the server time to look.
+    pub(crate) fn kick(&self) {
+        self.ring.kick();
+        settle();
+    }
+}
