@@ -265,10 +265,20 @@ impl Queue {
     /// Stops taking requests; those in flight still end. The frontend learns of it where it gave a descriptor for that.
     pub(crate) fn break_down(&mut self, why: Broken) {
         if self.broken.is_none() {
-            if let Some(err) = &self.err {
+            if let Some(err) = &self.err
+                && is_writable(err)
+            {
                 let _ = rustix::io::write(err, &1u64.to_ne_bytes());
             }
             self.broken = Some(why);
         }
     }
+}
+
+/// Whether a write would return: a frontend that filled the counter of its own descriptor must not stop a worker that
+/// serves others too.
+fn is_writable(fd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -13,6 +13,8 @@
 mod config_change;
 mod endpoint;
 mod features;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handover;
 mod inflight;
 mod memory;
