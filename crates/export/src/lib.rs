@@ -9,6 +9,8 @@ mod disk;
 mod error;
 mod export;
 mod figures;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod limit;
 mod options;
 mod queue;

@@ -4,6 +4,8 @@
 //! peer (SO_PEERCRED) is checked as well, because a mode can be changed and the socket's directory may be shared.
 
 mod answer;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod groups;
 mod listen;
 mod metrics;

@@ -25,3 +25,5 @@ pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
 pub use policy::{Cache, Grant, Policy, ReadDirPlus};
 pub use ring::DirectoryRing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use {ring::Executor, service::Service};

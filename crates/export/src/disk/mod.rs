@@ -7,3 +7,5 @@ mod slot;
 
 pub(crate) use device::Disk;
 pub use ring::DiskRing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ring::Terms;

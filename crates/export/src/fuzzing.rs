@@ -1,0 +1,172 @@
+//! Bodies of the fuzz targets: whole rings, from descriptors that the input owns to the answers in its memory, with a disk
+//! in memory or a directory behind them.
+//!
+//! The targets in `fuzz/` call them, and so do the crate's own tests. Beside panics they look for requests that are lost or
+//! answered twice: what a ring has in flight must be what it took and did not answer.
+
+mod directory;
+mod disk;
+mod guest;
+
+pub use directory::directory;
+pub use disk::disk;
+
+#[cfg(test)]
+mod tests {
+    use super::guest::{OFFER, POKE, SERVE};
+    use super::{directory, disk};
+    use std::fs;
+    use std::path::Path;
+
+    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
+
+    /// A descriptor, as a step: index, page and offset of the buffer, length, flags, next.
+    fn descriptor(index: u8, at: u16, len: u16, flags: u8, next: u8) -> Vec<u8> {
+        let ([a, b], [c, d]) = (at.to_le_bytes(), len.to_le_bytes());
+        vec![super::guest::DESCRIPTOR, index, 0, a, b, 0, c, d, flags, next]
+    }
+
+    fn poke(at: u16, bytes: &[u8]) -> Vec<u8> {
+        let [a, b] = at.to_le_bytes();
+        [&[POKE, a, b, bytes.len() as u8], bytes].concat()
+    }
+
+    /// Header, data and status of a disk's request in three descriptors, offered and served.
+    fn block(kind: u8, sector: u8, data: &[u8], readable: bool) -> Vec<u8> {
+        let mut header = vec![0; 16];
+        (header[0], header[8]) = (kind, sector);
+        [
+            poke(0x1000, &header),
+            poke(0x2000, data),
+            descriptor(0, 0x1000, 16, 1, 1),
+            descriptor(
+                1,
+                0x2000,
+                if data.is_empty() { 512 } else { data.len() as u16 },
+                if readable { 1 } else { 3 },
+                2,
+            ),
+            descriptor(2, 0x3000, 1, 2, 0),
+            vec![OFFER, 0, 0, SERVE],
+        ]
+        .concat()
+    }
+
+    fn disk_seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let range = [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0];
+        let whole = |steps: &[Vec<u8>]| [&[0][..], &steps.concat()].concat();
+        let late = |steps: &[Vec<u8>]| [&[1][..], &steps.concat()].concat();
+        vec![
+            ("read", whole(&[block(0, 1, &[], false)])),
+            ("write", whole(&[poke(0x2000, &[7; 200]), block(1, 1, &[], true)])),
+            ("flush", whole(&[block(4, 0, &[], true)])),
+            ("id", whole(&[block(8, 0, &[], false)])),
+            ("discard", whole(&[block(11, 0, &range, true)])),
+            ("zeroes", whole(&[block(13, 0, &range, true)])),
+            ("unknown", whole(&[block(99, 0, &[], false)])),
+            ("beyond", whole(&[block(0, 255, &[], false)])),
+            ("late", late(&[block(0, 1, &[], false), vec![OFFER, 0, 0, SERVE], vec![super::guest::COMPLETE, 0]])),
+            (
+                "memory",
+                late(&[block(0, 1, &[], false), vec![super::guest::MEMORY, 1, SERVE, super::guest::COMPLETE, 0]]),
+            ),
+        ]
+    }
+
+    /// A FUSE request (linux/fuse.h) in two descriptors, offered and served.
+    fn fuse(opcode: u8, node: u8, body: &[u8]) -> Vec<u8> {
+        let mut request = vec![0; 40];
+        (request[0], request[4], request[8], request[16]) = (40 + body.len() as u8, opcode, 9, node);
+        request.extend(body);
+        [
+            poke(0x1000, &request),
+            descriptor(0, 0x1000, request.len() as u16, 1, 1),
+            descriptor(1, 0x2000, 0x1000, 2, 0),
+            vec![OFFER, 0, 0, SERVE],
+        ]
+        .concat()
+    }
+
+    fn directory_seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let init = fuse(26, 0, &[&[7, 0, 0, 0, 38, 0, 0, 0][..], &[0; 56]].concat());
+        let look_up = fuse(1, 1, b"file\0");
+        let with = |more: &[u8]| [&[0][..], &init, more].concat();
+        // struct fuse_read_in: handle, offset, size.
+        let read = [&[1, 0, 0, 0, 0, 0, 0, 0][..], &[0; 8], &[0, 4, 0, 0], &[0; 20]].concat();
+        vec![
+            ("init", with(&[])),
+            ("lookup", with(&look_up)),
+            ("getattr", with(&fuse(3, 1, &[0; 16]))),
+            (
+                "open_read",
+                with(&[look_up.clone(), fuse(14, 2, &[0; 8]), fuse(15, 2, &read), fuse(18, 2, &[0; 24])].concat()),
+            ),
+            ("opendir_readdir", with(&[fuse(27, 1, &[0; 8]), fuse(28, 1, &read), fuse(44, 1, &read)].concat())),
+            ("statfs", with(&fuse(17, 1, &[]))),
+            ("xattr", with(&fuse(22, 1, &[&[64, 0, 0, 0, 0, 0, 0, 0][..], b"user.x\0"].concat()))),
+            ("create", with(&fuse(35, 1, &[&[0; 16][..], b"new\0"].concat()))),
+            ("forget", with(&[look_up, fuse(2, 2, &[1, 0, 0, 0, 0, 0, 0, 0])].concat())),
+            ("destroy", with(&fuse(38, 0, &[]))),
+        ]
+    }
+
+    fn seeds_are(target: &str, expected: &[(&'static str, Vec<u8>)], mut play: impl FnMut(&[u8])) {
+        let directory = Path::new(SEEDS).join(target);
+        for (name, bytes) in expected {
+            let seed = fs::read(directory.join(name)).unwrap_or_default();
+            assert_eq!(&seed, bytes, "{target}/{name}: run `cargo test -p export --lib write_seeds -- --ignored`");
+        }
+        for entry in fs::read_dir(directory).unwrap() {
+            play(&fs::read(entry.unwrap().path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn disk_seeds_hold() {
+        let mut answered = 0;
+        seeds_are("disk_ring", &disk_seeds(), |seed| answered += disk(seed));
+        assert!(answered >= 9, "only {answered} requests were answered");
+    }
+
+    #[test]
+    fn directory_seeds_hold() {
+        let mut answered = 0;
+        seeds_are("directory_ring", &directory_seeds(), |seed| answered += directory(seed));
+        assert!(answered >= 18, "only {answered} requests were answered");
+    }
+
+    #[test]
+    #[ignore = "writes the seeds"]
+    fn write_seeds() {
+        for (target, seeds) in [("disk_ring", disk_seeds()), ("directory_ring", directory_seeds())] {
+            let directory = Path::new(SEEDS).join(target);
+            fs::create_dir_all(&directory).unwrap();
+            for (name, bytes) in seeds {
+                fs::write(directory.join(name), bytes).unwrap();
+            }
+        }
+    }
+
+    /// xorshift64: the same inputs on every machine.
+    fn pseudo_random(count: usize, mut play: impl FnMut(&[u8])) {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..count {
+            let len = next() % 600;
+            let input: Vec<u8> = (0..len).map(|_| (next() >> 24) as u8).collect();
+            play(&input);
+        }
+    }
+
+    #[test]
+    fn pseudo_random_inputs_hold() {
+        let mut answered = 0;
+        pseudo_random(3000, |input| answered += disk(input) + directory(input));
+        assert!(answered >= 1000, "only {answered} requests were answered");
+    }
+}

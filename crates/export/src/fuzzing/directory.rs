@@ -1,0 +1,72 @@
+//! A directory's ring, on a directory of its own that cannot be changed: what a fuzzer makes up would fill the disk.
+
+use super::guest::{Played, play};
+use crate::directory::{Executor, Service};
+use crate::label::Label;
+use crate::{Cache, DirectoryRing, Policy};
+use engine::{Execution, Io};
+use std::sync::Arc;
+use tree::{Options, Source, Tree};
+use vring::Memory;
+
+thread_local! {
+    /// Made once for all inputs.
+    static SERVED: Option<(Arc<Service>, tempfile::TempDir)> = served();
+}
+
+fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
+    let directory = tempfile::tempdir().ok()?;
+    let path = directory.path();
+    std::fs::write(path.join("file"), vec![7; 10_000]).ok()?;
+    std::fs::create_dir(path.join("directory")).ok()?;
+    std::fs::write(path.join("directory/inner"), "inner").ok()?;
+    std::os::unix::fs::symlink("file", path.join("link")).ok()?;
+    let options = Options { read_only: true, xattr: true, ..Options::default() };
+    let tree = Tree::new(Source::Path(path.to_owned()), options).ok()?;
+    Some((Arc::new(Service::new(Arc::new(tree), Policy::new(Cache::Auto))), directory))
+}
+
+/// Plays one input and returns how many requests were answered. Layout of `data`: options (1), steps; bit 1 of the options
+/// is EVENT_IDX.
+///
+/// # Panics
+/// When a request is lost; that is what the fuzzer looks for.
+pub fn directory(data: &[u8]) -> usize {
+    SERVED.with(|served| {
+        let Some((service, _)) = served else {
+            return 0;
+        };
+        // Nobody else's session.
+        service.end_session();
+        let answered = play(data, |start, _| {
+            // Everything on the spot: what waits for a lock would wait for ever.
+            let executor = Executor { execution: Execution::Inline, pool: None };
+            let ring = DirectoryRing::new(start, service.clone(), executor, Label::of_nobody()).ok()?;
+            Some(Directory { ring })
+        });
+        service.end_session();
+        answered
+    })
+}
+
+struct Directory {
+    ring: DirectoryRing,
+}
+
+impl Played for Directory {
+    fn serve(&mut self, io: &mut Io<'_>) {
+        self.ring.serve(io);
+        self.ring.publish(io);
+    }
+
+    fn complete(&mut self, _choice: u8, _io: &mut Io<'_>) {}
+
+    fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.ring.queue_mut().set_memory(memory);
+    }
+
+    fn in_flight(&self) -> (usize, usize) {
+        // A lock that is waited for is answered when the session ends.
+        (0, 0)
+    }
+}

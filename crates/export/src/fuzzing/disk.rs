@@ -1,0 +1,126 @@
+//! A disk's ring, on memory; requests end at once or later, in any order.
+
+use super::guest::{Played, play, token_at};
+use crate::DiskRing;
+use crate::disk::Terms;
+use crate::label::Label;
+use device::blk::{DiscardLimits, Limits, WriteZeroesLimits};
+use engine::{Execution, Io, Token};
+use std::sync::{Arc, Mutex, PoisonError};
+use storage::{Description, Handed, MemoryOptions, MemoryStorage, Step, Storage, StorageError, Task};
+use vring::Memory;
+
+/// Bytes of the disk: ranges in it are zeroed on the spot.
+const CAPACITY: u64 = 32 << 10;
+
+thread_local! {
+    /// Made once for all inputs. What they write to it they alone read.
+    static CONTENTS: Option<Arc<MemoryStorage>> = MemoryStorage::open(&MemoryOptions {
+        size_bytes: CAPACITY,
+        ..MemoryOptions::default()
+    }).ok().map(Arc::new);
+}
+
+/// Plays one input and returns how many requests were answered.
+///
+/// Layout of `data`: options (1), steps. Bit 0 of the options lets requests wait until a step completes them, bit 1 is
+/// EVENT_IDX, bit 2 makes the disk read-only, bit 3 makes every write durable.
+///
+/// # Panics
+/// When a request is lost or answered twice; that is what the fuzzer looks for.
+pub fn disk(data: &[u8]) -> usize {
+    let Some(contents) = CONTENTS.with(Clone::clone) else {
+        return 0;
+    };
+    play(data, |start, options| {
+        let late = options & 1 != 0;
+        let storage = Arc::new(Late { contents, late, waiting: Mutex::default() });
+        let limits = Limits {
+            capacity_bytes: CAPACITY,
+            read_only: options & 4 != 0,
+            discard: Some(DiscardLimits { max_sectors: 64, max_segments: 4, alignment_bytes: 512 }),
+            write_zeroes: Some(WriteZeroesLimits { max_sectors: 64, max_segments: 4, may_unmap: true }),
+        };
+        let terms = Terms { limits, write_through: options & 8 != 0, serial: *b"a disk of the fuzzer" };
+        let ring = DiskRing::new(start, terms, storage.clone(), Label::of_nobody()).ok()?;
+        Some(Disk { ring, storage })
+    })
+}
+
+struct Disk {
+    ring: DiskRing,
+    storage: Arc<Late>,
+}
+
+impl Played for Disk {
+    fn serve(&mut self, io: &mut Io<'_>) {
+        self.ring.serve(io);
+        self.ring.publish(io);
+    }
+
+    fn complete(&mut self, choice: u8, io: &mut Io<'_>) {
+        let token = {
+            let mut waiting = self.storage.waiting();
+            token_at(&waiting, choice).map(|at| waiting.swap_remove(at))
+        };
+        if let Some(token) = token {
+            self.ring.complete(token, 0, io);
+            self.ring.publish(io);
+        }
+    }
+
+    fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.ring.queue_mut().set_memory(memory);
+    }
+
+    fn in_flight(&self) -> (usize, usize) {
+        (self.ring.queue().in_flight(), self.storage.waiting().len())
+    }
+}
+
+/// Memory whose operations may end later than they could.
+struct Late {
+    contents: Arc<MemoryStorage>,
+    late: bool,
+    waiting: Mutex<Vec<Token>>,
+}
+
+impl Late {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Token>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for Late {
+    fn describe(&self) -> Description {
+        self.contents.describe()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.contents.capacity_bytes()
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        if !self.late {
+            return self.contents.start(task, token, io);
+        }
+        self.waiting().push(token);
+        Step::Pending
+    }
+
+    fn resume(&self, task: &mut Task, _result: i32, token: Token, io: &mut Io<'_>) -> Step {
+        self.contents.start(task, token, io)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        self.contents.resize(capacity_bytes)
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        self.contents.hand_over()
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        self.contents.set_execution(execution)
+    }
+}

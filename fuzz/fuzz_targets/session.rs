@@ -1,0 +1,8 @@
+//! A vhost-user session whose frontend says what the input says.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    link::fuzzing::session(data);
+});
