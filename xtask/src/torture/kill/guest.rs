@@ -26,8 +26,12 @@ const QUEUES: u16 = 2;
 const RECONNECT_MS: u32 = 50;
 /// Stream of the seed; the sessions of the other half have the small numbers.
 const STREAM: u64 = 1 << 32;
-/// From the start of a server to its end. The guest takes up to 50 ms to find the next one.
-const LIFE: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(900);
+/// From the first requests that a server has taken to its end; or from its start, once in [`EARLY_KILLS`] kills. The guest
+/// takes up to 50 ms to find the next one.
+const LIFE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_millis(300);
+const EARLY_KILLS: u64 = 5;
+/// How long the guest may take to come back.
+const RETURN_LIMIT: Duration = Duration::from_secs(60);
 /// How long there may be no server at all, once in [`ABSENCES`] kills.
 const ABSENCE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(300);
 const ABSENCES: u64 = 4;
@@ -194,8 +198,10 @@ impl Torture {
     }
 
     fn round(&mut self) -> Result<()> {
-        let life = self.rng.time(LIFE);
-        let end = Instant::now() + life;
+        if !self.rng.once_in(EARLY_KILLS) {
+            self.wait_for_requests()?;
+        }
+        let end = Instant::now() + self.rng.time(LIFE);
         while Instant::now() < end {
             self.check_guest()?;
             thread::sleep(LOOK_EVERY.min(end.saturating_duration_since(Instant::now())));
@@ -210,6 +216,17 @@ impl Torture {
             thread::sleep(self.rng.time(ABSENCE));
         }
         self.server = Server::start(&self.setup)?;
+        Ok(())
+    }
+
+    /// Waits until the guest has found the server and uses it.
+    fn wait_for_requests(&mut self) -> Result<()> {
+        let end = Instant::now() + RETURN_LIMIT;
+        while Server::requests(&self.setup) == 0 {
+            self.check_guest()?;
+            self.server.check_alive()?;
+            ensure!(Instant::now() < end, "the guest asks for nothing within {} s", RETURN_LIMIT.as_secs());
+        }
         Ok(())
     }
 
