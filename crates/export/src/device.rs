@@ -45,6 +45,11 @@ pub(crate) trait Device: Send + Sync {
         true
     }
 
+    /// Whether a session could go on in another program: an error says what would stay behind.
+    fn hand_over(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
     /// The frontend is gone, and every ring has been stopped.
     fn session_ended(&self);
 }

@@ -1,6 +1,9 @@
 //! One device served on one socket: its session thread, its rings, its settings that change while it runs.
 
+mod handover;
 mod limits;
+
+pub use handover::Carried;
 
 use crate::device::Device;
 use crate::directory::Directory;
@@ -13,7 +16,8 @@ use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
 use engine::{Execution, Placement, PollMode, RingStay, WorkerSpec};
 use limits::Limiting;
-use link::{ConfigChange, Endpoint, SessionEnd, SessionInfo, StopFd};
+use engine::{EngineError, Execution, Placement, PollMode, RingStay, WorkerSpec};
+use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -35,6 +39,11 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
         self.sessions.connects += 1;
+        self.session_resumed(frontend, config_change);
+    }
+
+    /// It was counted when it began.
+    pub(crate) fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
         self.frontend = Some(frontend);
         self.config_change = Some(config_change);
     }
@@ -46,7 +55,7 @@ impl State {
         match reason {
             SessionEnd::Disconnected => self.sessions.disconnects += 1,
             SessionEnd::Stopped => {}
-            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) => {
+            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::Resume(_) => {
                 self.sessions.errors += 1;
                 self.last_error = Some(reason.to_string());
             }
@@ -113,8 +122,8 @@ impl Shared {
     /// The worker on which ring `index` starts.
     pub(crate) fn place(&self, index: u16) -> Result<u32, ExportError> {
         let mut state = self.lock();
-        let attached = state.rings.attached_to(index);
-        if let Some(worker) = attached
+        let wanted = state.rings.wanted(index);
+        if let Some(worker) = wanted
             && self.engine.workers().iter().any(|candidate| candidate.number == worker && candidate.alive)
         {
             return Ok(worker);
@@ -174,7 +183,7 @@ pub struct Export {
     shared: Arc<Shared>,
     served: Served,
     socket: String,
-    stop: StopFd,
+    handover: Handover,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -191,6 +200,9 @@ impl Export {
     ) -> Result<Export, ExportError> {
         let queues = options.queues;
         let disk = Arc::new(Disk::new(options, hosting.queue_size_max, storage)?);
+        if let Some(on) = hosting.carried.write_back {
+            disk.set_write_back(on);
+        }
         Self::serve(hosting, queues, disk.clone(), Served::Disk(disk), engine)
     }
 
@@ -218,6 +230,9 @@ impl Export {
     ) -> Result<Export, ExportError> {
         let (endpoint, socket) = bind(hosting.socket)?;
         let stop = StopFd::new().map_err(ExportError::Thread)?;
+        let handover = Handover::new().map_err(ExportError::Thread)?;
+        let Carried { placed, attached, homes, sessions, last_error, shown, .. } = hosting.carried;
+        let socket = shown.unwrap_or(socket);
         let shared = Arc::new(Shared {
             name: hosting.name,
             engine: engine.clone(),
@@ -229,28 +244,34 @@ impl Export {
             limiting: Limiting::default(),
             state: Mutex::new(State {
                 negotiated: 0,
-                rings: Rings::default(),
-                own: Own::default(),
+                rings: Rings::again(&attached, &homes),
+                own: Own::again(placed),
                 placement: hosting.placement,
                 poll: hosting.poll,
                 frontend: None,
                 config_change: None,
-                sessions: SessionCounts::default(),
-                last_error: None,
+                sessions,
+                failed: false,
+                last_error,
             }),
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
         shared.place(0)?;
         let target = ExportTarget { shared: shared.clone() };
-        let session_stop = stop.clone();
+        let (orders, resume) = (handover.clone(), hosting.resume);
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", shared.name))
             .spawn(move || {
                 let mut target = target;
-                link::serve(endpoint, &mut target, &session_stop);
+                // What the link says of its messages is about this export.
+                let _span = tracing::error_span!("session", export = target.shared.name).entered();
+                // A panic in here must not leave rings behind that nobody ends.
+                if let Err(why) = engine::catch(|| link::serve_on(endpoint, &mut target, &stop, &orders, resume)) {
+                    target.give_up(&why);
+                }
             })
             .map_err(ExportError::Thread)?;
-        Ok(Export { shared, served, socket, stop, thread: Mutex::new(Some(thread)) })
+        Ok(Export { shared, served, socket, handover, thread: Mutex::new(Some(thread)) })
     }
 
     /// Its name.

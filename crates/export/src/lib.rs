@@ -25,7 +25,7 @@ pub use directory::{
 };
 pub use disk::DiskRing;
 pub use error::ExportError;
-pub use export::Export;
+pub use export::{Carried, Export};
 pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{DiskOptions, Hosting, Socket};

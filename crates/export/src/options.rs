@@ -1,7 +1,8 @@
 //! What an export is made from.
 
 use engine::{Placement, PollMode, WorkerSpec};
-use link::{Endpoint, SocketOptions};
+use crate::Carried;
+use link::{Endpoint, Resume, SocketOptions};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -39,6 +40,12 @@ pub struct Hosting {
     pub workers: WorkerSpec,
     /// Told at the end of every session.
     pub session_ended: Option<Sender<()>>,
+    /// Told once, when the export cannot serve any more.
+    pub failed: Option<Sender<()>>,
+    /// What it carries over from the program before this one; nothing for a new export.
+    pub carried: Carried,
+    /// The session that it goes on with.
+    pub resume: Option<Resume>,
 }
 
 /// A disk to serve.

@@ -17,6 +17,8 @@ pub(crate) struct Record {
     pub(crate) running: Option<Running>,
     /// The worker that an operator attached it to, also for its next life.
     pub(crate) attached_to: Option<u32>,
+    /// The worker of its last life, if it is to have the same one in the next.
+    home: Option<u32>,
     /// Sums over the lives that ended.
     pub(crate) past: RingFigures,
     pub(crate) past_stay: RingStay,
@@ -30,6 +32,18 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
+    /// Rings that are to start where they were attached, or where they ran before: ring, worker.
+    pub(crate) fn again(attached: &[(u16, u32)], homes: &[(u16, u32)]) -> Rings {
+        let mut rings = Rings::default();
+        for (index, worker) in attached {
+            rings.attach(*index, *worker);
+        }
+        for (index, worker) in homes {
+            rings.remember(*index, *worker);
+        }
+        rings
+    }
+
     pub(crate) fn record(&self, index: u16) -> Option<&Record> {
         self.records.get(&index)
     }
@@ -42,8 +56,25 @@ impl Rings {
         self.records.iter().filter_map(|(index, record)| Some((*index, record.running?))).collect()
     }
 
-    pub(crate) fn attached_to(&self, index: u16) -> Option<u32> {
-        self.records.get(&index)?.attached_to
+    /// The worker on which a ring is to start, where that is not the placement's to say.
+    pub(crate) fn wanted(&self, index: u16) -> Option<u32> {
+        let record = self.records.get(&index)?;
+        record.attached_to.or(record.home)
+    }
+
+    /// Rings that an operator attached to a worker.
+    pub(crate) fn attached(&self) -> Vec<(u16, u32)> {
+        self.records.iter().filter_map(|(index, record)| Some((*index, record.attached_to?))).collect()
+    }
+
+    /// Has a ring start on this worker the next time, unless it is attached to another.
+    pub(crate) fn remember(&mut self, index: u16, worker: u32) {
+        self.records.entry(index).or_default().home = Some(worker);
+    }
+
+    /// What was remembered.
+    pub(crate) fn homes(&self) -> Vec<(u16, u32)> {
+        self.records.iter().filter_map(|(index, record)| Some((*index, record.home?))).collect()
     }
 
     pub(crate) fn attach(&mut self, index: u16, worker: u32) {
@@ -53,7 +84,7 @@ impl Rings {
     /// Forgets what operators attached by hand: a new placement decides for all.
     pub(crate) fn release(&mut self) {
         for record in self.records.values_mut() {
-            record.attached_to = None;
+            (record.attached_to, record.home) = (None, None);
         }
     }
 
@@ -61,6 +92,7 @@ impl Rings {
         let record = self.records.entry(index).or_default();
         record.running = Some(running);
         record.broken = None;
+        record.home = None;
     }
 
     pub(crate) fn stopped(&mut self, index: u16, figures: &RingFigures, stay: RingStay, broken: Option<String>) {
@@ -79,5 +111,25 @@ pub(crate) fn sum(a: RingStay, b: RingStay) -> RingStay {
         polls_hit: a.polls_hit + b.polls_hit,
         polls_missed: a.polls_missed + b.polls_missed,
         moves: a.moves + b.moves,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_starts_where_it_was_attached_or_else_where_it_ran() {
+        let mut rings = Rings::again(&[(1, 7)], &[(0, 4), (1, 4)]);
+        assert_eq!((rings.wanted(0), rings.wanted(1), rings.wanted(2)), (Some(4), Some(7), None));
+        assert_eq!((rings.attached(), rings.homes()), (vec![(1, 7)], vec![(0, 4), (1, 4)]));
+        // Once: after that the placement has its say again, but not over what an operator wants.
+        for index in 0..2 {
+            rings.started(index, Running { id: RingId(u64::from(index)), size: 8 });
+        }
+        assert_eq!((rings.wanted(0), rings.wanted(1)), (None, Some(7)));
+        rings.remember(0, 5);
+        rings.release();
+        assert_eq!((rings.wanted(0), rings.wanted(1)), (None, None));
     }
 }

@@ -90,6 +90,22 @@ impl Target for ExportTarget {
         self.shared.with_rings(move |ring| ring.queue_mut().set_memory(memory.clone()));
     }
 
+    fn in_flight(&mut self, index: u16) -> Result<usize, String> {
+        let Some(running) = self.shared.running(index) else {
+            return Ok(0);
+        };
+        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.queue().in_flight());
+        in_flight.map_err(|error| error.to_string())
+    }
+
+    fn hand_over(&self) -> Result<(), String> {
+        self.shared.device.hand_over().map_err(str::to_owned)
+    }
+
+    fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+        self.shared.lock().session_resumed(frontend, config_change);
+    }
+
     fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
         tracing::info!(export = self.shared.name, %frontend, "frontend connected");
         self.shared.lock().session_started(frontend, config_change);

@@ -14,6 +14,16 @@ pub(crate) struct Own {
 }
 
 impl Own {
+    /// Workers that were started before, by their place.
+    pub(crate) fn again(placed: Vec<Option<u32>>) -> Own {
+        Own { placed }
+    }
+
+    /// The workers, by their place.
+    pub(crate) fn placed(&self) -> &[Option<u32>] {
+        &self.placed
+    }
+
     /// The worker for ring `index` of an export named `name` that has `queues` of them.
     pub(crate) fn place(
         &mut self,

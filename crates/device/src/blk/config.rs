@@ -202,6 +202,11 @@ impl Config {
         Ok(())
     }
 
+    /// Changes between write-back and write-through mode without being asked by the driver.
+    pub fn set_writeback(&mut self, writeback: bool) {
+        self.settings.writeback = writeback;
+    }
+
     /// `struct virtio_blk_config` as the driver sees it.
     pub fn bytes(&self) -> [u8; CONFIG_BYTES] {
         let s = &self.settings;

@@ -169,6 +169,11 @@ impl Device for Directory {
         index != 0
     }
 
+    fn hand_over(&self) -> Result<(), &'static str> {
+        Err("it is a directory with a connected frontend, whose inodes and open files cannot be handed over: \
+             disconnect the frontend, or restart the daemon instead")
+    }
+
     fn session_ended(&self) {
         self.service.end_session();
     }

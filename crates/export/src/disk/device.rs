@@ -71,6 +71,16 @@ impl Disk {
         shared.with_rings(move |ring| set_terms(ring, &terms));
     }
 
+    /// Whether the write cache is on, as the driver set it last.
+    pub(crate) fn write_back(&self) -> bool {
+        self.lock().config.settings().writeback
+    }
+
+    /// Turns the write cache on or off before a driver can.
+    pub(crate) fn set_write_back(&self, on: bool) {
+        self.lock().config.set_writeback(on);
+    }
+
     /// Changes the capacity and tells the rings.
     pub(crate) fn resize(&self, shared: &Shared, capacity_bytes: u64) -> Result<(), ExportError> {
         let block_size_bytes = self.geometry().1;

@@ -1,0 +1,78 @@
+//! An export that goes on in another program.
+//!
+//! Its endpoint and its session are the link's matter, its contents the storage's; here is the rest of what an export
+//! remembers.
+
+use super::{Export, Served};
+use crate::status::SessionCounts;
+use link::Pending;
+use std::io;
+use std::time::Instant;
+use storage::Handed;
+
+/// What an export carries over from the program before this one, besides its description, its endpoint and its storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Workers of its own, by the place of its placement that they hold.
+    pub placed: Vec<Option<u32>>,
+    /// Rings that an operator attached to a worker: ring, worker.
+    pub attached: Vec<(u16, u32)>,
+    /// Workers on which rings ran: ring, worker.
+    pub homes: Vec<(u16, u32)>,
+    /// Sessions so far.
+    pub sessions: SessionCounts,
+    /// Why the last bad session ended.
+    pub last_error: Option<String>,
+    /// Whether the driver has a disk's write cache on.
+    pub write_back: Option<bool>,
+    /// How its socket is shown; as usual if this does not say.
+    pub shown: Option<String>,
+}
+
+impl Export {
+    /// Asks what it would hand over now, without stopping a ring.
+    pub fn look(&self) -> Pending {
+        self.handover.look()
+    }
+
+    /// Asks its session to pause with every ring drained, which must be so at `drained_by`.
+    pub fn pause(&self, drained_by: Instant) -> Pending {
+        self.remember_homes();
+        self.handover.pause(drained_by)
+    }
+
+    /// Rings go back to the workers that they come from, here or in another program.
+    fn remember_homes(&self) {
+        for (index, worker) in self.running() {
+            self.shared.lock().rings.remember(index, worker);
+        }
+    }
+
+    /// What it carries over, once it was asked to pause.
+    pub fn carried(&self) -> Carried {
+        let state = self.shared.lock();
+        Carried {
+            placed: state.own.placed().to_vec(),
+            attached: state.rings.attached(),
+            homes: state.rings.homes(),
+            sessions: state.sessions,
+            last_error: state.last_error.clone(),
+            write_back: match &self.served {
+                Served::Disk(disk) => Some(disk.write_back()),
+                Served::Directory(_) => None,
+            },
+            shown: Some(self.socket.clone()),
+        }
+    }
+
+    /// What the storage of a disk keeps open. `None` for a directory, which is opened anew.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn hand_storage_over(&self) -> io::Result<Option<Handed>> {
+        match &self.served {
+            Served::Disk(disk) => disk.storage.hand_over().map(Some),
+            Served::Directory(_) => Ok(None),
+        }
+    }
+}
