@@ -40,6 +40,13 @@ pub enum ClientError {
         /// The field at fault, where one is.
         field: Option<String>,
     },
+    /// the connection to control socket {path} ended before there was an answer ({message}): look whether the daemon still runs
+    Lost {
+        /// The socket.
+        path: PathBuf,
+        /// What the connection said.
+        message: String,
+    },
     /// the daemon on control socket {path} did not answer within {seconds} s: its log may say why
     TimedOut {
         /// The socket.
@@ -158,7 +165,7 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
             .map_err(|error| self.strange(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| self.strange(&error))?;
+        let answer = sender.send_request(request).await.map_err(|error| self.unanswered(&error))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.strange(&error))?.to_bytes().to_vec();
@@ -168,6 +175,14 @@ impl Client {
 
     fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ClientError> {
         serde_json::from_slice(body).map_err(|error| self.strange(&error))
+    }
+
+    fn unanswered(&self, error: &hyper::Error) -> ClientError {
+        let broken = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
+        if error.is_incomplete_message() || broken {
+            return ClientError::Lost { path: self.path.clone(), message: error.to_string() };
+        }
+        self.strange(error)
     }
 
     fn strange(&self, message: &dyn std::fmt::Display) -> ClientError {

@@ -2,9 +2,7 @@
 
 use crate::error::ApiError;
 use crate::model::config::NewExport;
-use crate::model::{
-    Attach, Export, Group, GroupSettings, Info, NewGroup, NewWorker, Resize, RingInfo, Settings, Worker,
-};
+use crate::model::{Attach, Export, Group, GroupSettings, Info, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker};
 use std::fmt;
 
 /// Whose workers are meant.
@@ -147,6 +145,15 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchRing`].
     fn ring(&self, export: &str, index: u16) -> Result<RingInfo, ApiError>;
+
+    /// Replaces the program while its exports serve: sessions, rings, workers and storage go on in the new one, and the
+    /// process keeps its id. Returns only when nothing came of it, and then everything is as it was: with
+    /// [`ApiError::InvalidField`] for a program that cannot be started or cannot read this one's state,
+    /// [`ApiError::Unsupported`] for an export that cannot be handed over, [`ApiError::Failed`].
+    fn upgrade(&self, new: NewUpgrade) -> ApiError {
+        let _ = new;
+        ApiError::Failed { message: "this daemon is part of another program and cannot be upgraded".to_owned() }
+    }
 
     /// Begins to stop the daemon and returns; exports are drained after the answer is sent.
     ///

@@ -17,6 +17,6 @@ mod server;
 
 pub use daemon::{Daemon, Scope};
 pub use error::ApiError;
-pub use server::{ControlServer, ControlSocket, StartError, openapi_json, serve, start};
+pub use server::{ControlPulse, ControlServer, ControlSocket, ControlSocketState, StartError, openapi_json, serve, start};
 #[cfg(feature = "fuzzing")]
 pub use server::fuzzing;

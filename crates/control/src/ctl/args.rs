@@ -61,6 +61,16 @@ pub enum Command {
     /// Show what rings and workers do now; refreshes on a terminal until interrupted.
     Top(TopArgs),
 
+    /// Replace the daemon's program while its exports serve: they go on in the new one after a short pause.
+    ///
+    /// Nothing changes when the new program cannot be started or cannot read the state of the old one, when requests do not
+    /// end (a storage that does not answer), or while the guest of a directory is connected.
+    Upgrade {
+        /// The new program [default: what is now at the path of the running one].
+        #[arg(long, value_name = "PATH")]
+        binary: Option<PathBuf>,
+    },
+
     /// Stop the daemon: exports are drained and closed.
     Shutdown,
 }

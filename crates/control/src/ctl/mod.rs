@@ -8,6 +8,7 @@ mod limit;
 mod run;
 mod table;
 mod top;
+mod upgrade;
 
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};

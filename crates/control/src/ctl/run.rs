@@ -4,7 +4,7 @@ mod limits;
 
 use super::add::{AddArgs, DescriptionError};
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
-use super::{table, top};
+use super::{table, top, upgrade};
 use crate::client::{Client, ClientError, segment};
 use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
 use hyper::Method;
@@ -29,6 +29,13 @@ pub enum CtlError {
         /// Why it was refused.
         source: ClientError,
     },
+    /// the daemon did not come back from its upgrade ({source}): its log says why
+    Gone {
+        /// How it cannot be reached.
+        source: ClientError,
+    },
+    /// the daemon answers, but its program was not replaced: its log may say why
+    NotUpgraded,
     /// cannot write the output: {source}
     Output {
         /// How the system answered.
@@ -46,7 +53,11 @@ impl CtlError {
     /// The exit status: 1 when the daemon refused, 2 when it cannot be reached or the command is wrong.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Client(ClientError::Refused { .. }) | Self::AddedSome { .. } | Self::Output { .. } => 1,
+            Self::Client(ClientError::Refused { .. })
+            | Self::AddedSome { .. }
+            | Self::Gone { .. }
+            | Self::NotUpgraded
+            | Self::Output { .. } => 1,
             Self::Client(_) | Self::Description(_) => 2,
         }
     }
@@ -68,6 +79,10 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Group(command) => session.group(command),
         Command::Metrics => Ok(session.out.write_all(client.text("/metrics")?.as_bytes())?),
         Command::Top(options) => top::run(options, &client, args.json, session.out, terminal),
+        Command::Upgrade { binary } => {
+            let info = upgrade::run(&client, binary.as_deref())?;
+            session.print(&info, upgrade::words)
+        }
         Command::Shutdown => session.order(Method::POST, "/v1/shutdown", "the daemon is stopping"),
     }
 }

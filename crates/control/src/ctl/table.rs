@@ -127,7 +127,12 @@ pub(super) fn info(info: &Info) -> String {
         ("privileges", privileges(&info.sandbox)),
         ("seccomp", seccomp(info.sandbox.seccomp).to_owned()),
         ("paths", paths(&info.sandbox)),
-    ])
+    ];
+    if let Some(takeover) = &info.takeover {
+        let pause_ms = takeover.pause_us as f64 / 1e3;
+        lines.push(("upgrades", format!("{}; the last from {} with a pause of {pause_ms:.1} ms", info.upgrades, takeover.from)));
+    }
+    facts(&lines)
 }
 
 fn privileges(sandbox: &SandboxInfo) -> String {

@@ -5,6 +5,7 @@ use super::directory::CachePolicy;
 use super::latency::LatencySummary;
 use super::limits::Limits;
 use super::sandbox::SandboxInfo;
+use super::upgrade::Takeover;
 use super::value::{ByteSize, Execution, Placement, Poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +26,12 @@ pub struct Info {
     pub workers: usize,
     /// Largest number of workers the daemon will run.
     pub workers_max: usize,
+    /// How often the daemon's program has been replaced while it served.
+    #[serde(default)]
+    pub upgrades: u64,
+    /// How the running program took over from the one before it; absent in one that was started afresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<Takeover>,
     /// Upper bounds of the latency buckets, inclusive, in microseconds.
     pub latency_bounds_us: Vec<u64>,
     /// What holds the daemon.

@@ -8,6 +8,7 @@ mod latency;
 mod limits;
 mod sandbox;
 mod text;
+mod upgrade;
 mod value;
 mod worker;
 
@@ -21,5 +22,6 @@ pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use text::ParseError;
+pub use upgrade::{NewUpgrade, Takeover};
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

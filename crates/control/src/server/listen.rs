@@ -4,6 +4,7 @@ use super::StartError;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +33,19 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
 pub struct ControlSocket {
     listener: std::os::unix::net::UnixListener,
     file: SocketFile,
+}
+
+/// A control socket on its way to another program.
+#[derive(Debug)]
+pub struct ControlSocketState {
+    /// The listening socket.
+    pub socket: OwnedFd,
+    /// Where it was made.
+    pub path: PathBuf,
+    /// Number of the file system of that path.
+    pub device: u64,
+    /// Number of its inode there.
+    pub inode: u64,
 }
 
 /// The path of the socket, removed at the end.
@@ -70,6 +84,50 @@ impl ControlSocket {
         listener.set_nonblocking(true).map_err(failed("listen on"))?;
         let inode = inode(path).map_err(failed("stat"))?;
         Ok(Self { listener, file: SocketFile { path: path.to_owned(), inode } })
+    }
+
+    /// Takes over a socket that listens already, such as one that the service manager has made. Its file, if it has one, is
+    /// left alone. Root and the daemon's own user are answered, whatever its mode.
+    ///
+    /// # Errors
+    /// A descriptor that is no listening unix stream socket.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketType, sockopt};
+        let unix = sockopt::socket_domain(&socket)? == AddressFamily::UNIX;
+        if !unix || sockopt::socket_type(&socket)? != SocketType::STREAM || !sockopt::socket_acceptconn(&socket)? {
+            return Err(io::Error::other("it is not a listening unix stream socket"));
+        }
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        let listener = std::os::unix::net::UnixListener::from(socket);
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let path = address.as_pathname().unwrap_or(Path::new("inherited")).to_owned();
+        // No file has these numbers: it is somebody else's to remove.
+        Ok(Self { listener, file: SocketFile { path, inode: (0, 0) } })
+    }
+
+    /// What another program needs to go on with the socket.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn state(&self) -> io::Result<ControlSocketState> {
+        let (device, inode) = self.file.inode;
+        Ok(ControlSocketState {
+            socket: self.listener.as_fd().try_clone_to_owned()?,
+            path: self.file.path.clone(),
+            device,
+            inode,
+        })
+    }
+
+    /// Goes on with a socket that another program has made.
+    ///
+    /// # Errors
+    /// A descriptor that is no socket.
+    pub fn adopt(state: ControlSocketState) -> io::Result<Self> {
+        let listener = std::os::unix::net::UnixListener::from(state.socket);
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, file: SocketFile { path: state.path, inode: (state.device, state.inode) } })
     }
 
     /// Where it listens.

@@ -14,7 +14,7 @@ mod routes;
 
 use crate::daemon::Daemon;
 use displaydoc::Display;
-pub use listen::ControlSocket;
+pub use listen::{ControlSocket, ControlSocketState};
 use listen::Listener;
 pub use openapi::openapi_json;
 use std::io;

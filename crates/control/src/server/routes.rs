@@ -6,7 +6,9 @@ use super::{metrics, openapi};
 use crate::daemon::{Daemon, Scope};
 use crate::error::{ApiError, ErrorBody};
 use crate::model::config::{FieldError, Storage};
-use crate::model::{Attach, Attached, Export, Info, NewExport, NewWorker, Remove, Resize, RingInfo, Settings, Worker};
+use crate::model::{
+    Attach, Attached, Export, Info, NewExport, NewUpgrade, NewWorker, Remove, Resize, RingInfo, Settings, Worker,
+};
 use axum::Json;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
@@ -28,6 +30,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
     OpenApiRouter::new()
         .routes(routes!(info))
         .routes(routes!(shutdown))
+        .routes(routes!(upgrade))
         .routes(routes!(export_list, export_add))
         .routes(routes!(export_get, export_change, export_remove))
         .routes(routes!(export_resize))
@@ -76,6 +79,23 @@ async fn info(State(daemon): Shared) -> Answer<Info> {
 async fn shutdown(State(daemon): Shared) -> Result<StatusCode, Refusal> {
     ask(daemon, <dyn Daemon>::shutdown).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// Replace the daemon's program while its exports serve. Where that succeeds there is no answer, because the program that
+/// would give it is gone: the connection closes, and the new program answers the next one; `upgrades` and `takeover` of
+/// `/v1/info` say how it went. Where it does not, everything is as it was.
+#[utoipa::path(post, path = "/v1/upgrade", tag = "daemon", request_body = NewUpgrade, responses(
+    (status = 409, description = "An export cannot be handed over (`unsupported`)", body = ErrorBody),
+    (status = 422, description = "The program cannot be started, or cannot read the state (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+    (status = 503, description = "The daemon is stopping (`stopping`)", body = ErrorBody),
+))]
+async fn upgrade(State(daemon): Shared, Body(new): Body<NewUpgrade>) -> Result<StatusCode, Refusal> {
+    if new.binary.as_deref().is_some_and(Path::is_relative) {
+        let message = "must be an absolute path: the daemon has its own working directory";
+        return Err(ApiError::from(FieldError::new("binary", message)).into());
+    }
+    ask(daemon, move |daemon| Err(daemon.upgrade(new))).await
 }
 
 /// All exports, by name.

@@ -195,6 +195,8 @@ impl Daemon for Fake {
             exports: books.exports.len(),
             workers: books.workers.len(),
             workers_max: WORKERS_MAX,
+            upgrades: 0,
+            takeover: None,
             latency_bounds_us: LATENCY_BOUNDS_US.to_vec(),
             sandbox: SandboxInfo {
                 no_new_privs: true,
