@@ -2,6 +2,7 @@
 
 use crate::confine::Confinement;
 use crate::failure::Failure;
+use crate::upgrade::adopt;
 use crate::{config, demo, dir, disk, generate, log, moves, run, shares, virtiofsd};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -40,6 +41,9 @@ pub(crate) enum Command {
     Virtiofsd(Box<virtiofsd::Options>),
     /// Serve the exports of a configuration file
     Serve(ServeArgs),
+    /// Go on with what another program served: what a daemon executes that is upgraded
+    #[command(hide = true)]
+    Adopt(adopt::Args),
     /// Look into a running daemon and change it while I/O runs
     Ctl(control::ctl::Args),
     /// Make a disk, serve it, run verified I/O on it while its queues move between workers, and show the figures
@@ -123,6 +127,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             run::run(config)
         }
+        Command::Adopt(args) => adopt::run(&args, || start_log(true)),
         Command::Ctl(args) => Ok(control::ctl::run(args)),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(BenchArgs { what }) => measure(what),

@@ -4,11 +4,14 @@ use crate::confine::Held;
 use crate::convert::{self, field};
 use crate::directory;
 use crate::limit::Groups;
+use crate::service::{blocked_in_kernel, take_descriptor};
+use crate::upgrade::{self, Begun, Upgrade};
+use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
-use engine::WorkerSpec;
-use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
+use engine::{Death, EngineError, WorkerSpec};
+use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
@@ -30,6 +33,10 @@ pub(crate) struct Prepared {
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
     pub(crate) session_ended: Option<Sender<()>>,
+    /// Told when it cannot serve any more.
+    pub(crate) failed: Option<Sender<()>>,
+    /// What the program before this one has begun.
+    pub(crate) begun: Option<Begun>,
 }
 
 impl Prepared {
@@ -75,19 +82,21 @@ impl Prepared {
 /// Everything that runs.
 pub(crate) struct Daemon {
     engine: Engine,
-    workers_max: usize,
-    started: Instant,
+    pub(crate) workers_max: usize,
+    pub(crate) started: Instant,
     exports: RwLock<BTreeMap<String, Arc<Export>>>,
-    groups: Groups,
+    pub(crate) groups: Groups,
     /// Held while an export is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
     stop: Mutex<Option<Sender<()>>>,
     /// Its isolation is made for the one export it has.
-    alone: bool,
+    pub(crate) alone: bool,
     /// Where the socket of that export was made, if it was not inherited.
     bound_at: Option<String>,
     /// What holds the process.
     pub(crate) held: Held,
+    /// For the program that follows this one.
+    pub(crate) upgrade: Upgrade,
 }
 
 impl Daemon {
@@ -115,12 +124,13 @@ impl Daemon {
             alone: false,
             bound_at: None,
             held: Held::default(),
+            upgrade: Upgrade::default(),
         })
     }
 
-    /// The same daemon for one export, whose socket was made at this path; nobody can add others from outside.
-    pub(crate) fn alone(self, bound_at: Option<String>) -> Daemon {
-        Daemon { alone: true, bound_at, ..self }
+    /// The same daemon, started by another program before.
+    pub(crate) fn since(self, started: Instant) -> Daemon {
+        Daemon { started, ..self }
     }
 
     /// The same daemon in a process that is held by something.
@@ -133,7 +143,58 @@ impl Daemon {
         exports.get(name).cloned().ok_or_else(|| ApiError::NoSuchExport { name: name.to_owned() })
     }
 
-    fn all(&self) -> Vec<Arc<Export>> {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The exports that cannot serve any more, each with the reason.
+    pub(crate) fn failures(&self) -> Vec<(String, String)> {
+        let failed = |export: &Arc<Export>| Some((export.name().to_owned(), export.failure()?));
+        self.all().iter().filter_map(failed).collect()
+    }
+
+    /// The requests that wait longest, one a ring.
+    pub(crate) fn oldest_requests(&self) -> Vec<OldestRequest> {
+        let of = |export: Arc<Export>| {
+            let name = export.name().to_owned();
+            export.oldest_requests().into_iter().map(move |(ring, taken_ns, answers)| OldestRequest {
+                export: name.clone(),
+                ring,
+                taken_ns,
+                answers,
+            })
+        };
+        self.all().into_iter().flat_map(of).collect()
+    }
+
+    /// Whether every worker takes its turns. One that waits for a device in the kernel does not count: that is for the device
+    /// to mend, and no reason to take the other exports down.
+    pub(crate) fn workers_answer(&self) -> Result<(), String> {
+        for worker in self.engine.workers().iter().filter(|worker| worker.alive) {
+            match self.engine.worker_figures(worker.number) {
+                Err(error @ EngineError::Unresponsive { .. }) if !blocked_in_kernel(worker.tid) => {
+                    return Err(error.to_string());
+                }
+                // It may have been freed meanwhile.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One line for whoever looks at the service.
+    pub(crate) fn status_line(&self) -> String {
+        let exports = self.all();
+        let connected = exports.iter().filter(|export| export.connected()).count();
+        let mut line = format!("{} export(s), {connected} with a frontend", exports.len());
+        for (name, why) in self.failures() {
+            line += &format!("; {name} has failed: {why}");
+        }
+        line
+    }
+
+    /// The exports, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<Export>> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
@@ -212,16 +273,21 @@ impl Daemon {
 
     /// Adds an export, of which something was made before.
     pub(crate) fn add(&self, mut new: NewExport, prepared: Prepared) -> Result<api::Export, ApiError> {
-        new.check()?;
-        self.held.admit(&mut new)?;
+        // What another program has begun was checked there, and may have been changed since to what no description says.
+        if prepared.begun.is_none() {
+            new.check()?;
+            self.held.admit(&mut new)?;
+        }
+        let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         if self.get(&new.name).is_ok() {
             return Err(ApiError::ExportExists { name: new.name });
         }
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
-        let Prepared { socket, storage, tree, session_ended, .. } = prepared;
-        let hosting = hosting_in(&new, socket, session_ended)?;
+        let Prepared { socket, storage, tree, session_ended, failed, begun, .. } = prepared;
+        let Begun { storage: handed, carried, resume } = begun.unwrap_or_default();
+        let hosting = Hosting { session_ended, failed, carried, resume, ..hosting_in(&new, socket)? };
         let export = match new.kind {
             ExportKind::Disk => {
                 let options = DiskOptions {
@@ -229,8 +295,11 @@ impl Daemon {
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
                 };
-                let opened = storage.map_or_else(|| open_storage(&new), Ok)?;
-                let storage = opened.start().map_err(|error| field("storage", error))?;
+                let storage = match handed {
+                    Some(handed) => storage::adopt(&convert::storage_in(new.storage()?), handed),
+                    None => storage.map_or_else(|| open_storage(&new), Ok)?.start(),
+                };
+                let storage = storage.map_err(|error| field("storage", error))?;
                 Export::disk(hosting, options, storage, &self.engine)
             }
             ExportKind::Dir => {
@@ -244,6 +313,7 @@ impl Daemon {
         export.set_limits(limits, group);
         let export = Arc::new(export);
         let shown = self.show(&export);
+        self.upgrade.describe(new.clone());
         self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
         Ok(shown)
     }
@@ -264,6 +334,8 @@ impl control::Daemon for Daemon {
             exports: self.all().len(),
             workers: self.engine.workers().len(),
             workers_max: self.workers_max,
+            upgrades: self.upgrade.past().map_or(0, |past| past.upgrades),
+            takeover: self.upgrade.past().map(|past| past.takeover.clone()),
             latency_bounds_us: api::LATENCY_BOUNDS_US.to_vec(),
             sandbox: self.held.shown()?,
         })
@@ -286,12 +358,14 @@ impl control::Daemon for Daemon {
     }
 
     fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         let export = self.get(name)?;
         if export.connected() && !force {
             return Err(ApiError::Connected { name: name.to_owned() });
         }
         self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.upgrade.forget(name);
         export.end();
         drop(export);
         // Workers still hold the image's descriptor, and with it its lock.
@@ -300,12 +374,14 @@ impl control::Daemon for Daemon {
     }
 
     fn resize(&self, name: &str, resize: Resize) -> Result<api::Export, ApiError> {
+        let _open = self.upgrade.gate();
         let export = self.get(name)?;
         export.resize(resize.capacity_bytes.0).map_err(|error| convert::export_error(error, name))?;
         Ok(self.show(&export))
     }
 
     fn change(&self, name: &str, settings: Settings) -> Result<api::Export, ApiError> {
+        let _open = self.upgrade.gate();
         let export = self.get(name)?;
         let _limiting = settings.limits.is_some().then(|| self.groups.changing());
         let limits = settings.limits.as_ref().map(|change| self.groups.changed(&export, change)).transpose()?;
@@ -337,6 +413,7 @@ impl control::Daemon for Daemon {
     }
 
     fn group_add(&self, new: NewGroup) -> Result<api::Group, ApiError> {
+        let _open = self.upgrade.gate();
         let _limiting = self.groups.changing();
         let name = new.name.clone();
         self.groups.add(new)?;
@@ -344,12 +421,14 @@ impl control::Daemon for Daemon {
     }
 
     fn group_change(&self, name: &str, settings: GroupSettings) -> Result<api::Group, ApiError> {
+        let _open = self.upgrade.gate();
         let _limiting = self.groups.changing();
         let group = self.groups.change(name, settings, &self.members(name))?;
         Ok(self.group_out(&group))
     }
 
     fn group_remove(&self, name: &str) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
         let _limiting = self.groups.changing();
         self.groups.remove(name, &self.members(name))
     }
@@ -371,6 +450,7 @@ impl control::Daemon for Daemon {
     }
 
     fn worker_new(&self, scope: &Scope, new: NewWorker) -> Result<api::Worker, ApiError> {
+        let _open = self.upgrade.gate();
         let owner = match scope {
             Scope::Daemon => DAEMON.to_owned(),
             Scope::Export(name) => self.get(name)?.name().to_owned(),
@@ -384,6 +464,7 @@ impl control::Daemon for Daemon {
     }
 
     fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
         let worker = self.worker(scope, id)?;
         self.engine.worker_free(id).map_err(|error| match error {
             engine::EngineError::Busy { .. } => ApiError::Busy { id, rings: control::error::RingRefs(worker.rings) },
@@ -392,6 +473,7 @@ impl control::Daemon for Daemon {
     }
 
     fn ring_attach(&self, export: &str, index: u16, attach: Attach) -> Result<api::RingInfo, ApiError> {
+        let _open = self.upgrade.gate();
         self.get(export)?.attach(index, attach.worker).map_err(|error| convert::export_error(error, export))?;
         self.ring(export, index)
     }
@@ -404,6 +486,10 @@ impl control::Daemon for Daemon {
             index,
             last: served.queues() - 1,
         })
+    }
+
+    fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
+        upgrade::perform(self, &new)
     }
 
     fn shutdown(&self) -> Result<(), ApiError> {
@@ -435,7 +521,10 @@ fn hosting_in(new: &NewExport, socket: Option<Socket>, session_ended: Option<Sen
         placement: convert::placement_in(new.workers),
         poll: new.poll.map(convert::poll_in).unwrap_or_default(),
         workers: WorkerSpec { cpus: new.cpus.as_ref().map(convert::cpus_in).transpose()?, ..WorkerSpec::default() },
-        session_ended,
+        session_ended: None,
+        failed: None,
+        carried: Carried::default(),
+        resume: None,
     })
 }
 

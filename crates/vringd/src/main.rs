@@ -18,6 +18,7 @@ mod moves;
 mod run;
 mod shares;
 mod stage;
+mod upgrade;
 mod users;
 mod virtiofsd;
 

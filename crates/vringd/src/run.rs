@@ -6,6 +6,8 @@ use crate::convert;
 use crate::daemon::{Daemon, Prepared};
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
+use crate::service::{Service, Watchdog, take_descriptor};
+use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;
 use control::model::NewExport;
 use control::{ControlSocket, Daemon as _};
@@ -96,10 +98,36 @@ fn serve(
         let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();
         tracing::info!(export = name, socket = shown.socket, serves, "listening");
     }
+    live(&daemon, control, service, Terms { stuck_after: config.stuck_after.0, one }, &stopped)
+}
+
+/// On what terms a daemon lives whose exports serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// After how long a request is said to be stuck; zero for never.
+    pub(crate) stuck_after: Duration,
+    /// It ends when its only export has failed.
+    pub(crate) one: bool,
+}
+
+/// Lets a daemon be asked and looked after until it is told to end, and ends it.
+pub(crate) fn live(
+    daemon: &Arc<Daemon>,
+    control: Option<ControlSocket>,
+    service: &Service,
+    terms: Terms,
+    stopped: &Receiver<()>,
+) -> Result<ExitCode, Failure> {
+    let along = control.as_ref().map(ControlSocket::state).transpose();
+    let along = along.map_err(|error| Failure::Runtime(format!("control socket: {error}")))?;
+    let Terms { stuck_after, one } = terms;
+    daemon.upgrade.set_along(Along { control: along, stuck_after, one });
     let control = control.map(|socket| control::serve(socket, daemon.clone())).transpose();
     let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;
     // An error means that nobody can ask for the end any more, which is an end too.
     let _ = stopped.recv();
+    daemon.upgrade.end();
+    let failed = one && !daemon.failures().is_empty();
     tracing::info!("stopping: sessions end, requests in flight are finished");
     drop(control);
     daemon.end_exports();
@@ -125,12 +153,12 @@ fn place(source: Option<&PathBuf>, name: &str, error: control::ApiError) -> Fail
 }
 
 /// Catches SIGTERM and SIGINT, and keeps them until somebody looks.
-fn signals() -> Result<Signals, Failure> {
+pub(crate) fn signals() -> Result<Signals, Failure> {
     Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))
 }
 
 /// Says to `stop` when a signal has come.
-fn watch(mut signals: Signals, stop: Sender<()>) -> Result<(), Failure> {
+pub(crate) fn watch(mut signals: Signals, stop: Sender<()>) -> Result<(), Failure> {
     let watch = move || {
         // A second signal while exports drain finds nobody waiting, and that is fine: the first is being obeyed.
         for _ in signals.forever() {

@@ -1,0 +1,132 @@
+//! The first acts of a program that goes on with what another one served.
+
+use super::check::Understood;
+use super::descriptors::Incoming;
+use super::perform::end_signals;
+use super::state::{self, State};
+use super::{Past, envelope, monotonic_ns, restore};
+use crate::daemon::Daemon;
+use crate::failure::Failure;
+use crate::run;
+use crate::service::{Service, take_descriptor};
+use control::model::Takeover;
+use control::{ControlSocket, ControlSocketState};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long sessions may take to go on. They open nothing and wait for nobody.
+const RESUME_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arguments of `vringd adopt`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Descriptor of the state
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    state_fd: i32,
+    /// Only say whether it can be read
+    #[arg(long)]
+    check: bool,
+}
+
+/// Goes on with the state, until it is told to end.
+pub(crate) fn run(args: &Args, start_log: impl FnOnce() -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let number = args.state_fd;
+    let memory = (number >= 0).then(|| take_descriptor(number)).flatten();
+    let memory = memory.ok_or_else(|| Failure::Usage(format!("--state-fd: descriptor {number} is not open")))?;
+    let state = envelope::read(&memory, number).map_err(|error| Failure::Usage(format!("--state-fd: {error}")))?;
+    if args.check {
+        let understood = serde_json::to_string(&Understood::here());
+        println!("{}", understood.map_err(|error| Failure::Runtime(error.to_string()))?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    drop(memory);
+    // Handlers first: signals have waited for them.
+    let signals = run::signals()?;
+    let _ = end_signals().thread_unblock();
+    start_log()?;
+    go_on(state, signals)
+}
+
+fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<ExitCode, Failure> {
+    let lost = |what: &str, error: &dyn std::fmt::Display| Failure::Runtime(format!("upgrade: {what}: {error}"));
+    let mut incoming = Incoming::new(&state.descriptors).map_err(|error| lost("state", &error))?;
+    let told = channel();
+    run::watch(signals, told.0.clone())?;
+    let service = Service::connect();
+    let control = state.control.take().map(|socket| control_socket(socket, &mut incoming)).transpose();
+    let control = control.map_err(|error| lost("control socket", &error))?;
+    let daemon = Arc::new(daemon(&state, told.0.clone()).map_err(|error| lost("daemon", &error))?);
+    let takeover = resume(&daemon, &mut state, &mut incoming, &told.0);
+    for line in &takeover.lost {
+        tracing::error!("lost in the upgrade: {line}");
+    }
+    let (pause_us, sessions, rings) = (takeover.pause_us, takeover.sessions, takeover.rings);
+    tracing::info!(from = takeover.from, to = env!("CARGO_PKG_VERSION"), pause_us, sessions, rings, "upgraded");
+    daemon.upgrade.set_past(Past { upgrades: state.upgrades, takeover });
+    // What was not taken by now belongs to nobody.
+    drop(incoming);
+    run::live(&daemon, control, &service, run::Terms { stuck_after: state.stuck_after.0, one: state.one }, &told.1)
+}
+
+/// The daemon with its workers, and without exports.
+fn daemon(state: &State, stop: Sender<()>) -> Result<Daemon, String> {
+    let started = Instant::now().checked_sub(Duration::from_nanos(monotonic_ns().saturating_sub(state.started_ns)));
+    let daemon = Daemon::new(0, state.workers_max, engine::PollMode::default(), stop);
+    let daemon = daemon.map_err(|error| error.to_string())?.held_by(state.held.clone());
+    for worker in &state.workers {
+        let start = || -> Result<(), String> {
+            let (spec, poll) = (restore::worker(worker)?, crate::convert::poll_in(worker.poll));
+            let started = daemon.engine().worker_again(worker.number, &worker.owner, spec, poll);
+            started.map_err(|error| error.to_string())
+        };
+        start().map_err(|error| format!("worker {}: {error}", worker.number))?;
+    }
+    for group in &state.groups {
+        daemon.groups.add(group.clone()).map_err(|error| error.to_string())?;
+    }
+    Ok(daemon.since(started.unwrap_or_else(Instant::now)))
+}
+
+fn control_socket(socket: state::Socket, incoming: &mut Incoming) -> Result<ControlSocket, String> {
+    let state::SocketFile { path, device, inode } = socket.file.ok_or("it has no place")?;
+    let socket = incoming.take(socket.fd)?;
+    ControlSocket::adopt(ControlSocketState { socket, path, device, inode }).map_err(|error| error.to_string())
+}
+
+/// Lets the exports go on, and says how that went. One that cannot is left behind; the others are not.
+fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Sender<()>) -> Takeover {
+    let mut lost = Vec::new();
+    let mut sessions = Vec::new();
+    for export in std::mem::take(&mut state.exports) {
+        let (name, session) = (export.description.name.clone(), export.session.is_some());
+        let (resumed, fate) = channel();
+        let description = export.description.clone();
+        let begun = restore::export(export, incoming, resumed).and_then(|mut prepared| {
+            prepared.failed = state.one.then(|| stop.clone());
+            daemon.add(description, prepared).map(drop).map_err(|error| error.to_string())
+        });
+        match begun {
+            Ok(()) if session => sessions.push((name, fate)),
+            Ok(()) => {}
+            Err(error) => lost.push(format!("export {name}: {error}")),
+        }
+    }
+    let (mut resumed, mut rings) = (0, 0);
+    let end = Instant::now() + RESUME_PATIENCE;
+    for (name, fate) in sessions {
+        match outcome(&fate, end) {
+            Ok(count) => (resumed, rings) = (resumed + 1, rings + count),
+            Err(error) => lost.push(format!("session of {name}: {error}")),
+        }
+    }
+    let pause_us = monotonic_ns().saturating_sub(state.paused_ns) / 1000;
+    Takeover { from: state.program.clone(), pause_us, sessions: resumed, rings, lost }
+}
+
+/// How a session went on.
+fn outcome(fate: &Receiver<Result<usize, String>>, end: Instant) -> Result<usize, String> {
+    let answer = fate.recv_timeout(end.saturating_duration_since(Instant::now()));
+    answer.unwrap_or_else(|_| Err("its thread does not answer".to_owned()))
+}

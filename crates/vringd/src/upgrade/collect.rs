@@ -1,0 +1,137 @@
+//! From running exports to a state.
+
+use super::descriptors::Outgoing;
+use super::state::{self, State};
+use crate::convert;
+use control::model::NewExport;
+use control::model::config::Storage as StorageConfig;
+use engine::WorkerStatus;
+use export::{Export, ExportStatus};
+use link::{EndpointState, RegionState, RingState, SessionState};
+use std::os::fd::OwnedFd;
+
+/// The description that makes an export as it is now. What was left out is said, so that no default can change it.
+fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
+    new.queues = Some(new.queues());
+    new.workers = convert::placement_out(status.placement);
+    new.poll = Some(convert::poll_out(status.poll));
+    new.limits = crate::limit::shown(status.limits, status.group.clone());
+    let set = convert::execution_set(&status.content);
+    match (&mut new.storage, &mut new.directory) {
+        (Some(StorageConfig::File(file)), _) => file.execution = set,
+        (Some(StorageConfig::Sim(sim)), _) => sim.execution = set,
+        (_, Some(directory)) => directory.execution = set,
+        _ => {}
+    }
+    new
+}
+
+/// A worker. Dead ones are left behind.
+pub(super) fn worker(status: &WorkerStatus) -> Option<state::Worker> {
+    status.alive.then(|| state::Worker {
+        number: status.number,
+        owner: status.owner.clone(),
+        cpus: status.spec.cpus.as_ref().and_then(|cpus| cpus.to_string().parse().ok()),
+        numa_node: status.spec.numa_node,
+        cgroup: status.spec.cgroup.clone(),
+        poll: convert::poll_out(status.poll),
+    })
+}
+
+/// A listening socket that is called `what`.
+pub(super) fn socket(fd: OwnedFd, file: Option<state::SocketFile>, what: String, out: &mut Outgoing) -> state::Socket {
+    state::Socket { fd: out.give(fd, what), file }
+}
+
+/// An export whose endpoint is `endpoint`.
+///
+/// # Errors
+/// No more descriptors.
+pub(super) fn export(
+    new: NewExport,
+    export: &Export,
+    endpoint: EndpointState,
+    out: &mut Outgoing,
+) -> std::io::Result<state::Export> {
+    let name = export.name();
+    let carried = export.carried();
+    let file = endpoint.file.map(|file| state::SocketFile { path: file.path, device: file.device, inode: file.inode });
+    let storage = export.hand_storage_over()?.map(|handed| state::Storage {
+        capacity_bytes: handed.capacity_bytes,
+        data: give(handed.data, || format!("contents of {name}"), out),
+        lock: give(handed.lock, || format!("locks of {name}"), out),
+    });
+    Ok(state::Export {
+        description: present(new, &export.status()),
+        socket: socket(endpoint.socket, file, format!("socket of {name}"), out),
+        shown: carried.shown,
+        storage,
+        write_back: carried.write_back,
+        placed: carried.placed,
+        attached: carried.attached,
+        homes: carried.homes,
+        sessions: state::Sessions {
+            connects: carried.sessions.connects,
+            disconnects: carried.sessions.disconnects,
+            errors: carried.sessions.errors,
+        },
+        last_error: carried.last_error,
+        session: endpoint.session.map(|it| session(it, name, out)),
+    })
+}
+
+fn give(fd: Option<OwnedFd>, what: impl FnOnce() -> String, out: &mut Outgoing) -> Option<state::Number> {
+    fd.map(|fd| out.give(fd, what()))
+}
+
+fn session(session: SessionState, name: &str, out: &mut Outgoing) -> state::Session {
+    let SessionState { socket, features, protocol_features, memory, rings, backend_channel, inflight } = session;
+    let memory = memory.map(|regions| regions.into_iter().map(|it| region(it, name, out)).collect());
+    state::Session {
+        socket: out.give(socket, format!("session of {name}")),
+        features,
+        protocol_features,
+        memory,
+        backend_channel: give(backend_channel, || format!("backend channel of {name}"), out),
+        inflight: inflight.map(|region| state::Inflight {
+            fd: out.give(region.file, format!("inflight region of {name}")),
+            bytes: region.bytes,
+            file_offset: region.file_offset,
+            queues: region.queues,
+            queue_size: region.queue_size,
+        }),
+        rings: rings.into_iter().map(|it| ring(it, name, out)).collect(),
+    }
+}
+
+fn region(region: RegionState, name: &str, out: &mut Outgoing) -> state::Region {
+    let RegionState { guest_addr, user_addr, len, file_offset, file } = region;
+    let fd = out.give(file, format!("guest memory of {name} at {guest_addr:#x}"));
+    state::Region { fd, guest_addr, user_addr, len, file_offset }
+}
+
+fn ring(ring: RingState, name: &str, out: &mut Outgoing) -> state::Ring {
+    let index = ring.index;
+    state::Ring {
+        index,
+        size: ring.size,
+        areas: ring.areas,
+        next_avail: ring.next_avail,
+        kick: match ring.kick {
+            link::Kick::Missing => state::Kick::Missing,
+            link::Kick::Polled => state::Kick::Polled,
+            link::Kick::Eventfd(fd) => state::Kick::Eventfd(out.give(fd, format!("kick of {name}/{index}"))),
+        },
+        call: give(ring.call, || format!("call of {name}/{index}"), out),
+        err: give(ring.err, || format!("err of {name}/{index}"), out),
+        enabled: ring.enabled,
+        running: ring.running,
+    }
+}
+
+/// Sessions and rings in a state that go on.
+pub(super) fn running(state: &State) -> (usize, usize) {
+    let sessions = || state.exports.iter().filter_map(|export| export.session.as_ref());
+    let rings = sessions().flat_map(|session| &session.rings).filter(|ring| ring.running).count();
+    (sessions().count(), rings)
+}

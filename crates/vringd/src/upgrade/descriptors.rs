@@ -1,0 +1,105 @@
+//! Descriptors that go from one program to the next, by their numbers.
+
+use super::state::Number;
+use crate::service::take_descriptor;
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// On their way out. They are duplicates: whoever uses the originals goes on with them if the way ends here.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    descriptors: Vec<(OwnedFd, String)>,
+}
+
+impl Outgoing {
+    /// Takes one along, and says under which number the next program finds it.
+    pub(super) fn give(&mut self, fd: OwnedFd, meaning: String) -> Number {
+        let number = fd.as_raw_fd();
+        self.descriptors.push((fd, meaning));
+        number
+    }
+
+    /// What they are, by their numbers.
+    pub(super) fn meanings(&self) -> BTreeMap<Number, String> {
+        self.descriptors.iter().map(|(fd, meaning)| (fd.as_raw_fd(), meaning.clone())).collect()
+    }
+
+    /// Lets exactly these stay open in the program that this process becomes.
+    pub(super) fn stay_open(&self) -> io::Result<()> {
+        for (fd, _) in &self.descriptors {
+            fcntl_setfd(fd, FdFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// Left open by the program before. Each can be taken once; what is not taken is closed in the end.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    left: BTreeMap<Number, OwnedFd>,
+}
+
+impl Incoming {
+    /// Takes all of them over.
+    ///
+    /// # Errors
+    /// One that is not open; the others are closed then.
+    pub(super) fn new(meanings: &BTreeMap<Number, String>) -> Result<Incoming, String> {
+        let mut left = BTreeMap::new();
+        for (number, meaning) in meanings {
+            let found = (*number > 2).then(|| take_descriptor(*number)).flatten();
+            let fd = found.ok_or_else(|| format!("descriptor {number} ({meaning}) is not open"))?;
+            fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| format!("descriptor {number} ({meaning}): {error}"))?;
+            left.insert(*number, fd);
+        }
+        Ok(Incoming { left })
+    }
+
+    /// The descriptor of this number.
+    ///
+    /// # Errors
+    /// One that was not left, or was taken already.
+    pub(super) fn take(&mut self, number: Number) -> Result<OwnedFd, String> {
+        self.left.remove(&number).ok_or_else(|| format!("descriptor {number} is not there, or was named twice"))
+    }
+
+    /// As [`Incoming::take`], for one that need not be.
+    pub(super) fn take_if(&mut self, number: Option<Number>) -> Result<Option<OwnedFd>, String> {
+        number.map(|number| self.take(number)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::fcntl_getfd;
+
+    #[test]
+    fn what_goes_out_comes_in_once() {
+        let mut out = Outgoing::default();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = out.give(reader.into(), "a pipe".into());
+        out.stay_open().unwrap();
+        let meanings = out.meanings();
+        assert_eq!(meanings, BTreeMap::from([(number, "a pipe".to_owned())]));
+        // Here it would be another program that has it.
+        for (fd, _) in out.descriptors {
+            std::mem::forget(fd);
+        }
+        let mut incoming = Incoming::new(&meanings).unwrap();
+        let fd = incoming.take(number).unwrap();
+        assert!(fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
+        assert!(incoming.take(number).unwrap_err().contains("named twice"));
+        drop(writer);
+    }
+
+    #[test]
+    fn what_is_not_open_is_named() {
+        for number in [-1, 0, 2, 1_000_000] {
+            let error = Incoming::new(&BTreeMap::from([(number, "ring 0 of disk".to_owned())])).unwrap_err();
+            assert!(error.contains(&format!("descriptor {number} (ring 0 of disk)")), "{error}");
+        }
+    }
+}

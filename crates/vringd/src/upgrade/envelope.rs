@@ -1,0 +1,168 @@
+//! The bytes around a state: enough to tell what it is, which version, and that all of it is there.
+
+use super::state::{State, VERSION};
+use rustix::fs::MemfdFlags;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// The first bytes.
+const MAGIC: [u8; 8] = *b"VRINGUPG";
+/// Magic, version (u32, little endian), length of what follows in bytes (u64, little endian).
+const HEAD_BYTES: usize = 20;
+/// Longest state that is read, in bytes: thousands of exports with hundreds of memory regions each.
+const BODY_BYTES_MAX: u64 = 1 << 30;
+
+/// Why bytes are no state that this program can go on with. The doc comments are the messages.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// descriptor {number} cannot be read: {error}
+    Descriptor {
+        /// The descriptor.
+        number: i32,
+        /// How the system answered.
+        error: io::Error,
+    },
+    /// this is no upgrade state: it begins with something else
+    Foreign,
+    /// the state has version {version} and this program reads version {known}: upgrade to another program
+    Version {
+        /// The version it has.
+        version: u32,
+        /// The version that can be read.
+        known: u32,
+    },
+    /// the state is damaged: it claims {claimed} bytes and has {present}
+    Length {
+        /// What its head says.
+        claimed: u64,
+        /// What there is.
+        present: u64,
+    },
+    /// the state cannot be understood: {0}
+    Body(String),
+}
+
+/// The state as bytes.
+///
+/// # Errors
+/// A path that is not UTF-8.
+pub(super) fn encode(state: &State) -> Result<Vec<u8>, String> {
+    let body = serde_json::to_vec(state).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+/// The state that these bytes are.
+pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(ReadError::Foreign)?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or(ReadError::Foreign)?;
+    let (length, body) = rest.split_first_chunk::<8>().ok_or(ReadError::Foreign)?;
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(ReadError::Version { version, known: VERSION });
+    }
+    let claimed = u64::from_le_bytes(*length);
+    if claimed != body.len() as u64 {
+        return Err(ReadError::Length { claimed, present: body.len() as u64 });
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let state = serde_path_to_error::deserialize(&mut json).map_err(|error| ReadError::Body(error.to_string()))?;
+    json.end().map_err(|error| ReadError::Body(error.to_string()))?;
+    Ok(state)
+}
+
+/// Puts a state into memory that another program can be given.
+///
+/// # Errors
+/// A path that is not UTF-8, or no more descriptors.
+pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
+    let bytes = encode(state)?;
+    let failed = |error: io::Error| format!("cannot write the state down: {error}");
+    let memory =
+        rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let mut file = File::from(memory);
+    file.write_all(&bytes).map_err(failed)?;
+    Ok(file.into())
+}
+
+/// Reads a state from the start of `memory`, wherever its position is.
+pub(super) fn read(memory: impl AsFd, number: i32) -> Result<State, ReadError> {
+    let failed = |error| ReadError::Descriptor { number, error };
+    let file = File::from(memory.as_fd().try_clone_to_owned().map_err(failed)?);
+    let length = file.metadata().map_err(failed)?.len();
+    if length > HEAD_BYTES as u64 + BODY_BYTES_MAX {
+        return Err(ReadError::Foreign);
+    }
+    // A pipe or a terminal has no length, and is no state.
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    decode(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let state = samples::state();
+        let memory = write(&state).unwrap();
+        assert_eq!(read(&memory, 7).unwrap(), state);
+        // The position is where the writer left it: at the end.
+        assert_eq!(read(&memory, 7).unwrap(), state);
+    }
+
+    #[test]
+    fn what_is_no_state_is_refused_in_one_line() {
+        let good = encode(&samples::state()).unwrap();
+        let mut newer = good.clone();
+        newer[8] += 1;
+        let longer = [good.as_slice(), b" "].concat();
+        let renamed = String::from_utf8(good[HEAD_BYTES..].to_vec()).unwrap().replacen("\"program\"", "\"brogram\"", 1);
+        let unknown = [&good[..HEAD_BYTES], renamed.as_bytes()].concat();
+        let cases: [(&[u8], &str); 7] = [
+            (b"", "no upgrade state"),
+            (b"#!/bin/sh\nexit 0\n", "no upgrade state"),
+            (&good[..10], "no upgrade state"),
+            (&newer, "has version 2"),
+            (&good[..good.len() - 1], "is damaged"),
+            (&longer, "is damaged"),
+            (&unknown, "brogram"),
+        ];
+        for (bytes, words) in cases {
+            let line = decode(bytes).unwrap_err().to_string();
+            assert!(line.contains(words) && !line.contains('\n'), "{words}: {line}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_memory_is_refused() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(read(&reader, 9).is_err());
+        assert!(read(File::open("/dev/zero").unwrap(), 9).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_state_survives(state in samples::any_state()) {
+            prop_assert_eq!(decode(&encode(&state).unwrap()).unwrap(), state);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_and_nothing_worse(mut bytes in prop::collection::vec(any::<u8>(), 0..200), with_head: bool) {
+            if with_head {
+                let head = encode(&samples::state()).unwrap();
+                bytes = [&head[..HEAD_BYTES - 8], &(bytes.len() as u64).to_le_bytes(), &bytes].concat();
+            }
+            prop_assert!(decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The last acts of a program that another one follows.
+
+use super::collect;
+use super::descriptors::Outgoing;
+use super::state::{self, State};
+use super::{check, envelope, monotonic_ns};
+use crate::daemon::Daemon;
+use crate::log;
+use control::ApiError;
+use control::model::{NewExport, NewUpgrade};
+use export::Export;
+use link::{EndpointState, HandoverError, Hold};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use std::convert::Infallible;
+use std::ffi::{CString, NulError};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long requests in flight may take to end while guests wait.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+/// A request that has been in flight for this long already is not worth pausing everybody for.
+const STUCK: Duration = Duration::from_secs(2);
+/// How long a session's thread may take to answer, beyond what it may wait for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
+/// What the kernel appends to the path of a program whose file was replaced (proc_pid_exe(5)).
+const DELETED: &[u8] = b" (deleted)";
+
+type Served = (Arc<Export>, NewExport);
+
+/// Becomes the program that is asked for. Returns only when nothing came of it.
+pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade) -> ApiError {
+    match attempt(daemon, asked) {
+        Err(error) => {
+            tracing::warn!(%error, "not upgraded");
+            error
+        }
+        Ok(never) => match never {},
+    }
+}
+
+fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> {
+    let _alone = daemon.upgrade.close_gate()?;
+    let program = match &asked.binary {
+        Some(program) => program.clone(),
+        None => own_path().map_err(|error| failed(format!("cannot find the running program: {error}")))?,
+    };
+    daemon.held.runs(&program).map_err(|message| refused("binary", message))?;
+    let exports = served(daemon)?;
+
+    // Everything but the pause, to find out what can be found out without it.
+    let mut out = Outgoing::default();
+    let looks: Vec<_> = exports.iter().map(|(export, _)| export.look()).collect();
+    let by = Instant::now() + ANSWER_PATIENCE;
+    let states = looks.into_iter().map(|look| look.wait(by));
+    let (state, holds) = gather(begin(daemon, 0, &mut out)?, &exports, states, &mut out)?;
+    // Sessions go on, and what the descriptors mean is all that the other program has to understand now.
+    drop((holds, out));
+    let memory = envelope::write(&state).map_err(failed)?;
+    let understood = check::ask(&program, &memory).map_err(|message| refused("binary", message))?;
+
+    let (sessions, rings) = collect::running(&state);
+    let (from, to) = (env!("CARGO_PKG_VERSION"), understood.version.as_str());
+    tracing::info!(program = %program.display(), from, to, sessions, rings, "upgrading: rings are drained");
+    let mut out = Outgoing::default();
+    let paused_ns = monotonic_ns();
+    let drained_by = Instant::now() + DRAIN_PATIENCE;
+    let pauses: Vec<_> = exports.iter().map(|(export, _)| export.pause(drained_by)).collect();
+    let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
+    let (state, holds) = gather(begin(daemon, paused_ns, &mut out)?, &exports, states, &mut out)?;
+    if daemon.upgrade.is_ending() {
+        return Err(ApiError::Stopping);
+    }
+    let error = become_program(&program, &state, &mut out);
+    // From here on nobody is paused any more.
+    drop(holds);
+    Err(failed(format!("{} cannot be executed: {error}", program.display())))
+}
+
+fn failed(message: String) -> ApiError {
+    ApiError::Failed { message }
+}
+
+fn refused(field: &str, message: String) -> ApiError {
+    ApiError::InvalidField { field: field.to_owned(), message }
+}
+
+fn cannot(export: &str, message: &impl ToString) -> ApiError {
+    ApiError::Unsupported { export: export.to_owned(), message: message.to_string() }
+}
+
+/// Where the running program is, or what has replaced it there.
+fn own_path() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?.into_os_string().into_vec();
+    let path = path.strip_suffix(DELETED).unwrap_or(&path);
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+}
+
+/// The exports with their descriptions, as long as all of them can be handed over.
+fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
+    let descriptions = daemon.upgrade.descriptions().clone();
+    let now_ns = monotonic_ns();
+    let mut served = Vec::new();
+    for export in daemon.all() {
+        let name = export.name();
+        if daemon.alone {
+            return Err(cannot(name, &"it is isolated from the paths of other programs: restart the daemon instead"));
+        }
+        if let Some(why) = export.failure() {
+            return Err(cannot(name, &format_args!("it has failed ({why}): remove it first")));
+        }
+        for (ring, taken_ns, answers) in export.oldest_requests() {
+            let age = Duration::from_nanos(now_ns.saturating_sub(taken_ns));
+            if !answers || age > STUCK {
+                let age_ms = age.as_millis();
+                let why = "its storage does not answer; look at it, and try again";
+                let message = format!("ring {ring} has a request in flight for {age_ms} ms: {why}");
+                return Err(cannot(name, &message));
+            }
+        }
+        let description = descriptions.get(name).cloned();
+        let missing = || failed(format!("export `{name}` has no description: this is a bug of the daemon"));
+        served.push((export.clone(), description.ok_or_else(missing)?));
+    }
+    Ok(served)
+}
+
+/// The state without its exports.
+fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, ApiError> {
+    let along = daemon.upgrade.along.get();
+    let along =
+        along.ok_or_else(|| failed("the daemon is part of another program and cannot be upgraded".to_owned()))?;
+    let control = along.control.as_ref().map(|control| {
+        let fd = control.socket.try_clone()?;
+        let file = state::SocketFile { path: control.path.clone(), device: control.device, inode: control.inode };
+        Ok::<_, io::Error>(collect::socket(fd, Some(file), "control socket".to_owned(), out))
+    });
+    let control = control.transpose().map_err(|error| failed(format!("control socket: {error}")))?;
+    let started_ns = monotonic_ns().saturating_sub(u64::try_from(daemon.started.elapsed().as_nanos()).unwrap_or(0));
+    Ok(State {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        upgrades: daemon.upgrade.past().map_or(0, |past| past.upgrades) + 1,
+        started_ns,
+        paused_ns,
+        descriptors: out.meanings(),
+        workers_max: daemon.workers_max,
+        workers: daemon.engine().workers().iter().filter_map(collect::worker).collect(),
+        control,
+        held: daemon.held.clone(),
+        stuck_after: control::model::Span(along.stuck_after),
+        one: along.one,
+        groups: daemon.groups.all(),
+        exports: Vec::new(),
+    })
+}
+
+/// Adds the exports. While the holds are kept, all of them are paused.
+fn gather(
+    mut state: State,
+    exports: &[Served],
+    states: impl Iterator<Item = Result<(EndpointState, Hold), HandoverError>>,
+    out: &mut Outgoing,
+) -> Result<(State, Vec<Hold>), ApiError> {
+    let mut holds = Vec::new();
+    for ((export, description), answer) in exports.iter().zip(states) {
+        let name = export.name();
+        let (endpoint, hold) = answer.map_err(|error| cannot(name, &error))?;
+        holds.push(hold);
+        let collected = collect::export(description.clone(), export, endpoint, out);
+        state.exports.push(collected.map_err(|error| failed(format!("export `{name}`: {error}")))?);
+    }
+    state.descriptors = out.meanings();
+    Ok((state, holds))
+}
+
+/// Executes the program, which does not return; or says why it does.
+fn become_program(program: &Path, state: &State, out: &mut Outgoing) -> String {
+    let prepared = envelope::write(state).and_then(|memory| {
+        let number = memory.as_raw_fd();
+        // It is not among the descriptors that the state names: it is the state.
+        out.give(memory, "this state".to_owned());
+        out.stay_open().map_err(|error| error.to_string())?;
+        command(program, number).map_err(|error| error.to_string())
+    });
+    let (path, arguments) = match prepared {
+        Ok(command) => command,
+        Err(error) => return error,
+    };
+    // A signal that comes from here on waits for the next program's handlers.
+    let blocked = end_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let error = match nix::unistd::execv(&path, &arguments) {
+        Err(error) => error,
+        Ok(never) => match never {},
+    };
+    if let Ok(before) = blocked {
+        let _ = before.thread_set_mask();
+    }
+    error.to_string()
+}
+
+/// The signals that end a daemon.
+pub(super) fn end_signals() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals
+}
+
+/// The program and its arguments: it logs as this one does.
+fn command(program: &Path, state: i32) -> Result<(CString, Vec<CString>), NulError> {
+    let words = ["vringd".to_owned()].into_iter().chain(log::arguments());
+    let words = words.chain(["adopt".to_owned(), "--state-fd".to_owned(), state.to_string()]);
+    let arguments = words.map(CString::new).collect::<Result<_, _>>()?;
+    Ok((CString::new(program.as_os_str().as_bytes())?, arguments))
+}

@@ -1,0 +1,111 @@
+//! From a state to what exports are made from.
+
+use super::descriptors::Incoming;
+use super::state;
+use crate::convert;
+use crate::daemon::Prepared;
+use engine::WorkerSpec;
+use export::{Carried, SessionCounts, Socket};
+use link::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
+use std::sync::mpsc::Sender;
+use storage::Handed;
+
+/// An export that another program has begun.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// What stands behind a disk.
+    pub(crate) storage: Option<Handed>,
+    /// What it remembers.
+    pub(crate) carried: Carried,
+    /// Its session.
+    pub(crate) resume: Option<Resume>,
+}
+
+/// Tells how many rings of a session run again, or why it could not go on.
+pub(super) type Resumed = Sender<Result<usize, String>>;
+
+/// Where a worker was told to run.
+pub(super) fn worker(worker: &state::Worker) -> Result<WorkerSpec, String> {
+    let cpus = worker.cpus.as_ref().map(convert::cpus_in).transpose().map_err(|error| error.to_string())?;
+    Ok(WorkerSpec { cpus, numa_node: worker.numa_node, cgroup: worker.cgroup.clone() })
+}
+
+/// Takes what belongs to an export. Descriptors that are left of it when that fails are closed in the end.
+///
+/// # Errors
+/// A descriptor that is missing or of another kind.
+pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Resumed) -> Result<Prepared, String> {
+    let state::Export { socket, storage, sessions, session: begun, .. } = export;
+    let file = socket.file.map(|file| SocketFile { path: file.path, device: file.device, inode: file.inode });
+    let endpoint = Endpoint::adopt(incoming.take(socket.fd)?, file).map_err(|error| error.to_string())?;
+    let storage = storage.map(|kept| handed(&kept, incoming)).transpose()?;
+    let carried = Carried {
+        placed: export.placed,
+        attached: export.attached,
+        homes: export.homes,
+        sessions: SessionCounts {
+            connects: sessions.connects,
+            disconnects: sessions.disconnects,
+            errors: sessions.errors,
+        },
+        last_error: export.last_error,
+        write_back: export.write_back,
+        shown: export.shown,
+    };
+    let begun = begun.map(|it| session(it, incoming)).transpose()?;
+    let resume = begun.map(|session| Resume { session, resumed });
+    let begun = Begun { storage, carried, resume };
+    Ok(Prepared { socket: Some(Socket::Bound(endpoint)), begun: Some(begun), ..Prepared::default() })
+}
+
+fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {
+    Ok(Handed {
+        capacity_bytes: kept.capacity_bytes,
+        data: incoming.take_if(kept.data)?,
+        lock: incoming.take_if(kept.lock)?,
+    })
+}
+
+fn session(session: state::Session, incoming: &mut Incoming) -> Result<SessionState, String> {
+    let mut regions = |list: Vec<state::Region>| -> Result<Vec<RegionState>, String> {
+        list.iter().map(|it| region(it, incoming)).collect()
+    };
+    let memory = session.memory.map(&mut regions).transpose()?;
+    Ok(SessionState {
+        socket: incoming.take(session.socket)?,
+        features: session.features,
+        protocol_features: session.protocol_features,
+        memory,
+        rings: session.rings.into_iter().map(|it| ring(&it, incoming)).collect::<Result<_, _>>()?,
+        backend_channel: incoming.take_if(session.backend_channel)?,
+        inflight: session.inflight.map(|it| inflight(&it, incoming)).transpose()?,
+    })
+}
+
+fn region(region: &state::Region, incoming: &mut Incoming) -> Result<RegionState, String> {
+    let state::Region { fd, guest_addr, user_addr, len, file_offset } = *region;
+    Ok(RegionState { guest_addr, user_addr, len, file_offset, file: incoming.take(fd)? })
+}
+
+fn inflight(region: &state::Inflight, incoming: &mut Incoming) -> Result<InflightState, String> {
+    let state::Inflight { fd, bytes, file_offset, queues, queue_size } = *region;
+    Ok(InflightState { bytes, file_offset, queues, queue_size, file: incoming.take(fd)? })
+}
+
+fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String> {
+    Ok(RingState {
+        index: ring.index,
+        size: ring.size,
+        areas: ring.areas,
+        next_avail: ring.next_avail,
+        kick: match ring.kick {
+            state::Kick::Missing => link::Kick::Missing,
+            state::Kick::Polled => link::Kick::Polled,
+            state::Kick::Eventfd(number) => link::Kick::Eventfd(incoming.take(number)?),
+        },
+        call: incoming.take_if(ring.call)?,
+        err: incoming.take_if(ring.err)?,
+        enabled: ring.enabled,
+        running: ring.running,
+    })
+}

@@ -1,0 +1,148 @@
+//! States for tests: one of everything, and any.
+
+use super::state::{
+    Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Worker,
+};
+use crate::confine::Held;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn ring() -> Ring {
+    Ring {
+        index: 3,
+        size: Some(256),
+        areas: Some([0x7f00_0000_0000, u64::MAX - 4096, 0x7f00_0000_2000]),
+        next_avail: u16::MAX,
+        kick: Kick::Eventfd(20),
+        call: Some(21),
+        err: None,
+        enabled: Some(true),
+        running: true,
+    }
+}
+
+fn session() -> Session {
+    Session {
+        socket: 15,
+        features: u64::MAX,
+        protocol_features: 0x8a09,
+        memory: Some(vec![Region {
+            fd: 16,
+            guest_addr: 1 << 32,
+            user_addr: u64::MAX - 0xffff,
+            len: 0x1_0000,
+            file_offset: 4096,
+        }]),
+        backend_channel: Some(17),
+        inflight: Some(Inflight { fd: 18, bytes: 8192, file_offset: 0, queues: 4, queue_size: 256 }),
+        rings: vec![ring(), Ring { index: 4, kick: Kick::Missing, running: false, ..ring() }],
+    }
+}
+
+fn export() -> Export {
+    let text = "name = 'disk'\nsocket = '/run/disk.sock'\nqueues = 4\nstorage = { kind = 'file', path = '/a.img' }\n";
+    Export {
+        description: toml::from_str(text).unwrap(),
+        socket: Socket { fd: 12, file: Some(SocketFile { path: "/run/disk.sock".into(), device: 7, inode: u64::MAX }) },
+        shown: Some("/run/disk.sock".into()),
+        storage: Some(Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14) }),
+        write_back: Some(false),
+        placed: vec![Some(2), None],
+        attached: vec![(1, 0)],
+        homes: vec![(0, 2), (1, 0)],
+        sessions: Sessions { connects: 3, disconnects: 1, errors: 1 },
+        last_error: Some("the frontend broke the vhost-user protocol".into()),
+        session: Some(session()),
+    }
+}
+
+/// One of everything.
+pub(super) fn state() -> State {
+    State {
+        program: "0.1.0".into(),
+        upgrades: 2,
+        started_ns: 5,
+        paused_ns: 1 << 60,
+        descriptors: BTreeMap::from([(12, "socket of disk".into())]),
+        workers_max: 64,
+        workers: vec![Worker {
+            number: 2,
+            owner: "disk".into(),
+            cpus: Some("0-3,5".parse().unwrap()),
+            numa_node: Some(1),
+            cgroup: Some("/sys/fs/cgroup/a".into()),
+            poll: "fixed=20".parse().unwrap(),
+        }],
+        control: None,
+        stuck_after: "30s".parse().unwrap(),
+        one: true,
+        held: Held::default(),
+        groups: vec![toml::from_str("name = 'gold'\niops = 500").unwrap()],
+        exports: vec![export(), Export { session: None, storage: None, ..export() }],
+    }
+}
+
+fn any_ring() -> impl Strategy<Value = Ring> {
+    let kick = prop_oneof![Just(Kick::Missing), Just(Kick::Polled), (3..9999).prop_map(Kick::Eventfd)];
+    let said = (any::<Option<u16>>(), any::<Option<[u64; 3]>>(), any::<Option<bool>>(), any::<bool>());
+    (any::<u16>(), any::<u16>(), kick, any::<Option<i32>>(), any::<Option<i32>>(), said).prop_map(
+        |(index, next_avail, kick, call, err, (size, areas, enabled, running))| Ring {
+            index,
+            size,
+            areas,
+            next_avail,
+            kick,
+            call,
+            err,
+            enabled,
+            running,
+        },
+    )
+}
+
+fn any_region() -> impl Strategy<Value = Region> {
+    (3..9999, any::<[u64; 4]>()).prop_map(|(fd, [guest_addr, user_addr, len, file_offset])| Region {
+        fd,
+        guest_addr,
+        user_addr,
+        len,
+        file_offset,
+    })
+}
+
+prop_compose! {
+    fn any_session()(
+        (socket, backend_channel) in (3..9999, any::<Option<i32>>()),
+        (features, protocol_features) in any::<(u64, u64)>(),
+        memory in prop::option::of(prop::collection::vec(any_region(), 0..5)),
+        rings in prop::collection::vec(any_ring(), 0..5),
+    ) -> Session {
+        let inflight = memory.as_ref().and(session().inflight);
+        Session { socket, features, protocol_features, memory, backend_channel, inflight, rings }
+    }
+}
+
+prop_compose! {
+    fn any_export()(
+        session in prop::option::of(any_session()),
+        write_back in any::<Option<bool>>(),
+        placed in any::<Vec<Option<u32>>>(),
+        homes in any::<Vec<(u16, u32)>>(),
+        (capacity_bytes, data) in any::<(u64, Option<i32>)>(),
+        last_error in any::<Option<String>>(),
+    ) -> Export {
+        let storage = Some(Storage { capacity_bytes, data, lock: None });
+        Export { session, write_back, placed, homes, storage, last_error, ..export() }
+    }
+}
+
+prop_compose! {
+    /// Any state whose numbers are numbers and whose texts are texts.
+    pub(super) fn any_state()(
+        (upgrades, started_ns, paused_ns) in any::<(u64, u64, u64)>(),
+        descriptors in any::<BTreeMap<i32, String>>(),
+        exports in prop::collection::vec(any_export(), 0..4),
+    ) -> State {
+        State { upgrades, started_ns, paused_ns, descriptors, exports, ..state() }
+    }
+}

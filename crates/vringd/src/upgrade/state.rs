@@ -1,0 +1,197 @@
+//! The state of a daemon as one program writes it and the next one reads it. `docs/formats/upgrade-state.md` says it in
+//! prose.
+//!
+//! A field more, a field less or another meaning is another [`VERSION`]: a program that does not know a field would lose
+//! what is in it without a word.
+
+use crate::confine::Held;
+use control::model::{CpuList, NewExport, NewGroup, Poll, Span};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The version of this form.
+pub(crate) const VERSION: u32 = 1;
+
+/// Number of a descriptor that stays open from one program to the next.
+pub(crate) type Number = i32;
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    /// Version of the program that wrote it.
+    pub(crate) program: String,
+    /// Programs that have served before the one that reads it: 1 for the first upgrade.
+    pub(crate) upgrades: u64,
+    /// When the first of them was started, in nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) started_ns: u64,
+    /// When the first ring was halted, on the same clock.
+    pub(crate) paused_ns: u64,
+    /// Every descriptor that is named in here, and what it is: for a person who reads this.
+    pub(crate) descriptors: BTreeMap<Number, String>,
+    /// Largest number of workers.
+    pub(crate) workers_max: usize,
+    /// The workers, by number.
+    pub(crate) workers: Vec<Worker>,
+    /// The control socket, if there is one.
+    pub(crate) control: Option<Socket>,
+    /// After how long a request is said to be stuck; 0 for never.
+    pub(crate) stuck_after: Span,
+    /// The process ends when its only export has failed.
+    pub(crate) one: bool,
+    /// What holds the process: an execve changes nothing of it.
+    pub(crate) held: Held,
+    /// Groups of exports that share limits, as they are now.
+    pub(crate) groups: Vec<NewGroup>,
+    /// The exports, by name.
+    pub(crate) exports: Vec<Export>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Worker {
+    pub(crate) number: u32,
+    /// The export that it belongs to; empty for a shared one.
+    pub(crate) owner: String,
+    pub(crate) cpus: Option<CpuList>,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) poll: Poll,
+}
+
+/// A listening socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Socket {
+    pub(crate) fd: Number,
+    /// The file that is to be removed in the end; none for an inherited socket.
+    pub(crate) file: Option<SocketFile>,
+}
+
+/// The file of a socket, by its name and its identity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SocketFile {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// An export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Export {
+    /// The description that makes it as it is now.
+    pub(crate) description: NewExport,
+    pub(crate) socket: Socket,
+    /// How its socket is shown.
+    pub(crate) shown: Option<String>,
+    /// What stands behind a disk.
+    pub(crate) storage: Option<Storage>,
+    /// Whether the driver has the disk's write cache on.
+    pub(crate) write_back: Option<bool>,
+    /// Its own workers, by the place of its placement that they hold.
+    pub(crate) placed: Vec<Option<u32>>,
+    /// Rings that an operator attached to a worker: ring, worker.
+    pub(crate) attached: Vec<(u16, u32)>,
+    /// Where rings ran: ring, worker.
+    pub(crate) homes: Vec<(u16, u32)>,
+    pub(crate) sessions: Sessions,
+    pub(crate) last_error: Option<String>,
+    /// The session, while a frontend is connected.
+    pub(crate) session: Option<Session>,
+}
+
+/// Sessions so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sessions {
+    pub(crate) connects: u64,
+    pub(crate) disconnects: u64,
+    pub(crate) errors: u64,
+}
+
+/// What a storage keeps open.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Storage {
+    pub(crate) capacity_bytes: u64,
+    /// The image, or the memory's contents.
+    pub(crate) data: Option<Number>,
+    /// What holds the image's locks.
+    pub(crate) lock: Option<Number>,
+}
+
+/// A session with a frontend, between two messages and with all rings drained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Session {
+    /// The connection.
+    pub(crate) socket: Number,
+    /// Acknowledged virtio features, the transport's included.
+    pub(crate) features: u64,
+    /// Acknowledged protocol features.
+    pub(crate) protocol_features: u64,
+    /// The memory table; none before there is one.
+    pub(crate) memory: Option<Vec<Region>>,
+    pub(crate) backend_channel: Option<Number>,
+    /// Where requests in flight are written down.
+    pub(crate) inflight: Option<Inflight>,
+    pub(crate) rings: Vec<Ring>,
+}
+
+/// A region for requests in flight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inflight {
+    pub(crate) fd: Number,
+    pub(crate) bytes: u64,
+    pub(crate) file_offset: u64,
+    pub(crate) queues: u16,
+    /// In descriptors.
+    pub(crate) queue_size: u16,
+}
+
+/// A region of guest memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Region {
+    pub(crate) fd: Number,
+    pub(crate) guest_addr: u64,
+    pub(crate) user_addr: u64,
+    /// Length, in bytes.
+    pub(crate) len: u64,
+    pub(crate) file_offset: u64,
+}
+
+/// What the frontend has said of a ring.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ring {
+    pub(crate) index: u16,
+    /// In descriptors.
+    pub(crate) size: Option<u16>,
+    /// Descriptor table, avail ring, used ring, as addresses of the frontend.
+    pub(crate) areas: Option<[u64; 3]>,
+    pub(crate) next_avail: u16,
+    pub(crate) kick: Kick,
+    pub(crate) call: Option<Number>,
+    pub(crate) err: Option<Number>,
+    pub(crate) enabled: Option<bool>,
+    /// Whether it is to be served again.
+    pub(crate) running: bool,
+}
+
+/// How a ring learns of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kick {
+    /// Not said yet.
+    Missing,
+    /// Nobody kicks: it is to be looked at.
+    Polled,
+    /// By this descriptor.
+    Eventfd(Number),
+}
