@@ -11,6 +11,7 @@ mod hostile;
 mod kill;
 mod rng;
 mod server;
+mod upgrade;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -29,6 +30,10 @@ enum What {
     /// Half of it under a frontend that checks every request, half of it under a QEMU guest that runs fio with
     /// verification and reconnects.
     Kill(kill::Options),
+    /// Replace the server's program under load, again and again.
+    ///
+    /// Every request is checked, and the gap between two completions is what an upgrade costs the frontend.
+    Upgrade(upgrade::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),
     /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
@@ -61,6 +66,7 @@ impl Common {
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.what {
         What::Kill(options) => kill::run(options),
+        What::Upgrade(options) => upgrade::run(options),
         What::Hostile(options) => hostile::run(options),
         What::InflightCost(options) => cost::run(options),
     }
