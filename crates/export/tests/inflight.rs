@@ -1,0 +1,281 @@
+//! A disk whose earlier life ended with requests in flight: they are done again, once, in their order, before new ones.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Placement, PollMode, WorkerSpec};
+use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
+use link::SocketOptions;
+use storage::{MemoryOptions, MemoryStorage};
+use tempfile::TempDir;
+use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
+use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, SplitRing};
+
+/// How long a test waits for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SIZE: u16 = 32;
+const MEMORY_BYTES: u64 = 0x10000;
+/// Frontend addresses differ from guest addresses by this.
+const USER_BASE: u64 = 0x7f00_0000_0000;
+const AVAIL: u64 = 0x1000;
+const USED: u64 = 0x2000;
+/// Header and status of each request.
+const HEADERS: u64 = 0x3000;
+const DATA: u64 = 0x4000;
+const SECTOR: u64 = 512;
+/// A value that no device writes as a status.
+const NO_STATUS: u8 = 0xee;
+
+/// A guest that has made requests, and the memory in which a server says which of them it has taken.
+struct Guest {
+    memory: File,
+    region: (VhostUserInflight, File),
+    kick: EventFd,
+    call: EventFd,
+    offered: u16,
+}
+
+/// A disk of a few sectors in memory, and the socket at which it is served.
+struct Server {
+    export: Export,
+    dir: TempDir,
+}
+
+impl Server {
+    fn new() -> Server {
+        let dir = TempDir::new().unwrap();
+        let options = MemoryOptions { size_bytes: 64 * SECTOR, ..MemoryOptions::default() };
+        let storage = Arc::new(MemoryStorage::open(&options).unwrap());
+        let socket = Socket::Path { path: dir.path().join("disk.sock"), options: SocketOptions::default() };
+        let hosting = Hosting {
+            name: "disk".to_owned(),
+            socket,
+            queue_size_max: 256,
+            placement: Placement::One,
+            poll: PollMode::Off,
+            workers: WorkerSpec::default(),
+            session_ended: None,
+            failed: None,
+            carried: Carried::default(),
+            resume: None,
+        };
+        let options = DiskOptions { queues: 1, serial: String::new(), block_size_bytes: 512 };
+        let export = Export::disk(hosting, options, storage, &Engine::new(1)).unwrap();
+        Server { export, dir }
+    }
+
+    fn connect(&self) -> Frontend {
+        let mut frontend = Frontend::connect(self.dir.path().join("disk.sock"), 1).unwrap();
+        frontend.set_owner().unwrap();
+        let features = frontend.get_features().unwrap();
+        frontend.set_features(features).unwrap();
+        let protocol = frontend.get_protocol_features().unwrap();
+        assert!(protocol.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD));
+        frontend.set_protocol_features(protocol).unwrap();
+        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        frontend
+    }
+}
+
+impl Guest {
+    fn new(server: &Server) -> Guest {
+        let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memory = File::from(memory);
+        memory.set_len(MEMORY_BYTES).unwrap();
+        let region = server.connect().get_inflight_fd(&VhostUserInflight::new(0, 0, 1, SIZE)).unwrap();
+        let eventfd = || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).unwrap();
+        Guest { memory, region, kick: eventfd(), call: eventfd(), offered: 0 }
+    }
+
+    /// Makes a request available: a write of a sector full of `fill`, or a read of one.
+    fn offer(&mut self, sector: u64, fill: Option<u8>) {
+        let number = self.offered;
+        let (head, at) = (3 * number, u64::from(number));
+        let (header, data) = (HEADERS + 32 * at, DATA + SECTOR * at);
+        let mut bytes = [0; 25];
+        bytes[..4].copy_from_slice(&u32::from(fill.is_some()).to_le_bytes());
+        bytes[8..16].copy_from_slice(&sector.to_le_bytes());
+        bytes[24] = NO_STATUS;
+        self.memory.write_all_at(&bytes, header).unwrap();
+        self.memory.write_all_at(&[fill.unwrap_or(0xaa); SECTOR as usize], data).unwrap();
+        let writable = if fill.is_some() { 0 } else { 2 };
+        self.descriptor(head, (header, 16), 1, head + 1);
+        self.descriptor(head + 1, (data, SECTOR as u32), 1 | writable, head + 2);
+        self.descriptor(head + 2, (header + 24, 1), 2, 0);
+        self.memory.write_all_at(&head.to_le_bytes(), AVAIL + 4 + 2 * at).unwrap();
+        self.offered += 1;
+        self.memory.write_all_at(&self.offered.to_le_bytes(), AVAIL + 2).unwrap();
+    }
+
+    fn descriptor(&self, index: u16, (addr, len): (u64, u32), flags: u16, next: u16) {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&addr.to_le_bytes());
+        bytes[8..12].copy_from_slice(&len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&next.to_le_bytes());
+        self.memory.write_all_at(&bytes, 16 * u64::from(index)).unwrap();
+    }
+
+    fn u16(file: &File, at: u64) -> u16 {
+        let mut bytes = [0; 2];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        u16::from_le_bytes(bytes)
+    }
+
+    fn used_idx(&self) -> u16 {
+        Guest::u16(&self.memory, USED + 2)
+    }
+
+    fn used_head(&self, index: u16) -> u16 {
+        Guest::u16(&self.memory, USED + 4 + 8 * u64::from(index))
+    }
+
+    fn status(&self, number: u16) -> u8 {
+        let mut status = [0];
+        self.memory.read_exact_at(&mut status, HEADERS + 32 * u64::from(number) + 24).unwrap();
+        status[0]
+    }
+
+    fn data(&self, number: u16) -> Vec<u8> {
+        let mut data = vec![0; SECTOR as usize];
+        self.memory.read_exact_at(&mut data, DATA + SECTOR * u64::from(number)).unwrap();
+        data
+    }
+
+    /// A life of the ring that takes `taken` requests, shows those numbered `shown`, and ends.
+    fn live(&self, taken: u16, shown: &[u16]) {
+        let mapping = Arc::new(Mapping::shared(&self.memory, 0, MEMORY_BYTES as usize).unwrap());
+        let region = Region { guest_addr: 0, user_addr: USER_BASE, len: MEMORY_BYTES, mapping, offset: 0 };
+        let memory = Arc::new(Memory::new(vec![region]).unwrap());
+        let layout = Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: true, indirect: true };
+        let mut ring = SplitRing::new(memory, layout, 0).unwrap();
+        let mapping = Mapping::shared(&self.region.1, 0, InflightQueue::bytes(SIZE)).unwrap();
+        ring.track(InflightQueue::new(Arc::new(mapping), 0, SIZE).unwrap()).unwrap();
+        for number in 0..taken {
+            assert_eq!(ring.pop(&mut Chain::default()), Ok(Some(3 * number)));
+        }
+        shown.iter().for_each(|number| ring.push(3 * number, 1));
+        ring.publish();
+    }
+
+    /// Sets the ring up at a server, as QEMU does that has lost the one before: from the used index.
+    fn set_up(&self, frontend: &mut Frontend) {
+        let (region, file) = &self.region;
+        frontend.set_inflight_fd(region, file.as_raw_fd()).unwrap();
+        let table = VhostUserMemoryRegionInfo {
+            guest_phys_addr: 0,
+            memory_size: MEMORY_BYTES,
+            userspace_addr: USER_BASE,
+            mmap_offset: 0,
+            mmap_handle: self.memory.as_raw_fd(),
+        };
+        frontend.set_mem_table(&[table]).unwrap();
+        let areas = VringConfigData {
+            queue_max_size: SIZE,
+            queue_size: SIZE,
+            flags: 0,
+            desc_table_addr: USER_BASE,
+            used_ring_addr: USER_BASE + USED,
+            avail_ring_addr: USER_BASE + AVAIL,
+            log_addr: None,
+        };
+        frontend.set_vring_num(0, SIZE).unwrap();
+        frontend.set_vring_base(0, self.used_idx()).unwrap();
+        frontend.set_vring_addr(0, &areas).unwrap();
+        frontend.set_vring_call(0, &self.call).unwrap();
+        frontend.set_vring_kick(0, &self.kick).unwrap();
+    }
+
+    fn wait_for_used_idx(&self, index: u16) {
+        let end = Instant::now() + PATIENCE;
+        while self.used_idx() != index {
+            assert!(Instant::now() < end, "the used index is {}, waiting for {index}", self.used_idx());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the region says that nothing is in flight.
+    fn is_settled(&self) -> bool {
+        let region = &self.region.1;
+        let marked = (0..u64::from(SIZE)).any(|entry| Guest::u16(region, 16 + 16 * entry) != 0);
+        !marked && Guest::u16(region, 14) == self.used_idx()
+    }
+}
+
+/// A guest of which a server took five of six requests and answered two.
+fn bereaved(server: &Server) -> Guest {
+    let mut guest = Guest::new(server);
+    for number in 0..6_u8 {
+        guest.offer(u64::from(number) % 4, Some(number + 1));
+    }
+    guest.live(5, &[3, 1]);
+    assert_eq!((guest.used_idx(), guest.is_settled()), (2, false));
+    guest
+}
+
+#[test]
+fn what_was_in_flight_is_done_again_once_and_in_order() {
+    let server = Server::new();
+    let mut guest = bereaved(&server);
+    let mut frontend = server.connect();
+    guest.set_up(&mut frontend);
+    frontend.set_vring_enable(0, true).unwrap();
+    guest.wait_for_used_idx(6);
+    let answered: Vec<u16> = (2..6).map(|index| guest.used_head(index) / 3).collect();
+    assert_eq!(answered, [0, 2, 4, 5]);
+    assert!(answered.iter().all(|&number| guest.status(number) == 0));
+    // Those that the guest has seen answered were left alone.
+    assert_eq!((guest.status(1), guest.status(3)), (NO_STATUS, NO_STATUS));
+    // A guest that waits for a notification which its last server did not live to send gets one.
+    assert!(guest.call.read().is_ok());
+
+    (0..4).for_each(|sector| guest.offer(sector, None));
+    guest.kick.write(1).unwrap();
+    guest.wait_for_used_idx(10);
+    // Sectors 0 and 1 were written twice; sector 3 by a request that the last server had answered.
+    let sectors: Vec<u8> = (6..10).map(|number| guest.data(number)[0]).collect();
+    assert_eq!(sectors, [5, 6, 3, 0]);
+    assert_eq!(frontend.get_vring_base(0).unwrap(), 10);
+    assert!(guest.is_settled());
+    drop(frontend);
+    server.export.end();
+}
+
+#[test]
+fn a_ring_that_stops_before_it_was_enabled_owes_nothing() {
+    let server = Server::new();
+    let guest = bereaved(&server);
+    let mut frontend = server.connect();
+    guest.set_up(&mut frontend);
+    // The sixth request was never taken, and a disabled ring takes nothing new.
+    assert_eq!(frontend.get_vring_base(0).unwrap(), 5);
+    assert_eq!((guest.used_idx(), guest.is_settled()), (5, true));
+    assert_eq!([0, 2, 4, 5].map(|number| guest.status(number)), [0, 0, 0, NO_STATUS]);
+}
+
+#[test]
+fn a_frontend_that_comes_again_finds_everything_settled() {
+    let server = Server::new();
+    let mut guest = bereaved(&server);
+    for used in [6, 7] {
+        let mut frontend = server.connect();
+        guest.set_up(&mut frontend);
+        frontend.set_vring_enable(0, true).unwrap();
+        guest.wait_for_used_idx(used);
+        // It disconnects without a word; the ring is drained all the same.
+        drop(frontend);
+        guest.offer(0, Some(9));
+    }
+    let mut frontend = server.connect();
+    guest.set_up(&mut frontend);
+    frontend.set_vring_enable(0, true).unwrap();
+    guest.wait_for_used_idx(8);
+    assert_eq!(frontend.get_vring_base(0).unwrap(), 8);
+    assert!(guest.is_settled());
+}
