@@ -9,7 +9,9 @@ use bench::frontend::{Load, Rw, Spec};
 use control::model::{Group, GroupSettings, Limits, NewGroup, Rates, Settings};
 use http::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tests::daemon::{DIRECTORY, Daemon, refusal};
+use tests::fuse::{Client, ROOT, op};
 use tests::vringd;
 
 const QUEUES: u16 = 2;
@@ -173,6 +175,31 @@ fn a_frontend_leaves_while_its_requests_wait() -> Result<()> {
 fn the_daemon_ends_while_requests_wait() -> Result<()> {
     let daemon = daemon("iops = 1")?;
     let _frontend = Frontend::start(&daemon, "a")?;
+    daemon.stop()
+}
+
+#[test]
+fn requests_of_a_directory_wait_and_urgent_ones_do_not() -> Result<()> {
+    let shared = TempDir::new()?;
+    std::fs::write(shared.path().join("file"), "contents")?;
+    let path = shared.path().display();
+    let daemon = Daemon::serve(&format!(
+        "workers = 1\n[[export]]\nname = 'home'\nkind = 'dir'\nsocket = '{DIRECTORY}/home.sock'\nqueues = 1\n\
+         limits = {{ iops = 1 }}\ndirectory = {{ path = '{path}' }}\n"
+    ))?;
+    let mut client = Client::begin(&daemon.socket("home"))?;
+    let file = client.lookup(ROOT, "file")?;
+    // At one a second these take most of a minute.
+    let calls: Vec<_> = (0..50).map(|_| client.begin_call(op::ACCESS, ROOT, &[0; 8])).collect();
+    client.forget(file, 1);
+    assert!(calls.last().is_some_and(|last| !client.has_ended(*last)));
+    limit(&daemon, "home", json!({"iops": 0}))?;
+    for call in calls {
+        client.end_call(call)?.ok()?;
+    }
+    let rings = daemon.export("home")?.rings;
+    assert_eq!(rings[0].figures.throttled, 0, "{:?}", rings[0]);
+    assert!(rings[1].figures.throttled > 0, "{:?}", rings[1]);
     daemon.stop()
 }
 
