@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::interrupt;
 
@@ -148,7 +148,7 @@ impl Group {
         if self.ended()?.is_none()
             && let Some(leader) = self.leader()
         {
-            rustix::process::kill_process(leader, Signal::TERM)?;
+            kill_process(leader, Signal::TERM)?;
         }
         self.wait(limit)
     }
@@ -179,10 +179,12 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Kills the whole group, at once and without a word.
+    /// Kills the whole group, at once and without a word, and what the leader has started in other groups.
     pub fn kill(&mut self) {
         if self.ended.is_none() {
-            self.kill_group();
+            if let Some(leader) = self.leader() {
+                kill_family(leader);
+            }
             self.ended = self.child.wait().ok();
         }
     }
@@ -197,6 +199,33 @@ impl Group {
     fn leader(&self) -> Option<Pid> {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
+}
+
+/// Kills the group of `leader`, which nobody has waited for, and all that it has started: the jobs of fio are in sessions of
+/// their own.
+pub(crate) fn kill_family(leader: Pid) {
+    // As long as the leader is there, its children are known as its own.
+    let others = descendants(leader);
+    // Either fails only for those that are gone already.
+    kill_process_group(leader, Signal::KILL).ok();
+    for process in others {
+        kill_process(process, Signal::KILL).ok();
+    }
+}
+
+/// The children of `process`, theirs, and so on, as the kernel lists them (proc(5), `task/TID/children`).
+fn descendants(process: Pid) -> Vec<Pid> {
+    let mut found = vec![process];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let tasks = fs::read_dir(format!("/proc/{}/task", parent.as_raw_nonzero()));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(children.split_ascii_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)));
+        }
+    }
+    found.split_off(1)
 }
 
 impl Drop for Group {

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::{OUTPUT_BYTES_MAX, Output, cpu};
 use crate::interrupt;
-use crate::process::{dies_with_us, shown};
+use crate::process::{dies_with_us, kill_family, shown};
 
 /// What a script left, and the processor time in seconds of the child that ran it.
 pub(super) struct Ended {
@@ -43,7 +43,7 @@ pub(super) fn run(command: &Command, script: &str, limit: Duration) -> Result<En
     Ok(Ended { output: Output { status: number(status), stdout: stdout?, stderr: stderr? }, cpu_s })
 }
 
-/// A child that is killed with its group unless it was waited for.
+/// A child that is killed with its group and all that it has started unless it was waited for.
 struct Running {
     child: Child,
     ended: bool,
@@ -96,7 +96,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            self.kill_group();
+            if let Some(leader) = self.pid() {
+                kill_family(leader);
+            }
             self.child.wait().ok();
         }
     }
