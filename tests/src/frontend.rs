@@ -1,10 +1,14 @@
 //! A frontend on the `vhost` crate: a connection, guest memory, and rings for [`crate::driver`].
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend as Link, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 
@@ -57,11 +61,22 @@ pub struct Frontend {
     features: u64,
 }
 
+/// A region that tracks requests in flight (vhost-user, "Inflight I/O tracking"). It outlives its server.
+pub struct Tracker {
+    region: VhostUserInflight,
+    file: File,
+}
+
 impl Frontend {
     /// Connects and negotiates all that is offered but EVENT_IDX and what `without` names. Every
     /// message asks for an acknowledgement. The first memory region holds the rings, and data from
     /// [`DATA`] on.
     pub fn connect(socket: &Path, without: u64) -> Result<Self> {
+        Self::connect_with(socket, without, Arc::new(GuestMemory::new(0, DATA + DATA_BYTES)?))
+    }
+
+    /// As [`connect`](Self::connect), with the first region of a frontend whose connection ended.
+    pub fn connect_with(socket: &Path, without: u64, memory: Arc<GuestMemory>) -> Result<Self> {
         let mut link = Link::connect(socket, 256).context("cannot connect")?;
         link.set_owner()?;
         let features = link.get_features()? & !(EVENT_IDX | without);
@@ -70,7 +85,6 @@ impl Frontend {
         ensure!(protocol.contains(VhostUserProtocolFeatures::REPLY_ACK), "REPLY_ACK is offered");
         link.set_protocol_features(protocol)?;
         link.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        let memory = Arc::new(GuestMemory::new(0, DATA + DATA_BYTES)?);
         link.set_mem_table(&[memory.info()])?;
         Ok(Self { link, memory, features })
     }
@@ -112,6 +126,17 @@ impl Frontend {
     /// Stops a ring (GET_VRING_BASE); the server answers when nothing is in flight any more.
     pub fn stop(&mut self, ring: &Ring) -> Result<u16> {
         Ok(u16::try_from(self.link.get_vring_base(ring.index())?)?)
+    }
+
+    /// Gets a region that tracks requests in flight for `queues` rings of `size` (GET_INFLIGHT_FD).
+    pub fn new_tracker(&mut self, queues: u16, size: u16) -> Result<Tracker> {
+        let (region, file) = self.link.get_inflight_fd(&VhostUserInflight::new(0, 0, queues, size))?;
+        Ok(Tracker { region, file })
+    }
+
+    /// Has requests in flight tracked there, before rings are started (SET_INFLIGHT_FD).
+    pub fn track(&mut self, tracker: &Tracker) -> Result<()> {
+        Ok(self.link.set_inflight_fd(&tracker.region, tracker.file.as_raw_fd())?)
     }
 
     /// Adds a region (ADD_MEM_REG).
