@@ -90,6 +90,7 @@ fn bad_options_of_a_disk() -> Result<()> {
     socket(&["--socket", "missing/s.sock"], &["socket", "missing/s.sock"])?;
     socket(&["--socket", "plain"], &["socket", "plain", "not a socket", "remove it"])?;
     socket(&["--socket", &"x".repeat(108)], &["socket", "107"])?;
+    socket(&[], &["socket", "is missing", "path"])?;
     socket(&["--fd", "2"], &["socket_fd", "3 or more"])?;
     socket(&["--fd", "999"], &["socket_fd", "999", "not open"])?;
     assert_eq!(fs::read_to_string(directory.path().join("plain"))?, "precious");
@@ -100,8 +101,7 @@ fn bad_options_of_a_disk() -> Result<()> {
 fn usage_errors_name_the_option() -> Result<()> {
     let directory = place()?;
     let before = names(directory.path())?;
-    let cases: [(&[&str], &str); 10] = [
-        (&["disk"], "--socket"),
+    let cases: [(&[&str], &str); 9] = [
         (&["disk", "--socket", "s.sock"], "IMAGE"),
         (&["disk", "--socket", "s.sock", "--queues", "many", "disk.img"], "--queues"),
         (&["disk", "--socket", "s.sock", "--execution", "fast", "disk.img"], "--execution"),

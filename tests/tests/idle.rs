@@ -81,6 +81,23 @@ fn a_fixed_poll_window_closes_too() -> Result<()> {
     worked_then_quiet("workers = 'one'\npoll = 'fixed=20000'")
 }
 
+/// The thread that looks for stuck requests looks no more when none is under way.
+#[test]
+fn nobody_looks_for_stuck_requests_where_there_are_none() -> Result<()> {
+    let daemon = Daemon::serve(&format!(
+        "workers = 2\nstuck_after = '50ms'\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\nqueues = 2\n\
+         storage = {{ kind = 'memory', size = '16M' }}\n"
+    ))?;
+    let load = Load::start(&daemon.socket("disk"), &Spec { ops: Some(2_000), ..spec() })?;
+    load.wait(|_| ());
+    let (report, connection) = load.finish_connected()?;
+    assert!(report.is_clean(), "{:?}", report.faults);
+    assert_quiet(&daemon)?;
+    assert!(!daemon.output().contains("stuck"), "{}", daemon.output());
+    drop(connection);
+    daemon.stop()
+}
+
 #[test]
 fn workers_that_a_ring_has_left_sleep() -> Result<()> {
     let daemon = daemon("")?;

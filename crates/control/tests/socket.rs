@@ -121,3 +121,39 @@ fn the_kernels_word_counts_and_not_the_mode() {
     let answer = ask_as(&served.socket(), 0);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("uptime"), "{answer}");
 }
+
+/// Whoever opens more connections than are answered at once waits, and costs the daemon nothing meanwhile.
+#[test]
+fn connections_are_answered_a_bounded_number_at_once() {
+    let served = Served::new();
+    let path = served.socket();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let idle: Vec<_> = (0..64).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
+    // The last place is taken when all have been accepted, each with a descriptor on either side.
+    let client = Client::new(&path).unwrap();
+    let (sender, answer) = std::sync::mpsc::channel();
+    let asker = std::thread::spawn(move || {
+        let _ = sender.send(client.get::<Info>("/v1/info"));
+    });
+    let before = descriptors();
+    assert!(
+        matches!(
+            answer.recv_timeout(std::time::Duration::from_millis(300)),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        ),
+        "it has to wait for a place"
+    );
+    assert!(descriptors() <= before + 64 + 2);
+    drop(idle);
+    answer.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
+    asker.join().unwrap();
+}
+
+#[test]
+fn a_server_that_lives_shows_a_pulse() {
+    let served = Served::new();
+    let pulse = served.server.pulse();
+    assert!(pulse.answers(std::time::Duration::from_secs(60)));
+    served.server.stop();
+    assert!(!pulse.answers(std::time::Duration::from_secs(1)));
+}

@@ -2,6 +2,7 @@
 
 use crate::Ring;
 use crate::export::Shared;
+use crate::label::Label;
 use link::RingStart;
 use vring::RingError;
 
@@ -25,8 +26,8 @@ pub(crate) trait Device: Send + Sync {
     /// Writes the config space. `false` refuses the write.
     fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
 
-    /// A ring that serves requests of queue `index`; `label` names it in the log.
-    fn ring(&self, index: u16, start: RingStart, label: String) -> Result<Ring, RingError>;
+    /// A ring that serves requests of queue `index`; `label` names it.
+    fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, RingError>;
 
     /// The ring has its worker: what changed since it was made has to reach it now.
     fn started(&self, shared: &Shared, index: u16);

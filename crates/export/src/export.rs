@@ -14,7 +14,6 @@ use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts}
 use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
-use engine::{Execution, Placement, PollMode, RingStay, WorkerSpec};
 use limits::Limiting;
 use engine::{EngineError, Execution, Placement, PollMode, RingStay, WorkerSpec};
 use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
@@ -33,6 +32,7 @@ pub(crate) struct State {
     frontend: Option<SessionInfo>,
     config_change: Option<ConfigChange>,
     sessions: SessionCounts,
+    failed: bool,
     last_error: Option<String>,
 }
 
@@ -57,7 +57,9 @@ impl State {
             SessionEnd::Stopped => {}
             SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::Resume(_) => {
                 self.sessions.errors += 1;
-                self.last_error = Some(reason.to_string());
+                if !self.failed {
+                    self.last_error = Some(reason.to_string());
+                }
             }
         }
     }
@@ -72,6 +74,10 @@ pub(crate) struct Shared {
     pub(crate) queue_size_max: u16,
     /// Told at the end of every session.
     session_end: Mutex<Option<Sender<()>>>,
+    /// Told when the export has failed.
+    failed: Mutex<Option<Sender<()>>>,
+    /// Ends the session and the endpoint.
+    stop: StopFd,
     spec: WorkerSpec,
     limiting: Limiting,
     state: Mutex<State>,
@@ -90,6 +96,30 @@ impl Shared {
             // Nobody listens when the daemon is ending anyway.
             let _ = told.send(());
         }
+    }
+
+    /// The export cannot go on: its session ends, no other begins, and it stays failed until it is removed. Only the first
+    /// reason counts. Called from any thread, also from one that must not wait.
+    pub(crate) fn fail(&self, why: &str) {
+        {
+            let mut state = self.lock();
+            if std::mem::replace(&mut state.failed, true) {
+                return;
+            }
+            state.last_error = Some(why.to_owned());
+        }
+        tracing::error!(export = self.name, reason = why, "the export has failed; remove it and add it again");
+        self.stop.signal();
+        if let Some(told) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Nobody listens when the daemon is ending anyway.
+            let _ = told.send(());
+        }
+    }
+
+    /// Why the export has failed, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let state = self.lock();
+        if state.failed { state.last_error.clone() } else { None }
     }
 
     /// The present life of ring `index`.
@@ -142,19 +172,27 @@ impl Shared {
             size: 0,
             worker: record.attached_to,
             in_flight: 0,
+            oldest_in_flight_ns: None,
             figures: record.past,
             stay: record.past_stay,
         };
         let Some(running) = record.running else {
             return status;
         };
-        let life = self.engine.with_ring(running.id, |ring: &mut Ring, stay: &RingStay, _| {
+        let life = self.engine.ask_ring(running.id, |ring: &mut Ring, stay: &RingStay, io| {
+            let oldest_ns = ring.oldest_ns().map(|taken_ns| io.now_ns().saturating_sub(taken_ns));
             let queue = ring.queue();
             let broken = queue.broken().map(Broken::to_string);
-            (ring.figures(), *stay, broken, queue.enabled(), queue.in_flight())
+            (ring.figures(), *stay, broken, queue.enabled(), (queue.in_flight(), oldest_ns))
         });
+        if let Err(EngineError::Unresponsive { worker, busy_ms, .. }) = life {
+            status.state = RingState::Unresponsive;
+            (status.size, status.worker) = (running.size, Some(worker));
+            status.oldest_in_flight_ns = Some(busy_ms.saturating_mul(1_000_000));
+        }
         // A ring that stops at this moment shows as stopped.
-        if let Ok((figures, stay, broken, enabled, in_flight)) = life {
+        if let Ok((figures, stay, broken, enabled, (in_flight, oldest_ns))) = life {
+            status.oldest_in_flight_ns = oldest_ns;
             status.figures.add(&figures);
             status.stay = sum(status.stay, stay);
             status.state = match (&broken, enabled) {
@@ -240,6 +278,8 @@ impl Export {
             queues,
             queue_size_max: hosting.queue_size_max,
             session_end: Mutex::new(hosting.session_ended),
+            failed: Mutex::new(hosting.failed),
+            stop: stop.clone(),
             spec: hosting.workers,
             limiting: Limiting::default(),
             state: Mutex::new(State {
@@ -284,6 +324,11 @@ impl Export {
         self.shared.lock().frontend.is_some()
     }
 
+    /// Why it cannot serve any more, if it cannot. What it needs to is to be removed and added again.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failure()
+    }
+
     /// How many rings a frontend may use.
     pub fn queues(&self) -> u16 {
         self.shared.queues
@@ -312,6 +357,7 @@ impl Export {
             group,
             frontend: state.frontend,
             sessions: state.sessions,
+            failed: state.failed,
             last_error: state.last_error.clone(),
         }
     }
@@ -325,6 +371,20 @@ impl Export {
     pub fn rings(&self) -> Vec<RingStatus> {
         let last = (0..self.shared.queues).rev().find(|index| self.shared.lock().rings.record(*index).is_some());
         (0..=last.unwrap_or(0)).map(|index| self.shared.status_of(index)).collect()
+    }
+
+    /// The request of each running ring that was taken first of those in flight: the ring, when it was taken in nanoseconds of
+    /// CLOCK_MONOTONIC, and whether the ring itself said so. One whose worker does not answer is listed with the begin of what
+    /// keeps the worker busy.
+    pub fn oldest_requests(&self) -> Vec<(u16, u64, bool)> {
+        let oldest = |(index, running): (u16, Running)| {
+            match self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.oldest_ns()) {
+                Ok(taken_ns) => Some((index, taken_ns?, true)),
+                Err(EngineError::Unresponsive { since_ns, .. }) => Some((index, since_ns, false)),
+                Err(_) => None,
+            }
+        };
+        self.shared.all_running().into_iter().filter_map(oldest).collect()
     }
 
     /// The rings that run, each with its worker.
@@ -423,7 +483,7 @@ impl Export {
 
     /// Ends the session, drains the rings, removes the socket and frees the export's own workers. Does nothing the second time.
     pub fn end(&self) {
-        self.stop.signal();
+        self.shared.stop.signal();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();

@@ -11,6 +11,7 @@ mod export;
 mod figures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod label;
 mod limit;
 mod options;
 mod queue;

@@ -5,7 +5,7 @@ use crate::disk::DiskRing;
 use crate::figures::RingFigures;
 use crate::limit::Gate;
 use crate::queue::Queue;
-use engine::{Io, Token};
+use engine::{Io, Panic, Token};
 use std::os::fd::BorrowedFd;
 
 /// One virtqueue of an export.
@@ -41,6 +41,11 @@ impl Ring {
 
     pub(crate) fn gate_mut(&mut self) -> &mut Gate {
         each!(self, ring => ring.gate_mut())
+    }
+
+    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        if self.queue().in_flight() == 0 { None } else { each!(self, ring => ring.oldest_ns()) }
     }
 
     pub(crate) fn figures(&self) -> RingFigures {
@@ -86,6 +91,10 @@ impl engine::Ring for Ring {
 
     fn drain(&mut self, io: &mut Io<'_>) {
         each!(self, ring => ring.drain(io));
+    }
+
+    fn lost(&mut self, why: &Panic) {
+        each!(self, ring => ring.label().lost(why));
     }
 
     fn in_flight(&self) -> usize {

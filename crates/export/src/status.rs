@@ -59,7 +59,9 @@ pub struct ExportStatus {
     pub frontend: Option<SessionInfo>,
     /// Sessions so far.
     pub sessions: SessionCounts,
-    /// Why the last bad session ended.
+    /// It cannot serve any more; the reason is in `last_error`.
+    pub failed: bool,
+    /// Why it failed, or why the last bad session ended.
     pub last_error: Option<String>,
 }
 
@@ -74,6 +76,8 @@ pub enum RingState {
     Stopped,
     /// It lied; the reason is beside this.
     Broken,
+    /// Its worker does not answer: what is known of it is what was known of its earlier lives.
+    Unresponsive,
 }
 
 /// A ring.
@@ -91,6 +95,9 @@ pub struct RingStatus {
     pub worker: Option<u32>,
     /// Requests taken and not yet answered.
     pub in_flight: usize,
+    /// How long the request has been in flight that was taken first, in nanoseconds. For a ring whose worker does not answer:
+    /// how long that has been busy with one thing.
+    pub oldest_in_flight_ns: Option<u64>,
     /// What it has done since the export was added.
     pub figures: RingFigures,
     /// What the engine has counted of it since the export was added.

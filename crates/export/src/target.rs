@@ -3,8 +3,10 @@
 use crate::Ring;
 use crate::export::Shared;
 use crate::figures::RingFigures;
+use crate::label::Label;
 use crate::queue::Broken;
 use crate::rings::Running;
+use engine::Panic;
 use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Target};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,6 +14,17 @@ use vring::Memory;
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
+}
+
+impl ExportTarget {
+    /// The session's thread has panicked: what the session would have ended is ended here.
+    pub(crate) fn give_up(&mut self, why: &Panic) {
+        self.shared.fail(&format!("its session ended by a {why}"));
+        for (index, _) in self.shared.all_running() {
+            self.stop(index);
+        }
+        self.session_ended(&SessionEnd::Stopped);
+    }
 }
 
 impl Target for ExportTarget {
@@ -50,7 +63,7 @@ impl Target for ExportTarget {
             let most = self.shared.queue_size_max;
             return Err(format!("ring {index} has {size} descriptors, and this export allows {most} (queue_size)"));
         }
-        let label = format!("{}/{index}", self.shared.name);
+        let label = Label::new(&self.shared, index);
         let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
         let id = self.shared.engine.attach(ring, worker).map_err(|(error, _)| error.to_string())?;
@@ -69,8 +82,12 @@ impl Target for ExportTarget {
         let (next_avail, figures, broken) = match ended {
             Ok(ring) => (ring.queue().next_avail(), ring.figures(), ring.queue().broken().map(Broken::to_string)),
             Err(error) => {
-                tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
-                (0, RingFigures::default(), Some(error.to_string()))
+                // Said already where the export has failed by it.
+                let why = self.shared.failure();
+                if why.is_none() {
+                    tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
+                }
+                (0, RingFigures::default(), Some(why.unwrap_or_else(|| error.to_string())))
             }
         };
         self.shared.lock().rings.stopped(index, &figures, stay, broken);

@@ -19,7 +19,8 @@ Examples:
   vringd serve /etc/vringd/config.toml               serve many exports
   vringd ctl export list                             look into a running daemon
 
-Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed.")]
+Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed; 3 the only export has failed;
+4 ended by a second signal, with requests in flight.")]
 pub(crate) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -27,6 +28,9 @@ pub(crate) struct Arguments {
     /// What to log, to standard error: error, warn, info, debug, trace, or a filter like `link=debug,info`
     #[arg(long, global = true, value_name = "LEVEL", default_value = "info", env = "VRINGD_LOG")]
     pub(crate) log_level: String,
+    /// In which form to log
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, env = "VRINGD_LOG_FORMAT")]
+    pub(crate) log_format: log::Format,
 }
 
 /// The subcommands.
@@ -104,20 +108,21 @@ pub(crate) enum Bench {
 
 /// Runs the command.
 pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let log_level = &arguments.log_level;
+    let (level, format) = (arguments.log_level, arguments.log_format);
+    let start_log = |sees_host| log::start(&log::Options { level: level.clone(), format, sees_host });
     match arguments.command {
         Command::Disk(args) => {
-            log::start(log_level)?;
+            start_log(true)?;
             run::run(config::Config::of_disk(*args)?)
         }
         Command::Dir(args) => {
-            log::start(log_level)?;
+            start_log(args.isolation.sandbox == sandbox::Mode::None)?;
             let (config, alone) = config::Config::of_dir(*args)?;
             run::run_alone(config, &alone)
         }
         Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
         Command::Serve(args) => {
-            log::start(log_level)?;
+            start_log(true)?;
             let mut config = config::Config::read(&args.config)?;
             config.sandbox = args.confinement.over(config.sandbox);
             config.sandbox.check().map_err(Failure::Usage)?;
@@ -149,7 +154,7 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode
     if launch.syslog {
         log::start_syslog(&launch.log_level, c"virtiofsd")?;
     } else {
-        log::start(&launch.log_level)?;
+        log::start(&log::Options { level: launch.log_level.clone(), format: log::Format::Text, sees_host: false })?;
     }
     for line in &launch.remarks {
         tracing::warn!("{line}");

@@ -3,14 +3,17 @@
 use crate::confine::Confinement;
 use crate::failure::Failure;
 use crate::run::Alone;
+use crate::service::Sockets;
 use crate::virtiofsd::Launch;
 use crate::{dir, disk};
 use control::model::config::ExportKind;
-use control::model::{NewExport, NewGroup, Poll};
+use control::model::{NewExport, NewGroup, Poll, Span};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Most workers that a daemon starts unless told otherwise.
 const WORKERS_MAX_DEFAULT: usize = 64;
@@ -18,6 +21,10 @@ const WORKERS_MAX_DEFAULT: usize = 64;
 const WORKERS_MAX: usize = 1024;
 /// Most shared workers that a daemon starts unless told otherwise.
 const SHARED_DEFAULT_MAX: usize = 8;
+
+/// After how long a request that is not answered is said to be stuck, unless told otherwise: when guests, whose drivers wait
+/// this long for a disk, begin to complain.
+const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A daemon's configuration.
 #[derive(Debug, Deserialize)]
@@ -28,6 +35,12 @@ pub(crate) struct Config {
     pub(crate) source: Option<PathBuf>,
     /// Path of the control socket; none when left out.
     pub(crate) control: Option<PathBuf>,
+    /// Descriptor of a control socket that was made for us.
+    #[serde(skip)]
+    pub(crate) control_fd: Option<RawFd>,
+    /// After how long a request that is not answered is named in the log; 30s when left out, never when 0s.
+    #[serde(default = "stuck_after_default")]
+    pub(crate) stuck_after: Span,
     /// Number of shared workers; one a CPU up to 8 when left out.
     #[serde(default = "shared_default")]
     pub(crate) workers: usize,
@@ -37,18 +50,15 @@ pub(crate) struct Config {
     /// Poll window of the shared workers; adaptive when left out.
     #[serde(default = "poll_default")]
     pub(crate) poll: Poll,
-    /// Groups of exports that share limits.
-    #[serde(default, rename = "group")]
-    pub(crate) groups: Vec<NewGroup>,
     /// What the process gives up.
     #[serde(default)]
     pub(crate) sandbox: Confinement,
     /// It is `vringd disk`: what it serves is known when it starts.
     #[serde(skip)]
     pub(crate) one_disk: bool,
-    /// Descriptor of a control socket that was made for us.
-    #[serde(skip)]
-    pub(crate) control_fd: Option<std::os::fd::RawFd>,
+    /// Groups of exports that share limits.
+    #[serde(default, rename = "group")]
+    pub(crate) groups: Vec<NewGroup>,
     /// The exports.
     #[serde(default, rename = "export")]
     pub(crate) exports: Vec<NewExport>,
@@ -60,6 +70,10 @@ fn shared_default() -> usize {
 
 fn workers_max_default() -> usize {
     WORKERS_MAX_DEFAULT
+}
+
+pub(crate) fn stuck_after_default() -> Span {
+    Span(STUCK_AFTER_DEFAULT)
 }
 
 /// Adaptive, as for an export's own workers.
@@ -82,6 +96,7 @@ impl Config {
             let path = error.path().to_string();
             malformed(&if path == "." { String::new() } else { format!("{path}: ") }, error.inner())
         })?;
+        config.take_sockets(Sockets::inherited()?, false)?;
         config.check().map_err(|message| Failure::Usage(format!("{shown}: {message}")))?;
         config.source = Some(path.to_owned());
         Ok(config)
@@ -92,8 +107,10 @@ impl Config {
         let control = args.control.clone();
         let poll = args.poll.unwrap_or_else(poll_default);
         let sandbox = args.confinement.clone();
+        let stuck_after = args.stuck_after;
         let export = args.into_export().map_err(Failure::Usage)?;
-        Ok(Config { sandbox, one_disk: true, ..Config::of_one(export, control, poll)? })
+        let one = Config::of_one(export, control, poll, Sockets::inherited()?)?;
+        Ok(Config { sandbox, stuck_after, one_disk: true, ..one })
     }
 
     /// The daemon of `vringd dir`.
@@ -101,32 +118,45 @@ impl Config {
         let control = args.control.clone();
         let poll = args.poll.unwrap_or_else(poll_default);
         let isolation = args.isolation.clone();
-        let config = Config::of_one(args.into_export(), control, poll)?;
+        let stuck_after = args.stuck_after;
+        let config = Config::of_one(args.into_export(), control, poll, Sockets::inherited()?)?;
+        let config = Config { stuck_after, ..config };
         Ok((config, Alone { isolation, pid_file: None, one_session: false }))
     }
 
     /// The daemon of `vringd virtiofsd`.
     pub(crate) fn of_virtiofsd(launch: Launch) -> Result<(Config, Alone), Failure> {
         let Launch { export, isolation, control, pid_file, .. } = launch;
-        let config = Config::of_one(export, control, poll_default())?;
+        let config = Config::of_one(export, control, poll_default(), Sockets::default())?;
         Ok((config, Alone { isolation, pid_file, one_session: true }))
     }
 
-    fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll) -> Result<Config, Failure> {
-        let config = Config {
+    fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll, sockets: Sockets) -> Result<Config, Failure> {
+        let mut config = Config {
             source: None,
             control,
+            control_fd: None,
+            stuck_after: stuck_after_default(),
             workers: shared_default(),
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),
             poll,
-            groups: Vec::new(),
             sandbox: Confinement::default(),
             one_disk: false,
-            control_fd: None,
+            groups: Vec::new(),
             exports: vec![export],
         };
+        config.take_sockets(sockets, true)?;
         config.check().map_err(Failure::Usage)?;
         Ok(config)
+    }
+
+    /// Takes the sockets that the service manager has made, in place of the paths for them.
+    fn take_sockets(&mut self, sockets: Sockets, alone: bool) -> Result<(), Failure> {
+        self.control_fd = sockets.give(&mut self.exports, alone)?;
+        if self.control_fd.is_some() {
+            self.control = None;
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {

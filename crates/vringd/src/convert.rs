@@ -152,6 +152,7 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
             RingState::Disabled => api::RingState::Disabled,
             RingState::Stopped => api::RingState::Stopped,
             RingState::Broken => api::RingState::Broken,
+            RingState::Unresponsive => api::RingState::Unresponsive,
         },
         broken: ring.broken.clone(),
         size: u32::from(ring.size),
@@ -163,6 +164,7 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
             bytes_written: ring.figures.bytes_written,
             errors: ring.figures.errors,
             in_flight: ring.in_flight as u64,
+            oldest_in_flight_ms: ring.oldest_in_flight_ns.map(|age_ns| age_ns / 1_000_000),
             in_flight_max: ring.figures.in_flight_max as u64,
             kicks: ring.stay.kicks,
             notifications_sent: ring.figures.notifications_sent,
@@ -189,6 +191,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
             (ExportKind::Dir, None, Some(crate::directory::shown(directory)), status.queues.saturating_sub(1))
         }
     };
+    let oldest_ns = rings.iter().filter_map(|ring| ring.oldest_in_flight_ns).max();
     api::Export {
         name: status.name,
         kind,
@@ -196,6 +199,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         directory,
         socket: status.socket,
         state: match status.frontend {
+            _ if status.failed => api::SessionState::Failed,
             Some(_) => api::SessionState::Connected,
             None => api::SessionState::Listening,
         },
@@ -209,6 +213,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         poll: poll_out(status.poll),
         limits: crate::limit::shown(status.limits, status.group),
         errors: rings.iter().map(|ring| ring.figures.errors).sum(),
+        oldest_in_flight_ms: oldest_ns.map(|age_ns| age_ns / 1_000_000),
         broken_rings: rings.iter().filter(|ring| ring.state == RingState::Broken).count() as u64,
         last_error: status.last_error,
         sessions: api::SessionFigures {
@@ -291,6 +296,7 @@ fn sim_in(sim: &control::model::config::SimStorage) -> storage::SimOptions {
         flush_cost: sim.flush_cost.0,
         seek: sim.seek.0,
         error_rate: sim.error_rate,
+        panic_after: sim.panic_after,
         seed: sim.seed,
         execution: execution_in(sim.execution),
         ..storage::SimOptions::default()

@@ -8,12 +8,14 @@ use crate::service::{blocked_in_kernel, take_descriptor};
 use crate::upgrade::{self, Begun, Upgrade};
 use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
-use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
+use control::model::{
+    self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings,
+};
 use control::{ApiError, Scope};
 use engine::{Death, EngineError, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -108,6 +110,7 @@ impl Daemon {
         stop: Sender<()>,
     ) -> Result<Daemon, ApiError> {
         let engine = Engine::new(workers_max);
+        engine.on_death(replace_shared);
         for _ in 0..shared {
             engine
                 .worker_new(DAEMON, WorkerSpec::default(), poll)
@@ -136,6 +139,11 @@ impl Daemon {
     /// The same daemon in a process that is held by something.
     pub(crate) fn held_by(self, held: Held) -> Daemon {
         Daemon { held, ..self }
+    }
+
+    /// The same daemon for one export, whose socket was made at this path; nobody can add others from outside.
+    pub(crate) fn alone(self, bound_at: Option<String>) -> Daemon {
+        Daemon { alone: true, bound_at, ..self }
     }
 
     fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
@@ -499,6 +507,23 @@ impl control::Daemon for Daemon {
     }
 }
 
+/// Starts another shared worker where one has died, so that rings find a place that come after. The dead one stays listed
+/// unless its place is needed.
+fn replace_shared(engine: &Engine, death: &Death) {
+    if death.owner != DAEMON {
+        return;
+    }
+    let start = || engine.worker_new(DAEMON, death.spec.clone(), death.poll);
+    let started = start().or_else(|error| match error {
+        EngineError::TooManyWorkers(_) => engine.worker_free(death.worker).and_then(|()| start()),
+        other => Err(other),
+    });
+    match started {
+        Ok(worker) => tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one"),
+        Err(error) => tracing::error!(dead = death.worker, %error, "no shared worker takes the place of the dead one"),
+    }
+}
+
 /// Applies one after the other, and stops at the first that is refused.
 fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
     if let Some(execution) = settings.execution {
@@ -513,7 +538,7 @@ fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
     Ok(())
 }
 
-fn hosting_in(new: &NewExport, socket: Option<Socket>, session_ended: Option<Sender<()>>) -> Result<Hosting, ApiError> {
+fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiError> {
     Ok(Hosting {
         name: new.name.clone(),
         socket: socket.map_or_else(|| socket_in(new), Ok)?,
@@ -535,12 +560,10 @@ fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
 
 fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
     if let Some(number) = new.socket_fd {
-        // SAFETY: asking for a descriptor's flags is harmless for any number.
-        let open = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
-        rustix::io::fcntl_getfd(open)
-            .map_err(|_| field("socket_fd", format_args!("descriptor {number} is not open")))?;
-        // SAFETY: the descriptor is open, and the operator hands it over by naming it here; names are taken once.
-        return Ok(Socket::Fd(unsafe { OwnedFd::from_raw_fd(number) }));
+        let open = take_descriptor(number);
+        return open
+            .map(Socket::Fd)
+            .ok_or_else(|| field("socket_fd", format_args!("descriptor {number} is not open")));
     }
     let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
     let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;

@@ -3,7 +3,7 @@
 use crate::isolation::IsolationArgs;
 use control::ctl::{DirectoryFlags, LimitFlags};
 use control::model::config::{ExportKind, NewExport};
-use control::model::{CpuList, FileMode, Placement, Poll};
+use control::model::{CpuList, FileMode, Placement, Poll, Span};
 use std::path::PathBuf;
 
 /// Serve one directory on one socket, until SIGTERM or SIGINT.
@@ -19,8 +19,8 @@ pub(crate) struct Args {
     /// The directory and how it is served.
     #[command(flatten)]
     pub(crate) directory: DirectoryFlags,
-    /// Path of the vhost-user socket to make
-    #[arg(long, short, value_name = "PATH", required_unless_present = "fd")]
+    /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
+    #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Inherited descriptor of a listening vhost-user socket, instead of --socket
     #[arg(long, value_name = "N", conflicts_with = "socket")]
@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Path of a control socket for `vringd ctl`; none when left out
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Name requests in the log that have not been answered for this long; 0s for none [default: 30s]
+    #[arg(long, value_name = "TIME", default_value_t = crate::config::stuck_after_default(), hide_default_value = true)]
+    pub(crate) stuck_after: Span,
 
     /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]
     #[arg(long, value_name = "N", help_heading = "Device")]

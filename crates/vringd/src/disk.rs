@@ -20,8 +20,8 @@ pub(crate) struct Args {
     /// The image file or block device; for --storage memory a file on tmpfs or hugetlbfs, which is optional
     #[arg(value_name = "IMAGE", required_unless_present = "size")]
     pub(crate) image: Option<PathBuf>,
-    /// Path of the vhost-user socket to make
-    #[arg(long, short, value_name = "PATH", required_unless_present = "fd")]
+    /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
+    #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Inherited descriptor of a listening vhost-user socket, instead of --socket
     #[arg(long, value_name = "N", conflicts_with = "socket")]
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Path of a control socket for `vringd ctl`; none when left out
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Name requests in the log that have not been answered for this long; 0s for none [default: 30s]
+    #[arg(long, value_name = "TIME", default_value_t = crate::config::stuck_after_default(), hide_default_value = true)]
+    pub(crate) stuck_after: Span,
 
     /// What stands behind the disk
     #[arg(long, value_name = "KIND", value_enum, default_value_t = StorageKind::File, help_heading = "Storage")]
@@ -141,6 +144,9 @@ pub(crate) struct SimArgs {
     /// Share of operations that fail, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) error_rate: f64,
+    /// Operation, counted from 1, at which our own code panics, to see what that takes down [default: none]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) panic_after: u64,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -209,6 +215,7 @@ impl Args {
                 flush_cost: self.sim.flush_cost,
                 seek: self.sim.seek,
                 error_rate: self.sim.error_rate,
+                panic_after: self.sim.panic_after,
                 seed: self.sim.seed,
                 execution: self.execution,
             })),

@@ -1,6 +1,14 @@
-//! Where the log goes, and how much of it.
+//! Where the log goes, in which form, and how much of it.
+//!
+//! Whatever is said about an export has a field `export`, and what is said about a ring a field `ring` beside it. What comes
+//! too often is left out and counted.
+
+mod flood;
 
 use crate::failure::Failure;
+use clap::ValueEnum;
+use flood::Flood;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::path::Path;
 use std::sync::OnceLock;
 use tracing_journald::{Priority, PriorityMappings};
@@ -50,7 +58,7 @@ pub(crate) fn arguments() -> Vec<String> {
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Logs to standard error what `level` says: a level, or a filter like `link=debug,info`.
+/// Starts to log, panics included.
 ///
 /// # Errors
 /// [`Failure::Usage`] for a level that is none, and a journal that cannot be reached.
@@ -62,7 +70,8 @@ pub(crate) fn start(options: &Options) -> Result<(), Failure> {
         // Each entry goes to the journal's path, which a sandbox takes away.
         Format::Journald if !options.sees_host => {
             return Err(Failure::Usage(
-                "--log-format: journald cannot be reached from inside the sandbox: use text, json or --sandbox=none".into(),
+                "--log-format: journald cannot be reached from inside the sandbox: use text, json or --sandbox=none"
+                    .into(),
             ));
         }
         Format::Journald => journal().map_err(|error| {
@@ -82,8 +91,58 @@ fn text() -> Output {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
-        .init();
-    Ok(())
+        .boxed()
+}
+
+/// Fields beside the message, and those of the session around it.
+fn json() -> Output {
+    tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(true)
+        .with_span_list(false)
+        .with_writer(std::io::stderr)
+        .boxed()
+}
+
+/// Fields become `EXPORT=`, `RING=` and so on.
+fn journal() -> std::io::Result<Output> {
+    let priorities = PriorityMappings {
+        error: Priority::Error,
+        warn: Priority::Warning,
+        info: Priority::Informational,
+        debug: Priority::Debug,
+        trace: Priority::Debug,
+    };
+    let journal = tracing_journald::layer()?.with_field_prefix(None).with_priority_mappings(priorities);
+    Ok(journal.with_syslog_identifier("vringd".into()).boxed())
+}
+
+/// Whether standard error is the stream to the journal that the environment speaks of, and not redirected since.
+fn stderr_is_journal() -> bool {
+    let named = std::env::var(JOURNAL_STREAM).unwrap_or_default();
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| is_stream(&named, stat.st_dev, stat.st_ino))
+}
+
+fn is_stream(named: &str, device: u64, inode: u64) -> bool {
+    named.split_once(':').is_some_and(|(of, number)| of.parse() == Ok(device) && number.parse() == Ok(inode))
+}
+
+/// A panic is a line like any other; what it means for an export is said by whoever catches it.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current();
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let said = info.payload().downcast_ref::<&str>().copied();
+        let said = said.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
+        let message = said.unwrap_or("(no message)");
+        tracing::error!(thread = thread.name(), place, message, "a thread panicked");
+        // Only when RUST_BACKTRACE asks for it.
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            tracing::error!(thread = thread.name(), "it came from\n{trace}");
+        }
+    }));
 }
 
 /// Logs to the system log under the name `name`; to standard error where there is none.
@@ -98,13 +157,14 @@ pub(crate) fn start_syslog(level: &str, name: &'static std::ffi::CStr) -> Result
         .then(|| syslog_tracing::Syslog::new(name, options, syslog_tracing::Facility::Daemon))
         .flatten();
     let Some(syslog) = syslog else {
-        start(level)?;
+        start(&Options { level: level.to_owned(), format: Format::Text, sees_host: false })?;
         tracing::warn!("--syslog: there is no {SYSLOG}: logging to standard error");
         return Ok(());
     };
     // The system log has its own time stamps and priorities.
     let format = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_ansi(false).with_target(false);
     format.without_time().with_level(false).with_writer(syslog).init();
+    log_panics();
     Ok(())
 }
 
@@ -136,5 +196,20 @@ mod tests {
             let refused = filter(level).unwrap_err();
             assert!(refused.to_string().starts_with("--log-level: "), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_stream_is_known_by_both_its_numbers() {
+        assert!(is_stream("8:12345", 8, 12345));
+        for other in ["8:12346", "9:12345", "8", "", "8:", ":12345", "8:12345:1", "x:12345"] {
+            assert!(!is_stream(other, 8, 12345), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_journal_is_out_of_reach_from_a_sandbox() {
+        let options = Options { level: "info".into(), format: Format::Journald, sees_host: false };
+        let refused = start(&options).unwrap_err();
+        assert!(refused.to_string().starts_with("--log-format: journald cannot be reached from inside"), "{refused}");
     }
 }

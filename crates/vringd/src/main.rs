@@ -16,11 +16,13 @@ mod limit;
 mod log;
 mod moves;
 mod run;
+mod service;
 mod shares;
 mod stage;
 mod upgrade;
 mod users;
 mod virtiofsd;
+mod watch;
 
 use clap::Parser;
 use std::process::ExitCode;

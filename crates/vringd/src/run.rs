@@ -9,14 +9,25 @@ use crate::isolation::IsolationArgs;
 use crate::service::{Service, Watchdog, take_descriptor};
 use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;
+use crate::watch::Watch;
+use control::{ControlServer, ControlSocket, Daemon as _};
 use control::model::NewExport;
-use control::{ControlSocket, Daemon as _};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Exit status of a process whose only export cannot serve any more.
+const EXPORT_FAILED: u8 = 3;
+/// Exit status after a second signal: requests that storage still owed an answer were given up.
+const GIVEN_UP: i32 = 4;
+/// A second signal this soon is taken for the first: some programs signal a process and its group.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+/// How long the control API may take to answer before it is not alive.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a process that serves one directory lives.
 #[derive(Debug)]
@@ -33,6 +44,7 @@ pub(crate) struct Alone {
 pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
     let signals = signals()?;
+    let service = Service::connect();
     let plan = Plan::new(&mut config)?;
     let control = bind_control(&config)?;
     config.control.as_deref().map_or(Ok(()), |path| plan.give(path))?;
@@ -41,13 +53,14 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     };
     let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
     let held = plan.enter(&config)?;
-    serve(config, control, prepared, held, signals, channel())
+    serve(config, control, prepared, held, &service, signals, channel())
 }
 
 /// Serves the one directory of `config`, isolated from the rest of the host.
 pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failure> {
     // Handlers before the sandbox, which gives signals without one a short end in its child.
     let signals = signals()?;
+    let service = Service::connect();
     let _pid_file = alone.pid_file.as_deref().map(PidFile::new).transpose()?;
     // All that has a path, and every socket, is made before paths and system calls are taken away; threads are started
     // after that, as they would not be in the sandbox.
@@ -61,10 +74,15 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     }
     let told = channel();
     prepared.session_ended = alone.one_session.then(|| told.0.clone());
-    serve(config, control, vec![prepared], held, signals, told)
+    serve(config, control, vec![prepared], held, &service, signals, told)
 }
 
 fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
+    if let Some(number) = config.control_fd {
+        let refuse = |why: String| Failure::Usage(format!("inherited control socket, descriptor {number}: {why}"));
+        let socket = take_descriptor(number).ok_or_else(|| refuse("it is not open".into()))?;
+        return ControlSocket::inherited(socket).map(Some).map_err(|error| refuse(error.to_string()));
+    }
     let bound = config.control.as_deref().map(ControlSocket::bind).transpose();
     bound.map_err(|error| Failure::Usage(error.to_string()))
 }
@@ -75,10 +93,16 @@ fn serve(
     control: Option<ControlSocket>,
     mut prepared: Vec<Prepared>,
     held: Held,
+    service: &Service,
     signals: Signals,
     (stop, stopped): (Sender<()>, Receiver<()>),
 ) -> Result<ExitCode, Failure> {
     watch(signals, stop.clone())?;
+    // What was started for one export ends with it.
+    let one = config.source.is_none();
+    if one && let Some(only) = prepared.first_mut() {
+        only.failed = Some(stop.clone());
+    }
     let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
     let daemon = daemon.held_by(held);
     let alone = prepared.first_mut().filter(|prepared| prepared.tree.is_some());
@@ -124,14 +148,34 @@ pub(crate) fn live(
     daemon.upgrade.set_along(Along { control: along, stuck_after, one });
     let control = control.map(|socket| control::serve(socket, daemon.clone())).transpose();
     let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;
+    let stuck = Watch::start(daemon, stuck_after)?;
+    service.ready(&daemon.status_line());
+    let watchdog = look_after(service, daemon, control.as_ref())?;
     // An error means that nobody can ask for the end any more, which is an end too.
     let _ = stopped.recv();
     daemon.upgrade.end();
     let failed = one && !daemon.failures().is_empty();
     tracing::info!("stopping: sessions end, requests in flight are finished");
-    drop(control);
+    service.stopping("requests in flight are finished");
+    drop((watchdog, stuck, control));
     daemon.end_exports();
-    Ok(ExitCode::SUCCESS)
+    Ok(if failed { ExitCode::from(EXPORT_FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// Lets the service manager's watchdog hear of us while the control API and all workers answer.
+fn look_after(
+    service: &Service,
+    daemon: &Arc<Daemon>,
+    control: Option<&ControlServer>,
+) -> Result<Option<Watchdog>, Failure> {
+    let (workers, said) = (daemon.clone(), daemon.clone());
+    let api = control.map(ControlServer::pulse);
+    let alive = move || {
+        let api_answers = api.as_ref().is_none_or(|api| api.answers(CONTROL_PATIENCE));
+        if api_answers { workers.workers_answer() } else { Err("the control API does not answer".to_owned()) }
+    };
+    let watchdog = service.watch(alive, move || said.status_line());
+    watchdog.map_err(|error| Failure::Runtime(format!("cannot start a thread: {error}")))
 }
 
 /// Each ring holds up to six descriptors, and the usual soft limit of 1024 is there for programs that use select(2).
@@ -160,8 +204,13 @@ pub(crate) fn signals() -> Result<Signals, Failure> {
 /// Says to `stop` when a signal has come.
 pub(crate) fn watch(mut signals: Signals, stop: Sender<()>) -> Result<(), Failure> {
     let watch = move || {
-        // A second signal while exports drain finds nobody waiting, and that is fine: the first is being obeyed.
+        let mut first: Option<Instant> = None;
         for _ in signals.forever() {
+            if first.is_some_and(|at| at.elapsed() > SAME_SIGNAL) {
+                tracing::warn!("a second signal: ending now, with requests in flight");
+                std::process::exit(GIVEN_UP);
+            }
+            first.get_or_insert_with(Instant::now);
             let _ = stop.send(());
         }
     };

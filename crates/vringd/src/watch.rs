@@ -110,7 +110,12 @@ impl News {
     fn log(&self) {
         match self {
             News::Stuck { export, ring, age_ms } => {
-                tracing::warn!(export, ring, age_ms, "a request is stuck: what stands behind the export has not answered");
+                tracing::warn!(
+                    export,
+                    ring,
+                    age_ms,
+                    "a request is stuck: what stands behind the export has not answered"
+                );
             }
             News::Answered { export, ring, age_ms } => {
                 tracing::info!(export, ring, age_ms, "the stuck request has been answered");

@@ -3,8 +3,8 @@
 use super::limit;
 use crate::model::directory::CachePolicy;
 use crate::model::{
-    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState,
-    SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
+    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState, SandboxInfo,
+    SeccompState, SessionState, StorageInfo, Worker, WorkerState,
 };
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use std::fmt::Write as _;
@@ -62,6 +62,11 @@ fn uptime(seconds: f64) -> String {
     }
 }
 
+/// The age of a request: a storage that answers does so within milliseconds, and one that does not takes minutes.
+fn age(ms: u64) -> String {
+    if ms < 10_000 { format!("{ms} ms") } else { uptime(ms as f64 / 1e3) }
+}
+
 /// Three significant digits or so: latencies span seven decades.
 pub(super) fn microseconds(us: f64) -> String {
     if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
@@ -85,6 +90,7 @@ pub(super) fn ring_state(state: RingState) -> &'static str {
         RingState::Disabled => "disabled",
         RingState::Stopped => "stopped",
         RingState::Broken => "broken",
+        RingState::Unresponsive => "unresponsive",
     }
 }
 
@@ -117,7 +123,7 @@ fn cache_policy(policy: CachePolicy) -> &'static str {
 
 /// `vringd ctl info`.
 pub(super) fn info(info: &Info) -> String {
-    facts(&[
+    let mut lines = vec![
         ("version", info.version.clone()),
         ("pid", info.pid.to_string()),
         ("uptime", uptime(info.uptime_seconds)),
@@ -218,6 +224,9 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
         ("errors", export.errors.to_string()),
         ("features", features),
     ]);
+    if let Some(age_ms) = export.oldest_in_flight_ms {
+        lines.push(("oldest request", age(age_ms)));
+    }
     if let Some(error) = &export.last_error {
         lines.push(("last error", error.clone()));
     }
@@ -332,6 +341,9 @@ pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
         ("moves", figures.moves.to_string()),
         ("depth", format!("{} now, {} at most", figures.in_flight, figures.in_flight_max)),
     ];
+    if let Some(age_ms) = figures.oldest_in_flight_ms {
+        lines.push(("oldest request", age(age_ms)));
+    }
     let taken: Vec<_> = figures.by_kind().collect();
     lines.extend(taken.iter().map(|(kind, count)| (*kind, count.to_string())));
     lines.extend([
@@ -454,6 +466,7 @@ mod tests {
         assert_eq!(uptime(59.9), "59s");
         assert_eq!(uptime(3_700.0), "1h 1m");
         assert_eq!(uptime(90_000.0), "1d 1h");
+        assert_eq!((age(0), age(9_999), age(75_000)), ("0 ms".into(), "9999 ms".into(), "1m 15s".into()));
         assert_eq!(microseconds(9.96), "10.0");
         assert_eq!(microseconds(12_345.6), "12346");
     }

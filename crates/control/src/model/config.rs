@@ -230,6 +230,10 @@ pub struct SimStorage {
     /// Share of operations that fail, 0 to 1; 0 when left out.
     #[serde(default)]
     pub error_rate: f64,
+    /// Which operation, counted from 1, panics the daemon's own code on its arrival, once: for tests of what that takes
+    /// down. 0, when left out, is none.
+    #[serde(default)]
+    pub panic_after: u64,
     /// Seed of the random numbers: equal seeds give equal runs.
     #[serde(default)]
     pub seed: u64,
@@ -251,6 +255,7 @@ impl SimStorage {
             flush_cost: Span::default(),
             seek: Span::default(),
             error_rate: 0.0,
+            panic_after: 0,
             seed: 0,
             execution: Execution::default(),
         }

@@ -157,9 +157,13 @@ pub struct Export {
     pub limits: Limits,
     /// Requests that were answered with an error since the export was added.
     pub errors: u64,
+    /// How long ago the request was taken that waits longest on any of its rings, in milliseconds; absent when none is in
+    /// flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_in_flight_ms: Option<u64>,
     /// Rings that are stopped because the guest broke them.
     pub broken_rings: u64,
-    /// Why the last session or the storage failed; absent when nothing failed yet.
+    /// Why the export failed, if it is in that state, or why the last session did; absent when nothing failed yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// Sessions with frontends.
@@ -182,6 +186,9 @@ pub enum RingState {
     Stopped,
     /// Stopped because the guest broke it; `broken` says how.
     Broken,
+    /// Its worker does not answer: it is busy with one thing, for as long as `oldest_in_flight_ms` says. The figures are
+    /// those of the ring's earlier lives.
+    Unresponsive,
 }
 
 /// One ring with its figures.
@@ -220,6 +227,10 @@ pub struct RingFigures {
     pub errors: u64,
     /// Requests taken from the ring and not completed yet: the queue depth now.
     pub in_flight: u64,
+    /// How long ago the request was taken that waits longest, in milliseconds; absent when none is in flight. Requests
+    /// that wait for a lock do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_in_flight_ms: Option<u64>,
     /// Largest queue depth so far.
     pub in_flight_max: u64,
     /// Kicks received from the guest.
@@ -273,7 +284,7 @@ pub struct Resize {
 }
 
 /// Changes to an export that apply while it serves. What is left out stays as it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Poll window for the export's own workers.

@@ -1,14 +1,17 @@
 //! The listening socket: made with care, removed at the end, and the identity of those who connect.
 
 use super::StartError;
+use super::connection::{CONNECTIONS_MAX, Connection};
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 
 /// Who is at the other end of a connection: the user id, or nothing if the kernel would not say.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +62,7 @@ struct SocketFile {
 #[derive(Debug)]
 pub(super) struct Listener {
     inner: UnixListener,
+    places: Arc<Semaphore>,
     _file: SocketFile,
 }
 
@@ -139,7 +143,7 @@ impl ControlSocket {
     pub(super) fn into_listener(self) -> Result<Listener, StartError> {
         let Self { listener, file } = self;
         match UnixListener::from_std(listener) {
-            Ok(inner) => Ok(Listener { inner, _file: file }),
+            Ok(inner) => Ok(Listener { inner, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)), _file: file }),
             Err(source) => Err(StartError::Io { action: "watch", path: file.path.clone(), source }),
         }
     }
@@ -168,15 +172,17 @@ fn remove_stale(path: &Path) -> Result<(), StartError> {
 }
 
 impl axum::serve::Listener for Listener {
-    type Io = UnixStream;
+    type Io = Connection;
     type Addr = Peer;
 
-    async fn accept(&mut self) -> (UnixStream, Peer) {
+    async fn accept(&mut self) -> (Connection, Peer) {
+        // Those that find no place wait in the kernel's queue, which is short and refuses what does not fit.
+        let place = self.places.clone().acquire_owned().await.ok();
         loop {
             match self.inner.accept().await {
                 Ok((stream, _)) => {
                     let peer = Peer(stream.peer_cred().ok().map(|cred| cred.uid()));
-                    return (stream, peer);
+                    return (Connection::new(stream, place), peer);
                 }
                 Err(error) => {
                     // Out of descriptors or memory: others may give some back. Never spin on it.
@@ -205,6 +211,21 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_of_others_is_served_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.sock");
+        let theirs = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let ours = ControlSocket::inherited(theirs.into()).unwrap();
+        assert_eq!(ours.path(), path);
+        drop(ours);
+        assert!(path.exists());
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(ControlSocket::inherited(one.into()).is_err());
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(ControlSocket::inherited(file.into()).is_err());
+    }
 
     #[test]
     fn only_root_and_the_daemons_user_may_control() {

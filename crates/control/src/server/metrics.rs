@@ -150,6 +150,11 @@ const RING: &[Figure<RingInfo>] = &[
         "Queue depth: requests taken and not completed",
         Read::NowCount(|ring| ring.figures.in_flight),
     ),
+    Figure(
+        "ring_oldest_in_flight",
+        "Time since the request was taken that waits longest, in seconds; 0 when none is in flight",
+        Read::NowSeconds(|ring| ring.figures.oldest_in_flight_ms.unwrap_or(0) as f64 / 1e3),
+    ),
     Figure("ring_in_flight_max", "Largest queue depth so far", Read::NowCount(|ring| ring.figures.in_flight_max)),
     Figure("ring_kicks", "Kicks received from the guest", Read::Count(|ring| ring.figures.kicks)),
     Figure(

@@ -4,9 +4,10 @@
 //! peer (SO_PEERCRED) is checked as well, because a mode can be changed and the socket's directory may be shared.
 
 mod answer;
+mod groups;
+mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod groups;
 mod listen;
 mod metrics;
 mod openapi;
@@ -60,6 +61,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
+    runtime: tokio::runtime::Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,6 +92,7 @@ pub fn serve(socket: ControlSocket, daemon: Arc<dyn Daemon>) -> Result<ControlSe
         socket.into_listener()?
     };
     let (stop, stopped) = oneshot::channel();
+    let handle = runtime.handle().clone();
     let serve = move || {
         runtime.block_on(answer_all(listener, daemon, stopped));
         // A call into the daemon that hangs must not keep the daemon from stopping.
@@ -97,7 +100,7 @@ pub fn serve(socket: ControlSocket, daemon: Arc<dyn Daemon>) -> Result<ControlSe
     };
     let thread = std::thread::Builder::new().name("vringd-control".into()).spawn(serve);
     let thread = thread.map_err(|source| StartError::Thread { source })?;
-    Ok(ControlServer { path, stop: Some(stop), thread: Some(thread) })
+    Ok(ControlServer { path, runtime: handle, stop: Some(stop), thread: Some(thread) })
 }
 
 async fn answer_all(listener: Listener, daemon: Arc<dyn Daemon>, stopped: oneshot::Receiver<()>) {
@@ -120,10 +123,32 @@ async fn answer_all(listener: Listener, daemon: Arc<dyn Daemon>, stopped: onesho
     }
 }
 
+/// Whether a control server takes its turns.
+#[derive(Debug, Clone)]
+pub struct ControlPulse {
+    runtime: tokio::runtime::Handle,
+}
+
+impl ControlPulse {
+    /// True when the server did something we asked of it within `patience`. False when it hangs, and when it has ended.
+    pub fn answers(&self, patience: Duration) -> bool {
+        let (sender, answer) = std::sync::mpsc::channel();
+        self.runtime.spawn(async move {
+            let _ = sender.send(());
+        });
+        answer.recv_timeout(patience).is_ok()
+    }
+}
+
 impl ControlServer {
     /// The socket it listens on.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A way to see whether it is alive, for any thread and for longer than it is.
+    pub fn pulse(&self) -> ControlPulse {
+        ControlPulse { runtime: self.runtime.clone() }
     }
 
     /// Stops: answers in progress are finished for up to 2 s (then given up), and the socket is removed.

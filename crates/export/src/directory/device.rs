@@ -5,6 +5,7 @@ use super::service::Service;
 use super::{DirectoryRing, Policy};
 use crate::device::Device;
 use crate::export::Shared;
+use crate::label::Label;
 use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::{Execution, Pool};
@@ -144,7 +145,7 @@ impl Device for Directory {
         false
     }
 
-    fn ring(&self, _index: u16, start: RingStart, label: String) -> Result<Ring, vring::RingError> {
+    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
         let ring = DirectoryRing::new(start, self.service.clone(), self.executor().clone(), label)?;
         Ok(Ring::Directory(Box::new(ring)))
     }

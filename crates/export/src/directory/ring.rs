@@ -7,6 +7,7 @@ use super::service::{Moved, Scene, Service, counts_as_error, write_answer};
 use super::slot::{Job, Slot, Work};
 use super::{data, reply};
 use crate::figures::RingFigures;
+use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, Malformed, Request, decode};
@@ -58,8 +59,7 @@ pub struct DirectoryRing {
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.
     backlog_since_ns: Option<u64>,
     gate: Gate,
-    /// "export name, ring index", for the log.
-    label: String,
+    label: Label,
 }
 
 /// How a request is executed.
@@ -75,7 +75,7 @@ impl DirectoryRing {
         start: link::RingStart,
         service: Arc<Service>,
         executor: Executor,
-        label: String,
+        label: Label,
     ) -> Result<Self, vring::RingError> {
         let queue = Queue::new(start)?;
         let slots = (0..queue.size()).map(|_| Slot::new()).collect();
@@ -122,6 +122,17 @@ impl DirectoryRing {
         self.pace = Pace::default();
     }
 
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot:
+    /// for whoever asks, not for the path of a request. Who waits for a lock waits for another guest, and does not count.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        let waits = self.slots.iter().filter(|slot| slot.busy && slot.work != Work::Lock);
+        waits.map(|slot| slot.started_ns).min()
+    }
+
     /// The figures so far, but for those that the queue keeps.
     pub(crate) fn figures(&self) -> &RingFigures {
         &self.figures
@@ -156,7 +167,8 @@ impl DirectoryRing {
             Err(malformed) => {
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.unique, slot.kind) = (malformed.unique().unwrap_or_default(), kind::of_malformed(&malformed));
-                tracing::debug!(ring = self.label, reason = %malformed, "a request is refused");
+                let Label { export, ring, .. } = &self.label;
+                tracing::debug!(export = &**export, ring, reason = %malformed, "a request is refused");
                 let error = Errno::from_raw_os_error(malformed.errno());
                 let written = reply::write(chain.writable_segments(), slot.unique, Err(error));
                 self.finish(head, written, true);
@@ -338,7 +350,8 @@ impl DirectoryRing {
     /// Says once, in the log, that the ring broke.
     fn report_break(&self, was_broken: bool) {
         if !was_broken && let Some(why) = self.queue.broken() {
-            tracing::warn!(ring = self.label, reason = %why, "the ring is broken and stopped");
+            let Label { export, ring, .. } = &self.label;
+            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
         }
     }
 

@@ -4,6 +4,7 @@ use super::DiskRing;
 use super::ring::Terms;
 use crate::device::Device;
 use crate::export::Shared;
+use crate::label::Label;
 use crate::{DiskOptions, ExportError, Ring};
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use link::RingStart;
@@ -135,7 +136,7 @@ impl Device for Disk {
         written
     }
 
-    fn ring(&self, _index: u16, start: RingStart, label: String) -> Result<Ring, vring::RingError> {
+    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
         let ring = DiskRing::new(start, self.terms(), self.storage.clone(), label)?;
         Ok(Ring::Disk(Box::new(ring)))
     }

@@ -3,13 +3,14 @@
 use super::kind::Kind;
 use super::slot::Slot;
 use crate::figures::RingFigures;
+use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use device::blk::{Limits, Request, Status, decode_request, spec};
 use engine::{Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use storage::{Operation, Step, Storage};
+use storage::{Operation, Step, Storage, StorageError};
 use vring::{Chain, Segment};
 
 /// Requests taken in one turn, so that rings of one worker take turns.
@@ -46,8 +47,7 @@ pub struct DiskRing {
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.
     backlog_since_ns: Option<u64>,
     gate: Gate,
-    /// "export name, ring index", for the log.
-    label: String,
+    label: Label,
 }
 
 impl DiskRing {
@@ -55,11 +55,12 @@ impl DiskRing {
         start: link::RingStart,
         terms: Terms,
         storage: Arc<dyn Storage>,
-        label: String,
+        label: Label,
     ) -> Result<Self, vring::RingError> {
         let queue = Queue::new(start)?;
         if queue.owed() > 0 {
-            tracing::info!(ring = label, requests = queue.owed(), "requests of an earlier life are done again");
+            let Label { export, ring, .. } = &label;
+            tracing::info!(%export, ring, requests = queue.owed(), "requests of an earlier life are done again");
         }
         let slots = (0..queue.size()).map(|_| Slot::new()).collect();
         Ok(DiskRing {
@@ -96,6 +97,16 @@ impl DiskRing {
 
     pub(crate) fn set_terms(&mut self, terms: Terms) {
         self.terms = terms;
+    }
+
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot:
+    /// for whoever asks, not for the path of a request.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.slots.iter().filter(|slot| slot.busy).map(|slot| slot.started_ns).min()
     }
 
     /// The figures so far, but for those that the queue keeps.
@@ -195,8 +206,9 @@ impl DiskRing {
             Step::Done(Ok(())) if !self.slots[usize::from(head)].ranges.is_empty() => self.next_range(head, io),
             Step::Done(Ok(())) => self.finish(head, Status::Ok),
             Step::Done(Err(error)) => {
-                tracing::debug!(ring = self.label, %error, "a request failed");
-                self.finish(head, Status::IoError);
+                let Label { export, ring, .. } = &self.label;
+                tracing::debug!(export = &**export, ring, %error, "a request failed");
+                self.finish(head, status_of(&error));
             }
         }
     }
@@ -237,7 +249,8 @@ impl DiskRing {
     /// Says once, in the log, that the ring broke.
     fn report_break(&self, was_broken: bool) {
         if !was_broken && let Some(why) = self.queue.broken() {
-            tracing::warn!(ring = self.label, reason = %why, "the ring is broken and stopped");
+            let Label { export, ring, .. } = &self.label;
+            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
         }
     }
 }
@@ -324,6 +337,15 @@ impl DiskRing {
     }
 }
 
+/// What the driver is told of an error. There are two words for all of them (virtio 1.3, 5.2.6): a device that is full or
+/// gone is an I/O error like any other; what the storage cannot do at all is not tried again.
+fn status_of(error: &StorageError) -> Status {
+    match error {
+        StorageError::Unsupported(_) => Status::Unsupported,
+        _ => Status::IoError,
+    }
+}
+
 /// The place of the status byte, which is the last writable one, and the number of writable bytes before it.
 fn split_status(writable: &[Segment]) -> (Option<NonNull<u8>>, u64) {
     let bytes: u64 = writable.iter().map(|segment| segment.len() as u64).sum();
@@ -349,5 +371,22 @@ fn add_buffers(buffers: &mut Vec<libc::iovec>, segments: &[Segment], mut skip: u
             buffers.push(libc::iovec { iov_base, iov_len: take });
             len -= take as u64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::Action;
+
+    #[test]
+    fn every_error_has_one_of_the_two_words_for_it() {
+        let io = |errno| StorageError::Io { action: Action::Write, source: std::io::Error::from_raw_os_error(errno) };
+        for errno in [libc::ENOSPC, libc::EIO, libc::ENODEV, libc::EDQUOT, libc::EROFS, libc::EOPNOTSUPP] {
+            assert_eq!(status_of(&io(errno)), Status::IoError);
+        }
+        assert_eq!(status_of(&StorageError::ReadOnly(Action::Write)), Status::IoError);
+        assert_eq!(status_of(&StorageError::OutOfRange(Action::Read)), Status::IoError);
+        assert_eq!(status_of(&StorageError::Unsupported(Action::Discard)), Status::Unsupported);
     }
 }

@@ -12,6 +12,8 @@
 //! - Contents are real memory and change at the *end* of an operation's time: what a completed write stored is what a read
 //!   started later gives.
 //! - An operation may be doomed to fail when it starts. It takes its time like the others, fails, and has moved nothing.
+//! - The device's code may have a bug: the operation number `panic_after`, in order of arrival, panics the thread that brings it
+//!   to the device, once. What that takes down is what is to be seen.
 //!
 //! # What is not modelled
 //! - A volatile cache: every completed write is as good as durable, nothing is lost, and a flush changes nothing.
@@ -91,6 +93,8 @@ pub struct SimOptions {
     pub write_error_rate: Option<f64>,
     /// Share of flushes that fail, where it differs from `error_rate`.
     pub flush_error_rate: Option<f64>,
+    /// Which operation, counted from 1, panics on its arrival; 0 = none.
+    pub panic_after: u64,
     /// Seed of all draws.
     pub seed: u64,
     /// Who waits for the device.
@@ -113,6 +117,7 @@ impl Default for SimOptions {
             read_error_rate: None,
             write_error_rate: None,
             flush_error_rate: None,
+            panic_after: 0,
             seed: 0,
             execution: Execution::Auto,
         }
@@ -143,7 +148,13 @@ const DOOMED: i32 = 2;
 impl Device {
     /// The operation reaches the device.
     fn begin(&self, task: &Task, now_ns: u64) -> Fate {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner).start(task.operation, task.bytes(), now_ns)
+        let fate = {
+            let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+            model.start(task.operation, task.bytes(), now_ns)
+        };
+        // Outside of the lock: the model is whole, and the next operation finds it so.
+        assert!(!fate.panics, "the simulated device has a bug, as `panic_after` wishes");
+        fate
     }
 
     /// The operation's time is over.

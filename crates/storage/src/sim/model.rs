@@ -19,6 +19,8 @@ pub(super) struct Model {
     read_error_rate: f64,
     write_error_rate: f64,
     flush_error_rate: f64,
+    /// Operations yet to arrive until one panics, itself included; 0 = none does.
+    panic_in: u64,
 }
 
 /// What serves one operation after the other.
@@ -37,6 +39,8 @@ pub(super) struct Fate {
     pub(super) end_ns: u64,
     /// It fails.
     pub(super) doomed: bool,
+    /// It panics, before anything else.
+    pub(super) panics: bool,
 }
 
 impl Model {
@@ -57,6 +61,7 @@ impl Model {
             read_error_rate: rate(options.read_error_rate),
             write_error_rate: rate(options.write_error_rate),
             flush_error_rate: rate(options.flush_error_rate),
+            panic_in: options.panic_after,
         }
     }
 
@@ -92,7 +97,9 @@ impl Model {
             end_ns = now_ns.max(channel.free_at_ns).saturating_add(busy_ns);
             channel.free_at_ns = end_ns;
         }
-        Fate { end_ns, doomed: luck < rate }
+        let panics = self.panic_in == 1;
+        self.panic_in = self.panic_in.saturating_sub(1);
+        Fate { end_ns, doomed: luck < rate, panics }
     }
 
     fn transfer_ns(&self, bytes: u64) -> u64 {
@@ -251,6 +258,18 @@ mod tests {
         assert_ne!(run(7), run(8));
         let doomed = run(7).iter().filter(|fate| fate.doomed).count();
         assert!((100..200).contains(&doomed), "{doomed} of 500 at a rate of 0.3");
+    }
+
+    #[test]
+    fn one_operation_panics_if_any() {
+        let panics = |panic_after| {
+            let mut model = Model::new(&SimOptions { panic_after, ..SimOptions::default() });
+            (1..=20).filter(|_| model.start(READ, 512, 0).panics).count()
+        };
+        assert_eq!((panics(0), panics(1), panics(20), panics(21)), (0, 1, 1, 0));
+        let mut model = Model::new(&SimOptions { panic_after: 3, ..SimOptions::default() });
+        let fates: Vec<_> = (0..4).map(|_| model.start(WRITE, 512, 0).panics).collect();
+        assert_eq!(fates, [false, false, true, false]);
     }
 
     #[test]

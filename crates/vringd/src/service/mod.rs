@@ -26,7 +26,10 @@ pub(crate) struct Service {
 impl Service {
     /// Finds the service manager. To be called before a sandbox hides its socket, and before a fork changes our process id.
     pub(crate) fn connect() -> Service {
-        Service { manager: Arc::new(Manager::connect()), watchdog: sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) }
+        Service {
+            manager: Arc::new(Manager::connect()),
+            watchdog: sd_notify::watchdog_enabled().filter(|period| !period.is_zero()),
+        }
     }
 
     /// Everything listens.

@@ -40,10 +40,14 @@ impl Sockets {
             }
             let wanted = exports.iter_mut().find(|export| alone || export.name == name);
             let Some(export) = wanted else {
-                return refuse("no export has this name: set FileDescriptorName= to that of an export, or to `control`");
+                return refuse(
+                    "no export has this name: set FileDescriptorName= to that of an export, or to `control`",
+                );
             };
             if export.socket_fd.is_some() {
-                return refuse("its export has a descriptor already: pass one socket an export, and no `socket_fd` beside it");
+                return refuse(
+                    "its export has a descriptor already: pass one socket an export, and no `socket_fd` beside it",
+                );
             }
             export.socket_fd = Some(fd);
             // Whoever made the socket has seen to these.
