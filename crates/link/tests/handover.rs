@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Event, Guest, PATIENCE, RING_PROGRESS, Server, is_signalled, peek, running, set_up_ring, started};
 use link::{EndpointState, HandoverError, Hold, Kick};
@@ -150,6 +150,25 @@ fn nobody_waits_for_an_endpoint_that_has_ended() {
     server.stop.signal();
     server.join();
     assert!(matches!(pause(&server), Err(HandoverError::Ended)));
+}
+
+#[test]
+fn a_ring_that_is_not_drained_goes_on() {
+    let server = Server::new(4);
+    let (mut frontend, _guest, _fds) = running(&server);
+    *server.shared.in_flight.lock().unwrap() = Ok(3);
+    let refused = server.handover.pause(Instant::now() + Duration::from_millis(20)).wait(soon()).unwrap_err();
+    assert!(matches!(refused, HandoverError::Busy { index: 0, in_flight: 3 }), "{refused}");
+    // It took no more requests for a while, and was never stopped.
+    assert_eq!(server.shared.take(), [Event::Enabled(0, false), Event::Enabled(0, true)]);
+    *server.shared.in_flight.lock().unwrap() = Err("its worker does not answer".into());
+    let refused = pause(&server).unwrap_err();
+    assert_eq!(refused.to_string(), "ring 0: its worker does not answer");
+    assert_eq!(server.shared.take(), []);
+    *server.shared.in_flight.lock().unwrap() = Ok(0);
+    drop(pause(&server).unwrap());
+    frontend.set_vring_enable(0, false).unwrap();
+    assert_eq!(frontend.get_vring_base(0).unwrap(), u32::from(2 * RING_PROGRESS));
 }
 
 /// A caller that has given up is as if it had never asked.

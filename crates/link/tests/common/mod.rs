@@ -70,15 +70,30 @@ pub struct Running {
     next_avail: u16,
 }
 
-#[derive(Default)]
 pub struct Shared {
     events: Mutex<Vec<Event>>,
     changed: Condvar,
     pub rings: Mutex<HashMap<u16, Running>>,
     pub info: Mutex<Option<SessionInfo>>,
     pub config_change: Mutex<Option<ConfigChange>>,
+    /// Requests that every ring has in flight, or why it cannot tell.
+    pub in_flight: Mutex<Result<usize, String>>,
     /// The next start fails with this.
     pub start_error: Mutex<Option<String>>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared {
+            events: Mutex::default(),
+            changed: Condvar::default(),
+            rings: Mutex::default(),
+            info: Mutex::default(),
+            config_change: Mutex::default(),
+            in_flight: Mutex::new(Ok(0)),
+            start_error: Mutex::default(),
+        }
+    }
 }
 
 impl Shared {
@@ -184,6 +199,10 @@ impl Target for Recorder {
         let ring = ring.expect("only a ring that runs can be stopped");
         self.shared.record(Event::Stop(index));
         ring.next_avail + RING_PROGRESS
+    }
+
+    fn in_flight(&mut self, _index: u16) -> Result<usize, String> {
+        self.shared.in_flight.lock().unwrap().clone()
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
