@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::driver::Ring;
+use tests::driver::{NEXT, Ring, WRITE};
 
 use super::raw::Raw;
-use super::session::{Device, Session, settle};
-use super::{frontend, guest, memory};
+use super::session::{BLOCK, BUFFER, Device, HEADER, STATUS, Session, settle};
+use super::{descriptors, frontend, guest, memory};
 use crate::torture::rng::Rng;
 
 /// How long the end of an idle session takes at most, as a rule.
@@ -61,7 +61,7 @@ impl Attack {
 
 /// All of them, in the order in which they are tried.
 pub(crate) fn all() -> impl Iterator<Item = &'static Attack> {
-    guest::ATTACKS.iter().chain(memory::ATTACKS).chain(frontend::ATTACKS)
+    guest::ATTACKS.iter().chain(memory::ATTACKS).chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }
 
 /// What an attack works with.
@@ -134,6 +134,14 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
+    /// Writes a read in three descriptors from `at` on.
+    pub(crate) fn lay_out(&self, at: u16) {
+        self.session.memory.write(HEADER, &[0; 16]);
+        self.ring.set_descriptor(at, HEADER, 16, NEXT, at + 1);
+        self.ring.set_descriptor(at + 1, BUFFER, BLOCK, NEXT | WRITE, at + 2);
+        self.ring.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
+    }
+
     /// Kicks, and gives the server time to look.
     pub(crate) fn kick(&self) {
         self.ring.kick();

@@ -6,6 +6,7 @@
 //! compare; what they lose is shown and is no failure.
 
 mod attack;
+mod descriptors;
 mod frontend;
 mod guest;
 mod memory;
