@@ -304,6 +304,41 @@ fn refusals_name_the_option_and_the_fix() -> Result<()> {
     Ok(())
 }
 
+/// The kernel takes 16 layers of Landlock and so many filters: a program that goes on enters nothing again.
+#[test]
+fn programs_that_go_on_are_held_as_the_first() -> Result<()> {
+    let disk = Disk::serve(&[])?;
+    let pid = disk.process.id();
+    let before = disk.info()?;
+    let filters = status(pid, "Seccomp_filters")?;
+    let upgrade = |more: &[&str]| -> Result<_> {
+        let mut command = Command::new(vringd::program()?);
+        command.arg("ctl").arg("--control").arg(disk.path().join("control.sock")).arg("upgrade").args(more);
+        Ok(command.output()?)
+    };
+    for _ in 0..20 {
+        let output = upgrade(&[])?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    disk.load("disk")?;
+    assert_eq!(disk.info()?, before);
+    all(pid, "Seccomp_filters", |value| value == filters[0])?;
+    all(pid, "NoNewPrivs", |value| value == "1")?;
+    all(pid, "CapEff", |value| value == "0000000000000000")?;
+
+    if before.landlock.is_some() {
+        let elsewhere = directory()?;
+        let program = elsewhere.path().join("vringd");
+        fs::copy(vringd::program()?, &program)?;
+        let output = upgrade(&["--binary", program.to_str().context("it is UTF-8")?])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains(&format!("--allow {}", elsewhere.path().display())), "{said}");
+        disk.load("disk")?;
+    }
+    disk.stop()
+}
+
 #[test]
 fn a_daemon_of_many_is_confined_to_what_is_allowed() -> Result<()> {
     let allowed = directory()?;
