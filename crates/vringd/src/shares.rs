@@ -28,8 +28,8 @@ const GROUP: &str = "group";
 /// ones, and one of them alone. Ends with exit status 1 when a share is more than 5 % from what is due.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second that the two share
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    /// Requests a second that the two share; with many more than 100000, a load of depth 32 cannot use its half
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=100_000))]
     pub(crate) iops: u64,
     /// How long each load is counted
     #[arg(long, value_name = "TIME", default_value = "3s")]
