@@ -14,8 +14,8 @@ use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts}
 use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
-use limits::Limiting;
 use engine::{EngineError, Execution, Placement, PollMode, RingStay, WorkerSpec};
+use limits::Limiting;
 use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -377,12 +377,14 @@ impl Export {
     /// CLOCK_MONOTONIC, and whether the ring itself said so. One whose worker does not answer is listed with the begin of what
     /// keeps the worker busy.
     pub fn oldest_requests(&self) -> Vec<(u16, u64, bool)> {
-        let oldest = |(index, running): (u16, Running)| {
-            match self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.oldest_ns()) {
-                Ok(taken_ns) => Some((index, taken_ns?, true)),
-                Err(EngineError::Unresponsive { since_ns, .. }) => Some((index, since_ns, false)),
-                Err(_) => None,
-            }
+        let oldest = |(index, running): (u16, Running)| match self
+            .shared
+            .engine
+            .ask_ring(running.id, |ring: &mut Ring, _, _| ring.oldest_ns())
+        {
+            Ok(taken_ns) => Some((index, taken_ns?, true)),
+            Err(EngineError::Unresponsive { since_ns, .. }) => Some((index, since_ns, false)),
+            Err(_) => None,
         };
         self.shared.all_running().into_iter().filter_map(oldest).collect()
     }

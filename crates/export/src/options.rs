@@ -1,7 +1,7 @@
 //! What an export is made from.
 
-use engine::{Placement, PollMode, WorkerSpec};
 use crate::Carried;
+use engine::{Placement, PollMode, WorkerSpec};
 use link::{Endpoint, Resume, SocketOptions};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -8,9 +8,7 @@ use crate::service::{blocked_in_kernel, take_descriptor};
 use crate::upgrade::{self, Begun, Upgrade};
 use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
-use control::model::{
-    self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings,
-};
+use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
 use engine::{Death, EngineError, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
@@ -519,7 +517,9 @@ fn replace_shared(engine: &Engine, death: &Death) {
         other => Err(other),
     });
     match started {
-        Ok(worker) => tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one"),
+        Ok(worker) => {
+            tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one")
+        }
         Err(error) => tracing::error!(dead = death.worker, %error, "no shared worker takes the place of the dead one"),
     }
 }
@@ -561,9 +561,7 @@ fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
 fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
     if let Some(number) = new.socket_fd {
         let open = take_descriptor(number);
-        return open
-            .map(Socket::Fd)
-            .ok_or_else(|| field("socket_fd", format_args!("descriptor {number} is not open")));
+        return open.map(Socket::Fd).ok_or_else(|| field("socket_fd", format_args!("descriptor {number} is not open")));
     }
     let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
     let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;

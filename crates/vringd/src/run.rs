@@ -10,8 +10,8 @@ use crate::service::{Service, Watchdog, take_descriptor};
 use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;
 use crate::watch::Watch;
-use control::{ControlServer, ControlSocket, Daemon as _};
 use control::model::NewExport;
+use control::{ControlServer, ControlSocket, Daemon as _};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
@@ -48,9 +48,8 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let plan = Plan::new(&mut config)?;
     let control = bind_control(&config)?;
     config.control.as_deref().map_or(Ok(()), |path| plan.give(path))?;
-    let prepare = |export: &NewExport| {
-        Prepared::open(export).map_err(|error| place(config.source.as_ref(), &export.name, error))
-    };
+    let prepare =
+        |export: &NewExport| Prepared::open(export).map_err(|error| place(config.source.as_ref(), &export.name, error));
     let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
     let held = plan.enter(&config)?;
     serve(config, control, prepared, held, &service, signals, channel())

@@ -3,8 +3,8 @@
 use super::limit;
 use crate::model::directory::CachePolicy;
 use crate::model::{
-    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState, SandboxInfo,
-    SeccompState, SessionState, StorageInfo, Worker, WorkerState,
+    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState,
+    SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
 };
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use std::fmt::Write as _;
@@ -136,7 +136,10 @@ pub(super) fn info(info: &Info) -> String {
     ];
     if let Some(takeover) = &info.takeover {
         let pause_ms = takeover.pause_us as f64 / 1e3;
-        lines.push(("upgrades", format!("{}; the last from {} with a pause of {pause_ms:.1} ms", info.upgrades, takeover.from)));
+        lines.push((
+            "upgrades",
+            format!("{}; the last from {} with a pause of {pause_ms:.1} ms", info.upgrades, takeover.from),
+        ));
     }
     facts(&lines)
 }

@@ -37,7 +37,9 @@ fn wait(client: &Client, upgrades_before: u64) -> Result<Info, CtlError> {
             Ok(info) if info.upgrades > upgrades_before => return Ok(info),
             Ok(_) => None,
             // A connection that the old program had accepted ends in the middle of anything.
-            Err(error @ (ClientError::Lost { .. } | ClientError::TimedOut { .. } | ClientError::Strange { .. })) => Some(error),
+            Err(error @ (ClientError::Lost { .. } | ClientError::TimedOut { .. } | ClientError::Strange { .. })) => {
+                Some(error)
+            }
             Err(source) => return Err(CtlError::Gone { source }),
         };
         if Instant::now() >= end {

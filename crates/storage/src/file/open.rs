@@ -73,9 +73,8 @@ impl FileStorage {
     pub(crate) fn adopt(options: &FileOptions, mut handed: Handed) -> Result<FileStorage, OpenError> {
         let fd = handed.take_data()?;
         check_kind(&options.path, &fd)?;
-        let device = rustix::fs::fstat(&fd).is_ok_and(|about| {
-            FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice
-        });
+        let device =
+            rustix::fs::fstat(&fd).is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice);
         let lock = match (options.lock, handed.lock) {
             (true, Some(lock)) => Some(ImageLock::adopt(lock, !options.read_only, device)),
             (true, None) => return Err(OpenError::NothingHanded),

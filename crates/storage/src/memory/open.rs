@@ -2,10 +2,10 @@
 
 use super::MemoryStorage;
 use super::map::{Backing, Map, huge_page_bytes};
-use crate::{Handed, OpenError};
 use crate::error::check_size;
 use crate::file::{check_kind, file_system_memory, huge_page_file};
 use crate::lock::ImageLock;
+use crate::{Handed, OpenError};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
