@@ -178,7 +178,7 @@ impl Client {
     }
 
     fn unanswered(&self, error: &hyper::Error) -> ClientError {
-        let broken = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
+        let broken = std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<io::Error>);
         if error.is_incomplete_message() || broken {
             return ClientError::Lost { path: self.path.clone(), message: error.to_string() };
         }
