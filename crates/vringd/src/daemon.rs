@@ -518,7 +518,7 @@ fn replace_shared(engine: &Engine, death: &Death) {
     });
     match started {
         Ok(worker) => {
-            tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one")
+            tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one");
         }
         Err(error) => tracing::error!(dead = death.worker, %error, "no shared worker takes the place of the dead one"),
     }
