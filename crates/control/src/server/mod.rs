@@ -4,10 +4,10 @@
 //! peer (SO_PEERCRED) is checked as well, because a mode can be changed and the socket's directory may be shared.
 
 mod answer;
-mod groups;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod groups;
 mod listen;
 mod metrics;
 mod openapi;
@@ -15,8 +15,8 @@ mod routes;
 
 use crate::daemon::Daemon;
 use displaydoc::Display;
-pub use listen::{ControlSocket, ControlSocketState};
 use listen::Listener;
+pub use listen::{ControlSocket, ControlSocketState};
 pub use openapi::openapi_json;
 use std::io;
 use std::path::{Path, PathBuf};
