@@ -2,7 +2,9 @@
 
 use crate::error::ApiError;
 use crate::model::config::NewExport;
-use crate::model::{Attach, Export, Group, GroupSettings, Info, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker};
+use crate::model::{
+    Attach, Export, Group, GroupSettings, Info, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
+};
 use std::fmt;
 
 /// Whose workers are meant.

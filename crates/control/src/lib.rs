@@ -17,6 +17,8 @@ mod server;
 
 pub use daemon::{Daemon, Scope};
 pub use error::ApiError;
-pub use server::{ControlPulse, ControlServer, ControlSocket, ControlSocketState, StartError, openapi_json, serve, start};
 #[cfg(feature = "fuzzing")]
 pub use server::fuzzing;
+pub use server::{
+    ControlPulse, ControlServer, ControlSocket, ControlSocketState, StartError, openapi_json, serve, start,
+};
