@@ -15,6 +15,10 @@ use vring::{InflightQueue, Mapping, QUEUE_SIZE_MAX};
 use crate::memory::{page_bytes, span};
 use crate::refusal::Refusal;
 
+/// Descriptors that each queue of a region which we make has room for, at least. QEMU asks for a region by its device's
+/// property `queue-size`, 128 by default, and lets drivers make rings of up to 1024 (its VIRTQUEUE_MAX_SIZE).
+const ROOM: u16 = 1024;
+
 /// A region that a session uses, as another program needs it to go on with the session.
 #[derive(Debug)]
 pub struct InflightState {
@@ -24,7 +28,7 @@ pub struct InflightState {
     pub file_offset: u64,
     /// Queues that it has room for.
     pub queues: u16,
-    /// Descriptors that each of them has room for.
+    /// Descriptors of each, as the frontend says; see also `bytes`.
     pub queue_size: u16,
     /// The file.
     pub file: OwnedFd,
@@ -37,13 +41,15 @@ pub(crate) struct Inflight {
     mapping: Arc<Mapping>,
     /// Where in the mapping it begins, in bytes.
     start: usize,
+    /// Descriptors that each queue's part has room for.
+    entries: u16,
 }
 
-/// GET_INFLIGHT_FD: a new region for `asked.num_queues` queues of `asked.queue_size` descriptors, in a file that cannot
-/// be made shorter. What is in it has never been used.
+/// GET_INFLIGHT_FD: a new region for `asked.num_queues` queues of `asked.queue_size` descriptors or some more, in a file
+/// that cannot be made shorter. What is in it has never been used.
 pub(crate) fn create(asked: &VhostUserInflight, queues_max: usize) -> Result<(VhostUserInflight, OwnedFd), Refusal> {
     let (queues, queue_size) = (asked.num_queues, asked.queue_size);
-    let bytes = bytes_needed(queues, queue_size, queues_max)?;
+    let bytes = bytes_needed(queues, queue_size.max(ROOM), queues_max)?;
     let make = || -> rustix::io::Result<OwnedFd> {
         let file = memfd_create("vhost-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes)?;
@@ -60,6 +66,13 @@ fn bytes_needed(queues: u16, queue_size: u16, queues_max: usize) -> Result<u64, 
         return Err(Refusal::InflightQueues { queues, queue_size, queues_max });
     }
     Ok(u64::from(queues) * InflightQueue::bytes(queue_size) as u64)
+}
+
+/// Descriptors that each queue's part has room for: more than the frontend says, if the region is as large as those that
+/// [`create`] makes.
+fn entries(state: &InflightState) -> u16 {
+    let roomy = u64::from(state.queues) * InflightQueue::bytes(ROOM) as u64;
+    if state.bytes == roomy { state.queue_size.max(ROOM) } else { state.queue_size }
 }
 
 impl Inflight {
@@ -83,7 +96,8 @@ impl Inflight {
     /// The region that [`Inflight::state`] described.
     pub(crate) fn restored(state: InflightState, queues_max: usize) -> Result<Inflight, Refusal> {
         let (queues, queue_size) = (state.queues, state.queue_size);
-        let needed = bytes_needed(queues, queue_size, queues_max)?;
+        let entries = entries(&state);
+        let needed = bytes_needed(queues, entries, queues_max)?;
         let failed = |error: rustix::io::Errno| Refusal::InflightMap(error.into());
         let stat = fstat(&state.file).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -100,7 +114,7 @@ impl Inflight {
             .map_err(Refusal::InflightMap)?
             .ok_or_else(short)?;
         let mapping = Mapping::shared(&state.file, map_start, map_len).map_err(Refusal::InflightMap)?;
-        Ok(Inflight { state, mapping: Arc::new(mapping), start })
+        Ok(Inflight { state, mapping: Arc::new(mapping), start, entries })
     }
 
     /// What another program needs to map the same region.
@@ -115,18 +129,18 @@ impl Inflight {
         })
     }
 
-    /// The part of ring `index`, which has `size` descriptors. `None` if those are more than the region was made for.
+    /// The part of ring `index`, which has `size` descriptors. `None` if those are more than the region has room for.
     ///
-    /// Such a ring is served as one without a region, and not refused: QEMU asks for a region by its device's property
-    /// `queue-size`, but lets the guest's firmware choose larger rings, and SeaBIOS does.
+    /// Such a ring is served as one without a region, and not refused: its guest has no part in what its frontend asked for,
+    /// or another backend made.
     pub(crate) fn queue(&self, index: u16, size: u16) -> Result<Option<InflightQueue>, Refusal> {
-        let (queues, queue_size) = (self.state.queues, self.state.queue_size);
+        let (queues, entries) = (self.state.queues, self.entries);
         if index >= queues {
             return Err(Refusal::InflightRing { index, queues });
         }
-        if size > queue_size {
+        if size > entries {
             tracing::warn!(
-                "ring {index} has {size} descriptors, the inflight region has room for {queue_size}: what is in flight when \
+                "ring {index} has {size} descriptors, the inflight region has room for {entries}: what is in flight when \
                  this process is killed will be lost"
             );
             return Ok(None);
@@ -135,9 +149,8 @@ impl Inflight {
     }
 
     fn part(&self, index: u16) -> Result<InflightQueue, vring::InflightError> {
-        let queue_size = self.state.queue_size;
-        let offset = self.start + usize::from(index) * InflightQueue::bytes(queue_size);
-        InflightQueue::new(self.mapping.clone(), offset, queue_size)
+        let offset = self.start + usize::from(index) * InflightQueue::bytes(self.entries);
+        InflightQueue::new(self.mapping.clone(), offset, self.entries)
     }
 
     /// RESET_DEVICE: the driver has given up all its requests. No ring runs.

@@ -12,8 +12,9 @@ use vhost::VhostBackend;
 use vhost::vhost_user::message::{FrontendReq as R, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 
-/// What the region of one queue of eight descriptors takes.
-const QUEUE_BYTES: u64 = 192;
+/// Descriptors that a queue has room for in a region that was made here, and the bytes that they take.
+const ROOM: u16 = 1024;
+const QUEUE_BYTES: u64 = 16_448;
 
 fn asked(queues: u16, queue_size: u16) -> VhostUserInflight {
     VhostUserInflight::new(0, 0, queues, queue_size)
@@ -62,7 +63,7 @@ fn rings_get_their_part_of_the_region() {
     let server = Server::new(2);
     let (mut frontend, _guest, _region, file) = tracked(&server, 2);
     let _fds = [start(&mut frontend, 1), start(&mut frontend, 0)];
-    assert_eq!(inflight_events(&server), [Event::Inflight(1, 8), Event::Inflight(0, 8)]);
+    assert_eq!(inflight_events(&server), [Event::Inflight(1, ROOM), Event::Inflight(0, ROOM)]);
     // Each its own: what one resets, the frontend sees there.
     file.write_all_at(&[1; 2 * QUEUE_BYTES as usize], 0).unwrap();
     server.shared.rings.lock().unwrap().get_mut(&1).unwrap().inflight.as_mut().unwrap().reset();
@@ -103,11 +104,11 @@ fn regions_that_cannot_be_are_refused_and_the_session_goes_on() {
     let (mut frontend, _guest, region, file) = tracked(&server, 2);
     let size = region.mmap_size;
     for wrong in [
-        VhostUserInflight::new(size - 1, 0, 2, 8),
+        VhostUserInflight::new(383, 0, 2, 8),
         VhostUserInflight::new(size, 8, 2, 8),
         VhostUserInflight::new(u64::MAX, u64::MAX - 7, 2, 8),
         VhostUserInflight::new(u64::MAX, 0, 3, 8),
-        VhostUserInflight::new(size, 0, 2, 16),
+        VhostUserInflight::new(size, 0, 2, 2048),
         VhostUserInflight::new(size, 0, 1, 32769),
     ] {
         frontend.set_inflight_fd(&wrong, file.as_raw_fd()).unwrap_err();
@@ -115,7 +116,7 @@ fn regions_that_cannot_be_are_refused_and_the_session_goes_on() {
     frontend.set_inflight_fd(&region, eventfd().as_raw_fd()).unwrap_err();
     // What was there before is still in force.
     let _fds = start(&mut frontend, 0);
-    assert_eq!(inflight_events(&server), [Event::Inflight(0, 8)]);
+    assert_eq!(inflight_events(&server), [Event::Inflight(0, ROOM)]);
     // And stays so while a ring writes into it.
     frontend.set_inflight_fd(&region, file.as_raw_fd()).unwrap_err();
     frontend.set_vring_enable(0, false).unwrap();
@@ -135,13 +136,24 @@ fn a_ring_that_is_not_in_the_region_does_not_start() {
     assert_eq!(server.shared.take(), []);
 }
 
-/// As SeaBIOS makes them on a QEMU that has asked for less.
+/// QEMU asks by a property, and lets drivers make larger rings.
 #[test]
-fn a_ring_that_is_larger_than_the_region_was_made_for_is_served_without() {
+fn a_region_has_room_for_larger_rings_than_it_was_asked_for() {
     let server = Server::new(2);
     let (mut frontend, _guest, ..) = tracked(&server, 2);
     let (region, file) = frontend.get_inflight_fd(&asked(2, 4)).unwrap();
+    assert_eq!((region.mmap_size, region.queue_size), (2 * QUEUE_BYTES, 4));
     frontend.set_inflight_fd(&region, file.as_raw_fd()).unwrap();
+    let _fds = start(&mut frontend, 1);
+    assert_eq!(inflight_events(&server), [Event::Inflight(1, ROOM)]);
+}
+
+#[test]
+fn a_ring_that_is_larger_than_its_region_is_served_without() {
+    let server = Server::new(2);
+    let (mut frontend, _guest, ..) = tracked(&server, 2);
+    let file = memfd(0x1000);
+    frontend.set_inflight_fd(&VhostUserInflight::new(256, 0, 2, 4), file.as_raw_fd()).unwrap();
     let _fds = start(&mut frontend, 1);
     assert_eq!(inflight_events(&server), []);
     assert!(server.shared.rings.lock().unwrap().contains_key(&1));
@@ -162,7 +174,7 @@ fn a_reset_device_has_nothing_in_flight() {
     // The region itself stays: not every frontend shows it again.
     server.shared.take();
     let _fds = start(&mut frontend, 0);
-    assert_eq!(inflight_events(&server), [Event::Inflight(0, 8)]);
+    assert_eq!(inflight_events(&server), [Event::Inflight(0, ROOM)]);
 }
 
 #[test]
@@ -179,7 +191,7 @@ fn the_messages_are_understood_at_both_of_their_lengths() {
         assert_eq!((answered, flags, answer.len()), (R::GET_INFLIGHT_FD.into(), 0x5, bytes));
         assert_eq!(answer[..8], QUEUE_BYTES.to_ne_bytes());
         assert_eq!(answer[8..], body[8..]);
-        let file = memfd(0x1000);
+        let file = memfd(0x5000);
         assert!(raw.acked(R::SET_INFLIGHT_FD, &answer, &[file.as_fd()]));
         assert!(!raw.acked(R::SET_INFLIGHT_FD, &answer, &[]));
         assert!(!raw.acked(R::SET_INFLIGHT_FD, &answer[..16], &[file.as_fd()]));
