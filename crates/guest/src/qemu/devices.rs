@@ -12,8 +12,6 @@ use crate::process::dies_with_us;
 
 /// Slots in a request queue of a directory, as virtiofsd's documentation has it.
 const DIRECTORY_QUEUE_SIZE: u32 = 1024;
-/// Largest ring of any device of QEMU (`VIRTQUEUE_MAX_SIZE`).
-const QUEUE_SIZE_MAX: u32 = 1024;
 
 /// Adds the options that give `devices` to a guest of the program `qemu`.
 pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Result<()> {
@@ -24,9 +22,7 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
             }
             Device::ReconnectingDisk { socket, queues, again_after_ms } => {
                 let chardev = format!(",reconnect-ms={again_after_ms}");
-                // QEMU asks for an inflight region by this size, whatever larger size the guest gives its rings.
-                let device = format!("vhost-user-blk-pci,num-queues={queues},queue-size={QUEUE_SIZE_MAX}");
-                add_server(command, index, socket, &chardev, &device)?;
+                add_server(command, index, socket, &chardev, &format!("vhost-user-blk-pci,num-queues={queues}"))?;
             }
             Device::Directory { socket, tag, queues } => {
                 let options = format!(
@@ -131,7 +127,7 @@ mod tests {
                 "-chardev",
                 "socket,id=server2,path=/run/d,reconnect-ms=100",
                 "-device",
-                "vhost-user-blk-pci,num-queues=1,queue-size=1024,chardev=server2",
+                "vhost-user-blk-pci,num-queues=1,chardev=server2",
             ]
         );
     }
