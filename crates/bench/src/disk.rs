@@ -118,6 +118,13 @@ pub struct Args {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub flush_every: u32,
 
+    /// Let each request in flight be a writer that waits for its write, then for a flush; both are one request
+    ///
+    /// What a database's commit is: the flush is submitted when the write has completed. fio of --host-fio does the same with
+    /// as many processes as requests in flight (psync, fdatasync).
+    #[arg(long)]
+    pub sync: bool,
+
     /// Write a pattern, and check it in every block that is read after it was written
     ///
     /// Every sector carries its offset, its generation and data computed from both, so that lost, torn, old and
@@ -170,6 +177,9 @@ Examples:
   Is the data right, and how long does a flush take?
     vringd bench disk --socket /run/d.sock --rw randrw --verify --flush-every 64
 
+  Eight writers of whom each waits until its write is durable:
+    vringd bench disk --socket /run/d.sock --rw randwrite --sync --depth 8
+
   Side by side with qemu-storage-daemon and with fio on the file itself:
     vringd bench disk --make-image 1G@/dev/shm --host-fio --against 'qemu-storage-daemon
       --blockdev driver=file,node-name=f,filename={image},aio=io_uring
@@ -213,6 +223,7 @@ impl Args {
             batch: self.batch,
             threads: self.threads,
             flush_every: self.flush_every,
+            sync: self.sync,
             verify: self.verify,
             time: self.time.or(self.ops.is_none().then_some(TIME_DEFAULT)),
             ops: self.ops,

@@ -83,7 +83,7 @@ impl Image {
 }
 
 /// Writes data that no file system compresses or drops, and waits until it is on the disk.
-fn lay_out(file: &mut File, size_bytes: u64, progress: &mut impl FnMut(u64)) -> std::io::Result<()> {
+pub(crate) fn lay_out(file: &mut File, size_bytes: u64, progress: &mut impl FnMut(u64)) -> std::io::Result<()> {
     let mut rng = Rng::new(size_bytes, 0);
     let mut chunk = vec![0_u8; CHUNK_BYTES];
     let mut written = 0;

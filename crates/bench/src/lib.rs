@@ -7,6 +7,7 @@
 //!
 //! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
 
+pub mod commits;
 pub mod disk;
 pub mod frontend;
 pub mod fs;

@@ -56,7 +56,7 @@ pub fn describe(spec: &Spec) -> String {
     if spec.flush_every > 0 {
         words += &format!(", flush every {} writes", spec.flush_every);
     }
-    for (is_set, word) in [(spec.verify, ", verified"), (spec.poll, ", polling")] {
+    for (is_set, word) in [(spec.sync, ", synchronous"), (spec.verify, ", verified"), (spec.poll, ", polling")] {
         words += if is_set { word } else { "" };
     }
     words

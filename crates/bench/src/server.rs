@@ -141,13 +141,18 @@ impl Server {
     }
 
     /// Ends it: SIGTERM, and SIGKILL for one that does not listen.
-    pub(crate) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
+        self.stop_within(STOP_TIME_MAX)
+    }
+
+    /// As [`Server::stop`], for one that has much to finish.
+    pub(crate) fn stop_within(mut self, limit: Duration) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {:?}", self.name))?;
-        let deadline = Instant::now() + STOP_TIME_MAX;
+        let deadline = Instant::now() + limit;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                eprintln!("{} ignores SIGTERM for {} s: killed", self.name, STOP_TIME_MAX.as_secs());
+                eprintln!("{} ignores SIGTERM for {} s: killed", self.name, limit.as_secs());
                 break;
             }
             thread::sleep(Duration::from_millis(5));

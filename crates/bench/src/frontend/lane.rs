@@ -45,6 +45,8 @@ struct Slot {
     step: Step,
     claim: Claim,
     submitted_ns: u64,
+    /// When the flush behind a synchronous write was submitted: the write itself has completed.
+    flushed_ns: Option<u64>,
 }
 
 /// Counts of one lane.
@@ -86,6 +88,8 @@ pub(crate) struct Lane {
     batch: usize,
     block_bytes: usize,
     offset_bytes: u64,
+    /// Whether a write counts when a flush behind it has completed.
+    sync: bool,
 }
 
 impl Lane {
@@ -101,7 +105,7 @@ impl Lane {
         let depth = usize::from(spec.depth);
         let stride = spec.buffer_stride_bytes() as usize;
         let start = NonNull::new((buffers_address + usize::from(index) * depth * stride) as *mut u8)?;
-        let idle = Slot { step: Step::Flush, claim: Claim::NONE, submitted_ns: 0 };
+        let idle = Slot { step: Step::Flush, claim: Claim::NONE, submitted_ns: 0, flushed_ns: None };
         let mut lane = Self {
             queue,
             in_flight: 0,
@@ -120,6 +124,7 @@ impl Lane {
             batch: usize::from(spec.batch),
             block_bytes: spec.block_bytes as usize,
             offset_bytes: part.offset_bytes,
+            sync: spec.sync,
         };
         lane.fill_buffers(spec.seed, u64::from(index));
         Some(lane)
@@ -163,7 +168,7 @@ impl Lane {
         let step = self.plan.next();
         let (step, claim) = self.claim(step, slot);
         let submitted_ns = if self.ledger.is_some() { clock() } else { now_ns };
-        self.slots[usize::from(slot)] = Slot { step, claim, submitted_ns };
+        self.slots[usize::from(slot)] = Slot { step, claim, submitted_ns, flushed_ns: None };
         let (data, user_data) = (self.buffers.address(slot), usize::from(slot));
         let none = ReqFlags::empty();
         match step {
@@ -210,12 +215,18 @@ impl Lane {
             // SAFETY: `do_io` filled in the first `count` completions.
             let completion = unsafe { self.completions[index].assume_init_ref() };
             let (slot, result) = (completion.user_data as u16, completion.ret);
-            let Slot { step, claim, submitted_ns } = self.slots[usize::from(slot)];
+            let Slot { step, claim, submitted_ns, flushed_ns } = self.slots[usize::from(slot)];
+            if self.sync && matches!(step, Step::Write(_)) && flushed_ns.is_none() && result >= 0 {
+                self.flush_behind(slot, now_ns);
+                continue;
+            }
             let taken_ns = now_ns.saturating_sub(submitted_ns);
-            if step == Step::Flush {
+            let flush_ns = if step == Step::Flush { Some(submitted_ns) } else { flushed_ns };
+            if let Some(flush_ns) = flush_ns {
                 self.tally.flushes += 1;
-                self.flush_latency.saturating_record(taken_ns);
-            } else {
+                self.flush_latency.saturating_record(now_ns.saturating_sub(flush_ns));
+            }
+            if step != Step::Flush {
                 latency.saturating_record(taken_ns);
             }
             self.judge(slot, step, claim, result);
@@ -223,11 +234,19 @@ impl Lane {
         }
     }
 
+    /// Goes on with a synchronous write that has completed; the next turn submits it.
+    fn flush_behind(&mut self, slot: u16, now_ns: u64) {
+        self.slots[usize::from(slot)].flushed_ns = Some(now_ns);
+        self.queue.flush(usize::from(slot), ReqFlags::empty());
+        self.in_flight += 1;
+    }
+
     fn judge(&mut self, slot: u16, step: Step, claim: Claim, result: i32) {
         let succeeded = result >= 0;
         if !succeeded {
             self.tally.errors += 1;
-            self.note(|lane| lane.describe_error(step, result));
+            let is_behind = self.slots[usize::from(slot)].flushed_ns.is_some();
+            self.note(|lane| lane.describe_error(step, is_behind, result));
         }
         match step {
             Step::Read(block) => {
@@ -250,10 +269,13 @@ impl Lane {
         }
     }
 
-    fn describe_error(&self, step: Step, result: i32) -> String {
+    fn describe_error(&self, step: Step, is_behind: bool, result: i32) -> String {
         let reason = std::io::Error::from_raw_os_error(-result);
         match step {
             Step::Read(block) => format!("read at offset {}: {reason}", self.offset(block)),
+            Step::Write(block) if is_behind => {
+                format!("flush behind the write at offset {}: {reason}", self.offset(block))
+            }
             Step::Write(block) => format!("write at offset {}: {reason}", self.offset(block)),
             Step::Flush => format!("flush: {reason}"),
         }

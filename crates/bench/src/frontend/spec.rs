@@ -80,6 +80,9 @@ pub struct Spec {
     pub threads: Option<u16>,
     /// A flush after so many writes of a queue; 0 for none.
     pub flush_every: u32,
+    /// Whether each write is synchronous: followed by a flush once it has completed, and counted, with the latency of both, when
+    /// that has. Reads are not affected.
+    pub sync: bool,
     /// Whether writes carry a pattern and reads are checked for it.
     pub verify: bool,
     /// How long to count, after the ramp; until stopped when neither `time` nor `ops` is given.
@@ -111,6 +114,7 @@ impl Default for Spec {
             batch: 1,
             threads: None,
             flush_every: 0,
+            sync: false,
             verify: false,
             time: None,
             ops: None,
@@ -152,6 +156,10 @@ pub enum SpecError {
         /// The largest value allowed.
         most: u64,
     },
+    /// --sync: nothing is written: use --rw write, randwrite, rw or randrw
+    SyncReads,
+    /// --sync: flushes behind each write by itself: leave --flush-every out
+    SyncFlushes,
     /// --queues {queues}: the server offers {offered}; use {offered} or less, or start it with more queues
     Queues {
         /// What was asked for.
@@ -235,6 +243,12 @@ impl Spec {
         range("batch", u64::from(self.batch), 1, u64::from(self.depth))?;
         range("mix", u64::from(self.mix), 0, 100)?;
         range("threads", u64::from(self.threads.unwrap_or(1)), 1, u64::from(self.queues))?;
+        if self.sync && !self.rw.writes() {
+            return Err(SpecError::SyncReads);
+        }
+        if self.sync && self.flush_every != 0 {
+            return Err(SpecError::SyncFlushes);
+        }
         if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(512) {
             return Err(SpecError::BlockSize { bytes: self.block_bytes, block_bytes: 512 });
         }
@@ -335,6 +349,14 @@ mod tests {
             (
                 Spec { queues: 5, ..Spec::default() },
                 "--queues 5: the server offers 4; use 4 or less, or start it with more queues",
+            ),
+            (
+                Spec { sync: true, ..Spec::default() },
+                "--sync: nothing is written: use --rw write, randwrite, rw or randrw",
+            ),
+            (
+                Spec { sync: true, rw: Rw::Write, flush_every: 1, ..Spec::default() },
+                "--sync: flushes behind each write by itself: leave --flush-every out",
             ),
             (Spec { offset_bytes: 512, ..Spec::default() }, "--offset 512: must be a multiple of --bs (4096 bytes)"),
         ];

@@ -1,0 +1,121 @@
+//! The figures of a volume, asked of its server over the control socket.
+//!
+//! One short HTTP request, by hand: a whole client would have to be a part of the server.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// Name of the export, which is the default of `vringd disk`.
+const EXPORT: &str = "disk";
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Counts since the server began, as the API names them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// Writes to the log, each with the flush behind it.
+    pub(super) commits: u64,
+    /// Requests that waited for them.
+    pub(super) committed_requests: u64,
+    /// Bytes written to the log.
+    pub(super) committed_bytes: u64,
+    /// Time that commits were held back for company.
+    pub(super) company_wait_seconds: f64,
+    /// Bytes written back.
+    pub(super) written_back_bytes: u64,
+    /// Times that everything was written back.
+    pub(super) sweeps: u64,
+    /// Commits that failed.
+    pub(super) log_errors: u64,
+    /// Writes of write-back that failed.
+    pub(super) write_back_errors: u64,
+}
+
+impl Figures {
+    /// Requests that shared a commit, on average; `None` before the first.
+    pub(super) fn requests_a_commit(&self) -> Option<f64> {
+        crate::stats::ratio(self.committed_requests as f64, self.commits as f64)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Export {
+    storage: Storage,
+}
+
+#[derive(Debug, Deserialize)]
+struct Storage {
+    volume: Figures,
+}
+
+/// Asks the server whose control socket is at `control`.
+pub(super) fn ask(control: &Path) -> Result<Figures> {
+    let failed = || format!("cannot ask the server for its figures on {}", control.display());
+    let mut stream = UnixStream::connect(control).with_context(failed)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
+    stream.set_write_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
+    // HTTP 1.0: the answer ends with the connection, and comes in one piece.
+    write!(stream, "GET /v1/exports/{EXPORT} HTTP/1.0\r\nHost: localhost\r\n\r\n").with_context(failed)?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).with_context(failed)?;
+    parse(&answer).with_context(failed)
+}
+
+fn parse(answer: &str) -> Result<Figures> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is no HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    if status.split(' ').nth(1) != Some("200") {
+        bail!("it answers {status:?}: {}", body.trim());
+    }
+    let export: Export = serde_json::from_str(body).context("the answer is not that of a volume")?;
+    Ok(export.storage.volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    const BODY: &str = r#"{"name": "disk", "storage": {"kind": "volume", "volume": {"sync": "standard", "commits": 4,
+        "committed_requests": 30, "committed_bytes": 9, "company_wait_seconds": 0.5, "written_back_bytes": 8, "sweeps": 2,
+        "log_errors": 0, "write_back_errors": 0, "log_bytes": 5}}}"#;
+
+    #[test]
+    fn figures_are_found_in_the_export() {
+        let figures = parse(&format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{BODY}")).unwrap();
+        assert_eq!((figures.commits, figures.written_back_bytes, figures.sweeps), (4, 8, 2));
+        assert_eq!(figures.requests_a_commit(), Some(7.5));
+        assert_eq!(Figures::default().requests_a_commit(), None);
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on_and_a_disk_without_a_log_is_none() {
+        let error = parse("HTTP/1.0 404 Not Found\r\n\r\nno such export").unwrap_err().to_string();
+        assert!(error.contains("404") && error.contains("no such export"), "{error}");
+        assert!(parse("HTTP/1.0 200 OK\r\n\r\n{\"storage\": {\"kind\": \"file\"}}").is_err());
+        assert!(parse("nonsense").is_err());
+    }
+
+    #[test]
+    fn one_request_is_one_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 512];
+            let length = stream.read(&mut asked).unwrap();
+            stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{BODY}").as_bytes()).unwrap();
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        assert_eq!(ask(&path).unwrap().commits, 4);
+        assert!(server.join().unwrap().starts_with("GET /v1/exports/disk HTTP/1.0\r\n"));
+        let error = format!("{:#}", ask(&directory.path().join("none")).unwrap_err());
+        assert!(error.contains("cannot ask the server"), "{error}");
+    }
+}

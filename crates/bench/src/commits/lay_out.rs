@@ -1,0 +1,98 @@
+//! An image and a volume with the same data, every block of both written: nobody is faster for finding a hole.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::image;
+use crate::parse;
+
+/// What is laid out.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) size_bytes: u64,
+    pub(super) log_bytes: u64,
+    /// Our own program, which makes the volume.
+    pub(super) vringd: &'a Path,
+}
+
+/// An image and a volume, removed with this value.
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: TempDir,
+}
+
+impl Files {
+    /// Lays them out; `progress` gets the bytes of the image written so far.
+    pub(super) fn lay_out(order: &Order<'_>, mut progress: impl FnMut(u64)) -> Result<Self> {
+        let failed =
+            || format!("cannot lay out {} twice in {}", parse::show_size(order.size_bytes), order.dir.display());
+        let directory =
+            tempfile::Builder::new().prefix("vringd-commits-").tempdir_in(order.dir).with_context(failed)?;
+        let files = Self { directory };
+        let mut image = std::fs::File::create_new(files.image()).with_context(failed)?;
+        image::lay_out(&mut image, order.size_bytes, &mut progress).with_context(failed)?;
+        let mut command = Command::new(order.vringd);
+        command.args(["volume", "convert"]).arg(files.image()).arg(files.volume());
+        command.arg("--log-size").arg(order.log_bytes.to_string());
+        run(&mut command).with_context(failed)?;
+        files.settle()?;
+        Ok(files)
+    }
+
+    /// The image.
+    pub(super) fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    /// The volume.
+    pub(super) fn volume(&self) -> PathBuf {
+        self.directory.path().join("volume")
+    }
+
+    /// Waits until nothing of an earlier run is left to be written.
+    pub(super) fn settle(&self) -> Result<()> {
+        let directory = std::fs::File::open(self.directory.path())?;
+        rustix::fs::syncfs(&directory).context("cannot write the file system back")
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().context("cannot start vringd")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("vringd volume convert ended ({}): {}", output.status, said.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_is_quoted_and_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let order = Order { dir: dir.path(), size_bytes: 1 << 20, log_bytes: 1 << 20, vringd: Path::new("false") };
+        let mut written = 0;
+        let error = format!("{:#}", Files::lay_out(&order, |bytes| written = bytes).unwrap_err());
+        assert!(error.contains("vringd volume convert ended"), "{error}");
+        assert_eq!(written, 1 << 20);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_named() {
+        let order = Order {
+            dir: Path::new("/nonexistent"),
+            size_bytes: 1 << 20,
+            log_bytes: 1 << 20,
+            vringd: Path::new("true"),
+        };
+        let error = format!("{:#}", Files::lay_out(&order, |_| ()).unwrap_err());
+        assert!(error.contains("/nonexistent"), "{error}");
+    }
+}

@@ -1,0 +1,251 @@
+//! One side, once.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::case::{Case, Kind, Side};
+use super::figures::{self, Figures};
+use super::lay_out::Files;
+use crate::fio;
+use crate::frontend::{Load, Report, Rw, Spec};
+use crate::progress::Progress;
+use crate::report::count;
+use crate::server::{Server, Template};
+use crate::stats::ratio;
+use crate::usage::Sample;
+
+/// A volume that has not begun to write back after so long never will.
+const WARM_TIME_MAX: Duration = Duration::from_secs(120);
+/// How often is looked whether it has.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// A volume writes back what is in its memory before it ends.
+const STOP_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// One run of one side.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Run {
+    pub(super) side: &'static str,
+    pub(super) round: u32,
+    pub(super) writes: u64,
+    pub(super) writes_per_s: f64,
+    pub(super) mean_us: f64,
+    pub(super) p99_us: f64,
+    /// Processor time of the server (or of fio) for each write; `None` when it is too little to be counted.
+    pub(super) cpu_us_per_write: Option<f64>,
+    /// What a volume says of itself: over the whole run, ramp included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) volume: Option<Figures>,
+    pub(super) errors: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) faults: Vec<String>,
+}
+
+/// Where and how long sides run.
+#[derive(Debug)]
+pub(super) struct Bench<'a> {
+    vringd: &'a Path,
+    files: Option<&'a Files>,
+    time: Duration,
+    ramp: Duration,
+    dirty_bytes: u64,
+    scratch: TempDir,
+}
+
+impl<'a> Bench<'a> {
+    /// A bench; `files` are needed by sides that name them.
+    pub(super) fn new(
+        vringd: &'a Path,
+        files: Option<&'a Files>,
+        time: Duration,
+        ramp: Duration,
+        dirty_bytes: u64,
+    ) -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("bench-").tempdir();
+        let scratch = scratch.context("cannot make a directory for sockets")?;
+        Ok(Self { vringd, files, time, ramp, dirty_bytes, scratch })
+    }
+
+    /// Runs one side.
+    pub(super) fn run(&self, case: &Case, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+        progress.begin(side.name, Some(self.ramp + self.time));
+        if let Some(files) = self.files {
+            files.settle()?;
+        }
+        let spec = self.spec(case);
+        match &side.kind {
+            Kind::Vringd { options, .. } => {
+                let template = Template::from_words(self.vringd_words(options)?);
+                self.run_server(case, side, round, &template, &spec, progress)
+            }
+            Kind::Peer { words } => {
+                self.run_server(case, side, round, &Template::from_words(words.clone()), &spec, progress)
+            }
+            Kind::Fio { direct } => {
+                let options = fio::Options { direct: *direct, extra: Vec::new(), cpus: Vec::new() };
+                let report = fio::run(&spec, &self.files()?.image(), &options)?;
+                Ok(Run::of(side, round, &report, None))
+            }
+        }
+    }
+
+    fn spec(&self, case: &Case) -> Spec {
+        let spec = Spec { rw: Rw::RandWrite, depth: case.depth, ..Spec::default() };
+        if case.row.is_sync() {
+            Spec { sync: true, time: Some(self.time), ramp: self.ramp, ..spec }
+        } else {
+            // Until it is stopped: when the figures begin to count depends on the server.
+            spec
+        }
+    }
+
+    fn files(&self) -> Result<&Files> {
+        self.files.context("this row needs files, and none were laid out")
+    }
+
+    fn control(&self) -> PathBuf {
+        self.scratch.path().join("control")
+    }
+
+    fn vringd_words(&self, options: &str) -> Result<Vec<String>> {
+        let mut words = vec![self.vringd.to_string_lossy().into_owned()];
+        let fixed = ["disk", "--socket", "{socket}", "--control", "{control}", "--queues", "1", "--workers", "1"];
+        words.extend(fixed.map(String::from));
+        words.extend(shlex::split(options).context("a quote is not closed")?);
+        Ok(words)
+    }
+
+    fn run_server(
+        &self,
+        case: &Case,
+        side: &Side,
+        round: u32,
+        template: &Template,
+        spec: &Spec,
+        progress: &Progress,
+    ) -> Result<Run> {
+        let socket = self.scratch.path().join("disk.sock");
+        let control = self.control();
+        // A server that was killed leaves its socket.
+        let _absent = std::fs::remove_file(&control);
+        let (image, volume) = (self.files.map(Files::image), self.files.map(Files::volume));
+        let words = template.replace(&[
+            ("socket", Some(socket.as_path())),
+            ("control", Some(control.as_path())),
+            ("image", image.as_deref()),
+            ("volume", volume.as_deref()),
+        ]);
+        let mut server = Server::start(&words, &socket, &[])?;
+        let logs = matches!(side.kind, Kind::Vringd { logs: true, .. });
+        let control = logs.then_some(control.as_path());
+        let load = server.load(spec)?;
+        let measured = if case.row.is_sync() {
+            finite(load, control, side, round, progress)
+        } else {
+            let sustained =
+                Sustained { time: self.time, ramp: self.ramp, dirty_bytes: self.dirty_bytes, pid: server.pid() };
+            sustained.run(load, control, side, round, progress)
+        };
+        let run = measured.map_err(|error| server.blame(error))?;
+        server.stop_within(STOP_TIME_MAX)?;
+        Ok(run)
+    }
+}
+
+/// A load that ends by itself.
+fn finite(load: Load, control: Option<&Path>, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+    load.wait(|load| progress.look(load.elapsed(), || count(load.rate_so_far())));
+    let (report, connection) = load.finish_connected()?;
+    let figures = control.map(figures::ask).transpose()?;
+    drop(connection);
+    Ok(Run::of(side, round, &report, figures))
+}
+
+/// A load that counts once the server is in the state in which it will stay.
+struct Sustained {
+    time: Duration,
+    ramp: Duration,
+    dirty_bytes: u64,
+    pid: u32,
+}
+
+impl Sustained {
+    fn run(&self, mut load: Load, control: Option<&Path>, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+        self.warm_up(&load, control, progress)?;
+        let began = load.snapshot();
+        let before = Sample::take(self.pid)?;
+        let since = Instant::now();
+        while let Some(left) = self.time.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+            if load.is_finished() {
+                bail!("the load ended early");
+            }
+            std::thread::sleep(left.min(LOOK_INTERVAL));
+            progress.look(load.elapsed(), || count(load.rate_so_far()));
+        }
+        let ended = load.snapshot();
+        let cpu = Sample::take(self.pid)?.since(&before);
+        let figures = control.map(figures::ask).transpose()?;
+        let report = load.finish()?;
+        let writes = ended.ops.saturating_sub(began.ops);
+        Ok(Run {
+            side: side.name,
+            round,
+            writes,
+            writes_per_s: ratio(writes as f64, ended.seconds - began.seconds).unwrap_or(0.0),
+            mean_us: ended.latency.mean_us,
+            p99_us: ended.latency.p99_us,
+            cpu_us_per_write: ratio(cpu.cpu_s() * 1e6, writes as f64).filter(|us| *us > 0.0),
+            volume: figures,
+            errors: report.errors,
+            faults: report.faults,
+        })
+    }
+
+    /// Until the ramp is over and a volume has written back as much as its memory holds: from then on no write finds room that
+    /// was not made.
+    fn warm_up(&self, load: &Load, control: Option<&Path>, progress: &Progress) -> Result<()> {
+        loop {
+            std::thread::sleep(LOOK_INTERVAL);
+            progress.look(load.elapsed(), || "warming up".into());
+            let is_warm = match control {
+                Some(control) => figures::ask(control)?.written_back_bytes >= self.dirty_bytes,
+                None => true,
+            };
+            if is_warm && load.elapsed() >= self.ramp {
+                return Ok(());
+            }
+            if load.is_finished() {
+                bail!("the load ended before write-back began");
+            }
+            if load.elapsed() > WARM_TIME_MAX {
+                bail!("the volume has not written its memory back once within {} s", WARM_TIME_MAX.as_secs());
+            }
+        }
+    }
+}
+
+impl Run {
+    fn of(side: &Side, round: u32, report: &Report, volume: Option<Figures>) -> Self {
+        let cpu_s = report.server.map_or(0.0, |usage| usage.cpu_s());
+        Self {
+            side: side.name,
+            round,
+            writes: report.ops,
+            writes_per_s: report.iops,
+            mean_us: report.latency.mean_us,
+            p99_us: report.latency.p99_us,
+            cpu_us_per_write: ratio(cpu_s * 1e6, report.ops as f64).filter(|us| *us > 0.0),
+            volume,
+            errors: report.errors,
+            faults: report.faults.clone(),
+        }
+    }
+
+    /// Whether every request succeeded, and every commit.
+    pub(super) fn is_clean(&self) -> bool {
+        self.errors == 0 && self.volume.is_none_or(|volume| volume.log_errors + volume.write_back_errors == 0)
+    }
+}

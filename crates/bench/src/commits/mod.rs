@@ -1,0 +1,258 @@
+//! `bench commits`: what synchronous writes come to with an intent log, and without.
+//!
+//! A synchronous write is a write and, once it has completed, a flush; so many in flight are so many writers. Each row is a
+//! storage; its sides take turns, round after round, and the volume's figures are divided by those of each other side.
+
+mod case;
+mod environment;
+mod figures;
+mod lay_out;
+mod measure;
+mod results;
+mod table;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueHint;
+use serde::Serialize;
+
+use crate::parse;
+use crate::progress::Progress;
+pub use case::Row;
+use case::{Case, Shape, cases};
+use environment::Environment;
+use lay_out::Files;
+use measure::{Bench, Run};
+use results::Results;
+
+/// Synchronous writes with an intent log against peers, the host itself, and the same storage without the log
+///
+/// Lays out an image and a volume in --dir, fills both with data, and measures 4 KiB writes at random places. Exits with 1
+/// when a request failed; a ratio below the expected one is marked and is no failure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Measure this row only; may be repeated
+    #[arg(long, value_name = "ROW", value_enum)]
+    pub only: Vec<Row>,
+
+    /// Synchronous writes in flight, as a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 8, 32], value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: Vec<u16>,
+
+    /// How often each side runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// How long a run counts
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse::positive_duration)]
+    pub time: Duration,
+
+    /// How long to run before counting; rows without flushes go on until write-back has begun
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
+    pub ramp: Duration,
+
+    /// Directory on the disk to measure: an image and a volume are laid out there, and deleted afterwards
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value_os_t = std::env::temp_dir())]
+    pub dir: PathBuf,
+
+    /// Capacity of the disks in --dir
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = capacity)]
+    pub size: u64,
+
+    /// Size of the intent logs
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = capacity)]
+    pub log_size: u64,
+
+    /// Memory of a volume for what is not written back yet
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = capacity)]
+    pub dirty_memory: u64,
+
+    /// The qemu-storage-daemon to compare with
+    #[arg(long, value_name = "PATH", default_value = "qemu-storage-daemon", value_hint = ValueHint::ExecutablePath)]
+    pub qemu_storage_daemon: PathBuf,
+
+    /// Write every run, medians and ratios as JSON to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub json: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Everything, on the disk that holds /srv:
+    vringd bench commits --dir /srv
+
+  One row, quickly:
+    vringd bench commits --only sim --rounds 1 --time 1s";
+
+/// A capacity: whole MiB.
+fn capacity(text: &str) -> Result<u64, String> {
+    match parse::positive_size(text)? {
+        bytes if bytes.is_multiple_of(1 << 20) => Ok(bytes),
+        _ => Err("must be a multiple of 1M".into()),
+    }
+}
+
+/// What a run leaves for a program.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    environment: &'a Environment,
+    rounds: u32,
+    time_s: f64,
+    size_bytes: u64,
+    log_bytes: u64,
+    dirty_memory_bytes: u64,
+    rows: &'a [Results],
+}
+
+/// Runs the benchmark; `vringd` is our own executable.
+///
+/// # Errors
+/// A side is not installed or cannot be run, files cannot be laid out, or a result cannot be written.
+pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
+    let rows = chosen(&args.only);
+    if rows.iter().any(|row| row.needs_peers()) {
+        require(&args.qemu_storage_daemon, "--qemu-storage-daemon PATH")?;
+        require(Path::new("fio"), "a PATH that has it")?;
+    }
+    let shape = Shape {
+        depths: &args.depth,
+        log_bytes: args.log_size,
+        dirty_bytes: args.dirty_memory,
+        storage_daemon: &args.qemu_storage_daemon,
+    };
+    let cases: Vec<Case> = rows.iter().flat_map(|row| cases(*row, &shape)).collect();
+    let runs: usize = cases.iter().map(|case| case.sides.len()).sum();
+    let progress = Progress::new(runs as u64 * u64::from(args.rounds), false);
+    let files = if rows.iter().any(|row| row.needs_files()) {
+        let order = lay_out::Order { dir: &args.dir, size_bytes: args.size, log_bytes: args.log_size, vringd };
+        Some(Files::lay_out(&order, |bytes| progress.lay_out(bytes))?)
+    } else {
+        None
+    };
+    let bench = Bench::new(vringd, files.as_ref(), args.time, args.ramp, args.dirty_memory)?;
+    let mut results = Vec::new();
+    for case in &cases {
+        results.push(hold(case, args.rounds, &bench, &progress)?);
+    }
+    drop(progress);
+    let environment = Environment::of(&args.dir);
+    if args.json.as_deref() != Some(Path::new("-")) {
+        println!("{}", table::render(&results, &environment, args.rounds));
+    }
+    write_json(args, &environment, &results)?;
+    let is_clean = results.iter().all(Results::is_clean);
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs every side of a case in every round. Another side is first each time, so that nobody always follows the same one.
+fn hold(case: &Case, rounds: u32, bench: &Bench<'_>, progress: &Progress) -> Result<Results> {
+    let mut runs: Vec<Run> = Vec::new();
+    for round in 1..=rounds {
+        for turn in 0..case.sides.len() {
+            let Some(side) = case.sides.get((turn + round as usize - 1) % case.sides.len()) else { continue };
+            let what = format!("{} {}, {}", case.row.name(), case.depth, side.name);
+            let run = bench.run(case, side, round, progress).with_context(|| format!("{what}, round {round}"))?;
+            progress.end(&table::run_line(&what, &run, rounds));
+            runs.push(run);
+        }
+    }
+    Ok(Results::of(case, runs))
+}
+
+fn chosen(only: &[Row]) -> Vec<Row> {
+    Row::ALL.into_iter().filter(|row| only.is_empty() || only.contains(row)).collect()
+}
+
+/// Whether a program can be started: found out before anything is laid out.
+fn require(program: &Path, fix: &str) -> Result<()> {
+    let started = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    if let Err(error) = started {
+        bail!("{}: cannot start it ({error}): give {fix}, or leave its row out with --only", program.display());
+    }
+    Ok(())
+}
+
+fn write_json(args: &Args, environment: &Environment, rows: &[Results]) -> Result<()> {
+    let Some(path) = &args.json else { return Ok(()) };
+    let document = Document {
+        environment,
+        rounds: args.rounds,
+        time_s: args.time.as_secs_f64(),
+        size_bytes: args.size,
+        log_bytes: args.log_size,
+        dirty_memory_bytes: args.dirty_memory,
+        rows,
+    };
+    let text = serde_json::to_string_pretty(&document)? + "\n";
+    if path == Path::new("-") {
+        return std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output");
+    }
+    fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Result<Args, String> {
+        let words = shlex::split(line).unwrap();
+        Cli::try_parse_from(std::iter::once("bench".into()).chain(words))
+            .map(|cli| cli.args)
+            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_is_measured_unless_told() {
+        let all = args("").unwrap();
+        assert_eq!((all.depth.as_slice(), all.rounds, all.size), (&[1, 8, 32][..], 5, 2 << 30));
+        assert_eq!(chosen(&all.only), Row::ALL);
+        let some = args("--only sim --only disk --depth 4,16").unwrap();
+        assert_eq!(some.depth, [4, 16]);
+        assert_eq!(chosen(&some.only), [Row::Disk, Row::Sim], "in the order of the table");
+    }
+
+    #[test]
+    fn bad_values_name_the_option() {
+        let cases = [
+            ("--only nvme", "--only"),
+            ("--depth 0", "--depth"),
+            ("--depth 1,x", "--depth"),
+            ("--size 4095", "--size"),
+            ("--log-size 1K", "--log-size"),
+            ("--rounds 0", "--rounds"),
+            ("--time 0", "--time"),
+        ];
+        for (line, option) in cases {
+            let message = args(line).unwrap_err();
+            assert!(message.contains(option), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_missing_is_named_before_anything_is_laid_out() {
+        let error = require(Path::new("/nonexistent/peer"), "--peer PATH").unwrap_err().to_string();
+        assert!(
+            error.starts_with("/nonexistent/peer: cannot start it") && error.contains("give --peer PATH"),
+            "{error}"
+        );
+    }
+}
