@@ -94,6 +94,8 @@ pub(crate) enum Bench {
     Disk(Box<bench::disk::Args>),
     /// Drive any vhost-user-fs socket, ours or virtiofsd's
     Fs(Box<bench::fs::Args>),
+    /// Synchronous writes with an intent log, against peers, the host, and the same storage without it
+    Commits(Box<bench::commits::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),
     /// See that exports of a group share its limits evenly
@@ -170,6 +172,7 @@ fn measure(what: Bench) -> Result<ExitCode, Failure> {
     match what {
         Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
         Bench::Fs(args) => bench::fs::run(&args, &own_path()?).map_err(failed),
+        Bench::Commits(args) => bench::commits::run(&args, &own_path()?).map_err(failed),
         Bench::Moves(args) => moves::run(&args),
         Bench::Limits(args) => shares::run(&args),
         Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(wrong),
