@@ -101,6 +101,11 @@ fn zvol_threads() -> Result<()> {
 }
 
 #[test]
+fn database() -> Result<()> {
+    smoke("database", &["--only", "uml", "--workload", "clients-8"])
+}
+
+#[test]
 fn pool_or_inline() -> Result<()> {
     smoke("pool-or-inline", &["--workload", "randread"])
 }

@@ -125,6 +125,12 @@ fn together(it: &Configuration) -> Result<(), Wrong> {
         Medium::None if kind.is_directory() => {
             return cannot("data.medium", "a directory needs files to serve: set it to disk or memory");
         }
+        Medium::None if it.server.serves_volume() => {
+            return cannot(
+                "data.medium",
+                "a volume is a file: set it to disk or memory, and data.size_mib to its capacity",
+            );
+        }
         Medium::None if kind != Kind::VringdDisk || !options::has_storage(&it.server) => {
             return cannot(
                 "data.medium",

@@ -175,6 +175,20 @@ pub struct Server {
     pub options: Vec<String>,
 }
 
+impl Server {
+    /// Whether it serves a volume: an image of a form of its own, which one server at a time may have open.
+    #[must_use]
+    pub fn serves_volume(&self) -> bool {
+        options::is_volume(self)
+    }
+
+    /// Whether it has an intent log, and with it data in its memory that is still to be written.
+    #[must_use]
+    pub fn has_log(&self) -> bool {
+        options::has_log(self)
+    }
+}
+
 /// Which program serves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -5,11 +5,17 @@ use super::problem::Problem;
 use super::{Options, Server, ServerKind};
 
 /// Options of `vringd disk` that `vringd dir` does not have.
-const OF_DISKS: [&str; 15] = [
+const OF_DISKS: [&str; 21] = [
     "--storage",
     "--size",
     "--direct",
+    "--no-direct",
     "--no-lock",
+    "--threads",
+    "--intent-log",
+    "--log",
+    "--sync",
+    "--dirty-memory",
     "--hugepages",
     "--serial",
     "--block-size",
@@ -40,7 +46,7 @@ const OF_DIRECTORIES: [&str; 12] = [
 ];
 
 /// What the suite says to every server: where it listens and what its data is.
-const OF_THE_SUITE: [&str; 6] = ["--socket", "-s", "--socket-path", "--fd", "--shared-dir", "--control"];
+const OF_THE_SUITE: [&str; 7] = ["--socket", "-s", "--socket-path", "--fd", "--shared-dir", "--control", "--path"];
 
 /// What the suite says to fio. It says `time_based` as well, but a job may know better: one that must not go around twice.
 const FIO_OF_THE_SUITE: [&str; 10] = [
@@ -122,6 +128,16 @@ pub(super) fn size_mib(server: &Server) -> Option<u64> {
 /// Whether its storage can have no image.
 pub(super) fn is_made_up(server: &Server) -> bool {
     storage(server).is_some_and(|kind| kind == "sim" || kind == "null")
+}
+
+/// Whether it serves a volume, which `vringd volume` has to make.
+pub(super) fn is_volume(server: &Server) -> bool {
+    server.kind == ServerKind::VringdDisk && storage(server) == Some("volume")
+}
+
+/// Whether it holds written data in memory behind an intent log.
+pub(super) fn has_log(server: &Server) -> bool {
+    is_volume(server) || (server.kind == ServerKind::VringdDisk && value(server, "--intent-log").is_some())
 }
 
 /// Whether a server takes its options.

@@ -158,7 +158,7 @@ fn synchronous_writes_have_1_to_64_threads() {
     let experiment = shipped("zvol-threads");
     assert_eq!(labelled(&experiment, "threads"), ["1", "2", "4", "8", "16", "32", "64"].into());
     assert_eq!(labelled(&experiment, "device"), ["disk", "sim-0.1ms", "sim-1ms", "sim-5ms"].into());
-    assert_eq!(experiment.configurations.len(), 4 * 7);
+    assert_eq!(experiment.configurations.len(), 4 * (7 + 1));
     for (device, cost) in [("sim-0.1ms", "100us"), ("sim-1ms", "1ms"), ("sim-5ms", "5ms")] {
         assert!(
             options(named(&experiment, &format!("{device}-32")))
@@ -167,9 +167,37 @@ fn synchronous_writes_have_1_to_64_threads() {
     }
     for workload in &experiment.workloads {
         let depth: u32 = workload.frontend["depth"].parse().unwrap();
-        assert!(depth >= 64 && workload.frontend["flush-every"] == "1");
+        assert!(depth >= 64 && workload.frontend["sync"] == "true");
+    }
+    for device in ["disk", "sim-0.1ms", "sim-1ms", "sim-5ms"] {
+        let logged = named(&experiment, &format!("{device}-log"));
+        let is_volume = device == "disk";
+        assert_eq!((logged.server.has_log(), logged.server.serves_volume()), (true, is_volume), "{device}");
+        assert!(options(logged).ends_with("--workers 1") && !logged.labels.contains_key("threads"));
+        let threaded = named(&experiment, &format!("{device}-8"));
+        assert!(!threaded.server.has_log());
+        assert_eq!((experiment.baseline_of(logged), &logged.data), (threaded.name.as_str(), &threaded.data));
     }
     assert_eq!(figure(&experiment, "disk-32", "sync-seqwrite"), 1.5);
+}
+
+#[test]
+fn clients_commit_in_both_kinds_of_guest() {
+    let experiment = shipped("database");
+    for (machine, place) in [("uml", Place::Uml), ("qemu", Place::Qemu)] {
+        let baseline = format!("{machine}-storage-daemon");
+        for (server, has_log) in [("storage-daemon", false), ("vringd", false), ("vringd-log", true)] {
+            let configuration = named(&experiment, &format!("{machine}-{server}"));
+            assert_eq!((configuration.place, configuration.server.has_log()), (place, has_log));
+            assert_eq!(experiment.baseline_of(configuration), baseline);
+            assert!(has_log || options(configuration).contains("direct"), "all go around the page cache");
+        }
+    }
+    let clients: Vec<u64> = experiment.workloads.iter().map(|it| it.fio["numjobs"].parse().unwrap()).collect();
+    assert_eq!(clients, [1, 8, 32]);
+    // The last client's place must lie on the disk, in a quick run as well.
+    let place_mib: u64 = experiment.workloads[0].fio["offset_increment"].trim_end_matches('m').parse().unwrap();
+    assert!(place_mib * 32 <= experiment.quick.size_mib);
 }
 
 #[test]
@@ -278,7 +306,7 @@ proptest! {
 
     /// Whatever is lost or doubled in a file, it reads or is refused in one line.
     #[test]
-    fn a_damaged_file_is_read_or_refused(which in 0..7_usize, at in 0.0..1.0_f64, length in 0..40_usize, again in any::<bool>()) {
+    fn a_damaged_file_is_read_or_refused(which in 0..9_usize, at in 0.0..1.0_f64, length in 0..40_usize, again in any::<bool>()) {
         let toml = shipped::toml(shipped::names().nth(which).unwrap()).unwrap();
         let chars: Vec<char> = toml.chars().collect();
         let start = (at * chars.len() as f64) as usize;

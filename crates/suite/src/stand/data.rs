@@ -2,7 +2,7 @@
 //!
 //! All of it is real data in every block: holes and compressible blocks are faster than what an image holds. Files of one
 //! shape (how many, how large) lie in one directory, whose marker says that they are complete; an interrupted run finds
-//! it again.
+//! it again. A volume is made of the image, with the same data, for each configuration that serves one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise, statvfs};
 
-use super::{Site, Trouble};
-use crate::experiment::{self, Experiment, Medium};
+use super::{Site, Trouble, volume};
+use crate::experiment::{self, Configuration, Experiment, Medium};
 
 /// Holds all data of a site's directory, so that it can be told from what else is there.
 const DIRECTORY: &str = "vringd-bench-data";
@@ -32,6 +32,22 @@ pub struct Data {
 }
 
 impl Data {
+    /// Lays out what `configuration` serves: files, or a volume of the same contents.
+    ///
+    /// # Errors
+    /// As [`Data::lay_out`].
+    pub fn of(site: &Site, configuration: &Configuration) -> Result<Option<Self>, Trouble> {
+        match Self::lay_out(site, &configuration.data)? {
+            Some(image) if configuration.server.serves_volume() => {
+                let directory = volume::directory(&image.directory, &configuration.name);
+                let data = Self { directory, ..image.clone() };
+                volume::make(site, &image, &data, configuration.data.medium)?;
+                Ok(Some(data))
+            }
+            other => Ok(other),
+        }
+    }
+
     /// Lays out what `wanted` asks for, or finds it laid out. `None` when it lies nowhere ([`Medium::None`]).
     ///
     /// # Errors
@@ -61,6 +77,7 @@ impl Data {
     pub fn remove_all(site: &Site, experiment: &Experiment) -> io::Result<()> {
         for configuration in &experiment.configurations {
             if let Some(directory) = directory(site, &configuration.data) {
+                remove_laid_out(&volume::directory(&directory, &configuration.name))?;
                 remove_laid_out(&directory)?;
             }
         }
@@ -100,14 +117,14 @@ impl Data {
             let path = self.directory().join(file_name(number));
             fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() == self.size_mib * MIB)
         };
-        self.directory.join(MARKER).exists() && (0..self.files).all(is_full)
+        self.is_marked() && (0..self.files).all(is_full)
     }
 
     fn needed_mib(&self) -> u64 {
         self.size_mib.saturating_mul(u64::from(self.files))
     }
 
-    fn check_room(&self, medium: Medium) -> Result<(), Trouble> {
+    pub(super) fn check_room(&self, medium: Medium) -> Result<(), Trouble> {
         let parent = self.directory.parent().unwrap_or(&self.directory);
         fs::create_dir_all(parent).map_err(|error| self.trouble(medium, &error))?;
         let there = statvfs(parent).map_err(|error| self.trouble(medium, &error.into()))?;
@@ -138,12 +155,22 @@ impl Data {
         for number in 0..self.files {
             write_file(&files.join(file_name(number)), self.size_mib, u64::from(number))?;
         }
-        File::open(&files)?.sync_all()?;
+        self.mark()
+    }
+
+    /// Whether somebody has said that it is complete.
+    pub(super) fn is_marked(&self) -> bool {
+        self.directory.join(MARKER).exists()
+    }
+
+    /// Says that it is complete, once that is on the disk.
+    pub(super) fn mark(&self) -> io::Result<()> {
+        File::open(self.directory())?.sync_all()?;
         let marker = File::create(self.directory.join(MARKER))?;
         marker.sync_all()
     }
 
-    fn trouble(&self, medium: Medium, error: &io::Error) -> Trouble {
+    pub(super) fn trouble(&self, medium: Medium, error: &io::Error) -> Trouble {
         let what = match medium {
             Medium::Memory => "memory",
             Medium::Disk | Medium::None => "the disk",

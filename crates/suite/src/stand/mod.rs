@@ -19,6 +19,7 @@ mod meter;
 mod server;
 pub mod site;
 mod trouble;
+mod volume;
 mod watch;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,7 +69,7 @@ impl Stand {
     /// Nothing is left either way, but the data.
     pub fn start(site: &Site, experiment: &Experiment, configuration: &Configuration) -> Result<Self, Trouble> {
         check(site, configuration)?;
-        let data = Data::lay_out(site, &configuration.data)?;
+        let data = Data::of(site, configuration)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let scratch = tempfile::Builder::new().prefix("stand-").tempdir_in(&site.scratch).map_err(|error| {
             Trouble::Failed(format!("cannot make a directory for sockets in {}: {error}", site.scratch.display()))
@@ -249,6 +250,12 @@ impl Stand {
             if output.status != 0 {
                 return Err(Trouble::Failed(format!("cannot drop the guest's caches: {}", last_line(&output.stderr))));
             }
+        }
+        // What a log keeps in the server's memory is written in its own time, and would be in the next measurement's.
+        if let Some(server) = self.server.as_mut()
+            && server.is_running()
+        {
+            server.write_back(limit)?;
         }
         if let Some(data) = &self.data {
             cache::write_back(&data.directory())

@@ -250,6 +250,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "data.size_mib: what is made up is as large as --size in server.options says",
     ),
     ("--storage sim --size 1G", "--storage sim", "server.options: what is made up needs a size: add --size"),
+    ("--storage sim --size 1G", "--storage volume", "data.medium: a volume is a file: set it to disk or memory"),
+    ("--direct", "--path /x", "server.options: --path: the suite gives this: leave it out"),
     (
         "--storage sim --size 1G",
         "--size 1G",

@@ -44,17 +44,40 @@ pub(super) struct Server {
     socket: PathBuf,
     log: PathBuf,
     limit: Duration,
+    /// What has its figures and takes its orders, where that is needed.
+    control: Option<Control>,
+}
+
+/// The control socket of a server of ours.
+#[derive(Debug)]
+struct Control {
+    vringd: PathBuf,
+    socket: PathBuf,
+    /// What a call said.
+    log: PathBuf,
+}
+
+impl Control {
+    fn new(site: &Site, scratch: &Path) -> Self {
+        Self { vringd: site.vringd.clone(), socket: control_socket(scratch), log: scratch.join("ctl.log") }
+    }
+}
+
+fn control_socket(scratch: &Path) -> PathBuf {
+    scratch.join("control")
 }
 
 impl Server {
     /// Starts the server of a configuration, if it has one in a process of its own.
     pub(super) fn start(site: &Site, order: &Order<'_>) -> Result<Option<Self>, Trouble> {
         let socket = order.scratch.join("socket");
-        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-            return Err(Trouble::Failed(format!(
-                "{}: too long for a socket's path, which has {SOCKET_PATH_BYTES_MAX} bytes",
-                socket.display()
-            )));
+        for path in [&socket, &control_socket(order.scratch)] {
+            if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+                return Err(Trouble::Failed(format!(
+                    "{}: too long for a socket's path, which has {SOCKET_PATH_BYTES_MAX} bytes",
+                    path.display()
+                )));
+            }
         }
         let (name, line) = match order.server.kind {
             ServerKind::None | ServerKind::QemuVirtioBlk | ServerKind::Qemu9p => return Ok(None),
@@ -72,7 +95,8 @@ impl Server {
             command = bound.map_err(|error| Trouble::Unsupported(one_line(&format!("{error:#}"))))?;
         }
         let process = launch(name, &command, &socket, &log, limit)?;
-        Ok(Some(Self { name, command, process, socket, log, limit }))
+        let control = order.server.has_log().then(|| Control::new(site, order.scratch));
+        Ok(Some(Self { name, command, process, socket, log, limit, control }))
     }
 
     /// Starts it again if it has ended: some serve one frontend in their life.
@@ -81,6 +105,19 @@ impl Server {
             self.process = launch(self.name, &self.command, &self.socket, &self.log, self.limit)?;
         }
         Ok(())
+    }
+
+    /// Waits until what it holds in memory is written to its data.
+    pub(super) fn write_back(&self, limit: Duration) -> Result<(), Trouble> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let mut command = Command::new(&control.vringd);
+        command.arg("ctl").arg("--control").arg(&control.socket).args(["export", "sync", vringd::EXPORT]);
+        let mut process = Group::start(&command, &control.log).map_err(|error| Trouble::failed(&error))?;
+        match process.wait(limit) {
+            Ok(status) if status.success() => Ok(()),
+            Ok(_) => Err(Trouble::Failed(format!("writing the volume back: {}", one_line(reason(&process.output()))))),
+            Err(error) => Err(Trouble::failed(&error).context("writing the volume back")),
+        }
     }
 
     /// Where it listens.

@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Order, SANDBOX, data, has};
+use super::{Order, SANDBOX, control_socket, data, has};
 use crate::experiment::Medium;
 use crate::stand::{Site, Trouble};
+
+/// Name of the disk, which is the default.
+pub(super) const EXPORT: &str = "disk";
 
 /// `vringd disk`.
 pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
@@ -17,6 +20,9 @@ pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
     // All configurations of an experiment serve one image, and one of them is measured at a time.
     if storage(options) == "file" && !has(options, &["--no-lock"]) {
         line.push("--no-lock".into());
+    }
+    if order.server.has_log() {
+        line.extend(["--control".into(), control_socket(order.scratch).into()]);
     }
     line.extend(options.iter().map(OsString::from));
     if order.medium != Medium::None {
