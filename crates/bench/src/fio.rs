@@ -33,7 +33,7 @@ pub(crate) fn command(spec: &Spec, image: &Path, options: &Options) -> Vec<Strin
     option("rwmixread", spec.mix.to_string());
     option("bs", spec.block_bytes.to_string());
     if spec.sync {
-        // A writer that waits is a process that waits.
+        // A writer that waits is a process that waits. Of a mixed load fio flushes behind each read as well.
         option("ioengine", "psync".into());
         option("fdatasync", "1".into());
         option("numjobs", (u32::from(spec.queues) * u32::from(spec.depth)).to_string());

@@ -193,6 +193,7 @@ fn clients_commit_in_both_kinds_of_guest() {
             assert!(has_log || options(configuration).contains("direct"), "all go around the page cache");
         }
     }
+    assert!(experiment.workloads.iter().all(|it| it.fio["sync"] == "dsync" && it.fio["direct"] == "1"));
     let clients: Vec<u64> = experiment.workloads.iter().map(|it| it.fio["numjobs"].parse().unwrap()).collect();
     assert_eq!(clients, [1, 8, 32]);
     // The last client's place must lie on the disk, in a quick run as well.
