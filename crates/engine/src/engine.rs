@@ -1,13 +1,18 @@
 //! The engine: the kernel's verbs for workers (new, free, attach, get), for any thread.
 
+mod ask;
+
+pub use ask::Told;
+
+use ask::{ANSWER_TIMEOUT, answered, answered_late};
+
 use crate::directory::{Directory, WorkerEntry};
 use crate::figures::RingStay;
-use crate::lane::monotonic_ns;
-use crate::mailbox::{Mail, Mailbox, Pulse, RingMail};
+use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
-use crate::{Io, PollMode, Ring, RingId, WorkerFigures};
+use crate::{Io, PollMode, Ring, RingId};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
@@ -85,12 +90,6 @@ pub struct Death {
     /// Why.
     pub why: Panic,
 }
-
-/// How long a worker may take to answer a question that its rings do not depend on.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Messages that may wait for a worker before it is asked no more questions: those who ask must not fill the memory of a
-/// daemon whose worker hangs.
-const QUESTIONS_MAX: usize = 1024;
 
 type Died<R> = Box<dyn Fn(&Engine<R>, &Death) + Send + Sync>;
 
@@ -244,24 +243,14 @@ impl<R: Ring> Engine<R> {
             .collect()
     }
 
-    /// What a worker has done so far; that it answers at all says that it takes its turns.
-    ///
-    /// # Errors
-    /// No such worker, a dead one, or one that does not answer within a second.
-    pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
-        let mailbox = self.mailbox(number)?;
-        answered(number, &mailbox)?;
-        let (sender, receiver) = channel();
-        mailbox.send(Mail::Figures(sender)).map_err(|_| EngineError::WorkerDead(number))?;
-        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| answered_late(number, &mailbox))
-    }
-
     /// Changes how a worker looks for work.
     ///
     /// # Errors
-    /// No such worker, or a dead one.
+    /// No such worker, a dead one, or one that has not answered for a second.
     pub fn worker_poll(&self, number: u32, poll: PollMode) -> Result<(), EngineError> {
-        self.send(number, Mail::Poll(poll))?;
+        let mailbox = self.mailbox(number)?;
+        answered(number, &mailbox)?;
+        mailbox.send(Mail::Poll(poll)).map_err(|_| EngineError::WorkerDead(number))?;
         if let Some(worker) = self.shared.directory.lock().workers.get_mut(&number) {
             worker.poll = poll;
         }
@@ -272,10 +261,6 @@ impl<R: Ring> Engine<R> {
         let state = self.shared.directory.lock();
         let worker = state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?;
         if worker.alive { Ok(worker.mailbox.clone()) } else { Err(EngineError::WorkerDead(number)) }
-    }
-
-    fn send(&self, number: u32, mail: Mail<R>) -> Result<(), EngineError> {
-        self.mailbox(number)?.send(mail).map_err(|_| EngineError::WorkerDead(number))
     }
 
     /// Gives a new ring to a worker.
@@ -305,18 +290,35 @@ impl<R: Ring> Engine<R> {
     /// Moves a ring to another worker while I/O runs; returns once the new owner has it. Does not wait for requests.
     ///
     /// # Errors
-    /// No such ring, or no such or a dead worker: the ring stays where it is.
+    /// No such ring, or no such or a dead worker, or one of the two workers does not answer within a second: the ring stays
+    /// where it is.
     pub fn attach_to(&self, id: RingId, number: u32) -> Result<(), EngineError> {
         self.reserve(number)?;
-        let (done, adopted) = channel();
-        let sent = self.ring_mail(id, RingMail::Release { to: number, done });
-        let result = sent.and_then(|()| match adopted.recv() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(EngineError::WorkerDead(number)),
-            Err(_) => Err(EngineError::NoSuchRing),
-        });
+        let result = self.move_to(id, number);
         self.arrived(number);
         result
+    }
+
+    fn move_to(&self, id: RingId, number: u32) -> Result<(), EngineError> {
+        answered(number, &*self.mailbox(number)?)?;
+        let (home, mailbox) = self.home(id)?;
+        answered(home, &mailbox)?;
+        let (done, adopted) = channel();
+        let claim = Claim::default();
+        let release = RingMail::Release { to: number, done, claim: claim.clone() };
+        mailbox.send(Mail::Ring(id, release)).map_err(|_| EngineError::NoSuchRing)?;
+        match adopted.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(EngineError::WorkerDead(number)),
+            Err(RecvTimeoutError::Disconnected) => Err(EngineError::NoSuchRing),
+            Err(RecvTimeoutError::Timeout) if claim.take() => Err(answered_late(home, &mailbox)),
+            // It is on its way. Whoever is to have it and hangs from now on takes it in as soon as it goes on.
+            Err(RecvTimeoutError::Timeout) => match adopted.recv_timeout(ANSWER_TIMEOUT) {
+                Ok(false) => Err(EngineError::WorkerDead(number)),
+                Err(RecvTimeoutError::Disconnected) => Err(EngineError::NoSuchRing),
+                Ok(true) | Err(RecvTimeoutError::Timeout) => Ok(()),
+            },
+        }
     }
 
     /// Holds `number` against being freed while a ring is on its way to it. Returns a number for a new ring.
@@ -370,28 +372,6 @@ impl<R: Ring> Engine<R> {
         answer.recv().map_err(|_| EngineError::NoSuchRing)
     }
 
-    /// As [`with_ring`](Self::with_ring), for those who only want to know: they do not wait for a worker that hangs.
-    ///
-    /// # Errors
-    /// No such ring, or its worker does not answer within a second; `f` may still run later.
-    pub fn ask_ring<T: Send + 'static>(
-        &self,
-        id: RingId,
-        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
-    ) -> Result<T, EngineError> {
-        let (home, mailbox) = self.home(id)?;
-        answered(home, &mailbox)?;
-        let (done, answer): (Sender<T>, Receiver<T>) = channel();
-        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
-            let _ = done.send(f(ring, stay, io));
-        });
-        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
-        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => EngineError::NoSuchRing,
-            RecvTimeoutError::Timeout => answered_late(home, &mailbox),
-        })
-    }
-
     fn home(&self, id: RingId) -> Result<(u32, Arc<Mailbox<R>>), EngineError> {
         let state = self.shared.directory.lock();
         let home = *state.rings.get(&id).ok_or(EngineError::NoSuchRing)?;
@@ -419,26 +399,6 @@ impl<R: Ring> Engine<R> {
         let end = Instant::now() + ANSWER_TIMEOUT;
         while done.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
     }
-}
-
-/// Refuses to ask a worker that has not answered for too long.
-fn answered<R>(number: u32, mailbox: &Mailbox<R>) -> Result<(), EngineError> {
-    let stuck = matches!(mailbox.pulse(), Pulse::Busy { since_ns }
-        if Duration::from_nanos(monotonic_ns().saturating_sub(since_ns)) > ANSWER_TIMEOUT);
-    if stuck || mailbox.waiting() >= QUESTIONS_MAX { Err(answered_late(number, mailbox)) } else { Ok(()) }
-}
-
-/// What a question to this worker came to that was not answered in time.
-fn answered_late<R>(worker: u32, mailbox: &Mailbox<R>) -> EngineError {
-    if mailbox.is_closed() {
-        return EngineError::WorkerDead(worker);
-    }
-    let now_ns = monotonic_ns();
-    let since_ns = match mailbox.pulse() {
-        Pulse::Busy { since_ns } => since_ns,
-        Pulse::Idle | Pulse::Waiting => now_ns,
-    };
-    EngineError::Unresponsive { worker, since_ns, busy_ms: now_ns.saturating_sub(since_ns) / 1_000_000 }
 }
 
 /// How long the end of the process waits for workers to finish what storage still owes them.

@@ -2,8 +2,7 @@
 
 use crate::lane::{Lane, Tag};
 use crate::mailbox::Post;
-use crate::{File, Reply, Token};
-use std::os::fd::BorrowedFd;
+use crate::{Bell, File, Reply, Token};
 use std::sync::Arc;
 
 /// The way from a ring to its worker's io_uring, deadlines and clock; valid for one turn.
@@ -72,9 +71,14 @@ impl Io<'_> {
         Reply::new(self.post.clone(), self.slot, token)
     }
 
-    /// Signals an eventfd of the frontend's. `rides` says that the descriptor is non-blocking, so that the signal can share
-    /// the turn's system call.
-    pub fn signal(&mut self, fd: BorrowedFd<'_>, rides: bool) {
-        self.lane.signal(fd, rides);
+    /// Rings a bell by the end of this turn, in the turn's system call if there will be one.
+    pub fn signal(&mut self, bell: &mut Bell) {
+        self.lane.signal(bell);
+    }
+
+    /// Rings a bell while the turn goes on, so that whoever hears it works meanwhile: at once, unless the turn has something to
+    /// submit anyway.
+    pub fn signal_now(&mut self, bell: &mut Bell) {
+        self.lane.signal_now(bell);
     }
 }

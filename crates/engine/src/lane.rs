@@ -1,5 +1,6 @@
 //! What a worker executes with: one io_uring, deadlines, registered files and a clock.
 
+use crate::bell::{Bell, Message, takes_messages};
 use crate::figures::WorkerFigures;
 use crate::file::{File, FileTable};
 use crate::timer::Timers;
@@ -70,6 +71,10 @@ pub(crate) struct Lane {
     uring: IoUring,
     files: FileTable,
     min_wait: bool,
+    /// It can ring bells.
+    messages: bool,
+    /// A bell that is to be rung by the end of the turn, with nothing else to submit when that was asked for.
+    held: Option<Message>,
     pub(crate) timers: Timers,
     pub(crate) now_ns: u64,
     pub(crate) figures: WorkerFigures,
@@ -92,6 +97,8 @@ impl Lane {
         let files = FileTable::new(&uring.submitter());
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
+            messages: takes_messages(&uring),
+            held: None,
             files,
             uring,
             timers: Timers::default(),
@@ -205,24 +212,43 @@ impl Lane {
         self.push(opcode::AsyncCancel::new(tag.pack()).build(), Tag::Silent);
     }
 
-    /// Signals an eventfd. With other submissions queued it rides along with them; alone, a plain write costs less.
-    /// `rides` says that the descriptor is non-blocking: io_uring hands writes to a blocking eventfd to its thread pool.
-    pub(crate) fn signal(&mut self, fd: BorrowedFd<'_>, rides: bool) {
-        static ONE: u64 = 1;
-        if rides && !self.uring.submission().is_empty() {
-            let entry = opcode::Write::new(types::Fd(fd.as_raw_fd()), (&raw const ONE).cast(), 8)
-                .offset(u64::MAX)
-                .build()
-                .flags(squeue::Flags::SKIP_SUCCESS);
-            self.push(entry, Tag::Silent);
-        } else if rides || writable(fd) {
-            // A full counter means that the frontend has a notification waiting already.
-            let _ = rustix::io::write(fd, &ONE.to_ne_bytes());
+    /// Rings a bell with the next submission. One alone is held back: the turn may end in a sleep, which takes it along, and
+    /// costs less on its own than as a submission.
+    pub(crate) fn signal(&mut self, bell: &mut Bell) {
+        match bell.message().filter(|_| self.messages) {
+            None => bell.ring(),
+            Some(message) if self.held.is_none() && self.uring.submission().is_empty() => self.held = Some(message),
+            Some(message) => self.push(message.entry(), Tag::Silent),
         }
     }
 
+    /// Rings a bell in the middle of a turn: along with other submissions where some are queued, at once where there are none.
+    pub(crate) fn signal_now(&mut self, bell: &mut Bell) {
+        match bell.message().filter(|_| self.messages) {
+            None => bell.ring(),
+            Some(message) if self.uring.submission().is_empty() => self.send(message),
+            Some(message) => self.push(message.entry(), Tag::Silent),
+        }
+    }
+
+    /// Rings a bell by a system call of its own.
+    fn send(&mut self, message: Message) {
+        if !message.send() {
+            self.push(message.entry(), Tag::Silent);
+            self.enter(0, 0, None);
+        }
+    }
+
+    /// What was held back goes with other submissions.
+    fn take_along(&mut self) {
+        if let Some(message) = self.held.take() {
+            self.push(message.entry(), Tag::Silent);
+        }
+    }
+
+    /// Entries that wait for the next submission.
     pub(crate) fn queued(&mut self) -> usize {
-        self.uring.submission().len()
+        self.uring.submission().len() + usize::from(self.held.is_some())
     }
 
     /// Whether completions wait, or the kernel has work that will make some. No system call.
@@ -232,6 +258,15 @@ impl Lane {
 
     /// Submits what is queued and lets the kernel finish what it deferred, without waiting.
     pub(crate) fn submit(&mut self) {
+        if self.uring.submission().is_empty()
+            && let Some(message) = self.held.take()
+        {
+            self.send(message);
+            if !self.has_completions() {
+                return;
+            }
+        }
+        self.take_along();
         self.enter(0, 0, None);
         self.reap();
     }
@@ -239,6 +274,7 @@ impl Lane {
     /// Submits what is queued and waits for `want` completions, the next deadline or a signal. Where the kernel can
     /// (6.12), it settles for one completion once `min_wait_us` have passed.
     pub(crate) fn submit_and_wait(&mut self, want: usize, min_wait_us: u32) {
+        self.take_along();
         let timeout_ns = self.timers.next_ns().map(|at| at.saturating_sub(monotonic_ns()));
         if self.min_wait && want > 1 {
             self.enter(want, min_wait_us, timeout_ns.or(Some(FAR_NS)));
@@ -292,15 +328,6 @@ impl Lane {
     }
 }
 
-/// Whether a write to a blocking descriptor would return. A frontend that filled its own counter must not stop a worker
-/// that serves others too.
-fn writable(fd: BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
 /// The best set of flags that this kernel takes.
 fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
@@ -315,21 +342,6 @@ fn build() -> io::Result<IoUring> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_full_blocking_eventfd_does_not_stop_the_worker() {
-        use rustix::event::{EventfdFlags, eventfd};
-        use std::os::fd::AsFd;
-        let call = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let mut lane = Lane::new().unwrap();
-        lane.signal(call.as_fd(), false);
-        let mut count = [0; 8];
-        rustix::io::read(&call, &mut count).unwrap();
-        assert_eq!(u64::from_ne_bytes(count), 1);
-        // The largest value an eventfd holds (eventfd(2)): one more write would block for ever.
-        rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        lane.signal(call.as_fd(), false);
-    }
 
     #[test]
     fn tags_survive_the_kernel() {

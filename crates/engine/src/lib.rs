@@ -3,6 +3,7 @@
 //! Workers (a thread, an io_uring, a mailbox), the map from rings to workers, the blocking pool and the placement policies.
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
+mod bell;
 mod directory;
 mod engine;
 mod execution;
@@ -22,7 +23,8 @@ mod spec;
 mod timer;
 mod worker;
 
-pub use engine::{Death, Engine, EngineError, WorkerStatus};
+pub use bell::{Bell, BellError, may_be_watched};
+pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
 pub use execution::Execution;
 pub use figures::{RingStay, WorkerFigures};
 pub use file::{File, SharedFile};

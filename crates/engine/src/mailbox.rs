@@ -10,10 +10,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// A request that can be taken back for as long as nobody has begun with it: whoever takes the claim decides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// True for the one who comes first.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::SeqCst)
+    }
+}
+
 /// What a ring's owner is asked to do with it.
 pub(crate) enum RingMail<R> {
-    /// Give the ring to another worker; the new owner answers true, the old one false when there is no new owner.
-    Release { to: u32, done: Sender<bool> },
+    /// Give the ring to another worker, unless whoever asked for it has given up; the new owner answers true, the old one
+    /// false when there is no new owner.
+    Release { to: u32, done: Sender<bool>, claim: Claim },
     /// Take no more requests, finish those in flight, hand the ring back.
     Detach { done: Sender<R> },
     /// Run this on the ring, between two turns.

@@ -337,7 +337,8 @@ impl<R: Ring> Worker<R> {
 
     fn handle_ring(&mut self, slot: u32, mail: RingMail<R>) {
         match mail {
-            RingMail::Release { to, done } => self.release(slot, to, done),
+            RingMail::Release { to, done, claim } if claim.take() => self.release(slot, to, done),
+            RingMail::Release { .. } => {}
             RingMail::Detach { done } => self.detach(slot, done),
             RingMail::With(run) => {
                 self.drive(slot, |here, io| run(&mut here.ring, &here.stay, io));

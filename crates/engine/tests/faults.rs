@@ -3,10 +3,11 @@
 mod common;
 
 use common::{Back, FakeRing, Front, Work, engine, eventually, ring, within};
-use engine::{Engine, EngineError, PollMode, Pulse, Ring, RingId, WorkerSpec};
+use engine::{Engine, EngineError, Io, PollMode, Pulse, Ring, RingId, RingStay, Told, WorkerSpec};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 fn attach(engine: &Engine<FakeRing>, back: &Arc<Back>, worker: u32) -> (RingId, Arc<Front>) {
     let (fake, front) = ring(back);
@@ -159,6 +160,45 @@ fn a_worker_that_hangs_is_not_waited_for() {
     drop(held);
     eventually("it answers again", || engine.ask_ring(stuck, |_, _, _| ()).is_ok());
     engine.worker_figures(0).unwrap();
+}
+
+/// A worker that hangs holds up nobody who wants to change something: the change is refused, and not made later either.
+#[test]
+fn a_worker_that_hangs_refuses_changes() {
+    let engine = engine(2, PollMode::Off);
+    let back = Back::new();
+    let (stuck, front) = attach(&engine, &back, 0);
+    let (other, _other_front) = attach(&engine, &back, 1);
+    let refused = |result: Result<(), EngineError>| {
+        assert!(matches!(result, Err(EngineError::Unresponsive { worker: 0, .. })), "{result:?}");
+    };
+    let held = hold(&engine, stuck);
+    engine.takes_turns(stuck).unwrap();
+    // It hangs unseen as yet: the request is taken back when nobody has answered for long enough.
+    let mover = engine.clone();
+    refused(within("a move from it", move || mover.attach_to(stuck, 1)));
+    assert_eq!(engine.worker_of(stuck), Some(0));
+    // From now on nobody waits for it at all.
+    refused(engine.takes_turns(stuck));
+    refused(engine.attach_to(stuck, 1));
+    refused(engine.attach_to(other, 0));
+    refused(engine.worker_poll(0, PollMode::Fixed(3)));
+    let heard = Arc::new(AtomicU32::new(0));
+    let counted = heard.clone();
+    let tell = move |_: &mut FakeRing, _: &RingStay, _: &mut Io<'_>| counted.store(1, Ordering::SeqCst);
+    let told = engine.tell_ring(stuck, tell).unwrap();
+    assert!(!told.heard_by(Told::deadline(Instant::now())));
+    assert_eq!(heard.load(Ordering::SeqCst), 0);
+    drop(held);
+    eventually("it takes its turns again", || engine.ask_ring(stuck, |_, _, _| ()).is_ok());
+    assert_eq!(heard.load(Ordering::SeqCst), 1, "what a ring was told is not lost");
+    // The move that was refused has not been made meanwhile.
+    assert_eq!(engine.worker_of(stuck), Some(0));
+    assert_eq!(engine.with_ring(stuck, |_, stay, _| stay.moves).unwrap(), 0);
+    engine.attach_to(stuck, 1).unwrap();
+    front.submit(Work::Write);
+    front.wait_all();
+    front.check();
 }
 
 #[test]

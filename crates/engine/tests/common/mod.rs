@@ -3,7 +3,7 @@
 // Every test binary uses its own part of this.
 #![allow(dead_code, unreachable_pub)]
 
-use engine::{Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
+use engine::{Bell, Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -177,6 +177,7 @@ impl Back {
 
 pub struct FakeRing {
     front: Arc<Front>,
+    bell: Bell,
     back: Arc<Back>,
     pending: HashMap<Token, Pending>,
     finished: usize,
@@ -199,8 +200,9 @@ pub fn ring(back: &Arc<Back>) -> (FakeRing, Arc<Front>) {
         poisoned: AtomicBool::new(false),
         lost: Mutex::default(),
     });
-    let ring = FakeRing { front: front.clone(), back: back.clone(), pending: HashMap::new(), finished: 0, kicks: true };
-    (ring, front)
+    let bell = Bell::new(front.call.try_clone().unwrap()).unwrap();
+    let (pending, back) = (HashMap::new(), back.clone());
+    (FakeRing { front: front.clone(), bell, back, pending, finished: 0, kicks: true }, front)
 }
 
 impl FakeRing {
@@ -311,7 +313,7 @@ impl Ring for FakeRing {
         let finished = std::mem::take(&mut self.finished);
         if finished > 0 {
             self.front.published.fetch_add(finished, Ordering::SeqCst);
-            io.signal(self.front.call.as_fd(), true);
+            io.signal(&mut self.bell);
         }
     }
 

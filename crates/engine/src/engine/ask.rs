@@ -1,0 +1,122 @@
+//! Asking workers and telling rings, without waiting for a worker that hangs.
+
+use super::{Engine, EngineError};
+use crate::figures::RingStay;
+use crate::lane::monotonic_ns;
+use crate::mailbox::{Mail, Mailbox, Pulse, RingMail};
+use crate::{Io, Ring, RingId, WorkerFigures};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a worker may take to answer a question that its rings do not depend on.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Messages that may wait for a worker before it is asked no more questions: those who ask must not fill the memory of a
+/// daemon whose worker hangs.
+const QUESTIONS_MAX: usize = 1024;
+
+/// What a ring was told by [`Engine::tell_ring`], and may not have heard yet.
+#[must_use = "the ring may not have heard of it yet"]
+#[derive(Debug)]
+pub struct Told(Receiver<()>);
+
+impl Told {
+    /// When those who told rings something at `start` have waited long enough.
+    pub fn deadline(start: Instant) -> Instant {
+        start + ANSWER_TIMEOUT
+    }
+
+    /// Waits until the ring has heard it, but no longer than this. False when it has not: it will when its worker goes on.
+    /// True as well when the ring is gone.
+    pub fn heard_by(self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.0.recv_timeout(left) != Err(RecvTimeoutError::Timeout)
+    }
+}
+
+impl<R: Ring> Engine<R> {
+    /// What a worker has done so far; that it answers at all says that it takes its turns.
+    ///
+    /// # Errors
+    /// No such worker, a dead one, or one that does not answer within a second.
+    pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
+        let mailbox = self.mailbox(number)?;
+        answered(number, &mailbox)?;
+        let (sender, receiver) = channel();
+        mailbox.send(Mail::Figures(sender)).map_err(|_| EngineError::WorkerDead(number))?;
+        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| answered_late(number, &mailbox))
+    }
+
+    /// As [`with_ring`](Self::with_ring), for those who only want to know: they do not wait for a worker that hangs.
+    ///
+    /// # Errors
+    /// No such ring, or its worker does not answer within a second; `f` may still run later.
+    pub fn ask_ring<T: Send + 'static>(
+        &self,
+        id: RingId,
+        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (home, mailbox) = self.home(id)?;
+        answered(home, &mailbox)?;
+        let (done, answer): (Sender<T>, Receiver<T>) = channel();
+        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
+            let _ = done.send(f(ring, stay, io));
+        });
+        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
+        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => EngineError::NoSuchRing,
+            RecvTimeoutError::Timeout => answered_late(home, &mailbox),
+        })
+    }
+
+    /// As [`with_ring`](Self::with_ring), without waiting: `f` runs between two turns of the ring's worker, behind all that the
+    /// ring was told before.
+    ///
+    /// # Errors
+    /// No such ring, or too much waits for its worker already.
+    pub fn tell_ring(
+        &self,
+        id: RingId,
+        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) + Send + 'static,
+    ) -> Result<Told, EngineError> {
+        let (home, mailbox) = self.home(id)?;
+        if mailbox.waiting() >= QUESTIONS_MAX {
+            return Err(answered_late(home, &mailbox));
+        }
+        let (done, heard) = channel();
+        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
+            f(ring, stay, io);
+            let _ = done.send(());
+        });
+        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
+        Ok(Told(heard))
+    }
+
+    /// Whether the ring's worker takes its turns, as far as that can be seen without asking it.
+    ///
+    /// # Errors
+    /// No such ring, or its worker has been busy with one thing for more than a second.
+    pub fn takes_turns(&self, id: RingId) -> Result<(), EngineError> {
+        let (home, mailbox) = self.home(id)?;
+        answered(home, &mailbox)
+    }
+}
+
+/// Refuses to ask a worker that has not answered for too long.
+pub(super) fn answered<R>(number: u32, mailbox: &Mailbox<R>) -> Result<(), EngineError> {
+    let stuck = matches!(mailbox.pulse(), Pulse::Busy { since_ns }
+        if Duration::from_nanos(monotonic_ns().saturating_sub(since_ns)) > ANSWER_TIMEOUT);
+    if stuck || mailbox.waiting() >= QUESTIONS_MAX { Err(answered_late(number, mailbox)) } else { Ok(()) }
+}
+
+/// What a question to this worker came to that was not answered in time.
+pub(super) fn answered_late<R>(worker: u32, mailbox: &Mailbox<R>) -> EngineError {
+    if mailbox.is_closed() {
+        return EngineError::WorkerDead(worker);
+    }
+    let now_ns = monotonic_ns();
+    let since_ns = match mailbox.pulse() {
+        Pulse::Busy { since_ns } => since_ns,
+        Pulse::Idle | Pulse::Waiting => now_ns,
+    };
+    EngineError::Unresponsive { worker, since_ns, busy_ms: now_ns.saturating_sub(since_ns) / 1_000_000 }
+}
