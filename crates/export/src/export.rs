@@ -14,12 +14,13 @@ use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts}
 use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
-use engine::{EngineError, Execution, Placement, PollMode, RingStay, WorkerSpec};
+use engine::{EngineError, Execution, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
 use limits::Limiting;
 use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use storage::Storage;
 use tree::Tree;
 
@@ -147,6 +148,42 @@ impl Shared {
             let f = f.clone();
             self.with_ring(index, move |ring| f(ring));
         }
+    }
+
+    /// Runs `f` on these rings for somebody who must not wait for a worker that hangs: its rings hear of it when it goes on.
+    pub(crate) fn tell_rings(
+        &self,
+        rings: &[(u16, Running)],
+        f: impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static,
+    ) {
+        let deadline = Told::deadline(Instant::now());
+        let tell = |(index, running): &(u16, Running)| {
+            let f = f.clone();
+            // A ring that stops at this moment need not hear of it.
+            let told = self.engine.tell_ring(running.id, move |ring: &mut Ring, _, io| f(ring, io));
+            Some((*index, told.ok()?))
+        };
+        // All of them first: their workers may be the same.
+        let told: Vec<_> = rings.iter().filter_map(tell).collect();
+        for (index, told) in told {
+            if !told.heard_by(deadline) {
+                tracing::warn!(export = self.name, ring = index, "a change takes effect when the ring's worker goes on");
+            }
+        }
+    }
+
+    /// Whether all rings can be told of a change.
+    ///
+    /// # Errors
+    /// A worker hangs.
+    pub(crate) fn takes_changes(&self) -> Result<(), EngineError> {
+        for (_, running) in self.all_running() {
+            // A ring that stops at this moment need not be told.
+            if let Err(error @ EngineError::Unresponsive { .. }) = self.engine.takes_turns(running.id) {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// The worker on which ring `index` starts.
@@ -398,7 +435,7 @@ impl Export {
     /// Attaches a ring to a worker, now and for its next lives.
     ///
     /// # Errors
-    /// No such ring, no such or a dead worker, or one that belongs to another export.
+    /// No such ring, no such or a dead worker, one that belongs to another export, or one that hangs, here or there.
     pub fn attach(&self, index: u16, worker: u32) -> Result<(), ExportError> {
         if index >= self.shared.queues {
             return Err(ExportError::NoSuchRing { index, queues: self.shared.queues });
@@ -419,11 +456,21 @@ impl Export {
         Ok(())
     }
 
+    /// Whether its settings can be changed: rings hear of that from their workers.
+    ///
+    /// # Errors
+    /// A worker that hangs.
+    pub fn takes_changes(&self) -> Result<(), ExportError> {
+        Ok(self.shared.takes_changes()?)
+    }
+
     /// Places all rings anew.
     ///
     /// # Errors
-    /// Workers that cannot be started; rings that were moved by then stay where they are.
+    /// Workers that hang: nothing has changed. Workers that cannot be started; rings that were moved by then stay where they
+    /// are.
     pub fn set_placement(&self, placement: Placement) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
         {
             let mut state = self.shared.lock();
             state.placement = placement;
@@ -445,8 +492,9 @@ impl Export {
     /// Changes how the export's own workers look for work.
     ///
     /// # Errors
-    /// A worker that died.
+    /// A worker that died or hangs.
     pub fn set_poll(&self, poll: PollMode) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
         self.shared.lock().poll = poll;
         for worker in self.shared.engine.workers().iter().filter(|worker| worker.owner == self.shared.name) {
             self.shared.engine.worker_poll(worker.number, poll)?;
@@ -457,8 +505,9 @@ impl Export {
     /// Changes where the system calls behind it run.
     ///
     /// # Errors
-    /// An execution that the storage does not have, or a pool that cannot be started.
+    /// An execution that the storage does not have, a pool that cannot be started, or a worker that hangs.
     pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
         match &self.served {
             Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
             Served::Directory(directory) => directory.set_execution(&self.shared, execution),
@@ -468,8 +517,9 @@ impl Export {
     /// Changes the capacity of a disk, tells the rings, then the guest.
     ///
     /// # Errors
-    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory.
+    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory; a worker that hangs.
     pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
         let Served::Disk(disk) = &self.served else {
             return Err(ExportError::NoCapacity);
         };

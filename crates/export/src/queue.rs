@@ -1,7 +1,6 @@
 //! One virtqueue with its eventfds, whatever device is behind it: taking chains, giving them back, telling the driver.
 
-use engine::Io;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use engine::{Bell, BellError, Io};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,6 +15,8 @@ pub enum Broken {
     HeadInFlight(u16),
     /// the new memory table does not hold the ring: {0}
     Memory(RingError),
+    /// the frontend's call descriptor is {0}
+    Call(BellError),
 }
 
 /// A memory table and the requests in flight whose buffers are in it. An old table stays mapped until they have ended.
@@ -34,7 +35,7 @@ pub(crate) struct Notified {
 pub(crate) struct Queue {
     ring: SplitRing,
     kick: Option<OwnedFd>,
-    call: Option<Call>,
+    call: Option<Bell>,
     err: Option<OwnedFd>,
     enabled: bool,
     broken: Option<Broken>,
@@ -47,52 +48,15 @@ pub(crate) struct Queue {
     notified: Notified,
 }
 
-/// The frontend's notification descriptor.
-struct Call {
-    fd: OwnedFd,
-    /// Non-blocking: a signal can be queued with other work. io_uring gives writes to a blocking eventfd to its threads.
-    rides: bool,
-}
-
-impl Call {
-    fn new(fd: OwnedFd) -> Self {
-        let mut rides = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
-        // UML hands a socket or a pipe over. A full one must not block a worker; our end is ours alone to set.
-        let stream = rustix::fs::fstat(&fd).is_ok_and(|stat| {
-            let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-            matches!(kind, rustix::fs::FileType::Fifo | rustix::fs::FileType::Socket)
-        });
-        if stream && !rides {
-            rides = rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).is_ok();
-        }
-        Call { fd, rides }
-    }
-
-    /// Signals now, outside of a turn. Never blocks: a full counter or buffer is a notification that waits already.
-    fn signal(&self) {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let writable = || poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0);
-        if self.rides || writable() {
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
-}
-
 impl Queue {
     pub(crate) fn new(start: link::RingStart) -> Result<Self, RingError> {
         let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
-        let call = start.call.map(Call::new);
-        // A ring that has lived before may have died between showing a request and telling the driver.
-        if (matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0)
-            && let Some(call) = &call
-        {
-            call.signal();
-        }
-        Ok(Queue {
+        let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
+        let mut queue = Queue {
             ring,
             kick: start.kick,
-            call,
+            call: None,
             err: start.err,
             enabled: start.enabled,
             broken: None,
@@ -102,7 +66,13 @@ impl Queue {
             unpublished: false,
             notify: false,
             notified: Notified::default(),
-        })
+        };
+        queue.change_call(start.call);
+        // A ring that has lived before may have died between showing a request and telling the driver.
+        if lived && let Some(call) = &mut queue.call {
+            call.ring();
+        }
+        Ok(queue)
     }
 
     pub(crate) fn kick(&self) -> Option<BorrowedFd<'_>> {
@@ -212,15 +182,29 @@ impl Queue {
         }
     }
 
-    /// Sends the notification that publications asked for.
+    /// Sends the notification that publications asked for, by the end of the turn.
     #[inline]
     pub(crate) fn notify(&mut self, io: &mut Io<'_>) {
-        if std::mem::take(&mut self.notify) {
-            self.notified.sent += 1;
-            if let Some(call) = &self.call {
-                io.signal(call.fd.as_fd(), call.rides);
-            }
+        if let Some(call) = self.owed_call() {
+            io.signal(call);
         }
+    }
+
+    /// As [`notify`](Self::notify), while the turn goes on.
+    #[inline]
+    pub(crate) fn notify_now(&mut self, io: &mut Io<'_>) {
+        if let Some(call) = self.owed_call() {
+            io.signal_now(call);
+        }
+    }
+
+    #[inline]
+    fn owed_call(&mut self) -> Option<&mut Bell> {
+        if !std::mem::take(&mut self.notify) {
+            return None;
+        }
+        self.notified.sent += 1;
+        self.call.as_mut()
     }
 
     pub(crate) fn arm(&mut self) -> bool {
@@ -240,12 +224,25 @@ impl Queue {
     }
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) {
-        self.call = call.map(Call::new);
+        self.change_call(call);
         // The driver may have been told to wait for a notification that went to the old descriptor, or that nobody sent:
         // QEMU gives a ring its descriptor only after it has started.
-        if let Some(call) = &self.call {
-            call.signal();
+        if let Some(call) = &mut self.call {
+            call.ring();
             self.notified.sent += 1;
+        }
+    }
+
+    /// Notifies by this descriptor from now on. By one that could make a worker wait, nobody is notified.
+    fn change_call(&mut self, call: Option<OwnedFd>) {
+        let changed = match (call, self.call.take()) {
+            (None, _) => Ok(None),
+            (Some(fd), None) => Bell::new(fd).map(Some),
+            (Some(fd), Some(mut bell)) => bell.change(fd).map(|()| Some(bell)),
+        };
+        match changed {
+            Ok(call) => self.call = call,
+            Err(error) => self.break_down(Broken::Call(error)),
         }
     }
 
@@ -265,20 +262,11 @@ impl Queue {
     /// Stops taking requests; those in flight still end. The frontend learns of it where it gave a descriptor for that.
     pub(crate) fn break_down(&mut self, why: Broken) {
         if self.broken.is_none() {
-            if let Some(err) = &self.err
-                && is_writable(err)
-            {
-                let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+            // One that could make us wait gets no signal.
+            if let Some(Ok(mut bell)) = self.err.take().map(Bell::new) {
+                bell.ring();
             }
             self.broken = Some(why);
         }
     }
-}
-
-/// Whether a write would return: a frontend that filled the counter of its own descriptor must not stop a worker that
-/// serves others too.
-fn is_writable(fd: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -8,7 +8,7 @@ use crate::queue::Broken;
 use crate::rings::Running;
 use engine::Panic;
 use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Target};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vring::Memory;
 
@@ -62,6 +62,9 @@ impl Target for ExportTarget {
         if size > self.shared.queue_size_max {
             let most = self.shared.queue_size_max;
             return Err(format!("ring {index} has {size} descriptors, and this export allows {most} (queue_size)"));
+        }
+        if let Some(kick) = &ring.kick {
+            engine::may_be_watched(kick.as_fd()).map_err(|error| format!("its kick descriptor is {error}"))?;
         }
         let label = Label::new(&self.shared, index);
         let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;

@@ -389,6 +389,7 @@ impl control::Daemon for Daemon {
     fn change(&self, name: &str, settings: Settings) -> Result<api::Export, ApiError> {
         let _open = self.upgrade.gate();
         let export = self.get(name)?;
+        export.takes_changes().map_err(|error| convert::export_error(error, name))?;
         let _limiting = settings.limits.is_some().then(|| self.groups.changing());
         let limits = settings.limits.as_ref().map(|change| self.groups.changed(&export, change)).transpose()?;
         let before = export.status();
@@ -429,7 +430,11 @@ impl control::Daemon for Daemon {
     fn group_change(&self, name: &str, settings: GroupSettings) -> Result<api::Group, ApiError> {
         let _open = self.upgrade.gate();
         let _limiting = self.groups.changing();
-        let group = self.groups.change(name, settings, &self.members(name))?;
+        let members = self.members(name);
+        for export in &members {
+            export.takes_changes().map_err(|error| convert::export_error(error, export.name()))?;
+        }
+        let group = self.groups.change(name, settings, &members)?;
         Ok(self.group_out(&group))
     }
 

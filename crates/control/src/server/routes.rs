@@ -17,7 +17,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -47,13 +47,17 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
 }
 
 pub(super) fn router(daemon: Arc<dyn Daemon>) -> Router {
+    unbound().with_state(daemon)
+}
+
+/// The routes without their descriptions, not yet bound to a daemon.
+pub(super) fn unbound() -> Router<Arc<dyn Daemon>> {
     let (router, _) = described().split_for_parts();
     router
         .fallback(|| async { Refusal::no_such_route() })
         .method_not_allowed_fallback(|| async { Refusal::method_not_allowed() })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(only_the_entitled))
-        .with_state(daemon)
 }
 
 async fn only_the_entitled(ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next) -> Response {
@@ -317,7 +321,8 @@ async fn ring_attach(
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", tag = "daemon", responses((status = 200, description = "The OpenAPI document", content_type = "application/json")))]
 async fn openapi_document() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], openapi::openapi_json())
+    static DOCUMENT: LazyLock<String> = LazyLock::new(openapi::openapi_json);
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
 }
 
 /// All figures in the OpenMetrics text format, as Prometheus reads it. Times are in seconds, sizes in bytes.

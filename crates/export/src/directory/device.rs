@@ -88,7 +88,7 @@ impl Directory {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let new = executor(execution)?;
         let old = std::mem::replace(&mut *self.executor(), new.clone());
-        shared.with_rings(move |ring| set_executor(ring, &new));
+        shared.tell_rings(&shared.all_running(), move |ring, _| set_executor(ring, &new));
         // The last handle joins the old pool's threads: here, where waiting delays no ring.
         drop(old);
         Ok(())

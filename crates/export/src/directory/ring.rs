@@ -416,7 +416,7 @@ impl DirectoryRing {
             if self.pushed >= PUBLISH_EVERY {
                 self.pushed = 0;
                 self.queue.publish();
-                self.queue.notify(io);
+                self.queue.notify_now(io);
             }
         }
         self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);

@@ -90,7 +90,8 @@ impl Disk {
         }
         self.storage.resize(capacity_bytes)?;
         self.lock().config.set_capacity_bytes(capacity_bytes)?;
-        self.spread_terms(shared);
+        let terms = self.terms();
+        shared.tell_rings(&shared.all_running(), move |ring, _| set_terms(ring, &terms));
         Ok(())
     }
 }

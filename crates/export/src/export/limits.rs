@@ -1,10 +1,8 @@
 //! Limits of an export, changed while it serves.
 
 use super::{Export, Shared};
-use crate::Ring;
 use crate::limit::{Group, Limits, Throttle};
 use crate::rings::Running;
-use engine::Io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
@@ -44,31 +42,25 @@ impl Shared {
         let _in_order = self.limiting.tell();
         let throttle = self.limiting.lock().throttle.clone();
         if let Some(running) = self.running(index).filter(|_| throttle.is_some()) {
-            self.tell_limits(index, running, throttle);
+            self.tell_limits(&[(index, running)], throttle);
         }
     }
 
-    fn tell_limits(&self, index: u16, running: Running, throttle: Option<Arc<Throttle>>) {
-        if self.device.limited(index) {
-            // A ring that stops at this moment needs no limits.
-            let _ = self.engine.with_ring(running.id, move |ring: &mut Ring, _, io: &mut Io<'_>| {
-                ring.gate_mut().set(throttle, io.now_ns());
-            });
-        }
+    fn tell_limits(&self, rings: &[(u16, Running)], throttle: Option<Arc<Throttle>>) {
+        let limited: Vec<_> = rings.iter().filter(|(index, _)| self.device.limited(*index)).copied().collect();
+        self.tell_rings(&limited, move |ring, io| ring.gate_mut().set(throttle.clone(), io.now_ns()));
     }
 }
 
 impl Export {
     /// Limits it to `limits`, and to its share of what `group` allows. Holds for all rings when this returns, and for those
-    /// at once that wait for the old limits.
+    /// at once that wait for the old limits; for those of a worker that hangs, it does when that goes on.
     pub fn set_limits(&self, limits: Limits, group: Option<Arc<Group>>) {
         let shared = &self.shared;
         let _in_order = shared.limiting.tell();
         let throttle = Throttle::new(limits, group.clone()).map(Arc::new);
         *shared.limiting.lock() = Set { limits, group, throttle: throttle.clone() };
-        for (index, running) in shared.all_running() {
-            shared.tell_limits(index, running, throttle.clone());
-        }
+        shared.tell_limits(&shared.all_running(), throttle);
     }
 
     /// Its own limits, without those of its group.
