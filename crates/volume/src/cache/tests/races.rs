@@ -1,0 +1,102 @@
+//! The volume of `world` with writers, commits, power cuts and write-back at once.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::super::Full;
+use super::turns::{Random, play, turn};
+use super::world::{BLOCKS, World};
+use crate::SectorMask;
+
+/// Blocks below this are written by both writers, half of the sectors each; of the others each has its own.
+const SHARED: usize = 4;
+
+/// Every writer's own sectors hold values that say whose they are and when.
+fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &AtomicUsize) {
+    let _writing = Writing(writing);
+    for step in 1..=steps {
+        let index = if random.once_in(2) {
+            random.below(SHARED as u64) as usize
+        } else {
+            SHARED + me * 2 + random.below(2) as usize
+        };
+        let mine = if index >= SHARED { SectorMask::ALL } else { SectorMask::span(me * 4, 4) };
+        match random.below(16) {
+            0 if index >= SHARED => until_there_is_room(|| world.zero(index)),
+            1 if index >= SHARED => world.discard(index),
+            2..5 => {
+                world.flush(1 + random.below(5) as usize, || random.once_in(5));
+            }
+            _ => {
+                let some = SectorMask(random.next() as u8 & mine.0);
+                let sectors = if some.is_empty() || random.once_in(3) { mine } else { some };
+                until_there_is_room(|| world.store(index, sectors, step * 2 + me as u64));
+            }
+        }
+        world.read(index, mine);
+        world.cut();
+    }
+}
+
+fn until_there_is_room(store: impl Fn() -> Result<(), Full>) {
+    while store() == Err(Full) {
+        turn();
+        std::thread::yield_now();
+    }
+}
+
+/// Counts a writer off, also when it panics: otherwise the sweeper would go on for ever.
+struct Writing<'a>(&'a AtomicUsize);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+fn sweeper(world: &World, random: &mut Random, writing: &AtomicUsize) {
+    while writing.load(SeqCst) > 0 {
+        let fail_once_in = if random.once_in(4) { 4 } else { u64::MAX };
+        let mut sweep = world.begin_sweep();
+        while world.step_sweep(&mut sweep, 1 + random.below(3) as usize, random.once_in(fail_once_in)) {}
+        world.end_sweep(sweep);
+        world.cut();
+        if random.once_in(3) {
+            world.cache.trim();
+        }
+        turn();
+    }
+}
+
+#[test]
+fn flushed_data_outlives_power_cuts_in_any_order() {
+    for seed in 0..600 {
+        let world = World::new(7, 2);
+        let writing = AtomicUsize::new(2);
+        play(
+            seed,
+            vec![
+                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing)),
+                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing)),
+                Box::new(|| sweeper(&world, &mut Random(seed ^ 3), &writing)),
+            ],
+        );
+        world.close();
+    }
+}
+
+#[test]
+fn flushed_data_outlives_power_cuts_with_free_threads() {
+    for seed in 0..4 {
+        let world = World::new(7, 2);
+        let writing = AtomicUsize::new(2);
+        std::thread::scope(|scope| {
+            let (world, writing) = (&world, &writing);
+            scope.spawn(move || writer(world, 0, &mut Random(seed ^ 1), 3_000, writing));
+            scope.spawn(move || writer(world, 1, &mut Random(seed ^ 2), 3_000, writing));
+            scope.spawn(move || sweeper(world, &mut Random(seed ^ 3), writing));
+        });
+        world.close();
+        assert_eq!(BLOCKS.len(), SHARED + 4);
+    }
+}
