@@ -1,0 +1,131 @@
+//! Opening for writing: what the log holds goes to the data, and the log begins anew.
+//!
+//! The records behind the superblock's tail are read until one does not follow; the newest version of each sector is written to the
+//! data, and flushed; then one superblock moves the tail to the end, and the epoch on, so that nothing that lies in the log can follow
+//! again. Until that superblock is durable the log is as it was: recovery that is cut off anywhere begins again, and ends with
+//! the same disk. Memory is bounded whatever the log says: it is written back in batches, in its order.
+
+mod batch;
+mod index;
+
+use crate::blocks::Blocks;
+use crate::format::{FormatError, Superblock, round_up};
+use crate::log::{End, Scan, ScanError};
+use crate::units::BLOCK_BYTES;
+use batch::Batch;
+use std::io;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::blocks::Progress;
+
+/// What recovery has found and done.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Recovered {
+    /// The superblock as it is now: open, in a new epoch, with an empty log.
+    pub superblock: Superblock,
+    /// Whether the volume had been closed in order.
+    pub was_clean: bool,
+    /// Records replayed.
+    pub records: u64,
+    /// Their bytes in the log.
+    pub log_bytes: u64,
+    /// Bytes of data written; what several records held of a sector is written once.
+    pub data_bytes: u64,
+    /// Bytes that were made zeroes.
+    pub zeroed_bytes: u64,
+    /// How the log ended. [`End::Damaged`] means that flushed writes may be lost, and somebody should be told.
+    pub end: End,
+}
+
+/// Why a volume cannot be opened for writing. Nothing is lost by the attempt: it may be repeated.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum RecoverError {
+    /// {0}
+    Format(#[from] FormatError),
+    /// {0}
+    Scan(#[from] ScanError),
+    /// cannot write what the log holds to the volume at byte {offset}: {source}
+    Write {
+        /// Where.
+        offset: u64,
+        /// The storage's answer.
+        source: io::Error,
+    },
+}
+
+/// Brings a volume's data up to date with its log and opens it for writing.
+///
+/// `log` is the storage of a log that has one of its own, else `None`. `progress` counts bytes of the log.
+///
+/// # Errors
+/// [`RecoverError::Format`] when this is no volume, or its log is missing, or not its own; [`RecoverError::Scan`] when the log
+/// cannot be read or says what cannot be; [`RecoverError::Write`].
+pub fn recover(
+    data: &mut dyn Blocks,
+    log: Option<&mut dyn Blocks>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recovered, RecoverError> {
+    let mut log = log;
+    let mut superblock = crate::format::read_superblock(data)?;
+    superblock.check_length(data.len())?;
+    superblock.check_log(match &mut log {
+        Some(log) => Some(&mut **log),
+        None => None,
+    })?;
+    let was_clean = superblock.clean;
+    let mut scan = Scan::new(&superblock);
+    let mut done = Done::default();
+    let mut end = End::Blank;
+    if !was_clean {
+        let blocks = round_up(superblock.capacity_bytes, BLOCK_BYTES as u64) / BLOCK_BYTES as u64;
+        let mut batch = Batch::default();
+        while let Some(record) = scan.record(log_of(data, &mut log))? {
+            if record.leaves(blocks) {
+                return Err(ScanError::Record(record.malformed()).into());
+            }
+            done.records += 1;
+            batch.add(record);
+            progress(Progress { done_bytes: scan.bytes(), total_bytes: superblock.log.len });
+            if batch.is_full() {
+                done.write(&mut batch, data, superblock.data_offset)?;
+            }
+        }
+        done.write(&mut batch, data, superblock.data_offset)?;
+        end = scan.end(log_of(data, &mut log))?;
+        // The superblock lets go of the log: what was in it is durable elsewhere before.
+        data.flush().map_err(|source| RecoverError::Write { offset: superblock.data_offset, source })?;
+    }
+    superblock = superblock.opened(scan.tail())?;
+    // Twice: whichever slot goes bad one day, the other one does not speak of an opening before this.
+    crate::format::write_superblock(data, &mut superblock)?;
+    crate::format::write_superblock(data, &mut superblock)?;
+    let Done { records, data_bytes, zeroed_bytes } = done;
+    Ok(Recovered { superblock, was_clean, records, log_bytes: scan.bytes(), data_bytes, zeroed_bytes, end })
+}
+
+/// The storage that the log's region lies in.
+fn log_of<'a>(data: &'a mut dyn Blocks, log: &'a mut Option<&mut dyn Blocks>) -> &'a mut dyn Blocks {
+    match log {
+        Some(log) => &mut **log,
+        None => data,
+    }
+}
+
+#[derive(Default)]
+struct Done {
+    records: u64,
+    data_bytes: u64,
+    zeroed_bytes: u64,
+}
+
+impl Done {
+    fn write(&mut self, batch: &mut Batch, data: &mut dyn Blocks, data_offset: u64) -> Result<(), RecoverError> {
+        let written =
+            batch.write(data, data_offset).map_err(|(offset, source)| RecoverError::Write { offset, source })?;
+        self.data_bytes += written.data_bytes;
+        self.zeroed_bytes += written.zeroed_bytes;
+        Ok(())
+    }
+}
