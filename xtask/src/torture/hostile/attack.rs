@@ -23,8 +23,6 @@ pub(crate) enum Expect {
     Broken,
     /// Whatever it likes: refuse, answer with an error, end the session.
     Anything,
-    /// Nothing yet: it is known to lose here. Only tried when that is asked for, and no failure.
-    Loss,
 }
 
 /// Exports that it is tried on.

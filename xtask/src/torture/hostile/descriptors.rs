@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::pipe;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -21,6 +23,9 @@ const fn attack(name: &'static str, what: &'static str, run: fn(&mut Scene<'_>) 
 
 /// How long a frontend without manners waits for anything.
 const IMPATIENCE: Duration = Duration::from_millis(200);
+/// Requests that are answered while their notification changes, and the time between two of them.
+const FLIPPED: u32 = 1000;
+const BETWEEN_FLIPPED: Duration = Duration::from_micros(200);
 
 pub(crate) const ATTACKS: &[Attack] = &[
     attack("kick-of-any-type", "files, pipes, directories and sockets for the kick descriptor", |scene| {
@@ -75,15 +80,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         scene.keep((victim, full));
         Ok(())
     }),
-    // A notification that travels alone is a plain write, which waits if the descriptor was made blocking since; no call
-    // of the kernel writes to an eventfd without ever waiting. Only a frontend can do that, not its guest.
-    Attack {
-        name: "call-that-becomes-blocking",
-        what: "a call eventfd that is made blocking and full after it was given",
-        on: On::Any,
-        expect: Expect::Loss,
-        run: call_becomes_blocking,
-    },
+    // Only a frontend can do that, not its guest.
+    attack(
+        "call-that-becomes-blocking",
+        "a call eventfd that is made blocking and full after it was given",
+        call_becomes_blocking,
+    ),
+    attack("call-that-flips", "a full call eventfd that is made blocking and back while it is signalled", call_flips),
     attack("backend-channel-of-any-type", "files, pipes, directories and sockets for the backend channel", |scene| {
         for fd in strange_descriptors()? {
             let mut session = scene.session()?;
@@ -111,14 +114,43 @@ fn called(scene: &mut Scene<'_>, call: OwnedFd) -> Result<()> {
     Ok(())
 }
 
-fn call_becomes_blocking(scene: &mut Scene<'_>) -> Result<()> {
+/// A session whose ring notifies by an eventfd that is full, and that eventfd.
+fn called_in_vain(scene: &Scene<'_>) -> Result<(Victim, OwnedFd)> {
     let call = full_eventfd(EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let index = scene.device.request_ring();
     let mut session = scene.session()?;
     let ring = tests::driver::Ring::new(session.memory.clone(), index, RING_SIZE);
     session.start(&ring, borrow(ring.kick_fd()), call.as_fd())?;
+    Ok((Victim { session, ring }, call))
+}
+
+fn call_flips(scene: &mut Scene<'_>) -> Result<()> {
+    let (mut victim, call) = called_in_vain(scene)?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let flipping = scope.spawn(|| -> rustix::io::Result<()> {
+            while !over.load(Ordering::Relaxed) {
+                fcntl_setfl(&call, OFlags::empty())?;
+                fcntl_setfl(&call, OFlags::NONBLOCK)?;
+            }
+            Ok(())
+        });
+        for _ in 0..FLIPPED {
+            victim.lay_out(0);
+            victim.ring.publish(0);
+            victim.ring.kick();
+            thread::sleep(BETWEEN_FLIPPED);
+        }
+        over.store(true, Ordering::Relaxed);
+        flipping.join().map_or(Ok(()), |flipped| flipped)
+    })?;
+    scene.keep((victim, call));
+    Ok(())
+}
+
+fn call_becomes_blocking(scene: &mut Scene<'_>) -> Result<()> {
+    let (mut victim, call) = called_in_vain(scene)?;
     fcntl_setfl(&call, OFlags::empty())?;
-    let mut victim = Victim { session, ring };
     for _ in 0..4 {
         victim.lay_out(0);
         victim.ring.publish(0);

@@ -52,9 +52,6 @@ pub(crate) struct Options {
     /// Only attacks whose name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Make the attacks as well that vringd is known to lose to; that is no failure.
-    #[arg(long)]
-    known: bool,
     /// Say what attacks there are, and make none.
     #[arg(long)]
     list: bool,
@@ -85,9 +82,8 @@ impl Which {
 /// Makes the attacks and says what became of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let named = |attack: &&Attack| options.only.as_ref().is_none_or(|text| attack.name.contains(text.as_str()));
-    let wanted = |attack: &&Attack| options.known || options.list || attack.expect != Expect::Loss;
-    let attacks: Vec<&Attack> = attack::all().filter(named).filter(wanted).collect();
-    ensure!(!attacks.is_empty(), "--only names no attack, or one that needs --known; --list says which there are");
+    let attacks: Vec<&Attack> = attack::all().filter(named).collect();
+    ensure!(!attacks.is_empty(), "--only names no attack; --list says which there are");
     if options.list {
         for attack in attacks {
             println!("{:34} {}", attack.name, attack.what);

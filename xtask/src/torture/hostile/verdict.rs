@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::attack::{Attack, Expect};
+use super::attack::Attack;
 use super::server::Program;
 use super::session::Device;
 
@@ -56,8 +56,6 @@ struct Row {
     rounds: u32,
     /// Rounds that the server survived.
     survived: u32,
-    /// This project's server is known to lose here.
-    known: bool,
     /// What it did at its worst.
     #[serde(flatten)]
     worst: Verdict,
@@ -132,9 +130,8 @@ impl Outcome {
             row.survived += survived;
             row.worst = row.worst.clone().max(verdict);
         } else {
-            let known = program == Program::Vringd && attack.expect == Expect::Loss;
             let (attack, what) = (attack.name, attack.what);
-            self.rows.push(Row { attack, what, device, server, rounds: 1, survived, known, worst: verdict });
+            self.rows.push(Row { attack, what, device, server, rounds: 1, survived, worst: verdict });
         }
     }
 
@@ -154,7 +151,7 @@ impl Outcome {
     /// What this project's server lost, in one line; nothing if it lost nothing.
     pub(crate) fn lost(&self) -> Option<String> {
         let ours = Program::Vringd.name();
-        let lost = |row: &&Row| row.server == ours && !row.known && row.worst != Verdict::Survived;
+        let lost = |row: &&Row| row.server == ours && row.worst != Verdict::Survived;
         let rows = self.rows.iter().filter(lost);
         let mut losses: Vec<String> = rows
             .map(|row| match &row.worst {
