@@ -1,13 +1,11 @@
 //! The fuzz targets' bodies on their seeds and on pseudo-random input.
 
 mod common;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use common::Fake;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
-
-const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
 
 /// A request in the layout of [`control::fuzzing::api`]: method, path, body.
 fn request(method: u8, path: &str, body: &str) -> Vec<u8> {
@@ -95,22 +93,10 @@ fn play_api(data: &[u8]) -> Option<u16> {
     std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
 }
 
-/// Compares the checked-in seeds with what they should be, and plays them and the findings beside them.
-fn seeds_are(target: &str, expected: &[(&'static str, Vec<u8>)], mut play: impl FnMut(&[u8])) {
-    let directory = Path::new(SEEDS).join(target);
-    for (name, bytes) in expected {
-        let seed = fs::read(directory.join(name)).unwrap_or_default();
-        assert_eq!(&seed, bytes, "{target}/{name}: run `cargo test -p control --test fuzzing -- --ignored`");
-    }
-    for entry in fs::read_dir(directory).unwrap() {
-        play(&fs::read(entry.unwrap().path()).unwrap());
-    }
-}
-
 #[test]
 fn api_seeds_hold() {
     let mut answers = BTreeSet::new();
-    seeds_are("control_api", &api_seeds(), |seed| answers.extend(play_api(seed)));
+    seeds::hold("control_api", &api_seeds(), |seed| answers.extend(play_api(seed)));
     for status in [200, 201, 204, 400, 404, 405, 413, 422] {
         assert!(answers.contains(&status), "no seed is answered with {status}: {answers:?}");
     }
@@ -120,33 +106,15 @@ fn api_seeds_hold() {
 #[test]
 fn text_seeds_hold() {
     let mut understood = 0;
-    seeds_are("control_text", &text_seeds(), |seed| understood += usize::from(control::fuzzing::text(seed)));
+    seeds::hold("control_text", &text_seeds(), |seed| understood += usize::from(control::fuzzing::text(seed)));
     assert!(understood >= text_seeds().len(), "only {understood} seeds are understood");
-}
-
-#[test]
-#[ignore = "writes the seeds"]
-fn write_seeds() {
-    for (target, seeds) in [("control_api", api_seeds()), ("control_text", text_seeds())] {
-        let directory = Path::new(SEEDS).join(target);
-        fs::create_dir_all(&directory).unwrap();
-        for (name, bytes) in seeds {
-            fs::write(directory.join(name), bytes).unwrap();
-        }
-    }
 }
 
 /// Seeds with some bytes changed: the same on every machine.
 #[test]
 fn seeds_that_were_changed_hold() {
-    // xorshift64
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = |bound: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % bound.max(1) as u64) as usize
-    };
+    let mut numbers = seeds::Numbers::new();
+    let mut next = |bound: usize| numbers.below(bound);
     let (api, text) = (api_seeds(), text_seeds());
     let mut answered = 0;
     for _ in 0..2000 {

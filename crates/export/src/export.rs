@@ -167,7 +167,8 @@ impl Shared {
         let told: Vec<_> = rings.iter().filter_map(tell).collect();
         for (index, told) in told {
             if !told.heard_by(deadline) {
-                tracing::warn!(export = self.name, ring = index, "a change takes effect when the ring's worker goes on");
+                let export = &self.name;
+                tracing::warn!(export, ring = index, "a change takes effect when the ring's worker goes on");
             }
         }
     }

@@ -12,13 +12,13 @@ pub use directory::directory;
 pub use disk::disk;
 
 #[cfg(test)]
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
     use super::guest::{OFFER, POKE, SERVE};
-    use super::{directory, disk};
-    use std::fs;
-    use std::path::Path;
-
-    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
+    use super::{directory, disk, seeds};
 
     /// A descriptor, as a step: index, page and offset of the buffer, length, flags, next.
     fn descriptor(index: u8, at: u16, len: u16, flags: u8, next: u8) -> Vec<u8> {
@@ -110,63 +110,24 @@ mod tests {
         ]
     }
 
-    fn seeds_are(target: &str, expected: &[(&'static str, Vec<u8>)], mut play: impl FnMut(&[u8])) {
-        let directory = Path::new(SEEDS).join(target);
-        for (name, bytes) in expected {
-            let seed = fs::read(directory.join(name)).unwrap_or_default();
-            assert_eq!(&seed, bytes, "{target}/{name}: run `cargo test -p export --lib write_seeds -- --ignored`");
-        }
-        for entry in fs::read_dir(directory).unwrap() {
-            play(&fs::read(entry.unwrap().path()).unwrap());
-        }
-    }
-
     #[test]
     fn disk_seeds_hold() {
         let mut answered = 0;
-        seeds_are("disk_ring", &disk_seeds(), |seed| answered += disk(seed));
+        seeds::hold("disk_ring", &disk_seeds(), |seed| answered += disk(seed));
         assert!(answered >= 9, "only {answered} requests were answered");
     }
 
     #[test]
     fn directory_seeds_hold() {
         let mut answered = 0;
-        seeds_are("directory_ring", &directory_seeds(), |seed| answered += directory(seed));
+        seeds::hold("directory_ring", &directory_seeds(), |seed| answered += directory(seed));
         assert!(answered >= 18, "only {answered} requests were answered");
     }
 
     #[test]
-    #[ignore = "writes the seeds"]
-    fn write_seeds() {
-        for (target, seeds) in [("disk_ring", disk_seeds()), ("directory_ring", directory_seeds())] {
-            let directory = Path::new(SEEDS).join(target);
-            fs::create_dir_all(&directory).unwrap();
-            for (name, bytes) in seeds {
-                fs::write(directory.join(name), bytes).unwrap();
-            }
-        }
-    }
-
-    /// xorshift64: the same inputs on every machine.
-    fn pseudo_random(count: usize, mut play: impl FnMut(&[u8])) {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        for _ in 0..count {
-            let len = next() % 600;
-            let input: Vec<u8> = (0..len).map(|_| (next() >> 24) as u8).collect();
-            play(&input);
-        }
-    }
-
-    #[test]
-    fn pseudo_random_inputs_hold() {
+    fn noise_holds() {
         let mut answered = 0;
-        pseudo_random(3000, |input| answered += disk(input) + directory(input));
+        seeds::noise(3000, 600, |input| answered += disk(&input) + directory(&input));
         assert!(answered >= 1000, "only {answered} requests were answered");
     }
 }

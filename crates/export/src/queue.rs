@@ -270,3 +270,79 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use vring::{Layout, Mapping, Region};
+
+    fn queue(call: Option<OwnedFd>, err: Option<OwnedFd>) -> Queue {
+        let mapping = Arc::new(Mapping::anonymous(0x1000).unwrap());
+        let region = Region { guest_addr: 0, user_addr: 0, len: 0x1000, mapping, offset: 0 };
+        let memory = Arc::new(Memory::new(vec![region]).unwrap());
+        let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
+        let (inflight, kick) = (None, None);
+        let start = link::RingStart { memory, layout, next_avail: 0, inflight, enabled: true, kick, call, err };
+        Queue::new(start).unwrap()
+    }
+
+    fn notifier() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn file() -> OwnedFd {
+        memfd_create("file", MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn is_signalled(fd: &OwnedFd) -> bool {
+        rustix::io::read(fd, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn a_ring_that_nobody_could_be_told_of_breaks() {
+        let err = notifier();
+        let broken = queue(Some(file()), err.try_clone().ok());
+        assert!(matches!(broken.broken(), Some(Broken::Call(BellError::Kind))));
+        assert!(is_signalled(&err));
+
+        let mut changed = queue(Some(notifier()), err.try_clone().ok());
+        assert!(changed.broken().is_none());
+        changed.set_call(Some(file()));
+        let why = changed.broken().map(Broken::to_string);
+        let expected = "the frontend's call descriptor is neither an eventfd, nor a pipe, nor a Unix socket";
+        assert_eq!(why.as_deref(), Some(expected));
+        assert!(is_signalled(&err));
+    }
+
+    #[test]
+    fn a_new_descriptor_is_signalled_at_once() {
+        let (first, second) = (notifier(), notifier());
+        let mut queue = queue(first.try_clone().ok(), None);
+        assert!(!is_signalled(&first), "a fresh ring owes nobody anything");
+        queue.set_call(second.try_clone().ok());
+        assert_eq!((is_signalled(&first), is_signalled(&second)), (false, true));
+        queue.set_call(None);
+        queue.set_call(first.try_clone().ok());
+        assert_eq!((is_signalled(&first), is_signalled(&second)), (true, false));
+        assert_eq!(queue.notified().sent, 2);
+    }
+
+    #[test]
+    fn an_error_descriptor_that_is_full_holds_nobody_up() {
+        let err = notifier();
+        // The largest value that it holds (eventfd(2)).
+        rustix::io::write(&err, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        fcntl_setfl(&err, OFlags::empty()).unwrap();
+        let mut queue = queue(None, err.try_clone().ok());
+        let (done, broken) = channel();
+        std::thread::spawn(move || {
+            queue.break_down(Broken::HeadInFlight(0));
+            done.send(())
+        });
+        broken.recv_timeout(Duration::from_secs(60)).expect("it waits for the frontend");
+    }
+}

@@ -454,13 +454,12 @@ impl Target for Device {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use super::session;
-
-    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/session");
+    use super::{seeds, session};
 
     /// The steps of [`super::Player::step`] that seeds are made of.
     fn steps() -> Vec<(&'static str, Vec<u8>)> {
@@ -502,43 +501,14 @@ mod tests {
     #[test]
     fn the_seeds_are_these() {
         let mut started = 0;
-        for (name, steps) in steps() {
-            let seed = fs::read(Path::new(SEEDS).join(name)).unwrap_or_default();
-            assert_eq!(seed, steps, "{name}: run `cargo test -p link write_seeds -- --ignored`");
-            started += session(&seed);
-        }
-        // Findings of the fuzzer lie beside them.
-        for entry in fs::read_dir(SEEDS).unwrap() {
-            session(&fs::read(entry.unwrap().path()).unwrap());
-        }
+        seeds::hold("session", &steps(), |seed| started += session(seed));
         assert!(started >= 10, "the seeds started only {started} rings");
     }
 
     #[test]
-    #[ignore = "writes the seeds"]
-    fn write_seeds() {
-        fs::create_dir_all(SEEDS).unwrap();
-        for (name, steps) in steps() {
-            fs::write(Path::new(SEEDS).join(name), steps).unwrap();
-        }
-    }
-
-    #[test]
-    fn pseudo_random_inputs_hold() {
-        // xorshift64: the same inputs on every machine.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+    fn noise_holds() {
         let mut started = 0;
-        for _ in 0..3000 {
-            let len = next() % 400;
-            let input: Vec<u8> = (0..len).map(|_| (next() >> 24) as u8).collect();
-            started += session(&input);
-        }
+        seeds::noise(3000, 400, |input| started += session(&input));
         assert!(started >= 300, "the inputs started only {started} rings");
     }
 }

@@ -319,38 +319,24 @@ impl Player {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use super::ring;
-
-    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/ring");
+    use super::{ring, seeds};
 
     #[test]
     fn seeds_hold() {
         let mut chains = 0;
-        for entry in fs::read_dir(SEEDS).unwrap() {
-            chains += ring(&fs::read(entry.unwrap().path()).unwrap());
-        }
+        seeds::hold("ring", &[], |seed| chains += ring(seed));
         assert!(chains >= 12, "the seeds reached only {chains} chains");
     }
 
     #[test]
-    fn pseudo_random_inputs_hold() {
-        // xorshift64: the same inputs on every machine.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+    fn noise_holds() {
         let mut chains = 0;
-        for _ in 0..20_000 {
-            let len = next() % 1500;
-            let input: Vec<u8> = (0..len).map(|_| (next() >> 24) as u8).collect();
-            chains += ring(&input);
-        }
+        seeds::noise(20_000, 1500, |input| chains += ring(&input));
         assert!(chains >= 3000, "the inputs reached only {chains} chains");
     }
 }

@@ -159,19 +159,15 @@ fn lay_out(memory: &Memory, size: u16, used: u16, avail: u16) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
+    use super::super::seeds;
     use super::inflight;
-
-    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/inflight");
 
     /// Size, room, used and available index, then what the region is.
     fn seed(shift: u8, used: u16, ahead: u16, rest: &[u8]) -> Vec<u8> {
         [&[shift, 0][..], &used.to_le_bytes(), &ahead.to_le_bytes(), rest].concat()
     }
 
-    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    fn made() -> Vec<(&'static str, Vec<u8>)> {
         let marks =
             |choice: u8, batch_head: u8, marks: &[[u8; 2]]| [&[choice, batch_head][..], &marks.concat()].concat();
         vec![
@@ -191,47 +187,20 @@ mod tests {
     #[test]
     fn the_seeds_are_these() {
         let mut owed = 0;
-        for (name, bytes) in seeds() {
-            let seed = fs::read(Path::new(SEEDS).join(name)).unwrap_or_default();
-            assert_eq!(seed, bytes, "{name}: run `cargo test -p vring --lib write_seeds -- --ignored`");
-            owed += inflight(&seed);
-        }
-        // Findings of the fuzzer lie beside them.
-        for entry in fs::read_dir(SEEDS).unwrap() {
-            inflight(&fs::read(entry.unwrap().path()).unwrap());
-        }
+        seeds::hold("inflight", &made(), |seed| owed += inflight(seed));
         assert!(owed >= 12, "the seeds owed only {owed} requests");
     }
 
     #[test]
-    #[ignore = "writes the seeds"]
-    fn write_seeds() {
-        fs::create_dir_all(SEEDS).unwrap();
-        for (name, bytes) in seeds() {
-            fs::write(Path::new(SEEDS).join(name), bytes).unwrap();
-        }
-    }
-
-    #[test]
-    fn pseudo_random_inputs_hold() {
-        // xorshift64: the same inputs on every machine.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+    fn noise_holds() {
         let mut owed = 0;
-        for _ in 0..20_000 {
-            let len = next() % 200;
-            let mut input: Vec<u8> = (0..len).map(|_| (next() >> 24) as u8).collect();
+        seeds::noise(20_000, 200, |mut input| {
             // Mostly what can be owed at all.
             if let Some(ahead) = input.get_mut(5) {
                 *ahead = 0;
             }
             owed += inflight(&input);
-        }
+        });
         assert!(owed >= 5000, "the inputs owed only {owed} requests");
     }
 }
