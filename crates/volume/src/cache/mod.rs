@@ -23,10 +23,15 @@
 //! 4. A pin counts up first and then asks the map again, so that a slot that was reused in between is noticed
 //!    (`slots`).
 //!
+//! 5. A version that a writer was told is stored is one that a killed process leaves: it is marked as the block's current one in
+//!    the memory file before the writer is told, and the mark goes only when a newer one has it, or the lower storage the data
+//!    (`file`, `slots`).
+//!
 //! What it may cost: `data_slots` times 4 KiB; 16 bytes for every slot; a page of map for a block that stands alone (given back
 //! when empty: [`Cache::trim`]); and bits and counters of at most 65 MiB for each TiB of a disk that was written all over.
 
 mod bitmap;
+mod file;
 mod map;
 mod memory;
 mod pins;
@@ -38,6 +43,7 @@ mod tests;
 use std::cell::Cell;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -46,6 +52,8 @@ use displaydoc::Display;
 use thiserror::Error;
 
 use self::bitmap::Bits;
+pub use self::file::Header;
+use self::file::MemoryFile;
 use self::map::Map;
 use self::pins::Held;
 pub use self::pins::{Pinned, Pins};
@@ -115,27 +123,55 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache. Its memory is used when it is first needed.
+    /// An empty cache, whose memory ends with it and is used when it is first needed.
     ///
     /// # Errors
     ///
     /// The kernel refuses the mappings (a disk larger than the address space, limits of the process), or there would be more
     /// than 2^31 slots.
     pub fn new(options: &CacheOptions) -> io::Result<Cache> {
-        let blocks = blocks_of(options.capacity_bytes);
+        Cache::over(MemoryFile::anonymous(options)?, options.capacity_bytes)
+    }
+
+    /// The cache of what is in a memory file.
+    fn over(file: MemoryFile, capacity_bytes: u64) -> io::Result<Cache> {
+        let blocks = blocks_of(capacity_bytes);
         let reserved =
             blocks.saturating_mul(RESERVED_GROWTH).clamp(RESERVED_BLOCKS_MIN, RESERVED_BLOCKS_MAX).max(blocks);
-        let (data_slots, zero_slots) = (options.data_slots.max(1), options.zero_slots.max(1));
+        let total_slots = u64::from(file.total_slots());
+        let (map, dirty, unlogged) =
+            (Map::new(blocks, reserved)?, Bits::new(blocks, reserved)?, Bits::new(blocks, reserved)?);
+        let slots = Slots::new(file, |block, slot| {
+            // A disk does not shrink; a block beyond its end is nothing that was stored here.
+            let kept = block < blocks && map.insert(block, slot + 1);
+            if kept {
+                dirty.mark(block);
+                unlogged.mark(block);
+            }
+            kept
+        })?;
         Ok(Cache {
-            map: Map::new(blocks, reserved)?,
-            slots: Slots::new(data_slots, zero_slots)?,
-            dirty: Bits::new(blocks, reserved)?,
-            unlogged: Bits::new(blocks, reserved)?,
+            map,
+            slots,
+            dirty,
+            unlogged,
             unlogged_next: AtomicU64::new(0),
             blocks: AtomicU64::new(blocks),
             growing: Mutex::new(()),
-            backed_max: BACKED_SPARE + u64::from(data_slots) + u64::from(zero_slots),
+            backed_max: BACKED_SPARE + total_slots,
         })
+    }
+
+    /// Says in the memory file that the volume's opening `epoch` is about to take it over, before the volume does.
+    pub fn announce(&self, epoch: u64) {
+        self.slots.file().set_next_epoch(epoch);
+    }
+
+    /// Says in the memory file that it belongs to the volume's opening `epoch`, after the volume does.
+    pub fn settle_epoch(&self, epoch: u64) {
+        // In this order: killed in between, the file belongs to the same opening twice.
+        self.slots.file().set_epoch(epoch);
+        self.slots.file().set_next_epoch(0);
     }
 
     /// Lets blocks up to a larger capacity in.
@@ -154,6 +190,7 @@ impl Cache {
         self.map.extend(blocks)?;
         self.dirty.extend(blocks)?;
         self.unlogged.extend(blocks)?;
+        self.slots.file().set_capacity(capacity_bytes);
         self.blocks.store(blocks, Release);
         Ok(())
     }
@@ -199,10 +236,13 @@ impl Cache {
         self.check(block);
         if let Some(slot) = slot_of(self.map.load(block))
             && self.slots.is_zeroes(slot)
+            && self.hold(block, slot)
         {
-            // It reads as zeroes already; but who stored that version may not have marked it yet.
+            // It reads as zeroes already; but who stored that version may not have come to the end of it yet.
+            self.slots.wait_installed(slot);
             self.dirty.mark(block);
             self.unlogged.mark(block);
+            self.slots.release(slot);
             return Ok(());
         }
         let fresh = self.slots.take_zero().ok_or(Full)?;
@@ -216,7 +256,7 @@ impl Cache {
         let old = loop {
             let current = self.map.load(block);
             let Some(old) = slot_of(current) else {
-                fresh.describe(sectors);
+                fresh.describe(block, sectors, None);
                 if self.map.insert(block, entry) {
                     break None;
                 }
@@ -224,7 +264,7 @@ impl Cache {
             };
             if sectors.is_all() {
                 // Nothing of the old one is needed: whatever the map names when the swap succeeds is what is let go.
-                fresh.describe(sectors);
+                fresh.describe(block, sectors, Some(old));
                 if self.map.replace(block, current, entry) {
                     break Some(old);
                 }
@@ -235,7 +275,7 @@ impl Cache {
             }
             let merged = sectors.with(self.slots.sectors(old));
             self.merge(&fresh, old, merged.without(sectors));
-            fresh.describe(merged);
+            fresh.describe(block, merged, Some(old));
             let done = self.map.replace(block, current, entry);
             // The pin of this loop. It kept the slot from being reused, so that the swap could not mistake it.
             self.slots.release(old);
@@ -243,7 +283,7 @@ impl Cache {
                 break Some(old);
             }
         };
-        fresh.published();
+        fresh.published(old);
         self.dirty.mark(block);
         self.unlogged.mark(block);
         if let Some(old) = old {
@@ -417,10 +457,14 @@ impl Cache {
                 Logged::No => log_is_empty,
                 Logged::InFlight => false,
             };
-            if !may_go {
+            if !may_go || !self.slots.is_installed(slot) {
                 self.dirty.mark(block);
                 evicted.kept += 1;
-            } else if self.map.remove(block, slot + 1) {
+                continue;
+            }
+            // Before the map lets a version in that knows nothing of this one. The lower storage has it.
+            self.slots.file().clear_current(slot);
+            if self.map.remove(block, slot + 1) {
                 // The map's reference; ours follows.
                 self.slots.release(slot);
                 self.unmark_unlogged(block);
@@ -449,8 +493,14 @@ impl Cache {
     /// Forgets the blocks' versions: the guest has discarded them, and what they hold does not matter any more.
     pub fn drop_range(&self, blocks: Range<u64>) {
         self.map.walk(self.inside(blocks), |block| {
-            while let Some(slot) = slot_of(self.map.load(block)) {
-                if self.map.remove(block, slot + 1) {
+            while let Some(slot) = self.current(block) {
+                self.slots.wait_installed(slot);
+                // Before the map lets a version in that knows nothing of this one.
+                self.slots.file().clear_current(slot);
+                let removed = self.map.remove(block, slot + 1);
+                self.slots.release(slot);
+                if removed {
+                    // The map's reference.
                     self.slots.release(slot);
                     if self.map.backed() > self.backed_max {
                         self.map.trim_at(block);
@@ -471,7 +521,7 @@ impl Cache {
     /// How full the cache is.
     pub fn figures(&self) -> CacheFigures {
         CacheFigures {
-            data_slots: self.slots.data_slots(),
+            data_slots: self.slots.file().data_slots(),
             data_slots_free: self.slots.data_slots_free(),
             zero_slots_free: self.slots.zero_slots_free(),
             dirty_blocks: self.dirty.marks(),
@@ -492,6 +542,42 @@ impl Cache {
         let blocks = self.blocks.load(Acquire);
         assert!(block < blocks, "block {block} of a disk of {blocks}");
     }
+}
+
+/// What a file that may be a volume's memory holds. Changes nothing.
+///
+/// # Errors
+///
+/// It is not such a file, is of another layout or cut short; or it cannot be mapped (it must be open for reading and writing).
+pub fn peek(file: impl AsFd) -> io::Result<Header> {
+    Ok(MemoryFile::open(file)?.header())
+}
+
+/// An empty cache in `file`, which is on tmpfs: its versions are there for [`recover`] when the process is killed. Whatever the
+/// file held is gone. All of its memory is taken at once: 4 KiB and 16 bytes for a slot with memory, 16 bytes for one without.
+///
+/// # Errors
+///
+/// As [`Cache::new`], or there is no room for the file.
+#[allow(clippy::needless_pass_by_value)] // Whoever hands it over has no further use of it.
+pub fn create(file: OwnedFd, options: &CacheOptions, volume: [u8; 16], epoch: u64) -> io::Result<Cache> {
+    Cache::over(MemoryFile::create(&file, options, volume, epoch)?, options.capacity_bytes)
+}
+
+/// A cache with what a killed process left in `file`: the newest version of each block, all of them dirty and in no record.
+/// Whether they belong to the volume as it is now, the caller has found out by [`peek`].
+///
+/// # Errors
+///
+/// As [`peek`] and [`Cache::new`], or the file is another volume's.
+#[allow(clippy::needless_pass_by_value)] // As above.
+pub fn recover(file: OwnedFd, volume: [u8; 16], capacity_bytes: u64) -> io::Result<Cache> {
+    let memory = MemoryFile::open(&file)?;
+    if memory.header().volume != volume {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory of another volume"));
+    }
+    memory.set_capacity(capacity_bytes);
+    Cache::over(memory, capacity_bytes)
 }
 
 /// Blocks of a disk.

@@ -10,15 +10,19 @@
 //! it to the list (release), and the next owner takes it from there (acquire). So no write to a version overtakes a read of
 //! the one before.
 //!
+//! What a slot's version is lies in the memory file (`file`), which outlives the process; what is counted here does not.
+//! A version is *installed* when its record is current and that of the version before it no longer is. Installs of one block follow
+//! each other: whoever has replaced a version waits, if need be, for the few stores that its writer still has to do.
+//!
 //! Free lists are stacks: what was used last is warm, and what was never needed has no memory.
 
-use std::cell::UnsafeCell;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use super::file::MemoryFile;
 use super::memory::{Array, Pages, Zeroed};
 use super::sync::{AtomicU8, AtomicU32, AtomicU64, Padded};
-use crate::{BLOCK_BYTES, SectorMask};
+use crate::SectorMask;
 
 /// How far a version is on its way into the log. Changed under the committer's lock only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,26 +54,16 @@ struct Slot {
     below: AtomicU32,
     /// Of a free slot: how many lie on the stack up to it.
     depth: AtomicU32,
-    sectors: AtomicU8,
     logged: AtomicU8,
+    installed: AtomicU8,
 }
 
 // SAFETY: made of atomic integers, for which 0 is a value.
 unsafe impl Zeroed for Slot {}
 
-#[repr(C, align(4096))]
-struct Page(UnsafeCell<[u8; BLOCK_BYTES]>);
-
-// SAFETY: bytes; they are only reached by pointer, under the rules of the slots above.
-unsafe impl Sync for Page {}
-// SAFETY: zero bytes are bytes.
-unsafe impl Zeroed for Page {}
-
 pub(super) struct Slots {
     known: Array<Slot>,
-    /// Of the slots below `data_slots`; those behind them stand for zeroes.
-    pages: Array<Page>,
-    data_slots: u32,
+    file: MemoryFile,
     free_data: Stack,
     free_zero: Stack,
 }
@@ -83,29 +77,43 @@ pub(super) struct Fresh<'a> {
 }
 
 impl Slots {
-    /// So many slots with memory and without, all free.
+    /// The slots of a memory file. `keep` is asked about each version in it, as (block, slot); versions that it does not want,
+    /// and those that a newer one was to replace, are forgotten. Those that stay have the reference of the map.
     ///
     /// # Errors
     ///
-    /// More than 2^31 slots, or the kernel refuses the mappings.
-    pub(super) fn new(data_slots: u32, zero_slots: u32) -> io::Result<Slots> {
-        // A map entry is a slot plus one; half of its range is far beyond any memory.
-        let total = data_slots.checked_add(zero_slots).filter(|&total| total <= 1 << 31);
-        let total = total.ok_or(io::ErrorKind::InvalidInput)?;
+    /// The kernel refuses a mapping.
+    pub(super) fn new(file: MemoryFile, mut keep: impl FnMut(u64, u32) -> bool) -> io::Result<Slots> {
+        let total = file.total_slots();
         let slots = Slots {
             known: Array::new(total as usize, total as usize, Pages::Any)?,
-            pages: Array::new(data_slots as usize, data_slots as usize, Pages::Any)?,
-            data_slots,
+            file,
             free_data: Stack::default(),
             free_zero: Stack::default(),
         };
-        for slot in (0..data_slots).rev() {
-            slots.free_data.push(&slots.known, slot);
+        for (block, slot) in slots.file.survivors() {
+            if keep(block, slot) {
+                let known = slots.slot(slot);
+                known.refs.store(1, Relaxed);
+                known.installed.store(1, Relaxed);
+            }
         }
-        for slot in (data_slots..total).rev() {
-            slots.free_zero.push(&slots.known, slot);
+        // Those that were replaced go before those that replaced them are settled: killed in between, the next look sees the same.
+        for slot in (0..total).rev() {
+            if slots.slot(slot).refs.load(Relaxed) == 0 {
+                slots.file.clear_current(slot);
+                slots.free(slot);
+            }
+        }
+        for slot in 0..total {
+            slots.file.settle(slot);
         }
         Ok(slots)
+    }
+
+    /// The memory that the slots live in.
+    pub(super) fn file(&self) -> &MemoryFile {
+        &self.file
     }
 
     /// A slot with memory, for the caller alone.
@@ -116,10 +124,6 @@ impl Slots {
     /// A slot that stands for zeroes, for the caller alone.
     pub(super) fn take_zero(&self) -> Option<Fresh<'_>> {
         self.free_zero.pop(&self.known).map(|slot| Fresh { slots: self, slot, armed: false })
-    }
-
-    pub(super) fn data_slots(&self) -> u32 {
-        self.data_slots
     }
 
     /// How many slots with memory are free, or were a moment ago.
@@ -158,18 +162,18 @@ impl Slots {
 
     /// Whether the slot stands for a block of zeroes.
     pub(super) fn is_zeroes(&self, slot: u32) -> bool {
-        slot >= self.data_slots
+        slot >= self.file.data_slots()
     }
 
     /// The memory of a slot: 4096 bytes, aligned to as many; `None` for zeroes. Who has a reference may read them.
     pub(super) fn data(&self, slot: u32) -> Option<*mut u8> {
-        (!self.is_zeroes(slot)).then(|| self.pages.at(slot as usize).0.get().cast())
+        self.file.page(slot)
     }
 
     /// Which sectors the version has; who has a reference may ask.
     pub(super) fn sectors(&self, slot: u32) -> SectorMask {
         // Written before the slot was published, and read by who found it published.
-        SectorMask(self.slot(slot).sectors.load(Relaxed))
+        self.file.sectors(slot)
     }
 
     pub(super) fn logged(&self, slot: u32) -> Logged {
@@ -178,6 +182,33 @@ impl Slots {
 
     pub(super) fn set_logged(&self, slot: u32, logged: Logged) {
         self.slot(slot).logged.store(logged as u8, Relaxed);
+    }
+
+    /// Whether the version is the one that a killed process would leave; who has a reference may ask.
+    pub(super) fn is_installed(&self, slot: u32) -> bool {
+        self.slot(slot).installed.load(Acquire) != 0
+    }
+
+    /// Waits until the version is installed; who has a reference may.
+    pub(super) fn wait_installed(&self, slot: u32) {
+        while !self.is_installed(slot) {
+            // Its writer has put it into the map and has a few stores to do, unless it was interrupted there.
+            std::thread::yield_now();
+        }
+    }
+
+    /// The map names `slot`, which has replaced `old`: from here on it is what a killed process leaves. The caller has the
+    /// reference that the map had to `old`.
+    pub(super) fn install(&self, slot: u32, old: Option<u32>) {
+        if let Some(old) = old {
+            self.wait_installed(old);
+        }
+        self.file.set_current(slot);
+        if let Some(old) = old {
+            self.file.clear_current(old);
+            self.file.settle(slot);
+        }
+        self.slot(slot).installed.store(1, Release);
     }
 
     fn free(&self, slot: u32) {
@@ -203,9 +234,10 @@ impl Fresh<'_> {
 
     /// Says what the version is, and takes the reference of the map that is about to name it. May be said again until the map
     /// does: a thread that comes by with an old map entry may hold a reference meanwhile, but looks at nothing.
-    pub(super) fn describe(&mut self, sectors: SectorMask) {
+    pub(super) fn describe(&mut self, block: u64, sectors: SectorMask, replaces: Option<u32>) {
         let known = self.slots.slot(self.slot);
-        known.sectors.store(sectors.0, Relaxed);
+        self.slots.file.describe(self.slot, block, sectors, replaces);
+        known.installed.store(0, Relaxed);
         known.logged.store(Logged::No as u8, Relaxed);
         if !self.armed {
             known.refs.store(1, Release);
@@ -213,9 +245,10 @@ impl Fresh<'_> {
         }
     }
 
-    /// The map names the slot now; it is no longer the caller's.
-    pub(super) fn published(self) {
+    /// The map names the slot now, in the place of `old`; it is no longer the caller's.
+    pub(super) fn published(self, old: Option<u32>) {
         debug_assert!(self.armed, "a slot in the map without a reference");
+        self.slots.install(self.slot, old);
         std::mem::forget(self);
     }
 }

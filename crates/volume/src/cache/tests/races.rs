@@ -12,7 +12,7 @@ use crate::SectorMask;
 const SHARED: usize = 4;
 
 /// Every writer's own sectors hold values that say whose they are and when.
-fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &AtomicUsize) {
+fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &AtomicUsize, kills: bool) {
     let _writing = Writing(writing);
     for step in 1..=steps {
         let index = if random.once_in(2) {
@@ -35,6 +35,9 @@ fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &A
         }
         world.read(index, mine);
         world.cut();
+        if kills && random.once_in(3) {
+            world.killed();
+        }
     }
 }
 
@@ -69,15 +72,15 @@ fn sweeper(world: &World, random: &mut Random, writing: &AtomicUsize) {
 }
 
 #[test]
-fn flushed_data_outlives_power_cuts_in_any_order() {
+fn data_outlives_power_cuts_and_kills_in_any_order() {
     for seed in 0..600 {
         let world = World::new(7, 2);
         let writing = AtomicUsize::new(2);
         play(
             seed,
             vec![
-                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing)),
-                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing)),
+                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing, true)),
+                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing, true)),
                 Box::new(|| sweeper(&world, &mut Random(seed ^ 3), &writing)),
             ],
         );
@@ -92,8 +95,8 @@ fn flushed_data_outlives_power_cuts_with_free_threads() {
         let writing = AtomicUsize::new(2);
         std::thread::scope(|scope| {
             let (world, writing) = (&world, &writing);
-            scope.spawn(move || writer(world, 0, &mut Random(seed ^ 1), 3_000, writing));
-            scope.spawn(move || writer(world, 1, &mut Random(seed ^ 2), 3_000, writing));
+            scope.spawn(move || writer(world, 0, &mut Random(seed ^ 1), 3_000, writing, false));
+            scope.spawn(move || writer(world, 1, &mut Random(seed ^ 2), 3_000, writing, false));
             scope.spawn(move || sweeper(world, &mut Random(seed ^ 3), writing));
         });
         world.close();

@@ -19,6 +19,7 @@ enum Step {
     EndSweep,
     Trim,
     Grow,
+    Kill,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,6 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::EndSweep),
         1 => Just(Step::Trim),
         1 => Just(Step::Grow),
+        1 => Just(Step::Kill),
     ]
 }
 
@@ -44,6 +46,7 @@ struct Run {
     batch: Option<Batch>,
     sweep: Option<Sweep>,
     value: u64,
+    capacity_bytes: u64,
 }
 
 impl Run {
@@ -78,9 +81,18 @@ impl Run {
                 }
             }
             Step::EndSweep => self.end_sweep(),
+            Step::Kill => {
+                (self.batch, self.sweep) = (None, None);
+                self.world.reopen();
+            }
             Step::Trim => self.world.cache.trim(),
-            Step::Grow => self.world.cache.grow(CAPACITY_BYTES + self.value * 4096 * 5000).unwrap(),
+            Step::Grow => self.grow(),
         }
+    }
+
+    fn grow(&mut self) {
+        self.capacity_bytes += 4096 * 5000;
+        self.world.cache.grow(self.capacity_bytes).unwrap();
     }
 
     fn until_there_is_room(&mut self, store: impl Fn(&World) -> Result<(), Full>) {
@@ -113,7 +125,7 @@ impl Run {
 proptest! {
     #[test]
     fn nothing_flushed_is_lost_and_nothing_older_comes_back(steps in prop::collection::vec(step(), 1..150)) {
-        let mut run = Run { world: World::new(6, 2), batch: None, sweep: None, value: 0 };
+        let mut run = Run { world: World::new(6, 2), batch: None, sweep: None, value: 0, capacity_bytes: CAPACITY_BYTES };
         for step in &steps {
             run.take(step);
             run.world.cut();

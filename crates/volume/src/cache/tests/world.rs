@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::super::{Cache, CacheOptions, Full, Pins};
+use super::super::{Cache, CacheOptions, Full, Pins, recover};
 use super::turns::turn;
 use crate::{SECTOR_BYTES, SECTORS_PER_BLOCK, SectorMask};
 
@@ -28,7 +28,7 @@ pub(super) struct World {
     zero_slots: u32,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Disk {
     /// What a read of the lower storage gives.
     lower: [Sectors; BLOCKS.len()],
@@ -53,6 +53,7 @@ struct Fact {
     unknown: bool,
 }
 
+#[derive(Clone)]
 struct Record {
     state: State,
     versions: Vec<(usize, SectorMask, Sectors)>,
@@ -255,13 +256,7 @@ impl World {
         let disk = self.disk();
         for (base, landed) in [(disk.stable, false), (disk.stable, true), (disk.lower, false), (disk.lower, true)] {
             let mut found = base;
-            for record in &disk.log[disk.tail..] {
-                if record.state == State::Durable || (record.state == State::InFlight && landed) {
-                    for (index, sectors, contents) in &record.versions {
-                        apply(&mut found[*index], *sectors, contents);
-                    }
-                }
-            }
+            disk.replay(&mut found, landed);
             for (place, fact) in disk.facts.iter().enumerate() {
                 let (index, sector) = (place / SECTORS_PER_BLOCK, place % SECTORS_PER_BLOCK);
                 let content = found[index][sector];
@@ -273,6 +268,52 @@ impl World {
                 );
             }
         }
+    }
+
+    /// The process is killed now: its memory, over what the lower storage and the log have, is what was stored last.
+    pub(super) fn killed(&self) -> Arc<Cache> {
+        // One moment: no turn passes in these lines.
+        let (disk, left) = {
+            let disk = self.disk();
+            (disk.clone(), self.cache.slots.file().left_behind())
+        };
+        let cache = Arc::new(recover(left, [0; 16], CAPACITY_BYTES).unwrap());
+        for landed in [false, true] {
+            let mut found = disk.lower;
+            disk.replay(&mut found, landed);
+            for (index, found) in found.iter_mut().enumerate() {
+                let mut pins = Pins::new(&cache);
+                cache.pin(BLOCKS[index], &mut pins);
+                for pinned in pins.iter() {
+                    apply(found, pinned.sectors, &contents(pinned.sectors, pinned.data));
+                }
+            }
+            for (place, fact) in disk.facts.iter().enumerate().filter(|(_, fact)| !fact.unknown && !fact.discarding) {
+                let (index, sector) = (place / SECTORS_PER_BLOCK, place % SECTORS_PER_BLOCK);
+                let content = found[index][sector];
+                let allowed = &fact.history[fact.stored..];
+                assert!(
+                    allowed.contains(&content),
+                    "block {}, sector {sector} holds {content} after the process was killed, and must be one of {allowed:?}",
+                    BLOCKS[index],
+                );
+            }
+        }
+        cache
+    }
+
+    /// Kills the process, and goes on with what it left.
+    pub(super) fn reopen(&mut self) {
+        self.cache = self.killed();
+        let mut disk = self.disk();
+        let mut found = disk.lower;
+        disk.replay(&mut found, true);
+        for record in &mut disk.log {
+            record.state = State::Durable;
+        }
+        disk.lower = found;
+        disk.stable = found;
+        disk.tail = disk.log.len();
     }
 
     /// Logs and writes back all there is, and checks that nothing is left and nothing is lost.
@@ -300,6 +341,17 @@ impl World {
 }
 
 impl Disk {
+    /// Recovery: what the log has, over what was found; `landed`: the record that was being written too.
+    fn replay(&self, found: &mut [Sectors; BLOCKS.len()], landed: bool) {
+        for record in &self.log[self.tail..] {
+            if record.state == State::Durable || (record.state == State::InFlight && landed) {
+                for (index, sectors, contents) in &record.versions {
+                    apply(&mut found[*index], *sectors, contents);
+                }
+            }
+        }
+    }
+
     fn begin_store(&mut self, index: usize, sectors: SectorMask, value: u64) {
         for fact in self.facts(index, sectors) {
             fact.history.push(value);
