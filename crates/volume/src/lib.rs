@@ -2,7 +2,7 @@
 //!
 //! A volume is a lower storage (its data) and an intent log, in the same storage or in a second one. This room holds the parts
 //! that can be thought through alone: the [`cache`] that a guest's writes land in, the bytes on disk ([`format`], [`log`]), their
-//! recovery after a power cut ([`recover`]) and their examination ([`check`]), and the policy of commits.
+//! recovery after a power cut ([`recover`]) and their examination ([`check`]), and the policy of commits ([`commit`]).
 //!
 //! Nothing here starts a thread, holds a descriptor or knows an io_uring. What touches a disk does so through the blocking
 //! trait [`Blocks`], so that a test can put a recording, lying or failing one in its place. The machine that drives these
@@ -12,6 +12,7 @@
 mod blocks;
 pub mod cache;
 pub mod check;
+pub mod commit;
 pub mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
