@@ -1,0 +1,325 @@
+//! Who leads: joining, waiting for company, being called, parking.
+
+use super::flight::{Flight, Waiter};
+use super::{Committer, State};
+use crate::logged::batch::Batch;
+use crate::logged::figures::{Counters, add};
+use crate::logged::poke::{Poke, Wish};
+use engine::Reply;
+use std::sync::atomic::Ordering;
+use volume::cache::Cache;
+use volume::commit::{Decision, Here};
+
+/// Who decides about the next batch.
+pub(super) enum Lead {
+    /// Whoever joins next; while there are flights, whoever completes one calls somebody.
+    Free,
+    /// Somebody waits for company, and may be relieved by whoever completes it.
+    Waiting { ticket: u64, since_ns: u64, before: usize, waiter: Waiter },
+    /// Somebody was told to lead: at once, or after a decision of its own.
+    Called { at_once: bool },
+    /// Somebody takes versions and makes a record of them.
+    Building,
+    /// There is no room in the log, or it is broken off.
+    Parked(Waiter),
+}
+
+impl Lead {
+    /// Takes the one out that waits with the lead in its hand.
+    pub(super) fn take_waiter(&mut self) -> Option<Waiter> {
+        match std::mem::replace(self, Lead::Free) {
+            Lead::Waiting { waiter, .. } | Lead::Parked(waiter) => Some(waiter),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// What came of joining.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::logged) enum Joined {
+    /// The volume has failed.
+    Dead,
+    /// The caller leads: it builds a batch now.
+    Leads,
+    /// The caller leads, and waits for company until then: a deadline with this ticket.
+    Company {
+        /// In nanoseconds.
+        at_ns: u64,
+        /// Number of the wait.
+        ticket: u64,
+    },
+    /// The caller's reply will be completed.
+    Waits,
+}
+
+/// What came of taking versions, or of sealing them.
+pub(in crate::logged) enum Taken {
+    /// The volume has failed.
+    Dead,
+    /// The leader's reply is with the committer; it will be called to begin its pass again.
+    Parked,
+    /// Go on.
+    Done,
+}
+
+impl State {
+    /// What whoever could lead now does. It holds the lead (`Called`), or the lead is free.
+    fn decide(&mut self, now_ns: u64, first: bool, since_ns: u64, reply: impl FnOnce() -> Reply) -> Joined {
+        let here = self.here(1);
+        match self.policy.decide(now_ns, here) {
+            Decision::Start => {
+                self.lead = Lead::Building;
+                Joined::Leads
+            }
+            Decision::Until { at_ns } => {
+                self.ticket += 1;
+                let waiter = Waiter { reply: reply(), since_ns };
+                self.lead = Lead::Waiting { ticket: self.ticket, since_ns: now_ns, before: here.gathered, waiter };
+                Joined::Company { at_ns, ticket: self.ticket }
+            }
+            Decision::Behind => {
+                self.lead = Lead::Free;
+                let waiter = Waiter { reply: reply(), since_ns };
+                if first {
+                    self.gathering.push_front(waiter);
+                } else {
+                    self.gathering.push_back(waiter);
+                }
+                Joined::Waits
+            }
+        }
+    }
+
+    fn here(&self, more: usize) -> Here {
+        let in_flight = self.flights.iter().map(|flight| flight.requests).sum();
+        Here { gathered: self.gathering.len() + more, commits: self.flights.len(), in_flight }
+    }
+
+    /// After the lead has become free, or a flight has landed: whom to tell to lead.
+    pub(super) fn call_next(&mut self, now_ns: u64) -> Option<Waiter> {
+        if !matches!(self.lead, Lead::Free) || self.gathering.is_empty() {
+            return None;
+        }
+        let mut at_once = false;
+        if !self.flights.is_empty() {
+            let here = self.here(0);
+            if self.policy.decide(now_ns, here) != Decision::Start {
+                return None;
+            }
+            at_once = true;
+        }
+        let next = self.gathering.pop_front();
+        if next.is_some() {
+            self.lead = Lead::Called { at_once };
+        }
+        next
+    }
+}
+
+impl Committer {
+    /// A request wants what was written before it to be stable.
+    pub(in crate::logged) fn join(
+        &self,
+        figures: &Counters,
+        now_ns: u64,
+        since_ns: u64,
+        reply: impl FnOnce() -> Reply,
+    ) -> Joined {
+        let mut state = self.state();
+        if state.dead {
+            return Joined::Dead;
+        }
+        match &state.lead {
+            Lead::Free => state.decide(now_ns, false, since_ns, reply),
+            // With the one that waits, and us.
+            Lead::Waiting { since_ns: began_ns, before, .. } if state.policy.is_enough(state.gathering.len() + 2) => {
+                let (waited_ns, before) = (now_ns.saturating_sub(*began_ns), *before);
+                let gathered = state.gathering.len() + 2;
+                state.policy.waited(waited_ns, before, gathered);
+                figures.company_wait.record(waited_ns);
+                if let Some(relieved) = state.lead.take_waiter() {
+                    state.gathering.push_front(relieved);
+                }
+                state.lead = Lead::Building;
+                Joined::Leads
+            }
+            _ => {
+                state.gathering.push_back(Waiter { reply: reply(), since_ns });
+                Joined::Waits
+            }
+        }
+    }
+
+    /// A request was told to lead; `restart` says that it was parked and begins its pass again.
+    pub(in crate::logged) fn called(
+        &self,
+        now_ns: u64,
+        since_ns: u64,
+        restart: bool,
+        reply: impl FnOnce() -> Reply,
+    ) -> Joined {
+        let mut state = self.state();
+        if state.dead {
+            return Joined::Dead;
+        }
+        if restart || matches!(state.lead, Lead::Called { at_once: true }) {
+            state.lead = Lead::Building;
+            return Joined::Leads;
+        }
+        state.decide(now_ns, true, since_ns, reply)
+    }
+
+    /// The deadline of a wait for company: the reply of the one that waited, which leads now, or `None` if it was relieved.
+    pub(in crate::logged) fn deadline(&self, figures: &Counters, now_ns: u64, ticket: u64) -> Option<Waiter> {
+        let mut state = self.state();
+        match &state.lead {
+            Lead::Waiting { ticket: waiting, since_ns, before, .. } if *waiting == ticket && !state.dead => {
+                let (waited_ns, before) = (now_ns.saturating_sub(*since_ns), *before);
+                let gathered = state.gathering.len() + 1;
+                state.policy.waited(waited_ns, before, gathered);
+                figures.company_wait.record(waited_ns);
+                let waiter = state.lead.take_waiter();
+                state.lead = Lead::Building;
+                waiter
+            }
+            _ => None,
+        }
+    }
+
+    /// The leader takes what is unlogged, as much as one record holds; with the first batch of its pass also all who have
+    /// gathered.
+    pub(in crate::logged) fn take(
+        &self,
+        cache: &Cache,
+        poke: &Poke,
+        batch: &mut Batch,
+        waiters: &mut Vec<Waiter>,
+        first: bool,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Taken {
+        let mut state = self.state();
+        if state.dead {
+            state.lead = Lead::Free;
+            return Taken::Dead;
+        }
+        if state.broken || state.failing.is_some() {
+            return self.park(&mut state, poke, Wish::Mend, waiter());
+        }
+        if first {
+            waiters.extend(state.gathering.drain(..));
+        }
+        self.begin();
+        let taken = cache.take_unlogged(self.versions_max, &mut batch.pins);
+        batch.last = taken < self.versions_max;
+        Taken::Done
+    }
+
+    fn park(&self, state: &mut State, poke: &Poke, wish: Wish, waiter: Waiter) -> Taken {
+        state.lead = Lead::Parked(waiter);
+        self.parked.store(true, Ordering::Relaxed);
+        poke.ask(wish);
+        Taken::Parked
+    }
+
+    /// There was nothing to take. The waiters are those of the last flight, if there is one (true); otherwise they can be told
+    /// that all is stable, and so can the leader. Gives whom to call as well.
+    pub(in crate::logged) fn nothing(
+        &self,
+        now_ns: u64,
+        waiters: &mut Vec<Waiter>,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> (bool, Option<Waiter>) {
+        self.end();
+        let mut state = self.state();
+        state.lead = Lead::Free;
+        let waits = match state.flights.back_mut() {
+            Some(flight) => {
+                flight.waiters.append(waiters);
+                flight.waiters.push(waiter());
+                true
+            }
+            None => false,
+        };
+        (waits, state.call_next(now_ns))
+    }
+
+    /// The leader gives up: whom to call instead.
+    pub(in crate::logged) fn resign(&self, now_ns: u64) -> Option<Waiter> {
+        let mut state = self.state();
+        state.lead = Lead::Free;
+        state.call_next(now_ns)
+    }
+
+    /// Versions that were taken go back: they did not become a record.
+    pub(in crate::logged) fn give_back(&self, cache: &Cache, batch: &mut Batch) {
+        let state = self.state();
+        cache.unlog(&batch.pins);
+        self.end();
+        drop(state);
+        batch.pins.clear();
+    }
+
+    /// Gives the leader's record its place. With the last record of a pass the waiters are the flight's, and the lead is free.
+    /// Gives the offset in the log as well, and whom to call.
+    #[allow(clippy::too_many_arguments, reason = "all that a record needs, in one locked step")]
+    pub(in crate::logged) fn seal(
+        &self,
+        cache: &Cache,
+        poke: &Poke,
+        figures: &Counters,
+        now_ns: u64,
+        batch: &mut Batch,
+        waiters: &mut Vec<Waiter>,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> (Taken, u64, Option<Waiter>) {
+        let bytes = batch.bytes();
+        let mut state = self.state();
+        let usable = !state.dead && !state.broken && state.failing.is_none();
+        let start = state.space.head();
+        let place = if usable { state.space.reserve(bytes) } else { None };
+        let Some((position, _)) = place else {
+            cache.unlog(&batch.pins);
+            self.end();
+            let taken = if state.dead {
+                state.lead = Lead::Free;
+                Taken::Dead
+            } else if usable {
+                add(&figures.parked_commits, 1);
+                self.park(&mut state, poke, Wish::Parked, waiter())
+            } else {
+                self.park(&mut state, poke, Wish::Mend, waiter())
+            };
+            drop(state);
+            batch.pins.clear();
+            return (taken, 0, None);
+        };
+        let sequence = state.sequence;
+        let before = state.chain;
+        let sealed = batch.seal(sequence, position, before);
+        debug_assert_eq!(sealed.bytes, bytes);
+        let beside = !state.flights.is_empty();
+        let mut flight = Flight::new(sequence, start, before, now_ns, beside);
+        flight.versions = batch.pins.len() as u64;
+        flight.bytes = bytes;
+        if batch.last {
+            // Swapped, so that both lists keep their memory.
+            std::mem::swap(&mut flight.waiters, waiters);
+            flight.requests = flight.waiters.len() + 1;
+            state.lead = Lead::Free;
+        }
+        state.flights.push_back(flight);
+        state.sequence = sequence.saturating_add(1);
+        state.chain = sealed.chain;
+        let fill = state.space.used() >= state.space.len_bytes() / 2;
+        let offset = position % state.space.len_bytes();
+        let next = if batch.last { state.call_next(now_ns) } else { None };
+        drop(state);
+        if fill {
+            poke.ask(Wish::LogFill);
+        }
+        (Taken::Done, offset, next)
+    }
+}

@@ -1,0 +1,55 @@
+//! Checkpoints, as the log sees them.
+
+use super::Committer;
+use super::lead::Lead;
+use crate::logged::reply;
+use std::sync::atomic::Ordering;
+use volume::format::Tail;
+
+/// How far the log was complete when a sweep began: where it begins once the sweep's writes are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::logged) struct Mark {
+    /// For the superblock. What is before the position has landed; the sequence is above that of every record that lies there, or
+    /// was tried there and failed.
+    pub(in crate::logged) tail: Tail,
+    /// Something has been tried since the last checkpoint, so that the superblock has to be written. Otherwise
+    /// [`Committer::checkpointed`] can be called without.
+    pub(in crate::logged) needs_superblock: bool,
+}
+
+impl Committer {
+    /// To be called before a sweep takes its first dirty block. Every version in a record before the mark is dirty then, or on
+    /// stable lower storage.
+    pub(in crate::logged) fn mark(&self) -> Mark {
+        let state = self.state();
+        let tail = match state.flights.front() {
+            Some(flight) => Tail { position: flight.start, sequence: flight.sequence, chain: flight.chain_before },
+            None => Tail { position: state.space.head(), sequence: state.sequence, chain: state.chain },
+        };
+        Mark { tail, needs_superblock: tail.sequence != state.durable_sequence }
+    }
+
+    /// All that was dirty at the mark is on stable lower storage, and so is the superblock that says where the log begins, if
+    /// one was needed. Gives the log's room back and calls the leader that waits for it. To be followed by
+    /// [`evict`](Self::evict) of what was swept.
+    pub(in crate::logged) fn checkpointed(&self, mark: &Mark) {
+        let mut state = self.state();
+        if mark.tail.position > state.space.tail() {
+            state.space.release(mark.tail.position);
+        }
+        state.durable_sequence = state.durable_sequence.max(mark.tail.sequence);
+        if state.broken && mark.tail.sequence == state.sequence {
+            // The mark was made after the break: nothing that was tried can be taken for a continuation any more.
+            state.broken = false;
+        }
+        if matches!(state.lead, Lead::Parked(_)) {
+            let parked = state.lead.take_waiter();
+            state.lead = Lead::Called { at_once: true };
+            self.parked.store(false, Ordering::Relaxed);
+            drop(state);
+            if let Some(parked) = parked {
+                parked.reply.complete(reply::LEAD);
+            }
+        }
+    }
+}

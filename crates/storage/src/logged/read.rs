@@ -1,0 +1,125 @@
+//! Reads, and discards: what goes to the lower storage, and what lies over it.
+//!
+//! Versions are pinned *before* the lower storage is read. A version that has left the cache by then is on the lower storage; one
+//! that comes later belongs to a write that has no order with this read.
+
+use super::LoggedStorage;
+use super::cursor::Cursor;
+use super::machine::Parts;
+use super::progress::Stage;
+use super::shared::Part;
+use crate::{Operation, Step};
+use engine::{Io, Token};
+use libc::iovec;
+use std::ops::Range;
+use volume::cache::{Pinned, Pins};
+use volume::{BLOCK_BYTES, SECTOR_BYTES};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Blocks that a range of bytes touches.
+fn touched(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK..offset.saturating_add(len).div_ceil(BLOCK)
+}
+
+/// What a pinned version has of a range: where it begins in the range, its bytes, and where they lie.
+fn pieces(version: &Pinned, offset: u64, end: u64) -> impl Iterator<Item = (u64, usize, Option<*const u8>)> + use<> {
+    let start = version.block * BLOCK;
+    let wanted = Part::first(offset.max(start), end.min(start.saturating_add(BLOCK)));
+    let data = version.data;
+    let sectors =
+        wanted.map_or(volume::SectorMask::NONE, |part| part.sectors.without(part.sectors.without(version.sectors)));
+    sectors.runs().map(move |(first, count)| {
+        let at = first * SECTOR_BYTES;
+        (start + at as u64 - offset, count * SECTOR_BYTES, data.map(|data| data.wrapping_add(at)))
+    })
+}
+
+/// Bytes of a range that pinned versions have.
+fn covered(pins: &Pins, offset: u64, end: u64) -> u64 {
+    pins.iter().flat_map(|version| pieces(&version, offset, end)).map(|(_, bytes, _)| bytes as u64).sum()
+}
+
+/// Copies what pinned versions have of a range over `buffers`.
+///
+/// # Safety
+/// The buffers are valid for writes; they may change meanwhile.
+unsafe fn lay_over(pins: &Pins, buffers: &[iovec], offset: u64, end: u64) {
+    let (mut cursor, mut at) = (Cursor::default(), 0);
+    for version in pins.iter() {
+        for (start, bytes, data) in pieces(&version, offset, end) {
+            // Versions were pinned in ascending order.
+            cursor = cursor.skip(buffers, (start - at) as usize);
+            // SAFETY: a pinned version is a whole block, and the piece lies in it; the buffers are vouched for.
+            cursor = unsafe { cursor.scatter(buffers, data, bytes) };
+            at = start + bytes as u64;
+        }
+    }
+}
+
+impl LoggedStorage {
+    pub(super) fn read(&self, parts: &mut Parts<'_>, offset: u64, len: u64, token: Token, io: &mut Io<'_>) -> Step {
+        if len == 0 {
+            return self.done(parts, Ok(()));
+        }
+        let cache = &self.shared.cache;
+        let blocks = touched(offset, len);
+        if cache.touches(blocks.clone()) {
+            let pins = parts.progress.overlay(cache);
+            for block in blocks {
+                cache.pin(block, pins);
+            }
+            if covered(pins, offset, offset + len) == len {
+                // SAFETY: the buffers of a started task are mapped and writable.
+                unsafe { lay_over(pins, parts.buffers, offset, offset + len) };
+                pins.clear();
+                self.shared.slots_freed();
+                return self.done(parts, Ok(()));
+            }
+        }
+        // The task below has the buffers until it has ended.
+        let sub = &mut parts.progress.sub;
+        std::mem::swap(&mut sub.buffers, parts.buffers);
+        sub.begin(Operation::Read { offset: self.shared.layout.data_offset + offset });
+        parts.progress.stage = Stage::Lower;
+        let step = self.shared.lower.start(&mut parts.progress.sub, token, io);
+        self.follow_lower(parts, step)
+    }
+
+    /// Forgets the blocks that lie in the range, and lets the lower storage give their space back. The edges stay as they
+    /// are: what a discard leaves does not matter.
+    pub(super) fn discard(&self, parts: &mut Parts<'_>, offset: u64, len: u64, token: Token, io: &mut Io<'_>) -> Step {
+        let (first, end) = (offset.div_ceil(BLOCK), (offset + len) / BLOCK);
+        if first >= end {
+            return self.done(parts, Ok(()));
+        }
+        self.shared.cache.drop_range(first..end);
+        self.shared.slots_freed();
+        let sub = &mut parts.progress.sub;
+        let offset = self.shared.layout.data_offset + first * BLOCK;
+        sub.begin(Operation::Discard { offset, len: (end - first) * BLOCK });
+        parts.progress.stage = Stage::Lower;
+        let step = self.shared.lower.start(&mut parts.progress.sub, token, io);
+        self.follow_lower(parts, step)
+    }
+
+    pub(super) fn follow_lower(&self, parts: &mut Parts<'_>, step: Step) -> Step {
+        let Step::Done(result) = step else { return Step::Pending };
+        let progress = &mut *parts.progress;
+        progress.stage = Stage::Idle;
+        let Operation::Read { offset } = parts.operation else { return Step::Done(result) };
+        std::mem::swap(&mut progress.sub.buffers, parts.buffers);
+        let len = crate::buffers::total(parts.buffers);
+        if let Some(pins) = progress.pinned()
+            && !pins.is_empty()
+        {
+            if result.is_ok() {
+                // SAFETY: the buffers of a task in flight are mapped and writable.
+                unsafe { lay_over(pins, parts.buffers, offset, offset + len) };
+            }
+            pins.clear();
+            self.shared.slots_freed();
+        }
+        Step::Done(result)
+    }
+}
