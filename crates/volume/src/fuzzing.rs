@@ -224,19 +224,18 @@ fn assert_outside(before: &Ram, after: &Ram, superblock: &Superblock) {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use super::volume_log;
-
-    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/volume_log");
+    use super::{seeds, volume_log};
 
     /// A record of one block's data, or of two entries more.
     const DATA: [u8; 5] = [0, 0, 2, 5, 0xff];
     const MIXED: [u8; 11] = [0, 2, 2, 5, 0x0f, 0, 7, 3, 6, 63, 0x80];
 
-    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    fn made() -> Vec<(&'static str, Vec<u8>)> {
         let seed = |external: u8, steps: &[&[u8]]| [&[external][..], &steps.concat()].concat();
         // Of a record: what changes in its header once it is built.
         let wrong = |at: u16, value: u8| [&[3, 0, 2, 9, 0xff, 0][..], &at.to_le_bytes(), &[value, 0]].concat();
@@ -284,48 +283,20 @@ mod tests {
     #[test]
     fn the_seeds_are_these() {
         let (mut records, mut refused) = (0, 0);
-        for (name, bytes) in seeds() {
-            let seed = fs::read(Path::new(SEEDS).join(name)).unwrap_or_default();
-            assert_eq!(seed, bytes, "{name}: run `cargo test -p volume --lib write_seeds -- --ignored`");
-            match volume_log(&seed) {
-                Some(replayed) => records += replayed,
-                None => refused += 1,
-            }
-        }
-        // Findings of the fuzzer lie beside them.
-        for entry in fs::read_dir(SEEDS).unwrap() {
-            volume_log(&fs::read(entry.unwrap().path()).unwrap());
-        }
+        seeds::hold("volume_log", &made(), |seed| match volume_log(seed) {
+            Some(replayed) => records += replayed,
+            None => refused += 1,
+        });
         assert!(records >= 12 && refused >= 12, "the seeds replay {records} records, and {refused} are refused");
     }
 
     #[test]
-    #[ignore = "writes the seeds"]
-    fn write_seeds() {
-        fs::create_dir_all(SEEDS).unwrap();
-        for (name, bytes) in seeds() {
-            fs::write(Path::new(SEEDS).join(name), bytes).unwrap();
-        }
-    }
-
-    #[test]
-    fn pseudo_random_inputs_hold() {
-        // xorshift64: the same inputs on every machine.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+    fn noise_holds() {
         let (mut replayed, mut refused) = (0, 0);
-        for _ in 0..600 {
-            let input: Vec<_> = (0..next() % 200).map(|_| (next() >> 32) as u8).collect();
-            match volume_log(&input) {
-                Some(records) => replayed += records,
-                None => refused += 1,
-            }
-        }
+        seeds::noise(600, 200, |input| match volume_log(&input) {
+            Some(records) => replayed += records,
+            None => refused += 1,
+        });
         assert!(replayed > 100 && refused > 20, "{replayed} records replayed, {refused} volumes refused");
     }
 }

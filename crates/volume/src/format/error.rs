@@ -14,7 +14,7 @@ pub enum Loss {
     SinceCheckpoint {
         /// Sequence that the first record behind the checkpoint has at least.
         sequence: u64,
-        /// How often the volume had been opened then.
+        /// The epoch that the volume was opened in then.
         epoch: u64,
     },
 }
@@ -26,7 +26,7 @@ impl fmt::Display for Loss {
             Loss::SinceCheckpoint { sequence, epoch } => write!(
                 formatter,
                 "the volume was not closed in order, so without it every flushed write since the last checkpoint (record \
-                 {sequence}, opening {epoch}) may be lost"
+                 {sequence} of epoch {epoch}) may be lost"
             ),
         }
     }

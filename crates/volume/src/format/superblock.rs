@@ -98,7 +98,7 @@ pub struct Tail {
     pub position: u64,
     /// The next record has at least this sequence.
     pub sequence: u64,
-    /// Checksum of the record before, 0 if there was none: the next record names it.
+    /// What the next record names as the one before: the checksum of that, or any number that no record has named so far.
     pub chain: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct Superblock {
     pub log: LogPlace,
     /// Where the log begins to count.
     pub tail: Tail,
-    /// How often the volume has been opened for writing. Records carry it.
+    /// Rises whenever the volume is opened for writing, by any step. Records carry it.
     pub epoch: u64,
     /// The volume was closed in order: there is nothing to replay.
     pub clean: bool,

@@ -219,7 +219,7 @@ fn a_log_that_is_gone_says_what_is_lost() {
     assert_eq!(
         error.to_string(),
         "the volume's log is on a device of its own (/dev/fast) which was not given: the volume was not closed in order, so \
-         without it every flushed write since the last checkpoint (record 1, opening 1) may be lost; give it with --log, or go \
+         without it every flushed write since the last checkpoint (record 1 of epoch 1) may be lost; give it with --log, or go \
          on without it with `vringd volume log remove --lost`"
     );
     assert!(check(&mut data, None, &mut quiet()).problems[0].text == error.to_string());
