@@ -1,6 +1,7 @@
 //! What can go wrong, in words that name the fix.
 
 use crate::Execution;
+use crate::logged::VolumeError;
 use std::io;
 use std::path::PathBuf;
 
@@ -28,6 +29,13 @@ pub enum StorageError {
         action: Action,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// {action}: the volume has failed: {reason}; stop the export and look into the log, then add it again
+    Failed {
+        /// What was being done.
+        action: Action,
+        /// Why.
+        reason: String,
     },
     /// {0}: an injected error
     Injected(Action),
@@ -190,6 +198,17 @@ pub enum OpenError {
     },
     /// {0}
     Storage(#[from] StorageError),
+    /// {0}
+    Volume(Box<VolumeError>),
+}
+
+impl From<VolumeError> for OpenError {
+    fn from(error: VolumeError) -> OpenError {
+        match error {
+            VolumeError::Open(error) => error,
+            other => OpenError::Volume(Box::new(other)),
+        }
+    }
 }
 
 /// Sizes of storage that is made, not found.

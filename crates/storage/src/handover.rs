@@ -15,6 +15,10 @@ pub struct Handed {
     pub data: Option<OwnedFd>,
     /// What holds the image's locks, where it is locked.
     pub lock: Option<OwnedFd>,
+    /// The same of a volume's log, where that has a file of its own.
+    pub log: Option<Box<Handed>>,
+    /// The memory of a volume, with what is not written back.
+    pub memory: Option<OwnedFd>,
 }
 
 impl Handed {
@@ -27,6 +31,8 @@ impl Handed {
             capacity_bytes,
             data: Some(data.as_fd().try_clone_to_owned()?),
             lock: lock.map(crate::lock::ImageLock::duplicate).transpose()?,
+            log: None,
+            memory: None,
         })
     }
 
@@ -46,5 +52,7 @@ pub fn adopt(spec: &StorageSpec, handed: Handed) -> Result<Arc<dyn Storage>, Ope
         StorageSpec::Memory(options) => Arc::new(MemoryStorage::adopt(options, handed)?),
         StorageSpec::Null(options) => Arc::new(NullStorage::adopt(options, &handed)?),
         StorageSpec::Sim(options) => Arc::new(SimStorage::adopt(options, handed)?),
+        StorageSpec::Volume(options) => Arc::new(options.adopt(handed)?),
+        StorageSpec::Logged(spec) => Arc::new(spec.adopt(handed)?),
     })
 }

@@ -1,5 +1,6 @@
 //! From a description to a running storage.
 
+use crate::logged::{LoggedSpec, OpenedVolume, VolumeOptions};
 use crate::{
     Execution, FileOptions, FileStorage, MemoryOptions, MemoryStorage, NullOptions, NullStorage, OpenError, SimOptions,
     SimStorage, Storage,
@@ -18,6 +19,10 @@ pub enum StorageSpec {
     Null(NullOptions),
     /// A model of a device.
     Sim(SimOptions),
+    /// A volume: data and an intent log in a file or on devices.
+    Volume(VolumeOptions),
+    /// A volume that ends with the process, over one of the storages that do so too.
+    Logged(Box<LoggedSpec>),
 }
 
 /// Opens a storage.
@@ -30,6 +35,8 @@ pub fn open(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
         StorageSpec::Memory(options) => Arc::new(MemoryStorage::open(options)?),
         StorageSpec::Null(options) => Arc::new(NullStorage::open(options)?),
         StorageSpec::Sim(options) => Arc::new(SimStorage::open(options)?),
+        StorageSpec::Volume(options) => Arc::new(OpenedVolume::new(options)?.start()?),
+        StorageSpec::Logged(spec) => Arc::new(spec.open()?),
     })
 }
 
@@ -43,6 +50,8 @@ enum Progress {
     File(FileStorage, Execution),
     /// Mapped.
     Memory(MemoryStorage),
+    /// Open, with its log and its memory file; nothing is replayed yet.
+    Volume(Box<OpenedVolume>),
     /// It has no path.
     Later(StorageSpec),
 }
@@ -62,6 +71,7 @@ impl Opened {
             StorageSpec::Memory(options) if options.path.is_some() => {
                 Progress::Memory(MemoryStorage::open_without_threads(&options)?)
             }
+            StorageSpec::Volume(options) => Progress::Volume(Box::new(OpenedVolume::new(&options)?)),
             other => Progress::Later(other),
         }))
     }
@@ -83,6 +93,7 @@ impl Opened {
                 crate::blocking::prepare();
                 Ok(Arc::new(storage))
             }
+            Progress::Volume(volume) => Ok(Arc::new(volume.start()?)),
             Progress::Later(spec) => open(&spec),
         }
     }
@@ -93,6 +104,7 @@ impl fmt::Debug for Opened {
         match &self.0 {
             Progress::File(storage, _) => write!(f, "Opened({:?})", storage.describe()),
             Progress::Memory(storage) => write!(f, "Opened({:?})", storage.describe()),
+            Progress::Volume(volume) => write!(f, "Opened({volume:?})"),
             Progress::Later(spec) => write!(f, "Opened(later: {spec:?})"),
         }
     }

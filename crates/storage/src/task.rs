@@ -1,6 +1,7 @@
 //! One operation and its progress.
 
 use crate::file::FileProgress;
+use crate::logged::LoggedProgress;
 use crate::{Action, StorageError, buffers};
 
 /// What is asked of a storage. Offsets and lengths are bytes, multiples of 512, and lie inside the capacity.
@@ -75,6 +76,8 @@ pub struct Task {
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) file: FileProgress,
+    /// Of a volume; it holds tasks of its own, and is made when it is first needed.
+    pub(crate) logged: Option<Box<LoggedProgress>>,
     /// The model has decided that this operation fails.
     pub(crate) doomed: bool,
 }

@@ -1,12 +1,12 @@
 //! The trait that every storage implements.
 
-use crate::{Execution, Handed, Step, StorageError, Task};
+use crate::{Execution, Handed, Step, StorageError, Task, VolumeControl};
 use engine::{Io, Token};
 
 /// What a storage is and what it can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// `file`, `device`, `memory`, `null` or `sim`.
+    /// `file`, `device`, `memory`, `null`, `sim` or `volume`.
     pub kind: &'static str,
     /// Path, or a few words for storage without one.
     pub target: String,
@@ -82,4 +82,9 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// An execution that this storage does not have, or a pool that cannot be started.
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError>;
+
+    /// What only a volume has; `None` for any other storage.
+    fn volume(&self) -> Option<&dyn VolumeControl> {
+        None
+    }
 }

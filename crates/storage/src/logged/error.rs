@@ -1,0 +1,142 @@
+//! Why a volume cannot be opened, made or changed.
+
+use crate::{OpenError, StorageError};
+use std::io;
+use std::path::{Path, PathBuf};
+use volume::format::{FormatError, Uuid};
+use volume::recover::RecoverError;
+
+/// Why a volume cannot be opened, made or changed.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum VolumeError {
+    /// {0}
+    Open(#[from] OpenError),
+    /// {path}: {source}
+    Format {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// {path}: {source}
+    Recover {
+        /// The volume.
+        path: PathBuf,
+        /// Why its log could not be written back.
+        source: RecoverError,
+    },
+    /// {path}: cannot {what}: {source}
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {path}: {source}
+    Storage {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: StorageError,
+    },
+    /// {path}: {what}, which would be lost: `force` (`--force`) overwrites it
+    Exists {
+        /// The file or device.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// {path}: has {present_bytes} bytes and needs {needed_bytes}: use a larger device or a smaller size
+    Small {
+        /// The device.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+    },
+    /// {path}: the volume's log is inside it: name the file or device of the new log with `--log`
+    NoLogNamed {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// {field}: {value} is out of range: use {range}
+    Field {
+        /// Name in the configuration.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        range: &'static str,
+    },
+    /// {path}: holds {versions} blocks that guests wrote before a server was killed, of another opening of volume {volume} than its last one: somebody opened the volume without this memory file since; `vringd volume replay --discard-memory` gives them up
+    StaleMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Blocks in it.
+        versions: u64,
+    },
+    /// {path}: is a memory file of volume {found} and not of {volume}: name another with `memory_file` (`--memory-file`)
+    ForeignMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume that it names.
+        found: Uuid,
+        /// The volume that is opened.
+        volume: Uuid,
+    },
+    /// {path}: is no memory file of a volume, or a damaged one: remove it if nobody misses what guests wrote before a server was killed, or name another with `memory_file` (`--memory-file`)
+    NoMemoryFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: is not on tmpfs, and would be written to a disk: name a memory file in /run or /dev/shm (`--memory-file`)
+    NotTmpfs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: belongs to another user: remove it, or name another memory file (`--memory-file`)
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// cannot have {bytes} bytes of memory for data that is not written back: {source}; choose a smaller `dirty_memory` (`--dirty-memory`), or make room on the tmpfs that holds the memory file
+    Memory {
+        /// What was asked for.
+        bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {path}: {blocks} blocks could not be written back: {source}; they are still in its log or its memory file, and are written back when it is opened next
+    NotWrittenBack {
+        /// The volume.
+        path: PathBuf,
+        /// How many.
+        blocks: u64,
+        /// What the storage says.
+        source: StorageError,
+    },
+    /// cannot start the write-back of {path}: {source}
+    Thread {
+        /// The volume.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl VolumeError {
+    pub(crate) fn format(path: &Path) -> impl Fn(FormatError) -> VolumeError {
+        let path = path.to_owned();
+        move |source| VolumeError::Format { path: path.clone(), source }
+    }
+
+    pub(crate) fn io(path: &Path, what: &'static str) -> impl Fn(io::Error) -> VolumeError {
+        let path = path.to_owned();
+        move |source| VolumeError::Io { path: path.clone(), what, source }
+    }
+}

@@ -1,0 +1,297 @@
+//! Where the memory of a volume lives: a file on tmpfs, so that it outlives the process.
+//!
+//! What guests have written and not flushed is in memory alone. A page cache would keep that when a server is killed, and guests
+//! that live on count on it; so does a volume. The file is the volume's, by its name and by what its first page says; only its
+//! owner may look into it, and when a volume is closed in order there is nothing left in it, and it goes.
+
+use super::error::VolumeError;
+use super::open::EPOCH_STEP_MIN;
+use crate::file::file_system_memory;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use volume::BLOCK_BYTES;
+use volume::cache::{self, Cache, CacheOptions};
+use volume::format::{Superblock, Uuid};
+
+/// Where memory files are, unless it cannot be made.
+pub const MEMORY_DIRECTORY: &str = "/run/vringd";
+
+/// Where it is when nobody says otherwise, as (directory, beginning of the name): the first that can be used.
+const PLACES: [(&str, &str); 2] = [(MEMORY_DIRECTORY, "volume"), ("/dev/shm", "vringd-volume")];
+
+/// Where a volume's memory is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MemoryPlace {
+    /// In a file that is named after the volume, in /run/vringd or else in /dev/shm.
+    #[default]
+    Default,
+    /// In this file, which is made if it is not there. It has to be on tmpfs.
+    Path(PathBuf),
+    /// In memory without a name: it ends with the process.
+    Anonymous,
+}
+
+impl MemoryPlace {
+    /// The paths that come into question, best first.
+    fn candidates(&self, volume: &Uuid) -> Vec<PathBuf> {
+        match self {
+            MemoryPlace::Default => PLACES.iter().map(|(dir, name)| named(dir, name, volume)).collect(),
+            MemoryPlace::Path(path) => vec![path.clone()],
+            MemoryPlace::Anonymous => Vec::new(),
+        }
+    }
+}
+
+impl MemoryPlace {
+    /// The path of a file that is open already; none for memory without a name.
+    pub(super) fn found(&self, volume: &Uuid) -> Option<PathBuf> {
+        match self {
+            MemoryPlace::Default => Some(default_memory_path(volume)),
+            MemoryPlace::Path(path) => Some(path.clone()),
+            MemoryPlace::Anonymous => None,
+        }
+    }
+}
+
+fn named(directory: &str, name: &str, volume: &Uuid) -> PathBuf {
+    Path::new(directory).join(format!("{name}-{volume}.memory"))
+}
+
+/// Where the memory of a volume is when nobody says otherwise: where there is a file already, or else where one can be made.
+pub fn default_memory_path(volume: &Uuid) -> PathBuf {
+    let candidates = MemoryPlace::Default.candidates(volume);
+    let there = candidates.iter().find(|path| path.exists());
+    let possible = || candidates.iter().find(|path| path.parent().is_some_and(usable));
+    there.or_else(possible).or(candidates.last()).cloned().unwrap_or_default()
+}
+
+/// Whether files can be made in a directory, which is made itself if need be.
+fn usable(directory: &Path) -> bool {
+    let _ = DirBuilder::new().mode(0o700).create(directory);
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// Slots for zeroes cost little and let large ranges be zeroed at once, but not everything at once.
+const ZERO_SLOTS_MIN: u32 = 1 << 14;
+const ZERO_SLOTS_MAX: u32 = 1 << 20;
+
+/// What a memory file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Nothing that matters.
+    Blank,
+    /// So many blocks that are newer than what the volume and its log hold.
+    Versions(u64),
+}
+
+impl Contents {
+    pub(super) fn versions(self) -> u64 {
+        match self {
+            Contents::Blank => 0,
+            Contents::Versions(versions) => versions,
+        }
+    }
+}
+
+/// An open memory file.
+#[derive(Debug)]
+pub(crate) struct MemoryFile {
+    pub(crate) fd: OwnedFd,
+    /// Its name; none for memory without one.
+    pub(crate) path: Option<PathBuf>,
+    /// It was there already.
+    pub(crate) found: bool,
+}
+
+impl MemoryFile {
+    /// The volume's file, if there is one.
+    pub(crate) fn find(place: &MemoryPlace, volume: &Uuid) -> Result<Option<MemoryFile>, VolumeError> {
+        for path in place.candidates(volume) {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            match rustix::fs::open(&path, flags, Mode::empty()) {
+                Ok(fd) => {
+                    check(&path, &fd)?;
+                    return Ok(Some(MemoryFile { fd, path: Some(path), found: true }));
+                }
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => return Err(VolumeError::io(&path, "open the memory file")(errno.into())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The volume's file, or a new one.
+    pub(crate) fn open(place: &MemoryPlace, volume: &Uuid) -> Result<MemoryFile, VolumeError> {
+        if let Some(file) = MemoryFile::find(place, volume)? {
+            return Ok(file);
+        }
+        let path = match place {
+            MemoryPlace::Anonymous => return MemoryFile::anonymous(),
+            MemoryPlace::Path(path) => path.clone(),
+            MemoryPlace::Default => default_memory_path(volume),
+        };
+        let failed = VolumeError::io(&path, "make the memory file");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
+        let file = MemoryFile { fd, path: Some(path.clone()), found: false };
+        if let Err(error) = check(&path, &file.fd) {
+            file.remove();
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    /// Memory without a name.
+    pub(crate) fn anonymous() -> Result<MemoryFile, VolumeError> {
+        let failed = |errno: Errno| VolumeError::Memory { bytes: 0, source: errno.into() };
+        let fd = rustix::fs::memfd_create(c"volume", MemfdFlags::CLOEXEC).map_err(failed)?;
+        Ok(MemoryFile { fd, path: None, found: false })
+    }
+
+    /// Removes its name. What cannot be removed stays: it is checked before it is used again.
+    pub(crate) fn remove(&self) {
+        if let Some(path) = &self.path
+            && let Err(error) = rustix::fs::unlink(path)
+        {
+            tracing::debug!(path = %path.display(), %error, "an empty memory file stays");
+        }
+    }
+
+    /// Removes its name if nobody had it before.
+    pub(crate) fn remove_if_new(&self) {
+        if !self.found {
+            self.remove();
+        }
+    }
+
+    /// What the file holds for the volume with this superblock. Nothing is changed.
+    ///
+    /// # Errors
+    /// It holds versions of another volume, or of another opening than the last one of this.
+    pub(crate) fn contents(&self, superblock: &Superblock) -> Result<Contents, VolumeError> {
+        let path = self.shown();
+        if !self.found || self.is_blank().map_err(VolumeError::io(&path, "read the memory file"))? {
+            return Ok(Contents::Blank);
+        }
+        let Ok(header) = cache::peek(&self.fd) else { return Err(VolumeError::NoMemoryFile { path }) };
+        let volume = superblock.volume;
+        let found = Uuid::from_bytes(header.volume);
+        if found != volume {
+            return Err(VolumeError::ForeignMemory { path, found, volume });
+        }
+        if header.current == 0 {
+            return Ok(Contents::Blank);
+        }
+        let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
+        if of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch) {
+            return Ok(Contents::Versions(header.current));
+        }
+        Err(VolumeError::StaleMemory { path, volume, versions: header.current })
+    }
+
+    /// Whether nobody has written its first page: it was made, and then the process was killed.
+    fn is_blank(&self) -> io::Result<bool> {
+        let mut page = [0; BLOCK_BYTES];
+        let got = rustix::io::pread(&self.fd, &mut page[..], 0)?;
+        Ok(page.iter().take(got).all(|byte| *byte == 0))
+    }
+
+    /// The cache that lives in the file, with what was found there.
+    pub(crate) fn cache(
+        &self,
+        contents: &Contents,
+        superblock: &Superblock,
+        dirty_bytes: u64,
+    ) -> Result<Cache, VolumeError> {
+        let failed = |source| VolumeError::Memory { bytes: dirty_bytes, source };
+        let fd = self.fd.try_clone().map_err(failed)?;
+        let volume = *superblock.volume.as_bytes();
+        match contents {
+            Contents::Versions(_) => {
+                let path = self.shown();
+                cache::recover(fd, volume, superblock.capacity_bytes).map_err(|source| VolumeError::Io {
+                    path,
+                    what: "go on with the memory file",
+                    source,
+                })
+            }
+            Contents::Blank => {
+                let data_slots = u32::try_from(dirty_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX >> 2);
+                let options = CacheOptions {
+                    capacity_bytes: superblock.capacity_bytes,
+                    data_slots,
+                    zero_slots: data_slots.saturating_mul(4).clamp(ZERO_SLOTS_MIN, ZERO_SLOTS_MAX),
+                };
+                cache::create(fd, &options, volume, superblock.epoch).map_err(failed)
+            }
+        }
+    }
+
+    /// Its name, in words.
+    pub(crate) fn shown(&self) -> PathBuf {
+        self.path.clone().unwrap_or_else(|| PathBuf::from("memory"))
+    }
+}
+
+/// Refuses what is not a file of ours in memory. In /dev/shm anybody can leave a file of any name.
+fn check(path: &Path, fd: &OwnedFd) -> Result<(), VolumeError> {
+    let failed = VolumeError::io(path, "inspect the memory file");
+    let about = rustix::fs::fstat(fd).map_err(|errno| failed(errno.into()))?;
+    if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile || !file_system_memory(fd).unwrap_or(false) {
+        return Err(VolumeError::NotTmpfs { path: path.to_owned() });
+    }
+    if about.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(VolumeError::NotOurs { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid() -> Uuid {
+        Uuid::from_u128(u128::from(std::process::id()) << 64 | 0x5eed)
+    }
+
+    #[test]
+    fn a_file_is_made_found_and_removed() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = MemoryPlace::Path(directory.path().join("memory"));
+        assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
+        let made = MemoryFile::open(&place, &uuid()).unwrap();
+        assert!(!made.found);
+        let found = MemoryFile::open(&place, &uuid()).unwrap();
+        assert!(found.found);
+        let mode = rustix::fs::fstat(&found.fd).unwrap().st_mode;
+        assert_eq!(mode & 0o777, 0o600);
+        found.remove();
+        assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
+    }
+
+    #[test]
+    fn disks_and_strange_files_are_refused() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = directory.path().join("memory");
+        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &uuid()).unwrap_err();
+        assert!(matches!(error, VolumeError::NotTmpfs { .. }), "{error}");
+        assert!(!path.exists(), "and nothing is left");
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(MemoryFile::open(&MemoryPlace::Path(link), &uuid()).is_err());
+    }
+
+    #[test]
+    fn the_default_is_where_a_file_is() {
+        let path = named("/dev/shm", "vringd-volume", &uuid());
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(default_memory_path(&uuid()), path);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

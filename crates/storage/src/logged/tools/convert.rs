@@ -1,0 +1,111 @@
+//! Images to volumes, volumes to images.
+
+use super::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use super::target::Target;
+use super::{CreateOptions, VolumeAt, lay_out, log_target, plan, storage_error};
+use crate::Storage;
+use crate::logged::blocking::StorageBlocks;
+use crate::logged::error::VolumeError;
+use crate::logged::open::way;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use volume::format::{self, FormatError};
+use volume::{BLOCK_BYTES, Blocks, Progress};
+
+/// What a conversion has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Converted {
+    /// Size of the disk, in bytes.
+    pub capacity_bytes: u64,
+    /// What was moved.
+    pub copied: Copied,
+}
+
+/// Makes a volume of a raw image, or of a device. `options.size_bytes` may be larger than the image; 0 means as large.
+///
+/// The volume is one when everything is in it, not before.
+///
+/// # Errors
+/// The image is in use or cannot be read, something is there, or there is no room.
+pub fn to_volume(
+    image: &Path,
+    at: &VolumeAt,
+    options: &CreateOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Converted, VolumeError> {
+    let from = VolumeAt { direct: at.direct, lock: at.lock, ..VolumeAt::new(image) }.open(image, true)?;
+    let image_bytes = from.capacity_bytes();
+    let size_bytes = if options.size_bytes == 0 { image_bytes } else { options.size_bytes };
+    if size_bytes < image_bytes {
+        let value = size_bytes.to_string();
+        return Err(VolumeError::Field { field: "size", value, range: "the size of the image, or more" });
+    }
+    let options = CreateOptions { size_bytes, ..options.clone() };
+    let plan = plan(at, &options);
+    let bytes = plan.storage_bytes().map_err(at.format())?;
+    let data = Target::make(&at.path, bytes, options.force)?;
+    let log = log_target(at, options.log_bytes, options.force)?;
+    let copied = {
+        let to = at.open(&at.path, false)?;
+        let mut data_way = way(&at.path, to.clone())?;
+        // A superblock of before would speak of what is being overwritten.
+        data_way
+            .zero_at(0, format::INTERNAL_LOG_OFFSET)
+            .and_then(|()| data_way.flush())
+            .map_err(VolumeError::io(&at.path, "clear the beginning of"))?;
+        let data_offset = bytes - size_bytes.next_multiple_of(BLOCK_BYTES as u64);
+        let ranges = data_of(image, 0, image_bytes)?;
+        let zeroes = if data.blank { Zeroes::Leave } else { Zeroes::Write };
+        let route = Route { from: &*from, from_offset: 0, to: &*to, to_offset: data_offset, len: image_bytes, zeroes };
+        let copied = copy(&route, ranges, progress).map_err(storage_error(&at.path))?;
+        if zeroes == Zeroes::Write && size_bytes > image_bytes {
+            let behind = (data_offset + image_bytes, bytes - data_offset - image_bytes);
+            data_way.zero_at(behind.0, behind.1).map_err(VolumeError::io(&at.path, "clear the end of"))?;
+        }
+        data_way.flush().map_err(VolumeError::io(&at.path, "flush"))?;
+        lay_out(at, &plan, &mut data_way, &mut |_| {})?;
+        copied
+    };
+    data.keep()?;
+    log.map_or(Ok(()), Target::keep)?;
+    Ok(Converted { capacity_bytes: size_bytes, copied })
+}
+
+/// Makes a raw image of a volume that was closed in order: in a sparse file, or on a device.
+///
+/// # Errors
+/// The volume is in use or has to be replayed, something is there, or there is no room.
+pub fn to_raw(
+    at: &VolumeAt,
+    image: &Path,
+    force: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Converted, VolumeError> {
+    let from = at.open(&at.path, true)?;
+    let superblock = format::read_superblock(&mut way(&at.path, from.clone())?).map_err(at.format())?;
+    superblock.check_length(from.capacity_bytes()).map_err(at.format())?;
+    if !superblock.clean {
+        return Err(at.format()(FormatError::NotClean));
+    }
+    let (offset, len) = (superblock.data_offset, superblock.capacity_bytes);
+    let target = Target::make(image, len, force)?;
+    let copied = {
+        let to = at.open(image, false)?;
+        let ranges = data_of(&at.path, offset, len)?;
+        let zeroes = if target.blank { Zeroes::Leave } else { Zeroes::Write };
+        let route = Route { from: &*from, from_offset: offset, to: &*to, to_offset: 0, len, zeroes };
+        let copied = copy(&route, ranges, progress).map_err(storage_error(image))?;
+        StorageBlocks::new(to).and_then(|mut way| way.flush()).map_err(VolumeError::io(image, "flush"))?;
+        copied
+    };
+    target.keep()?;
+    Ok(Converted { capacity_bytes: len, copied })
+}
+
+/// Where a file has data.
+fn data_of(path: &Path, offset: u64, len: u64) -> Result<Vec<Range<u64>>, VolumeError> {
+    let failed = VolumeError::io(path, "look for holes in");
+    let file = File::open(path).map_err(&failed)?;
+    data_ranges(&file, offset, len).map_err(failed)
+}

@@ -1,0 +1,358 @@
+//! What is done to volumes that nobody serves: made, looked at, replayed, changed, and turned into images and back.
+//!
+//! All of it takes the image locks of the files that it touches, as a server does, and none of it needs one to run.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `target` | a file or device that something is written to |
+//! | `copy` | contents from one storage to another |
+//! | `convert` | images to volumes, volumes to images |
+
+mod convert;
+mod copy;
+mod target;
+
+pub use convert::{Converted, to_raw, to_volume};
+pub use copy::Copied;
+pub use volume::check::Report;
+pub use volume::recover::Recovered;
+
+use super::blocking::StorageBlocks;
+use super::error::VolumeError;
+use super::memory::{Contents, MemoryFile, MemoryPlace};
+use super::open::{OpenedVolume, VolumeOptions, way};
+use crate::{FileOptions, FileStorage, Storage};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use target::Target;
+use volume::format::{self, CAPACITY_BYTES_MAX, FormatError, LogPlace, Superblock, Tail, Uuid};
+use volume::{BLOCK_BYTES, Blocks, Progress, SECTOR_BYTES};
+
+/// Size of a log when nobody says another, in bytes: seconds of commits on a fast disk.
+pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// A volume and how to get at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeAt {
+    /// The volume.
+    pub path: PathBuf,
+    /// Its log, where that has a file or device of its own.
+    pub log_path: Option<PathBuf>,
+    /// Where the memory of a killed server would be.
+    pub memory: MemoryPlace,
+    /// Bypass the page cache.
+    pub direct: bool,
+    /// Take image locks.
+    pub lock: bool,
+}
+
+impl VolumeAt {
+    /// `path`, with its log inside, past the page cache and locked.
+    pub fn new(path: impl Into<PathBuf>) -> VolumeAt {
+        VolumeAt { path: path.into(), log_path: None, memory: MemoryPlace::Default, direct: true, lock: true }
+    }
+
+    fn open(&self, path: &Path, read_only: bool) -> Result<Arc<FileStorage>, VolumeError> {
+        let file = FileOptions { direct: self.direct, read_only, lock: self.lock, ..FileOptions::new(path) };
+        Ok(Arc::new(FileStorage::open(&file)?))
+    }
+
+    /// The volume and its log, if one is named.
+    fn ways(&self, read_only: bool) -> Result<(StorageBlocks, Option<StorageBlocks>), VolumeError> {
+        let data = way(&self.path, self.open(&self.path, read_only)?)?;
+        let log = self.log_path.as_deref().map(|path| way(path, self.open(path, read_only)?)).transpose()?;
+        Ok((data, log))
+    }
+
+    fn format(&self) -> impl Fn(FormatError) -> VolumeError {
+        VolumeError::format(&self.path)
+    }
+
+    fn serve(&self) -> VolumeOptions {
+        let (direct, lock, memory) = (self.direct, self.lock, self.memory.clone());
+        VolumeOptions { log_path: self.log_path.clone(), memory, direct, lock, ..VolumeOptions::new(&self.path) }
+    }
+}
+
+/// What a new volume is to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Size of the guest's disk, in bytes: a multiple of 512.
+    pub size_bytes: u64,
+    /// Size of the log, in bytes: 64 KiB to 1 TiB. On a device of its own the log takes all of that.
+    pub log_bytes: u64,
+    /// Overwrite what is there.
+    pub force: bool,
+    /// The program that makes it, as the volume will say.
+    pub created_by: String,
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Info {
+    /// The volume.
+    pub path: PathBuf,
+    /// Its name.
+    pub volume: Uuid,
+    /// Size of the guest's disk, in bytes.
+    pub capacity_bytes: u64,
+    /// Size of the file or device, in bytes.
+    pub file_bytes: u64,
+    /// What the file takes of its file system, in bytes; of a device all of it.
+    pub allocated_bytes: u64,
+    /// Where the disk begins in it, in bytes.
+    pub data_offset: u64,
+    /// Its log.
+    pub log: LogPlace,
+    /// From where the log counts.
+    pub tail: Tail,
+    /// It was closed in order: there is nothing to replay.
+    pub clean: bool,
+    /// The last opening.
+    pub epoch: u64,
+    /// Superblocks written.
+    pub generation: u64,
+    /// The program that made it.
+    pub created_by: String,
+    /// What a killed server has left in memory.
+    pub memory: Option<MemoryInfo>,
+}
+
+/// What a killed server has left in memory.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryInfo {
+    /// The memory file.
+    pub path: PathBuf,
+    /// Blocks of 4096 bytes that only it holds.
+    pub blocks: u64,
+    /// Why they cannot be written back, if so.
+    pub refused: Option<String>,
+}
+
+/// What a replay has done.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Replayed {
+    /// What was in the log.
+    pub log: Recovered,
+    /// Blocks that were written back from the memory file.
+    pub memory_blocks: u64,
+    /// Blocks of a memory file that were given up, as was asked for.
+    pub discarded_blocks: u64,
+}
+
+/// Makes a volume: in a file that is made, sparse, or on a device. The log goes inside, or to `at.log_path`.
+///
+/// # Errors
+/// Something is there already, or there is no room, or an option is out of range.
+pub fn create(at: &VolumeAt, options: &CreateOptions, progress: &mut dyn FnMut(Progress)) -> Result<Info, VolumeError> {
+    let plan = plan(at, options);
+    let bytes = plan.storage_bytes().map_err(at.format())?;
+    let data = Target::make(&at.path, bytes, options.force)?;
+    let log = log_target(at, options.log_bytes, options.force)?;
+    {
+        let mut data_way = way(&at.path, at.open(&at.path, false)?)?;
+        lay_out(at, &plan, &mut data_way, progress)?;
+    }
+    data.keep()?;
+    log.map_or(Ok(()), Target::keep)?;
+    info(at)
+}
+
+fn plan(at: &VolumeAt, options: &CreateOptions) -> format::CreateOptions {
+    format::CreateOptions {
+        capacity_bytes: options.size_bytes,
+        log_bytes: options.log_bytes,
+        volume: Uuid::new_v4(),
+        log: Uuid::new_v4(),
+        log_path: at.log_path.as_ref().map(|path| path.display().to_string()),
+        created_by: options.created_by.clone(),
+    }
+}
+
+/// The file or device of a log, if it has one.
+fn log_target(at: &VolumeAt, log_bytes: u64, force: bool) -> Result<Option<Target>, VolumeError> {
+    let bytes = log_bytes.saturating_add(format::EXTERNAL_LOG_OFFSET).next_multiple_of(BLOCK_BYTES as u64);
+    at.log_path.as_deref().map(|path| Target::make(path, bytes, force)).transpose()
+}
+
+fn lay_out(
+    at: &VolumeAt,
+    plan: &format::CreateOptions,
+    data: &mut StorageBlocks,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Superblock, VolumeError> {
+    let mut log = at.log_path.as_deref().map(|path| way(path, at.open(path, false)?)).transpose()?;
+    let log = log.as_mut().map(|log| log as &mut dyn Blocks);
+    format::create(data, log, plan, progress).map_err(at.format())
+}
+
+/// Looks at a volume.
+///
+/// # Errors
+/// It is none, or cannot be read.
+pub fn info(at: &VolumeAt) -> Result<Info, VolumeError> {
+    let (mut data, _) = VolumeAt { log_path: None, ..at.clone() }.ways(true)?;
+    let superblock = format::read_superblock(&mut data).map_err(at.format())?;
+    let about = std::fs::metadata(&at.path).map_err(VolumeError::io(&at.path, "inspect"))?;
+    let file_bytes = data.len();
+    let device = !about.is_file();
+    Ok(Info {
+        path: at.path.clone(),
+        volume: superblock.volume,
+        capacity_bytes: superblock.capacity_bytes,
+        file_bytes,
+        allocated_bytes: if device { file_bytes } else { about.blocks().saturating_mul(SECTOR_BYTES as u64) },
+        data_offset: superblock.data_offset,
+        memory: memory(at, &superblock)?,
+        log: superblock.log,
+        tail: superblock.tail,
+        clean: superblock.clean,
+        epoch: superblock.epoch,
+        generation: superblock.generation,
+        created_by: superblock.created_by,
+    })
+}
+
+/// What is in the volume's memory file.
+fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, VolumeError> {
+    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume)? else { return Ok(None) };
+    let path = file.shown();
+    Ok(match file.contents(superblock) {
+        Ok(Contents::Blank) => None,
+        Ok(Contents::Versions(blocks)) => Some(MemoryInfo { path, blocks, refused: None }),
+        Err(VolumeError::StaleMemory { versions, .. }) => {
+            let refused = Some("somebody opened the volume without it since".to_owned());
+            Some(MemoryInfo { path, blocks: versions, refused })
+        }
+        Err(error) => Some(MemoryInfo { path, blocks: 0, refused: Some(error.to_string()) }),
+    })
+}
+
+/// Examines a volume and its log. Nothing is changed; what is wrong is in the report.
+///
+/// # Errors
+/// The files cannot be opened.
+pub fn check(at: &VolumeAt, progress: &mut dyn FnMut(Progress)) -> Result<Report, VolumeError> {
+    let (mut data, mut log) = at.ways(true)?;
+    Ok(volume::check::check(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress))
+}
+
+/// Writes back what the log and the memory file of a killed server hold, and closes the volume.
+///
+/// # Errors
+/// It cannot be opened for writing, or written back; or its memory file belongs to another opening, unless `discard_memory` says
+/// that this does not matter.
+pub fn replay(
+    at: &VolumeAt,
+    discard_memory: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Replayed, VolumeError> {
+    let discarded_blocks = if discard_memory { discard(at)? } else { 0 };
+    let (storage, log, memory_blocks) = OpenedVolume::new(&at.serve())?.replay(progress)?;
+    storage.close()?;
+    Ok(Replayed { log, memory_blocks, discarded_blocks })
+}
+
+/// Gives up what a killed server has left in memory.
+fn discard(at: &VolumeAt) -> Result<u64, VolumeError> {
+    let (mut data, _) = VolumeAt { log_path: None, ..at.clone() }.ways(false)?;
+    let superblock = format::read_superblock(&mut data).map_err(at.format())?;
+    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume)? else { return Ok(0) };
+    let blocks = match file.contents(&superblock) {
+        Ok(contents) => contents.versions(),
+        Err(VolumeError::StaleMemory { versions, .. }) => versions,
+        // Of another volume, or not ours to remove.
+        Err(error) => return Err(error),
+    };
+    file.remove();
+    Ok(blocks)
+}
+
+/// Changes the size of a volume's disk. Smaller ones lose what was at their end.
+///
+/// # Errors
+/// It was not closed in order, or there is no room.
+pub fn resize(at: &VolumeAt, size_bytes: u64) -> Result<Info, VolumeError> {
+    if !(SECTOR_BYTES as u64..=CAPACITY_BYTES_MAX).contains(&size_bytes) || size_bytes % SECTOR_BYTES as u64 != 0 {
+        let rule = "512 bytes to 2^60, a multiple of 512";
+        return Err(at.format()(FormatError::Option { field: "size", value: size_bytes, rule }));
+    }
+    {
+        let file = at.open(&at.path, false)?;
+        let mut data = way(&at.path, file.clone())?;
+        let before = format::read_superblock(&mut data).map_err(at.format())?;
+        if !before.clean {
+            return Err(at.format()(FormatError::NotClean));
+        }
+        let needed_bytes = Superblock { capacity_bytes: size_bytes, ..before }.storage_bytes();
+        if needed_bytes > file.capacity_bytes() {
+            file.resize(needed_bytes).map_err(|source| VolumeError::Storage { path: at.path.clone(), source })?;
+        }
+        format::resize(&mut data, size_bytes).map_err(at.format())?;
+        let about = std::fs::metadata(&at.path).map_err(VolumeError::io(&at.path, "inspect"))?;
+        if about.is_file() && about.len() > needed_bytes {
+            // Still locked: nobody else counts on what is cut off.
+            let cut = std::fs::OpenOptions::new().write(true).open(&at.path);
+            cut.and_then(|file| file.set_len(needed_bytes).and_then(|()| file.sync_all()))
+                .map_err(VolumeError::io(&at.path, "cut off the end of"))?;
+        }
+    }
+    info(at)
+}
+
+/// Gives a volume a log on `at.log_path`: a file that is made with `log_bytes`, or all of a device.
+///
+/// # Errors
+/// The volume was not closed in order, or has such a log already, or something is there.
+pub fn log_add(
+    at: &VolumeAt,
+    log_bytes: u64,
+    force: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Info, VolumeError> {
+    let Some(path) = &at.log_path else { return Err(VolumeError::NoLogNamed { path: at.path.clone() }) };
+    {
+        let mut data = way(&at.path, at.open(&at.path, false)?)?;
+        let superblock = format::read_superblock(&mut data).map_err(at.format())?;
+        // Before a file is made for it.
+        superblock.check_log(None).map_err(|error| match error {
+            FormatError::LogMissing { hint, .. } => at.format()(FormatError::LogPresent { hint }),
+            other => at.format()(other),
+        })?;
+        if !superblock.clean {
+            return Err(at.format()(FormatError::NotClean));
+        }
+        let target = log_target(at, log_bytes, force)?;
+        let mut log = way(path, at.open(path, false)?)?;
+        let shown = path.display().to_string();
+        format::log_add(&mut data, &mut log, Uuid::new_v4(), Some(shown), progress).map_err(at.format())?;
+        drop(log);
+        target.map_or(Ok(()), Target::keep)?;
+    }
+    info(at)
+}
+
+/// Takes the log back into the volume. With `lost` the log that it had is gone, and so is what only that held.
+///
+/// # Errors
+/// The volume was not closed in order, unless the log is lost; or its log is inside already.
+pub fn log_remove(at: &VolumeAt, lost: bool, progress: &mut dyn FnMut(Progress)) -> Result<Info, VolumeError> {
+    {
+        let (mut data, mut log) =
+            if lost { VolumeAt { log_path: None, ..at.clone() }.ways(false)? } else { at.ways(false)? };
+        if log.is_none() && !lost {
+            let superblock = format::read_superblock(&mut data).map_err(at.format())?;
+            superblock.check_log(None).map_err(at.format())?;
+        }
+        let log = log.as_mut().map(|log| log as &mut dyn Blocks);
+        format::log_remove(&mut data, log, Uuid::new_v4(), progress).map_err(at.format())?;
+    }
+    info(at)
+}
+
+/// What is no error of a volume.
+pub(super) fn storage_error(path: &Path) -> impl Fn(crate::StorageError) -> VolumeError {
+    let path = path.to_owned();
+    move |source| VolumeError::Storage { path: path.clone(), source }
+}

@@ -1,0 +1,320 @@
+//! One pass over what is dirty: everything that was dirty when it began is on stable lower storage when it has ended well.
+//!
+//! Versions are taken in ascending order in groups, whose writes run together with those of the groups before and behind
+//! them. Groups whose writes have completed are covered by the next flush, which runs while later groups are written; so a
+//! stream of writes meets neither a storage that only writes nor one that only flushes. A group keeps its versions pinned
+//! until they are settled: left in the cache, or given back with the room that they took.
+
+use super::Ending;
+use super::plan::{Piece, Plan, Version};
+use crate::logged::shared::Shared;
+use crate::{Operation, Step, StorageError, Task};
+use engine::{Solo, Token};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use volume::cache::Pins;
+
+/// Operations under way at once.
+const DEPTH: usize = 64;
+/// Blocks of a group.
+const GROUP_BLOCKS: usize = 1024;
+/// Groups whose writes are under way or wait to be.
+const GROUPS_MAX: usize = 8;
+/// How often a write is tried before its pass has failed; once that has happened, the others are not tried again.
+const ATTEMPTS_MAX: u32 = 10;
+/// A flush comes at the latest when this many bytes have been written: what is written leaves the cache behind a flush.
+const FLUSH_BYTES_MAX: u64 = 32 << 20;
+/// And not before this many, unless there is nothing else to do.
+const FLUSH_BYTES_MIN: u64 = 1 << 20;
+
+struct Group {
+    pins: Pins,
+    plan: Plan,
+    /// Pieces that have not ended.
+    open: usize,
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// A piece of a group, by the places of both.
+    Piece(usize, usize),
+    Flush,
+}
+
+/// An operation under way. Its task stays where it is in memory.
+struct Slot {
+    task: Box<Task>,
+    work: Option<Work>,
+}
+
+/// Writes back, on the thread that made it. Not to be dropped while operations are under way: after a panic it is leaked.
+pub(super) struct Sweeper {
+    shared: Arc<Shared>,
+    ending: Arc<Ending>,
+    solo: Solo,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Groups that are being written, by place.
+    groups: Vec<Option<Group>>,
+    /// Pieces to begin, again or for the first time.
+    queue: VecDeque<(usize, usize)>,
+    /// Groups whose writes have completed.
+    written: Vec<Group>,
+    written_bytes: u64,
+    /// Groups that the flush under way covers.
+    flushing: Option<Vec<Group>>,
+    /// Groups that are on stable storage.
+    stable: Vec<Group>,
+    /// Where to take dirty blocks next; `None` at the end of the disk.
+    from: Option<u64>,
+    trouble: Option<StorageError>,
+}
+
+/// Versions that a pass has brought to stable storage and that are still in the cache.
+pub(super) struct Swept {
+    groups: Vec<Group>,
+}
+
+impl Swept {
+    /// Lets them leave the cache, as far as the log allows.
+    pub(super) fn settle(self, shared: &Shared) {
+        for mut group in self.groups {
+            shared.settle(&mut group.pins);
+        }
+    }
+}
+
+impl Sweeper {
+    /// # Errors
+    /// The kernel's refusal of an io_uring.
+    pub(super) fn new(shared: Arc<Shared>, ending: Arc<Ending>) -> io::Result<Sweeper> {
+        let slot = |_| Slot { task: Box::new(Task::new()), work: None };
+        Ok(Sweeper {
+            shared,
+            ending,
+            solo: Solo::new()?,
+            slots: (0..DEPTH).map(slot).collect(),
+            free: (0..DEPTH).collect(),
+            groups: Vec::new(),
+            queue: VecDeque::new(),
+            written: Vec::new(),
+            written_bytes: 0,
+            flushing: None,
+            stable: Vec::new(),
+            from: None,
+            trouble: None,
+        })
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// The last operation of the lower storage that failed. What it should have written is dirty again.
+    pub(super) fn pass(&mut self) -> Result<Swept, StorageError> {
+        self.from = Some(0);
+        self.trouble = None;
+        loop {
+            self.begin_writes();
+            self.begin_flush();
+            if self.free.len() == DEPTH && self.queue.is_empty() && self.written.is_empty() && self.from.is_none() {
+                break;
+            }
+            if self.free.len() < DEPTH {
+                self.wait();
+            }
+        }
+        let swept = Swept { groups: std::mem::take(&mut self.stable) };
+        match self.trouble.take() {
+            None => Ok(swept),
+            Some(error) => {
+                // What is stable may go all the same.
+                swept.settle(&self.shared);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin_writes(&mut self) {
+        loop {
+            while let Some((group, piece)) = self.next_piece() {
+                let Some(place) = self.free.pop() else {
+                    self.queue.push_front((group, piece));
+                    return;
+                };
+                self.begin_piece(place, group, piece);
+            }
+            if self.free.is_empty() || !self.take_group() {
+                return;
+            }
+        }
+    }
+
+    fn next_piece(&mut self) -> Option<(usize, usize)> {
+        self.queue.pop_front()
+    }
+
+    /// Takes more of what is dirty. False when there is no more, or no more is wanted now.
+    fn take_group(&mut self) -> bool {
+        let Some(from) = self.from else { return false };
+        let living = self.groups.iter().flatten().count();
+        let flush_first = self.flushing.is_none() && self.written_bytes >= self.flush_bytes();
+        if living >= GROUPS_MAX || flush_first {
+            return false;
+        }
+        if self.trouble.is_some() || self.ending.abandoned() {
+            self.from = None;
+            return false;
+        }
+        let mut pins = Pins::new(&self.shared.cache);
+        self.from = self.shared.cache.take_dirty(from, GROUP_BLOCKS, &mut pins);
+        let versions = pins.iter().map(|it| Version { block: it.block, sectors: it.sectors, data: it.data });
+        let plan = Plan::new(versions, self.shared.layout.data_offset);
+        if plan.pieces.is_empty() {
+            // Marks of blocks that were discarded: to be taken back all the same.
+            self.shared.settle(&mut pins);
+            return self.from.is_some();
+        }
+        let open = plan.pieces.len();
+        let place = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
+        if place == self.groups.len() {
+            self.groups.push(None);
+        }
+        if let Some(free) = self.groups.get_mut(place) {
+            *free = Some(Group { pins, plan, open, failed: false });
+        }
+        self.queue.extend((0..open).map(|piece| (place, piece)));
+        true
+    }
+
+    fn begin_piece(&mut self, place: usize, group: usize, piece: usize) {
+        let found = self.groups.get(group).and_then(Option::as_ref);
+        let found = found.and_then(|it| it.plan.pieces.get(piece).map(|piece| (piece, &it.plan.buffers)));
+        let (Some((what, buffers)), Some(slot)) = (found, self.slots.get_mut(place)) else { return };
+        let Piece { offset, len, .. } = *what;
+        slot.task.buffers.clear();
+        let operation = if what.zeroes() {
+            Operation::WriteZeroes { offset, len, unmap: true, durable: false }
+        } else {
+            slot.task.buffers.extend_from_slice(buffers.get(what.buffers.clone()).unwrap_or_default());
+            Operation::Write { offset, durable: false }
+        };
+        slot.task.begin(operation);
+        slot.work = Some(Work::Piece(group, piece));
+        self.start(place);
+    }
+
+    /// Begins a flush if none is under way and enough, or everything, has been written.
+    fn begin_flush(&mut self) {
+        if self.flushing.is_some() || self.written.is_empty() {
+            return;
+        }
+        let idle = self.free.len() == DEPTH && self.queue.is_empty();
+        if !idle && self.written_bytes < self.flush_bytes() {
+            return;
+        }
+        let Some(place) = self.free.pop() else { return };
+        self.flushing = Some(std::mem::take(&mut self.written));
+        self.written_bytes = 0;
+        if !self.shared.barriers.write_back {
+            self.free.push(place);
+            self.flushed(Ok(()));
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(place) {
+            slot.task.buffers.clear();
+            slot.task.begin(Operation::Flush);
+            slot.work = Some(Work::Flush);
+            self.start(place);
+        }
+    }
+
+    /// How much is written between two flushes.
+    fn flush_bytes(&self) -> u64 {
+        (self.shared.cache_bytes() / 8).clamp(FLUSH_BYTES_MIN, FLUSH_BYTES_MAX)
+    }
+
+    fn start(&mut self, place: usize) {
+        let Some(slot) = self.slots.get_mut(place) else { return };
+        let step = self.shared.lower.start(&mut slot.task, place as Token, &mut self.solo.io());
+        self.take_step(place, step);
+    }
+
+    /// Waits for one completion.
+    fn wait(&mut self) {
+        // An error says that nothing is under way, while slots are taken: a storage that lost a task.
+        let (token, result) = self.solo.wait().expect("a task that is pending completes");
+        let place = token as usize;
+        let Some(slot) = self.slots.get_mut(place) else { return };
+        let step = self.shared.lower.resume(&mut slot.task, result, token, &mut self.solo.io());
+        self.take_step(place, step);
+    }
+
+    fn take_step(&mut self, place: usize, step: Step) {
+        let Step::Done(result) = step else { return };
+        let work = self.slots.get_mut(place).and_then(|slot| slot.work.take());
+        self.free.push(place);
+        match work {
+            Some(Work::Piece(group, piece)) => self.piece_ended(group, piece, result),
+            Some(Work::Flush) => self.flushed(result),
+            None => debug_assert!(false, "nothing was under way here"),
+        }
+    }
+
+    fn piece_ended(&mut self, place: usize, piece: usize, result: Result<(), StorageError>) {
+        let Some(group) = self.groups.get_mut(place).and_then(Option::as_mut) else { return };
+        if let Err(error) = result {
+            self.shared.write_back_failed(&error);
+            if let Some(what) = group.plan.pieces.get_mut(piece) {
+                what.attempts += 1;
+                if what.attempts < ATTEMPTS_MAX && self.trouble.is_none() {
+                    self.queue.push_back((place, piece));
+                    return;
+                }
+            }
+            group.failed = true;
+            self.trouble = Some(error);
+        }
+        group.open -= 1;
+        if group.open > 0 {
+            return;
+        }
+        let Some(group) = self.groups.get_mut(place).and_then(Option::take) else { return };
+        if group.failed {
+            self.shared.cache.dirty_again(&group.pins);
+        } else {
+            let bytes = group.plan.bytes();
+            self.shared.wrote_back(bytes);
+            self.written_bytes += bytes;
+            self.written.push(group);
+        }
+    }
+
+    fn flushed(&mut self, result: Result<(), StorageError>) {
+        let groups = self.flushing.take().unwrap_or_default();
+        let Err(error) = result else {
+            self.stable.extend(groups);
+            self.settle_if_short();
+            return;
+        };
+        self.shared.write_back_failed(&error);
+        self.trouble = Some(error);
+        // A page cache forgets what it failed to write, and says so once: nothing that was not stable before may count on the
+        // next flush.
+        for group in groups.into_iter().chain(std::mem::take(&mut self.written)) {
+            self.shared.cache.dirty_again(&group.pins);
+        }
+        self.written_bytes = 0;
+        self.groups.iter_mut().flatten().for_each(|group| group.failed = true);
+    }
+
+    /// Gives room back before the end of the pass if writers may soon wait for it.
+    fn settle_if_short(&mut self) {
+        if self.shared.short_of_room() {
+            for mut group in self.stable.drain(..) {
+                self.shared.settle(&mut group.pins);
+            }
+        }
+    }
+}
