@@ -33,6 +33,7 @@ pub use options::{DiskOptions, Hosting, Socket};
 pub use queue::Broken;
 pub use ring::Ring;
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
+pub use vring::CRASH_POINTS;
 pub use workers::DAEMON;
 
 /// The engine that drives exports.

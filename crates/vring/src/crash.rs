@@ -3,6 +3,9 @@
 //! A killed process has made all its stores up to one, and none behind it. Nothing here is in a program that was built
 //! without the feature `crash-points`, and no release has it.
 
+/// Whether this program can be told to kill itself behind a store of its rings: never what anybody serves with.
+pub const CRASH_POINTS: bool = cfg!(feature = "crash-points");
+
 /// Behind one store.
 #[cfg(not(any(test, feature = "crash-points")))]
 #[inline(always)]

@@ -19,6 +19,7 @@ mod split;
 mod walk;
 
 pub use chain::{Chain, Segment};
+pub use crash::CRASH_POINTS;
 pub use error::{Area, MemoryError, RingError};
 pub use inflight::{InflightError, InflightQueue, Recovery};
 pub use mapping::Mapping;

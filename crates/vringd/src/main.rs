@@ -27,6 +27,12 @@ mod watch;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// However it was built: what is shipped does not kill itself.
+const _: () = assert!(
+    !export::CRASH_POINTS || matches!(env!("CARGO_BIN_NAME").as_bytes(), b"vringd-crashing"),
+    "the feature `crash-points` is for the program `vringd-crashing` alone"
+);
+
 fn main() -> ExitCode {
     let (name, result) = if virtiofsd::is_called() {
         ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options))

@@ -54,25 +54,23 @@ fn build(release: bool) -> Result<PathBuf> {
     if release {
         command.arg("--release");
     }
-    made(command, &profiles()?.join(if release { "release" } else { "debug" }))
+    made(command, &profiles()?.join(if release { "release" } else { "debug" }).join("vringd"))
 }
 
 /// Builds a program that can be told to kill itself behind a store of its rings (the feature `crash-points` of `vring`).
 pub(super) fn build_crashing() -> Result<PathBuf> {
     let mut command = cargo(&["build", "--quiet", "--locked", "--package", "vringd"]);
-    // Apart from the others: whoever runs the program there must not get this one.
-    let place = profiles()?.join("torture");
-    command.args(["--package", "vring", "--features", "vring/crash-points", "--target-dir"]).arg(&place);
-    made(command, &place.join("debug"))
+    // Only the crates that know rings are built for it: all others are those of the program that everybody runs.
+    command.args(["--bin", "vringd-crashing", "--features", "crash-points"]);
+    made(command, &profiles()?.join("debug").join("vringd-crashing"))
 }
 
-fn made(mut command: Command, directory: &Path) -> Result<PathBuf> {
+fn made(mut command: Command, program: &Path) -> Result<PathBuf> {
     eprintln!("torture: {}", shown(&command));
     let status = command.status().context("cannot start cargo")?;
     ensure!(status.success(), "the program cannot be built");
-    let program = directory.join("vringd");
-    ensure!(program.exists(), "cargo has built vringd, but not at {}", program.display());
-    Ok(program)
+    ensure!(program.exists(), "cargo has built the program, but not at {}", program.display());
+    Ok(program.to_owned())
 }
 
 /// The directory of the profiles, in which the running program lies too.
