@@ -72,7 +72,6 @@ pub(crate) struct Built {
     pub(crate) header_len: usize,
     /// Offset in the log's storage.
     pub(crate) offset: u64,
-    pub(crate) position: u64,
 }
 
 impl Writer {
@@ -121,7 +120,7 @@ impl Writer {
         assert_eq!(record.len() as u64, bytes);
         self.next = Tail { position: next, sequence: self.next.sequence + 1, chain };
         let offset = self.region.offset + position % self.region.len;
-        Some(Built { bytes: record, header_len: header.len(), offset, position })
+        Some(Built { bytes: record, header_len: header.len(), offset })
     }
 
     /// Builds a record and writes it; whether there was room.
