@@ -9,6 +9,7 @@ use engine::WorkerStatus;
 use export::{Export, ExportStatus};
 use link::{EndpointState, RegionState, RingState, SessionState};
 use std::os::fd::OwnedFd;
+use storage::Handed;
 
 /// The description that makes an export as it is now. What was left out is said, so that no default can change it.
 fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
@@ -38,6 +39,17 @@ pub(super) fn worker(status: &WorkerStatus) -> Option<state::Worker> {
     })
 }
 
+/// What a storage keeps open.
+fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
+    state::Storage {
+        capacity_bytes: handed.capacity_bytes,
+        data: give(handed.data, || format!("contents of {name}"), out),
+        lock: give(handed.lock, || format!("locks of {name}"), out),
+        log: handed.log.map(|log| Box::new(storage(*log, &format!("the log of {name}"), out))),
+        memory: give(handed.memory, || format!("memory of {name}"), out),
+    }
+}
+
 /// A listening socket that is called `what`.
 pub(super) fn socket(fd: OwnedFd, file: Option<state::SocketFile>, what: String, out: &mut Outgoing) -> state::Socket {
     state::Socket { fd: out.give(fd, what), file }
@@ -56,11 +68,7 @@ pub(super) fn export(
     let name = export.name();
     let carried = export.carried();
     let file = endpoint.file.map(|file| state::SocketFile { path: file.path, device: file.device, inode: file.inode });
-    let storage = export.hand_storage_over()?.map(|handed| state::Storage {
-        capacity_bytes: handed.capacity_bytes,
-        data: give(handed.data, || format!("contents of {name}"), out),
-        lock: give(handed.lock, || format!("locks of {name}"), out),
-    });
+    let storage = export.hand_storage_over()?.map(|handed| storage(handed, name, out));
     Ok(state::Export {
         description: present(new, &export.status()),
         socket: socket(endpoint.socket, file, format!("socket of {name}"), out),

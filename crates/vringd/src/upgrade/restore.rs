@@ -63,6 +63,8 @@ fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, Stri
         capacity_bytes: kept.capacity_bytes,
         data: incoming.take_if(kept.data)?,
         lock: incoming.take_if(kept.lock)?,
+        log: kept.log.as_deref().map(|log| handed(log, incoming).map(Box::new)).transpose()?,
+        memory: incoming.take_if(kept.memory)?,
     })
 }
 

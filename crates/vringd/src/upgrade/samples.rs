@@ -39,13 +39,19 @@ fn session() -> Session {
     }
 }
 
+fn storage() -> Storage {
+    let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None };
+    let log = Some(Box::new(log));
+    Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24) }
+}
+
 fn export() -> Export {
     let text = "name = 'disk'\nsocket = '/run/disk.sock'\nqueues = 4\nstorage = { kind = 'file', path = '/a.img' }\n";
     Export {
         description: toml::from_str(text).unwrap(),
         socket: Socket { fd: 12, file: Some(SocketFile { path: "/run/disk.sock".into(), device: 7, inode: u64::MAX }) },
         shown: Some("/run/disk.sock".into()),
-        storage: Some(Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14) }),
+        storage: Some(storage()),
         write_back: Some(false),
         placed: vec![Some(2), None],
         attached: vec![(1, 0)],
@@ -128,10 +134,10 @@ prop_compose! {
         write_back in any::<Option<bool>>(),
         placed in any::<Vec<Option<u32>>>(),
         homes in any::<Vec<(u16, u32)>>(),
-        (capacity_bytes, data) in any::<(u64, Option<i32>)>(),
+        (capacity_bytes, data, memory) in any::<(u64, Option<i32>, Option<i32>)>(),
         last_error in any::<Option<String>>(),
     ) -> Export {
-        let storage = Some(Storage { capacity_bytes, data, lock: None });
+        let storage = Some(Storage { capacity_bytes, data, lock: None, memory, ..storage() });
         Export { session, write_back, placed, homes, storage, last_error, ..export() }
     }
 }

@@ -122,6 +122,10 @@ pub(crate) struct Storage {
     pub(crate) data: Option<Number>,
     /// What holds the image's locks.
     pub(crate) lock: Option<Number>,
+    /// The same of a volume's log, where that has a file of its own.
+    pub(crate) log: Option<Box<Storage>>,
+    /// The memory of a volume.
+    pub(crate) memory: Option<Number>,
 }
 
 /// A session with a frontend, between two messages and with all rings drained.
