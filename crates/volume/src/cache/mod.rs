@@ -250,8 +250,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Publishes a version of which `sectors` are written, and marks its block.
-    fn install(&self, block: u64, mut fresh: Fresh<'_>, sectors: SectorMask) {
+    fn install(&self, block: u64, fresh: Fresh<'_>, sectors: SectorMask) {
+        let old = self.publish(block, fresh, sectors);
+        self.mark(block, old);
+    }
+
+    /// Makes a version of which `sectors` are written the current one, and gives the slot of the one before it.
+    fn publish(&self, block: u64, mut fresh: Fresh<'_>, sectors: SectorMask) -> Option<u32> {
         let entry = fresh.slot() + 1;
         let old = loop {
             let current = self.map.load(block);
@@ -284,6 +289,11 @@ impl Cache {
             }
         };
         fresh.published(old);
+        old
+    }
+
+    /// Says that the block has a new version, and lets the one before it go.
+    fn mark(&self, block: u64, old: Option<u32>) {
         self.dirty.mark(block);
         self.unlogged.mark(block);
         if let Some(old) = old {

@@ -11,11 +11,24 @@ use crate::SectorMask;
 /// Blocks below this are written by both writers, half of the sectors each; of the others each has its own.
 const SHARED: usize = 4;
 
+/// Where writers write, and what is tried on them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Game {
+    /// All blocks, killed now and then.
+    Wide,
+    /// One block, killed again and again.
+    Narrow,
+    /// All blocks, and never killed: free threads leave no moment at which memory could be looked at.
+    Free,
+}
+
 /// Every writer's own sectors hold values that say whose they are and when.
-fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &AtomicUsize, kills: bool) {
+fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &AtomicUsize, game: Game) {
     let _writing = Writing(writing);
     for step in 1..=steps {
-        let index = if random.once_in(2) {
+        let index = if game == Game::Narrow {
+            0
+        } else if random.once_in(2) {
             random.below(SHARED as u64) as usize
         } else {
             SHARED + me * 2 + random.below(2) as usize
@@ -35,7 +48,7 @@ fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &A
         }
         world.read(index, mine);
         world.cut();
-        if kills && random.once_in(3) {
+        if game == Game::Narrow || (game == Game::Wide && random.once_in(3)) {
             world.killed();
         }
     }
@@ -71,21 +84,30 @@ fn sweeper(world: &World, random: &mut Random, writing: &AtomicUsize) {
     }
 }
 
-#[test]
-fn data_outlives_power_cuts_and_kills_in_any_order() {
-    for seed in 0..600 {
+fn in_turns(seeds: u64, game: Game) {
+    for seed in 0..seeds {
         let world = World::new(7, 2);
         let writing = AtomicUsize::new(2);
         play(
             seed,
             vec![
-                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing, true)),
-                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing, true)),
+                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing, game)),
+                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing, game)),
                 Box::new(|| sweeper(&world, &mut Random(seed ^ 3), &writing)),
             ],
         );
         world.close();
     }
+}
+
+#[test]
+fn data_outlives_power_cuts_and_kills_in_any_order() {
+    in_turns(300, Game::Wide);
+}
+
+#[test]
+fn data_of_one_block_outlives_kills_in_any_order() {
+    in_turns(200, Game::Narrow);
 }
 
 #[test]
@@ -95,8 +117,8 @@ fn flushed_data_outlives_power_cuts_with_free_threads() {
         let writing = AtomicUsize::new(2);
         std::thread::scope(|scope| {
             let (world, writing) = (&world, &writing);
-            scope.spawn(move || writer(world, 0, &mut Random(seed ^ 1), 3_000, writing, false));
-            scope.spawn(move || writer(world, 1, &mut Random(seed ^ 2), 3_000, writing, false));
+            scope.spawn(move || writer(world, 0, &mut Random(seed ^ 1), 3_000, writing, Game::Free));
+            scope.spawn(move || writer(world, 1, &mut Random(seed ^ 2), 3_000, writing, Game::Free));
             scope.spawn(move || sweeper(world, &mut Random(seed ^ 3), writing));
         });
         world.close();

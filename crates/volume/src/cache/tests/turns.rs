@@ -39,6 +39,10 @@ struct State {
     random: Random,
     /// The turn passes at one of so many points.
     stay: u64,
+    /// Who sleeps, as an interrupted thread does, and for how many points. The worst races need one that sleeps through all that
+    /// the others do.
+    asleep: usize,
+    points: u64,
 }
 
 thread_local! {
@@ -61,7 +65,14 @@ pub(super) fn play(seed: u64, bodies: Vec<Box<dyn FnOnce() + Send + '_>>) {
     let first = random.below(bodies.len() as u64) as usize;
     let table = Arc::new(Table {
         seats: bodies.iter().map(|_| Condvar::new()).collect(),
-        state: Mutex::new(State { current: first, playing: vec![true; bodies.len()], random, stay }),
+        state: Mutex::new(State {
+            current: first,
+            playing: vec![true; bodies.len()],
+            random,
+            stay,
+            asleep: 0,
+            points: 0,
+        }),
     });
     std::thread::scope(|scope| {
         for (me, body) in bodies.into_iter().enumerate() {
@@ -98,7 +109,12 @@ impl Table {
     fn pass(&self, me: usize) {
         let mut state = self.state.lock().unwrap();
         let stay = state.stay;
-        if !state.random.once_in(stay) {
+        if state.points > 0 {
+            state.points -= 1;
+        } else if state.random.once_in(40) {
+            state.asleep = me;
+            state.points = 1 << state.random.below(11);
+        } else if !state.random.once_in(stay) {
             return;
         }
         let Some(next) = state.pick() else { return };
@@ -117,11 +133,14 @@ impl Table {
 
 impl State {
     fn pick(&mut self) -> Option<usize> {
-        let playing = self.playing.iter().filter(|&&playing| playing).count() as u64;
-        if playing == 0 {
-            return None;
+        let sleeper = if self.points > 0 { self.asleep } else { usize::MAX };
+        let awake = |(seat, playing): (usize, &bool)| (*playing && seat != sleeper).then_some(seat);
+        let awake: Vec<usize> = self.playing.iter().enumerate().filter_map(awake).collect();
+        if awake.is_empty() {
+            // Nobody else plays any more.
+            self.points = 0;
+            return self.playing.iter().position(|&playing| playing);
         }
-        let chosen = self.random.below(playing) as usize;
-        self.playing.iter().enumerate().filter(|&(_, &playing)| playing).nth(chosen).map(|(seat, _)| seat)
+        Some(awake[self.random.below(awake.len() as u64) as usize])
     }
 }

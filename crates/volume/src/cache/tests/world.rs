@@ -106,6 +106,20 @@ impl World {
         done
     }
 
+    /// The first half of a store: whoever does it is interrupted before anything is marked. Gives what the second half needs.
+    pub(super) fn publish(&self, index: usize, sectors: SectorMask, value: u64) -> Result<Option<u32>, Full> {
+        let fresh = self.cache.slots.take_data().ok_or(Full)?;
+        self.disk().begin_store(index, sectors, value);
+        write(fresh.data().unwrap(), sectors, value);
+        Ok(self.cache.publish(BLOCKS[index], fresh, sectors))
+    }
+
+    /// The second half.
+    pub(super) fn mark(&self, index: usize, sectors: SectorMask, old: Option<u32>) {
+        self.cache.mark(BLOCKS[index], old);
+        self.disk().end_store(index, sectors, true);
+    }
+
     pub(super) fn zero(&self, index: usize) -> Result<(), Full> {
         self.disk().begin_store(index, SectorMask::ALL, 0);
         let done = self.cache.zero(BLOCKS[index]);
@@ -337,6 +351,13 @@ impl World {
         }
         let disk = self.disk();
         assert!(disk.tail == disk.log.len() && disk.stable == disk.lower);
+    }
+}
+
+impl Sweep {
+    /// Whether the end of the sweep has to wait for this batch.
+    pub(super) fn waits_for(&self, batch: &Batch) -> bool {
+        batch.record < self.log_end
     }
 }
 
