@@ -121,6 +121,14 @@ impl Client {
         self.parse(&self.call(method, target, Some(body))?)
     }
 
+    /// Calls `target` without a body and reads the answer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn post<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+        self.parse(&self.call(Method::POST, target, None)?)
+    }
+
     /// Calls `target` where neither the request nor the answer has a body.
     ///
     /// # Errors

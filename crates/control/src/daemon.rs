@@ -76,9 +76,17 @@ pub trait Daemon: Send + Sync + 'static {
     /// Applies changes while the export serves: all of them or none.
     ///
     /// # Errors
-    /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for an execution the storage does not have,
-    /// [`ApiError::TooManyWorkers`] for a placement, [`ApiError::InvalidField`] for a limit or its group.
+    /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for an execution the storage does not have and for `sync` of
+    /// one without an intent log, [`ApiError::TooManyWorkers`] for a placement, [`ApiError::InvalidField`] for a limit or
+    /// its group.
     fn change(&self, name: &str, settings: Settings) -> Result<Export, ApiError>;
+
+    /// Commits what was written so far, writes it back to the storage below the log, and returns when it is there.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for a disk without an intent log and for a directory,
+    /// [`ApiError::Failed`] when the storage refuses it.
+    fn sync(&self, name: &str) -> Result<Export, ApiError>;
 
     /// All groups, by name.
     ///

@@ -6,7 +6,7 @@ use common::{Served, WORKERS_MAX, describe};
 use control::client::{Client, ClientError, segment};
 use control::model::config::ExportKind;
 use control::model::directory::CachePolicy;
-use control::model::{Attached, Export, Info, NewWorker, Poll, RingInfo, Worker};
+use control::model::{Attached, Export, Info, NewWorker, Poll, RingInfo, SyncMode, Worker};
 use hyper::Method;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -124,6 +124,62 @@ fn a_group_lives_from_post_to_delete() {
         api.refused(Method::PATCH, "/v1/exports/root", r#"{"limits":{"iops":2000000000}}"#),
         field("limits.iops")
     );
+}
+
+#[test]
+fn a_volume_lives_from_post_to_delete() {
+    let api = Api::new();
+    let new = json!({
+        "name": "vol", "socket": "/run/vol.sock", "queues": 2,
+        "storage": {"kind": "volume", "path": "/v", "log": "/dev/log", "dirty_memory": "32M", "execution": "pool=8"},
+    });
+    let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
+    let storage = export.storage.unwrap();
+    let volume = storage.volume.unwrap();
+    assert_eq!((storage.kind.as_str(), storage.direct), ("volume", true));
+    assert_eq!(
+        (volume.sync, volume.log.as_deref(), volume.dirty_bytes_max),
+        (SyncMode::Standard, Some("/dev/log"), 32 << 20)
+    );
+    let changed = api.send(Method::PATCH, "/v1/exports/vol", &json!({"sync": "disabled"})).unwrap();
+    assert_eq!(changed["storage"]["volume"]["sync"], "disabled");
+    let synced: Export = api.client.post("/v1/exports/vol/sync").unwrap();
+    let volume = synced.storage.unwrap().volume.unwrap();
+    assert_eq!((volume.dirty_bytes, volume.log_used_bytes, volume.sweeps), (0, 0, 13));
+    let root = "/v1/exports/root";
+    assert_eq!(api.refused(Method::PATCH, root, r#"{"sync":"always"}"#), code(409, "unsupported"));
+    assert_eq!(api.refused(Method::POST, &format!("{root}/sync"), ""), code(409, "unsupported"));
+    assert_eq!(api.refused(Method::POST, "/v1/exports/none/sync", ""), code(404, "no-such-export"));
+    assert_eq!(api.refused(Method::PATCH, "/v1/exports/vol", r#"{"sync":"often"}"#), field("sync"));
+    api.client.order(Method::DELETE, "/v1/exports/vol").unwrap();
+}
+
+#[test]
+fn a_bad_field_of_a_volume_is_named() {
+    let api = Api::new();
+    let add = |storage: Value| {
+        let new = json!({"name": "x", "socket": "/x.sock", "storage": storage});
+        api.refused(Method::POST, "/v1/exports", &new.to_string())
+    };
+    let volume = |key: &str, value: Value| {
+        let mut storage = json!({"kind": "volume", "path": "/v"});
+        storage[key] = value;
+        add(storage)
+    };
+    assert_eq!(add(json!({"kind": "volume"})), field("storage.path"));
+    assert_eq!(volume("path", json!("v")), field("storage.path"));
+    assert_eq!(volume("path", json!("")), field("storage.path"));
+    assert_eq!(volume("log", json!("l")), field("storage.log"));
+    assert_eq!(volume("sync", json!("often")), field("storage.sync"));
+    assert_eq!(volume("dirty_memory", json!(1)), field("storage.dirty_memory"));
+    assert_eq!(volume("size", json!("1G")), field("storage.size"));
+    let log = |log: Value| add(json!({"kind": "null", "size": "1G", "intent_log": log}));
+    assert_eq!(log(json!({})), field("storage.intent_log.size"));
+    assert_eq!(log(json!({"size": 4096})), field("storage.intent_log.size"));
+    assert_eq!(log(json!({"size": "1M", "colour": 1})), field("storage.intent_log.colour"));
+    assert_eq!(log(json!("1M")), field("storage.intent_log"));
+    let file = json!({"kind": "memory", "path": "/dev/shm/x", "intent_log": {"size": "1M"}});
+    assert_eq!(add(file), field("storage.intent_log"));
 }
 
 #[test]

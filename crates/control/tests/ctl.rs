@@ -143,10 +143,71 @@ fn exports_are_added_from_options() {
         assert_eq!(status, 2, "{wrong}: {text}");
         assert!(text.starts_with("error: "), "{wrong}: {text}");
     }
-    let none = "storage: is missing: give --image, --memory, --null or --sim";
+    let none = "storage: is missing: give --image, --volume, --memory, --null or --sim";
     assert_eq!(ctl(&served, "export add c --socket /s"), (2, none.into()));
     let zero = "queues: must be 1 to 256, not 0";
     assert_eq!(ctl(&served, "export add c --socket /s --null 1G --queues 0"), (2, zero.into()));
+}
+
+#[test]
+fn volumes_are_added_shown_and_changed() {
+    let served = Served::new();
+    prints(
+        &served,
+        "export add v --socket /run/v.sock --volume /srv/v.vol --log /dev/log --sync always --dirty-memory 64M",
+        "export-add-volume.txt",
+    );
+    prints(&served, "export show v", "export-show-volume.txt");
+    let (status, text) = ctl(&served, "export set v --sync disabled --json");
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &shown["storage"]["volume"]["sync"]), (0, &"disabled".into()), "{text}");
+    assert_eq!(ctl(&served, "export sync v"), (0, "v: written back; 0 has been written since\n".into()));
+    let (status, text) =
+        ctl(&served, "export add n --socket /n.sock --null 1G --intent-log 16M --sync disabled --json");
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    let volume = &shown["storage"]["volume"];
+    assert_eq!((status, &volume["sync"], &volume["log_bytes"]), (0, &"disabled".into(), &(16 << 20).into()), "{text}");
+    let (_, text) = ctl(&served, "export show root");
+    assert!(!text.contains("dirty memory"), "{text}");
+
+    let (status, text) = ctl(&served, "top --interval 0.1");
+    let lines: Vec<&str> = text.lines().collect();
+    let place = lines.iter().position(|line| line.starts_with("VOLUME")).unwrap_or_else(|| panic!("{text}"));
+    let words: Vec<&str> = lines[place + 1].split_whitespace().collect();
+    assert_eq!((status, &words[..4]), (0, &["v", "disabled", "0", "-"][..]), "{text}");
+
+    for (words, message) in [
+        ("export set root --sync always", "export `root` cannot do this: it has no intent log (unsupported)"),
+        ("export sync root", "export `root` cannot do this: it has no intent log (unsupported)"),
+    ] {
+        assert_eq!(ctl(&served, words), (1, message.into()));
+    }
+    for (words, message) in [
+        (
+            "export add c --socket /s --null 1G --sync always",
+            "sync: means nothing without a log: give --volume or --intent-log",
+        ),
+        ("export add c --socket /s --null 1G --dirty-memory 4M", "dirty_memory: means nothing without a log"),
+        ("export add c --socket /s --null 1G --intent-log 4K", "storage.intent_log.size: must be 1M to 1T"),
+        ("export add c --socket /s --volume /v --dirty-memory 4K", "storage.dirty_memory: must be 1M to 64G, not 4K"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert!(status == 2 && text.starts_with(message), "{words}: {text}");
+    }
+    for wrong in [
+        "export add c --socket /s --volume /v --image /i",
+        "export add c --socket /s --volume /v --read-only",
+        "export add c --socket /s --volume /v --intent-log 4M",
+        "export add c --socket /s --image /i --log /l",
+        "export add c --socket /s --image /i --sync always",
+        "export add c --socket /s --volume /v --direct --no-direct",
+        "export set v --sync often",
+        "export sync",
+    ] {
+        let (status, text) = ctl(&served, wrong);
+        assert_eq!(status, 2, "{wrong}: {text}");
+        assert!(text.starts_with("error: "), "{wrong}: {text}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Served;
+use common::{Served, describe};
 use control::Daemon;
 use control::client::Client;
 use prometheus_parse::{Scrape, Value};
@@ -12,6 +12,7 @@ fn text() -> String {
     let served = Served::new();
     let home = "name = 'home'\nkind = 'dir'\nsocket = '/run/home.sock'\nqueues = 1\ndirectory = { path = '/srv' }";
     served.fake.add_export(toml::from_str(home).unwrap()).unwrap();
+    served.fake.add_export(describe("vol", "kind = 'volume', path = '/v', sync = 'always'", 1)).unwrap();
     Client::new(served.socket()).unwrap().text("/metrics").unwrap()
 }
 
@@ -59,6 +60,33 @@ fn counters_of_rings_and_workers_are_there() {
     assert_eq!(number(&scrape, "vringd_directory_descriptors", &home), 300.0);
     assert_eq!(number(&scrape, "vringd_directory_open_files", &home), 12.0);
     assert_eq!(number(&scrape, "vringd_build_info", &[("version", "0.1.0")]), 1.0);
+}
+
+#[test]
+fn volumes_show_their_log() {
+    let scrape = scrape(&text());
+    let vol = [("export", "vol")];
+    assert_eq!(number(&scrape, "vringd_volume_commits_total", &vol), 400.0);
+    assert_eq!(number(&scrape, "vringd_volume_committed_requests_total", &vol), 3000.0);
+    assert_eq!(number(&scrape, "vringd_volume_committed_bytes_total", &vol), 14_745_600.0);
+    assert_eq!(number(&scrape, "vringd_volume_company_wait_seconds_count", &vol), 50.0);
+    assert_eq!(number(&scrape, "vringd_volume_log_bytes", &vol), f64::from(64 << 20));
+    assert_eq!(number(&scrape, "vringd_volume_log_used_bytes", &vol), f64::from(16 << 20));
+    assert_eq!(number(&scrape, "vringd_volume_dirty_bytes", &vol), f64::from(3 << 20));
+    assert_eq!(number(&scrape, "vringd_volume_written_back_bytes_total", &vol), f64::from(1 << 30));
+    assert_eq!(number(&scrape, "vringd_volume_parked", &vol), 2.0);
+    for (mode, on) in [("standard", 0.0), ("always", 1.0), ("disabled", 0.0)] {
+        assert_eq!(number(&scrape, "vringd_volume_sync", &[("export", "vol"), ("mode", mode)]), on, "{mode}");
+    }
+    assert_eq!(number(&scrape, "vringd_volume_commit_latency_seconds_count", &vol), 400.0);
+    assert_eq!(number(&scrape, "vringd_volume_flush_latency_seconds_count", &vol), 3000.0);
+    // Disks without a log have no such series, not series of zeroes.
+    assert!(
+        !scrape
+            .samples
+            .iter()
+            .any(|sample| sample.metric.contains("_volume_") && sample.labels.get("export") == Some("root"))
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn every_operation_and_field_is_described() {
     let document: serde_json::Value = serde_json::from_str(&control::openapi_json()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let operations = || paths.values().flat_map(|path| path.as_object().unwrap().iter());
-    assert_eq!(operations().count(), 28);
+    assert_eq!(operations().count(), 29);
     for (method, operation) in operations() {
         assert!(operation["summary"].is_string() || operation["description"].is_string(), "{method} {operation}");
     }
@@ -29,7 +29,9 @@ fn every_operation_and_field_is_described() {
         schemas["NewExport"]["additionalProperties"] == false,
         "unknown fields are refused, and the document says so"
     );
-    assert!(schemas["FileStorage"]["additionalProperties"].is_null(), "`kind` stands beside the fields of a storage");
+    for storage in ["FileStorage", "VolumeStorage"] {
+        assert!(schemas[storage]["additionalProperties"].is_null(), "`kind` stands beside the fields of a storage");
+    }
     for name in [
         "Export",
         "RingInfo",
@@ -37,6 +39,9 @@ fn every_operation_and_field_is_described() {
         "LatencySummary",
         "Worker",
         "NewExport",
+        "VolumeStorage",
+        "IntentLog",
+        "VolumeInfo",
         "Directory",
         "DirectoryInfo",
         "NewWorker",

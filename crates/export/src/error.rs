@@ -19,6 +19,10 @@ pub enum ExportError {
     NoCapacity,
     /// {0}
     Storage(#[from] storage::StorageError),
+    /// it has no intent log: serve a volume, or give memory, null or sim an `intent_log`
+    NoIntentLog,
+    /// not everything could be written back: {0}
+    Sync(storage::StorageError),
     /// {0}
     Engine(#[from] EngineError),
     /// cannot start the session thread: {0} (check RLIMIT_NPROC and RLIMIT_NOFILE)

@@ -21,7 +21,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use storage::Storage;
+use storage::{Storage, SyncMode, VolumeControl};
 use tree::Tree;
 
 pub(crate) struct State {
@@ -377,7 +377,9 @@ impl Export {
         let content = match &self.served {
             Served::Disk(disk) => {
                 let (capacity_bytes, block_size_bytes) = disk.geometry();
-                Content::Disk { capacity_bytes, block_size_bytes, description: disk.storage.describe() }
+                let (description, volume) = (disk.storage.describe(), disk.storage.volume());
+                let volume = volume.map(|volume| Box::new(volume.status()));
+                Content::Disk { capacity_bytes, block_size_bytes, description, volume }
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
         };
@@ -512,6 +514,30 @@ impl Export {
         match &self.served {
             Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
             Served::Directory(directory) => directory.set_execution(&self.shared, execution),
+        }
+    }
+
+    /// Changes when writes to a volume are on stable storage; requests that are under way keep to what was.
+    ///
+    /// # Errors
+    /// There is no intent log.
+    pub fn set_sync(&self, sync: SyncMode) -> Result<(), ExportError> {
+        self.volume()?.set_sync(sync);
+        Ok(())
+    }
+
+    /// Commits what was written to a volume so far, writes it back, and returns when it is there.
+    ///
+    /// # Errors
+    /// There is no intent log, or the storage refuses it.
+    pub fn sync(&self) -> Result<(), ExportError> {
+        self.volume()?.sync_now().map_err(ExportError::Sync)
+    }
+
+    fn volume(&self) -> Result<&dyn VolumeControl, ExportError> {
+        match &self.served {
+            Served::Disk(disk) => disk.storage.volume().ok_or(ExportError::NoIntentLog),
+            Served::Directory(_) => Err(ExportError::NoIntentLog),
         }
     }
 

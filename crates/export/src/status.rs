@@ -5,7 +5,7 @@ use crate::figures::RingFigures;
 use crate::limit::Limits;
 use engine::{Placement, PollMode, RingStay};
 use link::SessionInfo;
-use storage::Description;
+use storage::{Description, VolumeStatus};
 
 /// How the sessions of an export went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Content {
         block_size_bytes: u32,
         /// What stands behind it.
         description: Description,
+        /// Its intent log, if it has one.
+        volume: Option<Box<VolumeStatus>>,
     },
     /// A directory.
     Directory(Box<DirectoryStatus>),

@@ -3,7 +3,7 @@
 use crate::confine::Confinement;
 use crate::failure::Failure;
 use crate::upgrade::adopt;
-use crate::{config, demo, dir, disk, generate, log, moves, run, shares, virtiofsd};
+use crate::{config, demo, dir, disk, generate, log, moves, run, shares, virtiofsd, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ Examples:
   vringd disk --socket /tmp/d.sock disk.img          serve one image
   vringd dir --socket /tmp/fs.sock --tag data DIR     serve one directory
   vringd serve /etc/vringd/config.toml               serve many exports
+  vringd volume create --size 20G disk.vol           make a disk whose synchronous writes share commits
   vringd ctl export list                             look into a running daemon
 
 Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed; 3 the only export has failed;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     /// Go on with what another program served: what a daemon executes that is upgraded
     #[command(hide = true)]
     Adopt(adopt::Args),
+    /// Make, look at and change volumes: disks whose synchronous writes share commits
+    Volume(volume::Args),
     /// Look into a running daemon and change it while I/O runs
     Ctl(control::ctl::Args),
     /// Make a disk, serve it, run verified I/O on it while its queues move between workers, and show the figures
@@ -135,6 +138,10 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             run::run(config)
         }
         Command::Adopt(args) => adopt::run(&args, || start_log(true)),
+        Command::Volume(args) => {
+            start_log(true)?;
+            volume::run(args)
+        }
         Command::Ctl(args) => Ok(control::ctl::run(args)),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(BenchArgs { what }) => measure(what),

@@ -10,7 +10,7 @@ use crate::users;
 use control::ApiError;
 use control::model::config::{ExportKind, NewExport, Storage};
 use control::model::directory::FileHandles;
-use control::model::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
+use control::model::{FileSystem, LandlockInfo, MemoryFile, SandboxInfo, SeccompState};
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, State};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -226,7 +226,7 @@ struct Paths {
     complete: bool,
     /// Images, and whether they are written.
     images: BTreeSet<(PathBuf, bool)>,
-    /// Directories in which sockets are made and removed.
+    /// Directories in which sockets are made, and sockets and memory files removed.
     sockets: BTreeSet<PathBuf>,
     /// Directories in which everything may be done.
     trees: BTreeSet<PathBuf>,
@@ -249,8 +249,10 @@ impl Paths {
         paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
         for export in &config.exports {
             // What does not exist has been refused before, or is about to be.
-            let image = export.storage.as_ref().and_then(image).and_then(|(path, write)| Some((resolve(path)?, write)));
-            paths.images.extend(image);
+            let images = export.storage.iter().flat_map(images);
+            paths.images.extend(images.filter_map(|(_, path, write)| Some((resolve(path)?, write))));
+            // A memory file is open when the process is confined, and removed when its volume is closed.
+            paths.sockets.extend(export.storage.as_ref().and_then(memory_directory));
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
         }
         Ok(paths)
@@ -289,12 +291,23 @@ fn system() -> Reach {
     Reach::of_system(std::env::current_exe().ok().as_deref())
 }
 
-/// The path of a storage that has one, and whether it is written.
-fn image(storage: &Storage) -> Option<(&Path, bool)> {
-    match storage {
-        Storage::File(file) => Some((file.path.as_path(), !file.read_only)),
-        Storage::Memory(memory) => memory.path.as_deref().map(|path| (path, !memory.read_only)),
-        Storage::Null(_) | Storage::Sim(_) => None,
+/// The files of a storage: the field that names each, its path, and whether it is written.
+fn images(storage: &Storage) -> Vec<(&'static str, &Path, bool)> {
+    let write = match storage {
+        Storage::File(file) => !file.read_only,
+        Storage::Memory(memory) => !memory.read_only,
+        Storage::Volume(_) | Storage::Null(_) | Storage::Sim(_) => true,
+    };
+    storage.paths().into_iter().map(|(field, path)| (field, path, write)).collect()
+}
+
+/// The directory of a volume's memory file, if there is one that is the daemon's alone.
+fn memory_directory(storage: &Storage) -> Option<PathBuf> {
+    let Storage::Volume(volume) = storage else { return None };
+    match &volume.memory_file {
+        MemoryFile::Auto => Path::new(storage::MEMORY_DIRECTORY).canonicalize().ok(),
+        MemoryFile::None => None,
+        MemoryFile::Path(path) => parent(path),
     }
 }
 
@@ -406,12 +419,32 @@ impl Held {
         {
             return Err(out_of_reach("socket", socket));
         }
-        if let Some((path, write)) = new.storage.as_ref().and_then(image)
-            && let Some(found) = resolve(path)
-            && !(paths.images.iter().any(|(held, written)| *held == found && (*written || !write))
-                || paths.in_trees(&found))
-        {
-            return Err(out_of_reach("storage.path", path));
+        for (field, path, write) in new.storage.iter().flat_map(images) {
+            if let Some(found) = resolve(path)
+                && !(paths.images.iter().any(|(held, written)| *held == found && (*written || !write))
+                    || paths.in_trees(&found))
+            {
+                return Err(out_of_reach(field, path));
+            }
+        }
+        if let Some(Storage::Volume(volume)) = &new.storage {
+            let made_in = match &volume.memory_file {
+                MemoryFile::Auto => Some(PathBuf::from(storage::MEMORY_DIRECTORY)),
+                MemoryFile::None => None,
+                MemoryFile::Path(path) => parent(path),
+            };
+            // Where the first choice cannot be had, shared memory's own place is the second.
+            let second = volume.memory_file == MemoryFile::Auto && paths.in_trees(Path::new("/dev/shm"));
+            if let Some(directory) = made_in
+                && !(second || paths.in_trees(&directory))
+            {
+                let directory = directory.display();
+                let message = format!(
+                    "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on \
+                     tmpfs that is within reach"
+                );
+                return Err(field("storage.memory_file", message));
+            }
         }
         if let Some(directory) = &mut new.directory
             && let Some(found) = resolve(&directory.path)
@@ -438,7 +471,7 @@ impl Held {
 mod tests {
     use super::*;
     use control::model::config::{FileStorage, NullStorage};
-    use control::model::{ByteSize, Execution};
+    use control::model::{ByteSize, Execution, VolumeStorage};
 
     fn read(text: &str) -> Result<Confinement, String> {
         toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
@@ -490,7 +523,7 @@ mod tests {
                 execution: Execution::Auto,
                 lock: true,
             }),
-            None => Storage::Null(NullStorage { size: ByteSize(4096) }),
+            None => Storage::Null(NullStorage { size: ByteSize(4096), intent_log: None }),
         };
         let text = format!("name = 'a'\nsocket = '{}'\nstorage = {{ kind = 'null', size = '1M' }}", socket.display());
         NewExport { storage: Some(storage), ..toml::from_str(&text).unwrap() }
@@ -529,6 +562,28 @@ mod tests {
         }
         // What does not exist is for the one who opens it to say.
         admits(disk(&socket, Some(&at("missing/any.img")), false)).unwrap();
+        // A volume is written, and its log as well.
+        let volume = |path: &str, log: Option<&str>| {
+            let memory_file = MemoryFile::Path(at("allowed/memory"));
+            let storage = VolumeStorage { log: log.map(at), memory_file, ..VolumeStorage::new(at(path)) };
+            NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) }
+        };
+        admits(volume("named.img", Some("allowed/log"))).unwrap();
+        for (new, name) in [
+            (volume("other/v", None), "storage.path"),
+            (volume("read.img", None), "storage.path"),
+            (volume("named.img", Some("other/log")), "storage.log"),
+        ] {
+            assert_eq!(admits(new).unwrap_err().field(), Some(name));
+        }
+        for (memory_file, admitted) in
+            [(MemoryFile::None, true), (MemoryFile::Auto, false), (MemoryFile::Path(at("other/memory")), false)]
+        {
+            let storage = VolumeStorage { memory_file, ..VolumeStorage::new(at("named.img")) };
+            let new = NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) };
+            let refused = admits(new).err();
+            assert_eq!(refused.as_ref().and_then(ApiError::field), (!admitted).then_some("storage.memory_file"));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Between the words of the API and the types of the rooms that do the work.
 
+use crate::volume;
 use control::ApiError;
 use control::model::config::{Distribution, ExportKind, Storage as StorageConfig};
 use control::model::{self as api};
@@ -73,7 +74,8 @@ pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
 }
 
 pub(crate) fn storage_in(storage: &StorageConfig) -> storage::StorageSpec {
-    match storage {
+    let spec = match storage {
+        StorageConfig::Volume(volume) => volume::spec_in(volume),
         StorageConfig::File(file) => storage::StorageSpec::File(storage::FileOptions {
             path: file.path.clone(),
             direct: file.direct,
@@ -91,6 +93,10 @@ pub(crate) fn storage_in(storage: &StorageConfig) -> storage::StorageSpec {
             storage::StorageSpec::Null(storage::NullOptions { size_bytes: null.size.0, zeroes: false })
         }
         StorageConfig::Sim(sim) => storage::StorageSpec::Sim(sim_in(sim)),
+    };
+    match storage.intent_log() {
+        Some(log) => volume::logged_in(spec, log),
+        None => spec,
     }
 }
 
@@ -121,7 +127,9 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::Config(error) => field("storage", error),
         ExportError::Tag(error) => field("directory.tag", error),
         ExportError::RequestQueues(_) => field("queues", error),
-        ExportError::NoCapacity => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
+        ExportError::NoCapacity | ExportError::NoIntentLog => {
+            ApiError::Unsupported { export: name.to_owned(), message: error.to_string() }
+        }
         ExportError::Capacity { .. } => field("capacity_bytes", error),
         ExportError::NoSuchRing { index, queues } => {
             ApiError::NoSuchRing { export: name.to_owned(), index, last: queues - 1 }
@@ -130,7 +138,7 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
             ApiError::NoSuchWorker { scope: control::Scope::Export(name.to_owned()), id: worker }
         }
         ExportError::Storage(error) => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
-        ExportError::NoSharedWorkers | ExportError::Thread(_) | ExportError::Pool(_) => {
+        ExportError::NoSharedWorkers | ExportError::Thread(_) | ExportError::Pool(_) | ExportError::Sync(_) => {
             ApiError::Failed { message: format!("export `{name}`: {error}") }
         }
     }
@@ -182,9 +190,10 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
 
 pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Vec<u32>) -> api::Export {
     let (kind, storage, directory, queues_max) = match &status.content {
-        Content::Disk { capacity_bytes, block_size_bytes, description } => {
+        Content::Disk { capacity_bytes, block_size_bytes, description, volume } => {
             let storage = storage_out(*capacity_bytes, *block_size_bytes, description);
-            (ExportKind::Disk, Some(storage), None, status.queues)
+            let volume = volume.as_deref().map(volume::info_out);
+            (ExportKind::Disk, Some(api::StorageInfo { volume, ..storage }), None, status.queues)
         }
         // One of its queues is for urgent requests.
         Content::Directory(directory) => {
@@ -226,6 +235,14 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
     }
 }
 
+/// When writes to the volume of an export are on stable storage, if it has one.
+pub(crate) fn sync_set(content: &Content) -> Option<api::SyncMode> {
+    match content {
+        Content::Disk { volume, .. } => volume.as_deref().map(|volume| volume::sync_out(volume.sync)),
+        Content::Directory(_) => None,
+    }
+}
+
 /// The execution of an export, as it was set.
 pub(crate) fn execution_set(content: &Content) -> api::Execution {
     execution_out(match content {
@@ -244,6 +261,7 @@ fn storage_out(capacity_bytes: u64, block_size_bytes: u32, about: &storage::Desc
         direct: about.direct,
         execution: execution_out(about.execution),
         execution_chosen: execution_out(about.execution_chosen),
+        volume: None,
     }
 }
 

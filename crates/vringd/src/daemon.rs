@@ -6,8 +6,9 @@ use crate::directory;
 use crate::limit::Groups;
 use crate::service::{blocked_in_kernel, take_descriptor};
 use crate::upgrade::{self, Begun, Upgrade};
+use crate::volume;
 use crate::watch::OldestRequest;
-use control::model::config::{ExportKind, NewExport};
+use control::model::config::{ExportKind, NewExport, Storage as StorageConfig};
 use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
 use control::{ApiError, Scope};
 use engine::{Death, EngineError, WorkerSpec};
@@ -398,6 +399,7 @@ impl control::Daemon for Daemon {
                 execution: settings.execution.map(|_| convert::execution_set(&before.content)),
                 poll: settings.poll.map(|_| convert::poll_out(before.poll)),
                 placement: settings.placement.map(|_| convert::placement_out(before.placement)),
+                sync: settings.sync.and_then(|_| convert::sync_set(&before.content)),
                 // They come last, and cannot fail.
                 limits: None,
             };
@@ -408,6 +410,13 @@ impl control::Daemon for Daemon {
         if let Some((limits, group)) = limits {
             export.set_limits(limits, group);
         }
+        Ok(self.show(&export))
+    }
+
+    fn sync(&self, name: &str) -> Result<api::Export, ApiError> {
+        let _open = self.upgrade.gate();
+        let export = self.get(name)?;
+        export.sync().map_err(|error| convert::export_error(error, name))?;
         Ok(self.show(&export))
     }
 
@@ -531,6 +540,9 @@ fn replace_shared(engine: &Engine, death: &Death) {
 
 /// Applies one after the other, and stops at the first that is refused.
 fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
+    if let Some(sync) = settings.sync {
+        export.set_sync(volume::sync_in(sync))?;
+    }
     if let Some(execution) = settings.execution {
         export.set_execution(convert::execution_in(execution))?;
     }
@@ -560,7 +572,12 @@ fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiErr
 
 /// Opens what stands behind a disk, as far as it has a path.
 fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
-    Opened::new(convert::storage_in(new.storage()?)).map_err(|error| field("storage", error))
+    let storage = new.storage()?;
+    let opened = Opened::new(convert::storage_in(storage)).map_err(|error| field("storage", error))?;
+    if let StorageConfig::File(file) = storage {
+        volume::warn_of_volume(&new.name, &file.path);
+    }
+    Ok(opened)
 }
 
 fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {

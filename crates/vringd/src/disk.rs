@@ -6,7 +6,9 @@ use control::ctl::LimitFlags;
 use control::model::config::{
     Distribution, ExportKind, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
 };
-use control::model::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+use control::model::{
+    ByteSize, CpuList, Execution, FileMode, IntentLog, MemoryFile, Placement, Poll, Span, SyncMode, VolumeStorage,
+};
 use std::path::PathBuf;
 
 /// Serve one disk on one socket, until SIGTERM or SIGINT.
@@ -15,11 +17,17 @@ use std::path::PathBuf;
 Attach a guest:
   qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \\
     -chardev socket,id=c0,path=SOCKET -device vhost-user-blk-pci,chardev=c0,num-queues=QUEUES …
-  cloud-hypervisor --memory size=1G,shared=on --disk vhost_user=true,socket=SOCKET,num_queues=QUEUES …")]
+  cloud-hypervisor --memory size=1G,shared=on --disk vhost_user=true,socket=SOCKET,num_queues=QUEUES …
+A disk whose synchronous writes share commits:
+  vringd volume create --size 20G --log-size 256M disk.vol
+  vringd disk --socket SOCKET --storage volume disk.vol")]
 pub(crate) struct Args {
     /// The image file or block device; for --storage memory a file on tmpfs or hugetlbfs, which is optional
-    #[arg(value_name = "IMAGE", required_unless_present = "size")]
+    #[arg(value_name = "IMAGE", required_unless_present_any = ["size", "path"])]
     pub(crate) image: Option<PathBuf>,
+    /// The same as IMAGE
+    #[arg(long, value_name = "IMAGE", conflicts_with = "image", help_heading = "Storage")]
+    pub(crate) path: Option<PathBuf>,
     /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
     #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
@@ -51,9 +59,12 @@ pub(crate) struct Args {
     /// Capacity, for memory without an image, null and sim, as in 10G
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
     pub(crate) size: Option<ByteSize>,
-    /// Bypass the page cache (O_DIRECT)
+    /// Bypass the page cache (O_DIRECT); volumes do so anyway
     #[arg(long, help_heading = "Storage")]
     pub(crate) direct: bool,
+    /// Let a volume go through the page cache
+    #[arg(long, conflicts_with = "direct", help_heading = "Storage")]
+    pub(crate) no_direct: bool,
     /// Refuse writes
     #[arg(long, visible_alias = "read-only", help_heading = "Storage")]
     pub(crate) readonly: bool,
@@ -63,9 +74,28 @@ pub(crate) struct Args {
     /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Storage")]
     pub(crate) execution: Execution,
+    /// Threads that wait for the storage: the same as --execution pool=N
+    #[arg(long, value_name = "N", conflicts_with = "execution", value_parser = threads, help_heading = "Storage")]
+    pub(crate) threads: Option<u16>,
     /// Use huge pages for anonymous memory
     #[arg(long, help_heading = "Storage")]
     pub(crate) hugepages: bool,
+
+    /// Log of the volume, where that is in a file or on a device of its own
+    #[arg(long, value_name = "PATH", help_heading = "Volume")]
+    pub(crate) log: Option<PathBuf>,
+    /// When writes are on stable storage [default: standard]
+    #[arg(long, value_name = "MODE", help_heading = "Volume")]
+    pub(crate) sync: Option<SyncMode>,
+    /// Memory for data that is not written back yet, 1M to 64G [default: 64M]
+    #[arg(long, value_name = "SIZE", help_heading = "Volume")]
+    pub(crate) dirty_memory: Option<ByteSize>,
+    /// Where that memory is: auto, none, or a path on tmpfs; in a file it outlives a killed daemon [default: auto]
+    #[arg(long, value_name = "WHERE", help_heading = "Volume")]
+    pub(crate) memory_file: Option<MemoryFile>,
+    /// Put an intent log of this size over memory, null or sim, which lives as long as they do
+    #[arg(long, value_name = "SIZE", help_heading = "Volume")]
+    pub(crate) intent_log: Option<ByteSize>,
 
     /// Queues the guest may use, 1 to 256 [default: one a CPU, up to 8]
     #[arg(long, value_name = "N", help_heading = "Device")]
@@ -108,6 +138,8 @@ pub(crate) struct Args {
 pub(crate) enum StorageKind {
     /// An image file or block device
     File,
+    /// A volume, made by `vringd volume create`: synchronous writes share commits
+    Volume,
     /// Memory: anonymous, or a file on tmpfs or hugetlbfs
     Memory,
     /// Nothing: data is dropped
@@ -152,6 +184,11 @@ pub(crate) struct SimArgs {
     pub(crate) seed: u64,
 }
 
+fn threads(text: &str) -> Result<u16, String> {
+    let legal = |threads: &u16| (1..=Execution::POOL_MAX).contains(threads);
+    text.parse().ok().filter(legal).ok_or_else(|| format!("use 1 to {} threads", Execution::POOL_MAX))
+}
+
 fn distribution(text: &str) -> Result<Distribution, String> {
     match text {
         "constant" => Ok(Distribution::Constant),
@@ -190,21 +227,37 @@ impl Args {
     fn storage(&self) -> Result<Storage, String> {
         let size = || self.size.ok_or_else(|| "--size: is missing: give the capacity, as in --size 10G".to_owned());
         self.refuse_misplaced()?;
+        let image = self.image.clone().or_else(|| self.path.clone());
+        let intent_log = self.intent_log();
         match self.storage {
             StorageKind::File => Ok(Storage::File(FileStorage {
-                path: self.image.clone().ok_or("IMAGE: is missing: give the path of the image file")?,
+                path: image.ok_or("IMAGE: is missing: give the path of the image file")?,
                 direct: self.direct,
                 read_only: self.readonly,
-                execution: self.execution,
+                execution: self.execution(),
                 lock: !self.no_lock,
             })),
+            StorageKind::Volume => {
+                let least = VolumeStorage::new(image.ok_or("IMAGE: is missing: give the path of the volume")?);
+                Ok(Storage::Volume(VolumeStorage {
+                    log: self.log.clone(),
+                    sync: self.sync.unwrap_or_default(),
+                    dirty_memory: self.dirty_memory.unwrap_or(least.dirty_memory),
+                    memory_file: self.memory_file.clone().unwrap_or_default(),
+                    direct: !self.no_direct,
+                    execution: self.execution(),
+                    lock: !self.no_lock,
+                    ..least
+                }))
+            }
             StorageKind::Memory => Ok(Storage::Memory(MemoryStorage {
                 size: self.size,
-                path: self.image.clone(),
+                path: image,
                 hugepages: self.hugepages,
                 read_only: self.readonly,
+                intent_log,
             })),
-            StorageKind::Null => Ok(Storage::Null(NullStorage { size: size()? })),
+            StorageKind::Null => Ok(Storage::Null(NullStorage { size: size()?, intent_log })),
             StorageKind::Sim => Ok(Storage::Sim(SimStorage {
                 size: size()?,
                 read_latency: self.sim.read_latency,
@@ -217,25 +270,50 @@ impl Args {
                 error_rate: self.sim.error_rate,
                 panic_after: self.sim.panic_after,
                 seed: self.sim.seed,
-                execution: self.execution,
+                execution: self.execution(),
+                intent_log,
             })),
         }
     }
 
+    fn execution(&self) -> Execution {
+        self.threads.map_or(self.execution, |threads| Execution::Pool { threads })
+    }
+
+    /// The log over a storage that is made, not found.
+    fn intent_log(&self) -> Option<IntentLog> {
+        let least = IntentLog::new(self.intent_log?);
+        let dirty_memory = self.dirty_memory.unwrap_or(least.dirty_memory);
+        Some(IntentLog { sync: self.sync.unwrap_or_default(), dirty_memory, ..least })
+    }
+
     /// An option that the storage would ignore is an error, not a surprise.
     fn refuse_misplaced(&self) -> Result<(), String> {
+        use StorageKind::{File, Memory, Null, Sim, Volume};
         let kind = self.storage;
+        let among = |kinds: &[StorageKind]| kinds.contains(&kind);
         let misplaced = [
-            ("--direct", self.direct && kind != StorageKind::File),
-            ("--no-lock", self.no_lock && kind != StorageKind::File),
-            ("--execution", self.execution != Execution::Auto && !matches!(kind, StorageKind::File | StorageKind::Sim)),
-            ("--size", self.size.is_some() && kind == StorageKind::File),
-            ("--hugepages", self.hugepages && kind != StorageKind::Memory),
-            ("--readonly", self.readonly && !matches!(kind, StorageKind::File | StorageKind::Memory)),
-            ("IMAGE", self.image.is_some() && !matches!(kind, StorageKind::File | StorageKind::Memory)),
+            ("--direct", self.direct && !among(&[File, Volume])),
+            ("--no-direct", self.no_direct && kind != Volume),
+            ("--no-lock", self.no_lock && !among(&[File, Volume])),
+            ("--execution", self.execution != Execution::Auto && among(&[Memory, Null])),
+            ("--threads", self.threads.is_some() && among(&[Memory, Null])),
+            ("--size", self.size.is_some() && among(&[File, Volume])),
+            ("--hugepages", self.hugepages && kind != Memory),
+            ("--readonly", self.readonly && !among(&[File, Memory])),
+            ("IMAGE", self.image.is_some() && among(&[Null, Sim])),
+            ("--path", self.path.is_some() && among(&[Null, Sim])),
+            ("--log", self.log.is_some() && kind != Volume),
+            ("--memory-file", self.memory_file.is_some() && kind != Volume),
+            ("--intent-log", self.intent_log.is_some() && among(&[File, Volume])),
         ];
-        match misplaced.iter().find(|(_, wrong)| *wrong) {
-            Some((option, _)) => Err(format!("{option}: has no meaning for --storage {}", kind.name())),
+        if let Some((option, _)) = misplaced.iter().find(|(_, wrong)| *wrong) {
+            return Err(format!("{option}: has no meaning for --storage {}", kind.name()));
+        }
+        let of_a_log = [("--sync", self.sync.is_some()), ("--dirty-memory", self.dirty_memory.is_some())];
+        match of_a_log.iter().find(|(_, given)| *given && kind != Volume && self.intent_log.is_none()) {
+            Some((option, _)) if kind == File => Err(format!("{option}: has no meaning for --storage file")),
+            Some((option, _)) => Err(format!("{option}: means nothing without a log: give --intent-log as well")),
             None => Ok(()),
         }
     }
@@ -245,6 +323,7 @@ impl StorageKind {
     fn name(self) -> &'static str {
         match self {
             StorageKind::File => "file",
+            StorageKind::Volume => "volume",
             StorageKind::Memory => "memory",
             StorageKind::Null => "null",
             StorageKind::Sim => "sim",

@@ -22,6 +22,7 @@ mod stage;
 mod upgrade;
 mod users;
 mod virtiofsd;
+mod volume;
 mod watch;
 
 use clap::Parser;

@@ -129,7 +129,13 @@ fn storage(args: &Args) -> Storage {
             seed: 1,
             ..SimStorage::new(CAPACITY)
         }),
-        None => Storage::Memory(MemoryStorage { size: Some(CAPACITY), path: None, hugepages: false, read_only: false }),
+        None => Storage::Memory(MemoryStorage {
+            size: Some(CAPACITY),
+            path: None,
+            hugepages: false,
+            read_only: false,
+            intent_log: None,
+        }),
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::model::config::{
     ExportKind, FieldError, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
 };
-use crate::model::{ByteSize, CpuList, Execution, FileMode, Limits, Placement, Poll};
+use crate::model::{
+    ByteSize, CpuList, Execution, FileMode, IntentLog, Limits, MemoryFile, Placement, Poll, SyncMode, VolumeStorage,
+};
 use serde::Deserialize;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ pub struct AddArgs {
 
 /// Options that describe an export; the same words as in the configuration file.
 #[derive(Debug, Clone, clap::Args)]
-#[command(group = clap::ArgGroup::new("backing").args(["image", "memory", "null", "sim"]))]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "memory", "null", "sim"]))]
 pub struct ExportFlags {
     /// Path at which the vhost-user socket is made.
     #[arg(long, value_name = "PATH")]
@@ -49,6 +51,14 @@ pub struct ExportFlags {
     #[arg(long, value_name = "PATH")]
     pub image: Option<PathBuf>,
 
+    /// Serve this volume, which `vringd volume create` has made.
+    #[arg(long, value_name = "PATH")]
+    pub volume: Option<PathBuf>,
+
+    /// Log of the volume, where that is in a file or on a device of its own.
+    #[arg(long, value_name = "PATH", requires = "volume", conflicts_with_all = ["image", "memory", "null", "sim"])]
+    pub log: Option<PathBuf>,
+
     /// Serve this much anonymous memory.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
@@ -61,12 +71,32 @@ pub struct ExportFlags {
     #[arg(long, value_name = "SIZE")]
     pub sim: Option<ByteSize>,
 
-    /// Bypass the page cache (O_DIRECT).
+    /// Put an intent log of this size over memory, null or sim, which lives as long as they do.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["image", "volume"])]
+    pub intent_log: Option<ByteSize>,
+
+    /// When writes to a volume are on stable storage [default: standard].
+    #[arg(long, value_name = "MODE", conflicts_with = "image")]
+    pub sync: Option<SyncMode>,
+
+    /// Memory for data that is not written back yet, as in 128M [default: 64M].
+    #[arg(long, value_name = "SIZE", conflicts_with = "image")]
+    pub dirty_memory: Option<ByteSize>,
+
+    /// Where a volume has that memory: auto, none, or a path on tmpfs [default: auto].
+    #[arg(long, value_name = "WHERE", requires = "volume", conflicts_with_all = ["image", "memory", "null", "sim"])]
+    pub memory_file: Option<MemoryFile>,
+
+    /// Bypass the page cache (O_DIRECT); volumes do so anyway.
     #[arg(long, conflicts_with_all = ["memory", "null", "sim"])]
     pub direct: bool,
 
+    /// Let a volume go through the page cache.
+    #[arg(long, requires = "volume", conflicts_with_all = ["direct", "image", "memory", "null", "sim"])]
+    pub no_direct: bool,
+
     /// Refuse writes.
-    #[arg(long, conflicts_with_all = ["null", "sim"])]
+    #[arg(long, conflicts_with_all = ["volume", "null", "sim"])]
     pub read_only: bool,
 
     /// Where storage calls run: auto, uring, inline or pool=N.
@@ -78,7 +108,7 @@ pub struct ExportFlags {
     pub no_lock: bool,
 
     /// Use huge pages.
-    #[arg(long, conflicts_with_all = ["image", "null", "sim"])]
+    #[arg(long, conflicts_with_all = ["image", "volume", "null", "sim"])]
     pub hugepages: bool,
 
     /// Number of queues, 1 to 256.
@@ -228,6 +258,20 @@ impl ExportFlags {
 
     fn storage(&self) -> Result<Storage, FieldError> {
         let read_only = self.read_only;
+        let intent_log = self.intent_log()?;
+        if let Some(path) = self.volume.clone() {
+            let least = VolumeStorage::new(path);
+            return Ok(Storage::Volume(VolumeStorage {
+                log: self.log.clone(),
+                sync: self.sync.unwrap_or_default(),
+                dirty_memory: self.dirty_memory.unwrap_or(least.dirty_memory),
+                memory_file: self.memory_file.clone().unwrap_or_default(),
+                direct: !self.no_direct,
+                execution: self.execution.unwrap_or_default(),
+                lock: !self.no_lock,
+                ..least
+            }));
+        }
         if let Some(path) = self.image.clone() {
             let execution = self.execution.unwrap_or_default();
             return Ok(Storage::File(FileStorage {
@@ -244,16 +288,33 @@ impl ExportFlags {
                 path: None,
                 hugepages: self.hugepages,
                 read_only,
+                intent_log,
             }));
         }
         if let Some(size) = self.null {
-            return Ok(Storage::Null(NullStorage { size }));
+            return Ok(Storage::Null(NullStorage { size, intent_log }));
         }
         if let Some(size) = self.sim {
             let execution = self.execution.unwrap_or_default();
-            return Ok(Storage::Sim(SimStorage { execution, ..SimStorage::new(size) }));
+            return Ok(Storage::Sim(SimStorage { execution, intent_log, ..SimStorage::new(size) }));
         }
-        Err(FieldError::new("storage", "is missing: give --image, --memory, --null or --sim"))
+        Err(FieldError::new("storage", "is missing: give --image, --volume, --memory, --null or --sim"))
+    }
+
+    /// The log over a storage that is made. What only a log has means nothing without one.
+    fn intent_log(&self) -> Result<Option<IntentLog>, FieldError> {
+        let Some(size) = self.intent_log else {
+            let alone = [("sync", self.sync.is_some()), ("dirty_memory", self.dirty_memory.is_some())];
+            return match alone.iter().find(|(_, given)| *given && self.volume.is_none()) {
+                Some((field, _)) => {
+                    Err(FieldError::new(*field, "means nothing without a log: give --volume or --intent-log"))
+                }
+                None => Ok(None),
+            };
+        };
+        let least = IntentLog::new(size);
+        let dirty_memory = self.dirty_memory.unwrap_or(least.dirty_memory);
+        Ok(Some(IntentLog { sync: self.sync.unwrap_or_default(), dirty_memory, ..least }))
     }
 }
 
@@ -300,6 +361,10 @@ pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     match &mut new.storage {
         Some(Storage::File(FileStorage { path, .. }) | Storage::Memory(MemoryStorage { path: Some(path), .. })) => {
             absolute("storage.path", path)
+        }
+        Some(Storage::Volume(volume)) => {
+            absolute("storage.path", &mut volume.path)?;
+            volume.log.as_mut().map_or(Ok(()), |log| absolute("storage.log", log))
         }
         Some(Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_)) | None => Ok(()),
     }

@@ -3,7 +3,7 @@
 use super::add::AddArgs;
 use super::directory::AddDirArgs;
 use super::limit::{GroupCommand, LimitCommand};
-use crate::model::{ByteSize, CpuList, Execution, Placement, Poll};
+use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ pub enum ExportCommand {
     },
 
     /// Change an export while it serves.
-    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["poll", "execution", "placement"]))]
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["poll", "execution", "placement", "sync"]))]
     Set {
         /// Name of the export.
         name: String,
@@ -129,6 +129,16 @@ pub enum ExportCommand {
         /// Which workers its rings get: shared, one, per-queue or a number.
         #[arg(long)]
         placement: Option<Placement>,
+
+        /// When writes to its volume are on stable storage.
+        #[arg(long, value_name = "MODE")]
+        sync: Option<SyncMode>,
+    },
+
+    /// Commit what was written to a volume so far, and write it back to the storage below its log.
+    Sync {
+        /// Name of the export.
+        name: String,
     },
 }
 

@@ -1,5 +1,6 @@
 //! What happened between two looks at the daemon.
 
+use super::volume::{self, VolumeSample};
 use crate::model::{Export, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, Worker, WorkerState};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ pub(super) struct Sample {
     pub(super) interval_seconds: f64,
     pub(super) rings: Vec<RingSample>,
     pub(super) workers: Vec<WorkerSample>,
+    pub(super) volumes: Vec<VolumeSample>,
 }
 
 /// A ring in an interval; the queue depth is that of its end.
@@ -107,6 +109,7 @@ pub(super) fn compare(before: &Look, after: &Look, interval_seconds: f64) -> Sam
         interval_seconds,
         rings: after.exports.iter().flat_map(rings).map(ring).collect(),
         workers: after.workers.iter().map(worker).collect(),
+        volumes: volume::compare(&before.exports, &after.exports, interval_seconds),
     }
 }
 
@@ -115,7 +118,7 @@ fn rings(export: &Export) -> impl Iterator<Item = ((&str, u16), &RingInfo)> {
 }
 
 /// The percentile of what was measured between two summaries, interpolated within its bucket, in microseconds.
-fn percentile(before: &LatencySummary, after: &LatencySummary, quantile: f64) -> Option<f64> {
+pub(super) fn percentile(before: &LatencySummary, after: &LatencySummary, quantile: f64) -> Option<f64> {
     let old = before.buckets.iter().copied().chain(std::iter::repeat(0));
     let counts: Vec<u64> = after.buckets.iter().zip(old).map(|(new, old)| new.saturating_sub(old)).collect();
     let all: u64 = counts.iter().sum();

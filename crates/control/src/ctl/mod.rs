@@ -9,6 +9,7 @@ mod run;
 mod table;
 mod top;
 mod upgrade;
+mod volume;
 
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};

@@ -4,7 +4,7 @@ mod limits;
 
 use super::add::{AddArgs, DescriptionError};
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
-use super::{table, top, upgrade};
+use super::{table, top, upgrade, volume};
 use crate::client::{Client, ClientError, segment};
 use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
 use hyper::Method;
@@ -113,9 +113,15 @@ impl Session<'_> {
                 let target = format!("{}/capacity", export_target(name));
                 self.send(Method::PUT, &target, &Resize { capacity_bytes: *size }, one_export)
             }
-            ExportCommand::Set { name, poll, execution, placement } => {
-                let settings = Settings { poll: *poll, execution: *execution, placement: *placement, limits: None };
+            ExportCommand::Set { name, poll, execution, placement, sync } => {
+                let (poll, execution, placement, sync) = (*poll, *execution, *placement, *sync);
+                let settings = Settings { poll, execution, placement, sync, limits: None };
                 self.send(Method::PATCH, &export_target(name), &settings, one_export)
+            }
+            ExportCommand::Sync { name } => {
+                let target = format!("{}/sync", export_target(name));
+                let export: Export = self.client.post(&target)?;
+                self.print(&export, volume::synced)
             }
         }
     }

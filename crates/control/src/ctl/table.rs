@@ -1,6 +1,6 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
-use super::limit;
+use super::{limit, volume};
 use crate::model::directory::CachePolicy;
 use crate::model::{
     ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState,
@@ -40,15 +40,9 @@ fn or_nothing(value: Option<impl ToString>) -> String {
     value.map_or_else(|| NOTHING.to_owned(), |value| value.to_string())
 }
 
-/// A size to read: the largest binary unit that leaves a number of at least 1, exact where that is short.
-fn size(bytes: u64) -> String {
-    let exact = ByteSize(bytes).to_string();
-    if exact.len() <= 6 {
-        return exact;
-    }
-    let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
-    let unit = units.iter().find(|(_, unit)| bytes >= *unit);
-    unit.map_or(exact, |(name, unit)| format!("{:.1}{name}", bytes as f64 / *unit as f64))
+/// A size to read.
+pub(super) fn size(bytes: u64) -> String {
+    ByteSize(bytes).rounded()
 }
 
 /// Seconds as `3d 4h`, `4h 5m`, `5m 6s` or `6s`.
@@ -218,6 +212,7 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
         ("frontend", or_nothing(frontend)),
     ];
     lines.extend(export.storage.iter().flat_map(storage_facts));
+    lines.extend(export.storage.iter().filter_map(|storage| storage.volume.as_ref()).flat_map(volume::facts));
     lines.extend(export.directory.iter().flat_map(directory_facts));
     lines.extend(limit::line(&export.limits).map(|limits| ("limits", limits)));
     lines.extend([
@@ -369,7 +364,7 @@ pub(super) fn ring(export: &str, ring: &RingInfo) -> String {
     facts(&lines)
 }
 
-fn latency_line(latency: &LatencySummary) -> String {
+pub(super) fn latency_line(latency: &LatencySummary) -> String {
     if latency.count == 0 {
         return NOTHING.to_owned();
     }

@@ -4,6 +4,7 @@ use super::args::TopArgs;
 use super::figures::{Look, RingSample, Sample, WorkerSample, compare};
 use super::run::CtlError;
 use super::table::{self, NOTHING};
+use super::volume;
 use crate::client::{Client, ClientError};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -85,7 +86,11 @@ fn show(sample: &Sample) -> String {
         [] => "no workers\n".to_owned(),
         samples => table::table(&workers, samples.iter().map(worker_row)),
     };
-    format!("{rings}\n{workers}")
+    let volumes = match volume::samples(&sample.volumes) {
+        none if none.is_empty() => none,
+        volumes => format!("{volumes}\n"),
+    };
+    format!("{rings}\n{volumes}{workers}")
 }
 
 fn ring_row(ring: &RingSample) -> Vec<String> {

@@ -4,10 +4,11 @@
 use super::directory::Directory;
 use super::limits::Limits;
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+use super::volume::{IntentLog, SyncMode, VolumeStorage};
 use serde::de::{self, DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
 /// What an export offers to its guest.
@@ -96,6 +97,8 @@ pub struct NewExport {
 pub enum Storage {
     /// A regular file or a block device.
     File(FileStorage),
+    /// A volume: a file or block device with an intent log.
+    Volume(VolumeStorage),
     /// Memory: requests are copies, without system calls.
     Memory(MemoryStorage),
     /// Nothing: reads give zeroes, writes are dropped.
@@ -111,10 +114,13 @@ impl<'de> Deserialize<'de> for Storage {
         let kind = table.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
         match kind.as_str() {
             Some("file") => fields(table).map(Self::File),
+            Some("volume") => fields(table).map(Self::Volume),
             Some("memory") => fields(table).map(Self::Memory),
             Some("null") => fields(table).map(Self::Null),
             Some("sim") => fields(table).map(Self::Sim),
-            _ => Err(D::Error::custom(format_args!("invalid field `kind`: {kind} is none of file, memory, null, sim"))),
+            _ => Err(D::Error::custom(format_args!(
+                "invalid field `kind`: {kind} is none of file, volume, memory, null, sim"
+            ))),
         }
     }
 }
@@ -122,10 +128,16 @@ impl<'de> Deserialize<'de> for Storage {
 /// The fields of one kind of storage; an error names the field.
 fn fields<T: DeserializeOwned, E: de::Error>(table: serde_json::Map<String, serde_json::Value>) -> Result<T, E> {
     serde_path_to_error::deserialize(serde_json::Value::Object(table)).map_err(|error| {
-        let (path, message) = (error.path().to_string(), error.inner().to_string());
-        // An unknown or missing field is named by its message already.
+        let (mut path, message) = (error.path().to_string(), error.inner().to_string());
+        // An unknown or missing field is named by its message already, unless it is a field of a field.
         if path == "." || message.contains(&format!(" field `{path}`")) {
             return E::custom(message);
+        }
+        let named = ["unknown field `", "missing field `"].iter().find_map(|prefix| message.strip_prefix(prefix));
+        if let Some((leaf, _)) = named.and_then(|rest| rest.split_once('`'))
+            && !path.ends_with(&format!(".{leaf}"))
+        {
+            path = format!("{path}.{leaf}");
         }
         E::custom(format_args!("invalid field `{path}`: {message}"))
     })
@@ -175,6 +187,9 @@ pub struct MemoryStorage {
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
 }
 
 /// Nothing.
@@ -183,6 +198,9 @@ pub struct MemoryStorage {
 pub struct NullStorage {
     /// Capacity.
     pub size: ByteSize,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
 }
 
 /// How simulated latencies are spread.
@@ -240,6 +258,9 @@ pub struct SimStorage {
     /// Who waits for the device: nobody, the worker (`inline`) or a pool.
     #[serde(default)]
     pub execution: Execution,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
 }
 
 impl SimStorage {
@@ -258,6 +279,7 @@ impl SimStorage {
             panic_after: 0,
             seed: 0,
             execution: Execution::default(),
+            intent_log: None,
         }
     }
 
@@ -456,19 +478,72 @@ impl Storage {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::File(_) => "file",
+            Self::Volume(_) => "volume",
             Self::Memory(_) => "memory",
             Self::Null(_) => "null",
             Self::Sim(_) => "sim",
         }
     }
 
+    /// The intent log over a storage that is made, not found.
+    pub fn intent_log(&self) -> Option<&IntentLog> {
+        match self {
+            Self::File(_) | Self::Volume(_) => None,
+            Self::Memory(memory) => memory.intent_log.as_ref(),
+            Self::Null(null) => null.intent_log.as_ref(),
+            Self::Sim(sim) => sim.intent_log.as_ref(),
+        }
+    }
+
+    /// Says when writes are on stable storage, where there is a log that it concerns.
+    pub fn set_sync(&mut self, sync: SyncMode) {
+        let log = match self {
+            Self::File(_) => None,
+            Self::Volume(volume) => {
+                volume.sync = sync;
+                None
+            }
+            Self::Memory(memory) => memory.intent_log.as_mut(),
+            Self::Null(null) => null.intent_log.as_mut(),
+            Self::Sim(sim) => sim.intent_log.as_mut(),
+        };
+        if let Some(log) = log {
+            log.sync = sync;
+        }
+    }
+
+    /// The files behind it, each with the name of its field: images, volumes, logs.
+    pub fn paths(&self) -> Vec<(&'static str, &Path)> {
+        let paths = match self {
+            Self::File(file) => [Some(("storage.path", &file.path)), None],
+            Self::Volume(volume) => {
+                [Some(("storage.path", &volume.path)), volume.log.as_ref().map(|log| ("storage.log", log))]
+            }
+            Self::Memory(memory) => [memory.path.as_ref().map(|path| ("storage.path", path)), None],
+            Self::Null(_) | Self::Sim(_) => [None, None],
+        };
+        paths.into_iter().flatten().map(|(field, path)| (field, path.as_path())).collect()
+    }
+
     fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        if let Some(log) = self.intent_log() {
+            log.check()?;
+        }
         match self {
             Self::File(file) if file.path.as_os_str().is_empty() => {
                 Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"))
             }
             Self::File(_) => Ok(()),
+            Self::Volume(volume) => volume.check(),
             Self::Memory(memory) => {
+                if memory.intent_log.is_some() && memory.path.is_some() {
+                    let message = "is for anonymous memory: a file would keep what only its log explains; for a file, make \
+                                   a volume of it (`vringd volume create`)";
+                    return Err(FieldError::new("storage.intent_log", message));
+                }
+                if memory.intent_log.is_some() && memory.read_only {
+                    return Err(FieldError::new("storage.intent_log", "is for writes, and `read_only` refuses them"));
+                }
                 if memory.hugepages && memory.path.is_some() {
                     let message = "is for anonymous memory; for a file, put the file on hugetlbfs";
                     return Err(FieldError::new("storage.hugepages", message));

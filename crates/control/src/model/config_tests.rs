@@ -49,13 +49,49 @@ fn a_full_description_is_the_same_in_toml_and_json() {
 }
 
 #[test]
+fn logs_and_volumes_are_the_same_in_toml_and_json() {
+    let with = |storage: &str| parse(&format!("name = 'a'\nsocket = '/a'\nstorage = {{ {storage} }}\n"));
+    for storage in [
+        "kind = 'volume', path = '/v', log = '/dev/log', sync = 'disabled', dirty_memory = '1G', direct = false, \
+         execution = 'pool=8', lock = false",
+        "kind = 'volume', path = '/v'",
+        "kind = 'sim', size = '1G', flush_cost = '5ms', intent_log = { size = '64M', sync = 'always' }",
+        "kind = 'null', size = '1G', intent_log = { size = '1M', dirty_memory = '2M' }",
+        "kind = 'memory', size = '1G', intent_log = { size = 1048576 }",
+    ] {
+        let mut new = with(storage);
+        new.check().unwrap();
+        let json = serde_json::to_string(&new).unwrap();
+        assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
+        assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
+        let storage = new.storage.as_mut().unwrap();
+        storage.set_sync(SyncMode::Always);
+        let sync = match storage {
+            Storage::Volume(volume) => volume.sync,
+            other => other.intent_log().unwrap().sync,
+        };
+        assert_eq!(sync, SyncMode::Always);
+    }
+    let paths = with("kind = 'volume', path = '/v', log = '/l'").storage.unwrap();
+    assert_eq!(paths.paths(), [("storage.path", Path::new("/v")), ("storage.log", Path::new("/l"))]);
+    let fault = |storage: &str| with(storage).check().unwrap_err().field;
+    assert_eq!(fault("kind = 'volume', path = ''"), "storage.path");
+    assert_eq!(fault("kind = 'memory', path = '/x', intent_log = { size = '1M' }"), "storage.intent_log");
+    assert_eq!(
+        fault("kind = 'memory', size = '1M', read_only = true, intent_log = { size = '1M' }"),
+        "storage.intent_log"
+    );
+    assert_eq!(fault("kind = 'null', size = '1M', intent_log = { size = '1K' }"), "storage.intent_log.size");
+}
+
+#[test]
 fn unknown_fields_are_refused_at_every_depth() {
     for text in [format!("{NULL}colour = 'red'"), NULL.replace("size =", "colour = 'red', size =")] {
         let error = toml::from_str::<NewExport>(&text).unwrap_err().to_string();
         assert!(error.contains("unknown field `colour`"), "{error}");
     }
     let error = toml::from_str::<NewExport>(&NULL.replace("'null'", "'floppy'")).unwrap_err().to_string();
-    assert!(error.contains("invalid field `kind`: \"floppy\" is none of file, memory, null, sim"), "{error}");
+    assert!(error.contains("invalid field `kind`: \"floppy\" is none of file, volume, memory, null, sim"), "{error}");
     let error = toml::from_str::<NewExport>(&NULL.replace("'1G'", "'huge'")).unwrap_err().to_string();
     assert!(error.contains("line 3") && error.contains("invalid field `size`: `huge` is not a size"), "{error}");
 }

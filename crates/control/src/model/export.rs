@@ -7,6 +7,7 @@ use super::limits::Limits;
 use super::sandbox::SandboxInfo;
 use super::upgrade::Takeover;
 use super::value::{ByteSize, Execution, Placement, Poll};
+use super::volume::{SyncMode, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -61,9 +62,9 @@ pub struct Frontend {
 }
 
 /// What stands behind a disk.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StorageInfo {
-    /// `file`, `memory`, `null` or `sim`.
+    /// `file`, `device`, `volume`, `memory`, `null` or `sim`.
     pub kind: String,
     /// Path of the file or block device; a short description for storage without one.
     pub target: String,
@@ -79,6 +80,9 @@ pub struct StorageInfo {
     pub execution: Execution,
     /// Execution that is in use: what `auto` chose, or the same as `execution`.
     pub execution_chosen: Execution,
+    /// Its intent log; absent for storage without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeInfo>,
 }
 
 /// What a directory serves, and what the guest holds of it.
@@ -299,6 +303,9 @@ pub struct Settings {
     /// Its limits, and the group whose limits it shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+    /// When writes to its volume are on stable storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncMode>,
 }
 
 /// How to remove an export.

@@ -10,6 +10,7 @@ mod sandbox;
 mod text;
 mod upgrade;
 mod value;
+mod volume;
 mod worker;
 
 pub use config::NewExport;
@@ -24,4 +25,5 @@ pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use text::ParseError;
 pub use upgrade::{NewUpgrade, Takeover};
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+pub use volume::{IntentLog, MemoryFile, SyncMode, VolumeInfo, VolumeStorage};
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

@@ -200,6 +200,16 @@ impl ByteSize {
     const EXPECTED: &'static str =
         "a size: a whole number with an optional suffix K, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), as in 10G";
     const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+
+    /// To read: the largest suffix that leaves a number of at least 1, exact where that is short.
+    pub fn rounded(self) -> String {
+        let exact = self.to_string();
+        if exact.len() <= 6 {
+            return exact;
+        }
+        let unit = Self::SUFFIXES.iter().rev().find(|(_, shift)| self.0 >= 1 << shift);
+        unit.map_or(exact, |(name, shift)| format!("{:.1}{name}", self.0 as f64 / (1u64 << shift) as f64))
+    }
 }
 
 impl FromStr for ByteSize {

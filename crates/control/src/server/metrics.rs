@@ -1,10 +1,12 @@
 //! All figures in the OpenMetrics text format. A scrape reads one snapshot of the daemon.
 
+mod volume;
+
 use crate::daemon::{Daemon, Scope};
 use crate::error::ApiError;
 use crate::model::{
     DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, SessionState, StorageInfo,
-    Worker,
+    VolumeInfo, Worker,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -223,10 +225,10 @@ const WORKER: &[Figure<Worker>] = &[
     Figure("worker_rings", "Rings attached to the worker", Read::NowCount(|worker| worker.rings.len() as u64)),
 ];
 
-/// One latency of every ring: its name, its help text, and how to read it.
-type Latency = (&'static str, &'static str, fn(&RingInfo) -> &LatencySummary);
+/// One latency of every thing of a kind: its name, its help text, and how to read it.
+type Latency<T> = (&'static str, &'static str, fn(&T) -> &LatencySummary);
 
-const LATENCIES: &[Latency] = &[
+const LATENCIES: &[Latency<RingInfo>] = &[
     (
         "ring_latency_queued",
         "Time from when the worker could have taken a request to when it did, in seconds",
@@ -246,6 +248,7 @@ impl Collector for Snapshot {
         let exports: Vec<_> = self.exports.iter().map(|export| (export_labels(export), export)).collect();
         let disks: Vec<_> = self.behind(|export| export.storage.as_ref());
         let directories: Vec<_> = self.behind(|export| export.directory.as_ref());
+        let volumes: Vec<(_, &VolumeInfo)> = self.behind(|export| export.storage.as_ref()?.volume.as_ref());
         let rings: Vec<_> = self.exports.iter().flat_map(labelled_rings).collect();
         let workers: Vec<_> = self.workers.iter().map(|worker| (worker_labels(worker), worker)).collect();
         self.encode_build(encoder)?;
@@ -253,6 +256,7 @@ impl Collector for Snapshot {
         EXPORT.iter().try_for_each(|figure| figure.encode(encoder, &exports))?;
         DISK.iter().try_for_each(|figure| figure.encode(encoder, &disks))?;
         DIRECTORY.iter().try_for_each(|figure| figure.encode(encoder, &directories))?;
+        volume::encode(encoder, &volumes)?;
         encode_requests(encoder, &rings)?;
         RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;
         LATENCIES.iter().try_for_each(|latency| encode_latency(encoder, latency, &rings))?;
@@ -299,15 +303,15 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, rings: &[(Labels, &RingI
     Ok(())
 }
 
-fn encode_latency(
+fn encode_latency<T>(
     encoder: &mut DescriptorEncoder<'_>,
-    (name, help, read): &Latency,
-    rings: &[(Labels, &RingInfo)],
+    (name, help, read): &Latency<T>,
+    things: &[(Labels, &T)],
 ) -> fmt::Result {
     let bounds = || LATENCY_BOUNDS_US.iter().map(|&bound_us| bound_us as f64 / 1e6).chain([f64::INFINITY]);
     let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for (labels, ring) in rings {
-        let summary = read(ring);
+    for (labels, thing) in things {
+        let summary = read(thing);
         // Nothing measured yet has no buckets: Prometheus wants them all the same.
         let counts = summary.buckets.iter().copied().chain(std::iter::repeat(0));
         let buckets: Vec<(f64, u64)> = bounds().zip(counts).collect();

@@ -34,6 +34,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(export_list, export_add))
         .routes(routes!(export_get, export_change, export_remove))
         .routes(routes!(export_resize))
+        .routes(routes!(export_sync))
         .routes(routes!(worker_list, worker_new))
         .routes(routes!(worker_get, worker_free))
         .routes(routes!(export_worker_list, export_worker_new))
@@ -129,15 +130,11 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
         return Err(FieldError::new("socket_fd", message));
     }
     new.check()?;
-    let storage_path = match &new.storage {
-        Some(Storage::File(file)) => Some(file.path.as_path()),
-        Some(Storage::Memory(memory)) => memory.path.as_deref(),
-        Some(Storage::Null(_) | Storage::Sim(_)) | None => None,
-    };
-    let directory_path = new.directory.as_ref().map(|directory| directory.path.as_path());
-    let paths = [("socket", new.socket.as_deref()), ("storage.path", storage_path), ("directory.path", directory_path)];
-    for (field, path) in paths {
-        if path.is_some_and(Path::is_relative) {
+    let socket = new.socket.as_deref().map(|path| ("socket", path));
+    let storage = new.storage.iter().flat_map(Storage::paths);
+    let directory = new.directory.as_ref().map(|directory| ("directory.path", directory.path.as_path()));
+    for (field, path) in socket.into_iter().chain(storage).chain(directory) {
+        if path.is_relative() {
             return Err(FieldError::new(field, "must be an absolute path: the daemon has its own working directory"));
         }
     }
@@ -188,6 +185,17 @@ async fn export_remove(
 ))]
 async fn export_resize(State(daemon): Shared, At(name): At<String>, Body(resize): Body<Resize>) -> Answer<Export> {
     ask(daemon, move |daemon| daemon.resize(&name, resize)).await.map(Json)
+}
+
+/// Commit what was written to a volume so far, write it back to the storage below its log, and answer when it is there.
+#[utoipa::path(post, path = "/v1/exports/{name}/sync", tag = "exports", params(("name" = String, Path, description = "Name of the export")), responses(
+    (status = 200, description = "The export, with nothing of what was written before in its log or in memory alone", body = Export),
+    (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
+    (status = 409, description = "It has no intent log (`unsupported`)", body = ErrorBody),
+    (status = 500, description = "The storage refuses it (`failed`)", body = ErrorBody),
+))]
+async fn export_sync(State(daemon): Shared, At(name): At<String>) -> Answer<Export> {
+    ask(daemon, move |daemon| daemon.sync(&name)).await.map(Json)
 }
 
 /// All workers, shared and private, by identifier.

@@ -9,7 +9,7 @@ use control::model::{
     Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
     LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, Poll, Rates, Resize, RingFigures,
     RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo,
-    Worker, WorkerFigures, WorkerState,
+    VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use std::path::PathBuf;
@@ -157,6 +157,7 @@ fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiEr
             return Err(ApiError::InvalidField { field: "storage.path".into(), message });
         }
         Storage::File(file) => (file.path.display().to_string(), 10 << 30),
+        Storage::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
         Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
         Storage::Null(null) => ("nothing".into(), null.size.0),
         Storage::Sim(sim) => ("model".into(), sim.size.0),
@@ -167,10 +168,56 @@ fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiEr
         capacity_bytes,
         block_size_bytes: new.block_size_bytes(),
         read_only: false,
-        direct: matches!(storage, Storage::File(file) if file.direct),
+        direct: match storage {
+            Storage::File(file) => file.direct,
+            Storage::Volume(volume) => volume.direct,
+            Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_) => false,
+        },
         execution: Execution::Auto,
         execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
+        volume: match (storage, storage.intent_log()) {
+            (Storage::Volume(volume), _) => Some(volume_info(volume)),
+            (_, Some(log)) => {
+                let volume = VolumeStorage { sync: log.sync, dirty_memory: log.dirty_memory, ..VolumeStorage::new("") };
+                Some(VolumeInfo { log_bytes: log.size.0, ..volume_info(&volume) })
+            }
+            _ => None,
+        },
     })
+}
+
+/// A log that a guest has used.
+fn volume_info(volume: &VolumeStorage) -> VolumeInfo {
+    VolumeInfo {
+        sync: volume.sync,
+        log: volume.log.as_ref().map(|log| log.display().to_string()),
+        failure: None,
+        log_bytes: 64 << 20,
+        log_used_bytes: 16 << 20,
+        dirty_bytes: 3 << 20,
+        dirty_bytes_max: volume.dirty_memory.0,
+        parked: 2,
+        parked_writes: 70,
+        parked_commits: 3,
+        commits: 400,
+        committed_requests: 3000,
+        committed_blocks: 3200,
+        committed_bytes: 14_745_600,
+        flushes_for_nothing: 120,
+        log_errors: 1,
+        written_back_bytes: 1 << 30,
+        sweeps: 12,
+        write_back_errors: 5,
+        company_wait: latency(&[(4, 50)]),
+        commit_latency: latency(&[(6, 300), (7, 100)]),
+        flush_latency: latency(&[(6, 200), (8, 2800)]),
+    }
+}
+
+fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInfo, ApiError> {
+    let volume = export.storage.as_mut().and_then(|storage| storage.volume.as_mut());
+    let message = "it has no intent log".to_owned();
+    volume.ok_or_else(|| ApiError::Unsupported { export: name.into(), message })
 }
 
 /// A description, as a configuration file would have it.
@@ -303,6 +350,9 @@ impl Daemon for Fake {
                 limits.check()?;
                 export.limits = limits;
             }
+            if let Some(sync) = settings.sync {
+                volume_of(export, name)?.sync = sync;
+            }
             if let Some(execution) = settings.execution {
                 if let Some(storage) = &mut export.storage {
                     (storage.execution, storage.execution_chosen) = (execution, execution);
@@ -311,6 +361,14 @@ impl Daemon for Fake {
                     (directory.execution, directory.execution_chosen) = (execution, execution);
                 }
             }
+            Ok(export.clone())
+        })
+    }
+
+    fn sync(&self, name: &str) -> Result<Export, ApiError> {
+        self.with(name, |export| {
+            let volume = volume_of(export, name)?;
+            (volume.log_used_bytes, volume.dirty_bytes, volume.sweeps) = (0, 0, volume.sweeps + 1);
             Ok(export.clone())
         })
     }

@@ -20,9 +20,13 @@ fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
     let set = convert::execution_set(&status.content);
     match (&mut new.storage, &mut new.directory) {
         (Some(StorageConfig::File(file)), _) => file.execution = set,
+        (Some(StorageConfig::Volume(volume)), _) => volume.execution = set,
         (Some(StorageConfig::Sim(sim)), _) => sim.execution = set,
         (_, Some(directory)) => directory.execution = set,
         _ => {}
+    }
+    if let (Some(storage), Some(sync)) = (&mut new.storage, convert::sync_set(&status.content)) {
+        storage.set_sync(sync);
     }
     new
 }
