@@ -60,7 +60,7 @@ impl LoggedSpec {
             }
             other => return Err(cannot(&other)),
         };
-        let memory = MemoryFile { fd, path: None, found: true };
+        let memory = MemoryFile { fd, path: None, found: true, handed: true };
         Ok(self.opening(lower, memory).replay(&mut |_| {}).map(|(storage, ..)| storage)?)
     }
 

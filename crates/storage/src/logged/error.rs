@@ -99,6 +99,11 @@ pub enum VolumeError {
         /// The file.
         path: PathBuf,
     },
+    /// {path}: is the memory of another volume that is being served and has the same name: is this one a copy of it? Name another memory file (`--memory-file`)
+    MemoryInUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// {path}: belongs to another user: remove it, or name another memory file (`--memory-file`)
     NotOurs {
         /// The file.

@@ -7,7 +7,7 @@
 use super::error::VolumeError;
 use super::open::EPOCH_STEP_MIN;
 use crate::file::file_system_memory;
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::DirBuilder;
 use std::io;
@@ -70,8 +70,14 @@ pub fn default_memory_path(volume: &Uuid) -> PathBuf {
     there.or_else(possible).or(candidates.last()).cloned().unwrap_or_default()
 }
 
-/// Whether files can be made in a directory, which is made itself if need be.
+/// Whether files can be made in a directory that is on tmpfs, which is made itself if need be.
 fn usable(directory: &Path) -> bool {
+    // Not made before it is known that it would do: /run need not be on tmpfs.
+    let above = if directory.is_dir() { Some(directory) } else { directory.parent() };
+    let in_memory = |path: &Path| std::fs::File::open(path).is_ok_and(|fd| file_system_memory(fd).unwrap_or(false));
+    if !above.is_some_and(in_memory) {
+        return false;
+    }
     let _ = DirBuilder::new().mode(0o700).create(directory);
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
@@ -106,6 +112,8 @@ pub(crate) struct MemoryFile {
     pub(crate) path: Option<PathBuf>,
     /// It was there already.
     pub(crate) found: bool,
+    /// Another program has handed it over, and it is as this one would make it.
+    pub(crate) handed: bool,
 }
 
 impl MemoryFile {
@@ -116,7 +124,7 @@ impl MemoryFile {
             match rustix::fs::open(&path, flags, Mode::empty()) {
                 Ok(fd) => {
                     check(&path, &fd)?;
-                    return Ok(Some(MemoryFile { fd, path: Some(path), found: true }));
+                    return Ok(Some(MemoryFile { fd, path: Some(path), found: true, handed: false }));
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(errno) => return Err(VolumeError::io(&path, "open the memory file")(errno.into())),
@@ -128,6 +136,7 @@ impl MemoryFile {
     /// The volume's file, or a new one.
     pub(crate) fn open(place: &MemoryPlace, volume: &Uuid) -> Result<MemoryFile, VolumeError> {
         if let Some(file) = MemoryFile::find(place, volume)? {
+            file.lock()?;
             return Ok(file);
         }
         let path = match place {
@@ -138,19 +147,36 @@ impl MemoryFile {
         let failed = VolumeError::io(&path, "make the memory file");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
-        let file = MemoryFile { fd, path: Some(path.clone()), found: false };
-        if let Err(error) = check(&path, &file.fd) {
+        let file = MemoryFile { fd, path: Some(path.clone()), found: false, handed: false };
+        if let Err(error) = check(&path, &file.fd).and_then(|()| file.lock()) {
             file.remove();
             return Err(error);
         }
         Ok(file)
     }
 
+    /// Keeps others away until the last duplicate of the descriptor is closed. A volume has locks of its own; a copy of it has the
+    /// same name.
+    fn lock(&self) -> Result<(), VolumeError> {
+        match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(VolumeError::MemoryInUse { path: self.shown() }),
+            Err(errno) => Err(VolumeError::io(&self.shown(), "lock the memory file")(errno.into())),
+        }
+    }
+
+    /// Removes a file that is not in use.
+    pub(crate) fn discard(&self) -> Result<(), VolumeError> {
+        self.lock()?;
+        self.remove();
+        Ok(())
+    }
+
     /// Memory without a name.
     pub(crate) fn anonymous() -> Result<MemoryFile, VolumeError> {
         let failed = |errno: Errno| VolumeError::Memory { bytes: 0, source: errno.into() };
         let fd = rustix::fs::memfd_create(c"volume", MemfdFlags::CLOEXEC).map_err(failed)?;
-        Ok(MemoryFile { fd, path: None, found: false })
+        Ok(MemoryFile { fd, path: None, found: false, handed: false })
     }
 
     /// Removes its name. What cannot be removed stays: it is checked before it is used again.
@@ -184,7 +210,7 @@ impl MemoryFile {
         if found != volume {
             return Err(VolumeError::ForeignMemory { path, found, volume });
         }
-        if header.current == 0 {
+        if header.current == 0 && !self.handed {
             return Ok(Contents::Blank);
         }
         let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
@@ -266,6 +292,9 @@ mod tests {
         assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
         let made = MemoryFile::open(&place, &uuid()).unwrap();
         assert!(!made.found);
+        let used = MemoryFile::open(&place, &uuid()).unwrap_err();
+        assert!(matches!(used, VolumeError::MemoryInUse { .. }), "{used}");
+        drop(made);
         let found = MemoryFile::open(&place, &uuid()).unwrap();
         assert!(found.found);
         let mode = rustix::fs::fstat(&found.fd).unwrap().st_mode;
@@ -285,6 +314,18 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         assert!(MemoryFile::open(&MemoryPlace::Path(link), &uuid()).is_err());
+    }
+
+    #[test]
+    fn directories_on_disks_are_passed_over() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        assert!(!usable(directory.path()));
+        assert!(!usable(&directory.path().join("below")));
+        assert!(!directory.path().join("below").exists());
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        assert!(usable(directory.path()) && usable(&directory.path().join("below")));
+        let path = default_memory_path(&uuid());
+        assert!(usable(path.parent().unwrap()), "{}", path.display());
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl VolumeOptions {
         let fd = memory.ok_or(OpenError::NothingHanded)?;
         let superblock = OpenedVolume::superblock(&self.path, &data)?;
         let path = self.memory.found(&superblock.volume);
-        let memory = MemoryFile { fd, path, found: true };
+        let memory = MemoryFile { fd, path, found: true, handed: true };
         Ok(OpenedVolume { options: self.clone(), data, log, memory }.start()?)
     }
 }

@@ -391,7 +391,7 @@ mod tests {
         let sim = SimStorage::open(&options).unwrap();
         let from = memory(8 << 20, 1);
         let route = Route { from: &*from, from_offset: 0, to: &sim, to_offset: 0, len: 8 << 20, zeroes: Zeroes::Leave };
-        let error = copy(&route, vec![0..8 << 20], &mut |_| {}).unwrap_err();
+        let error = copy(&route, std::iter::once(0..8 << 20).collect(), &mut |_| {}).unwrap_err();
         assert!(matches!(error, StorageError::Injected(crate::Action::Write)));
     }
 
@@ -408,6 +408,6 @@ mod tests {
         let total: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         assert!(total < 8 << 20, "{ranges:?}");
         let (pipe, _writer) = std::io::pipe().unwrap();
-        assert_eq!(data_ranges(&pipe, 0, 1000 * 512).unwrap(), vec![0..1000 * 512]);
+        assert!(data_ranges(&pipe, 0, 1000 * 512).unwrap().into_iter().eq(std::iter::once(0..1000 * 512)));
     }
 }

@@ -265,7 +265,7 @@ fn discard(at: &VolumeAt) -> Result<u64, VolumeError> {
         // Of another volume, or not ours to remove.
         Err(error) => return Err(error),
     };
-    file.remove();
+    file.discard()?;
     Ok(blocks)
 }
 
@@ -274,7 +274,8 @@ fn discard(at: &VolumeAt) -> Result<u64, VolumeError> {
 /// # Errors
 /// It was not closed in order, or there is no room.
 pub fn resize(at: &VolumeAt, size_bytes: u64) -> Result<Info, VolumeError> {
-    if !(SECTOR_BYTES as u64..=CAPACITY_BYTES_MAX).contains(&size_bytes) || size_bytes % SECTOR_BYTES as u64 != 0 {
+    let sector = SECTOR_BYTES as u64;
+    if !(sector..=CAPACITY_BYTES_MAX).contains(&size_bytes) || !size_bytes.is_multiple_of(sector) {
         let rule = "512 bytes to 2^60, a multiple of 512";
         return Err(at.format()(FormatError::Option { field: "size", value: size_bytes, rule }));
     }

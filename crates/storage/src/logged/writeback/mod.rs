@@ -34,6 +34,9 @@ use volume::{BLOCK_BYTES, Blocks};
 /// How long somebody waits for a sweep before that is an error. Of gigabytes on a slow disk it takes minutes.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 
+/// And before another program takes over, while guests wait.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(30);
+
 /// How the thread is to end.
 #[derive(Default)]
 pub(super) struct Ending(AtomicU8);
@@ -112,7 +115,11 @@ impl WriteBack {
     /// # Errors
     /// It did not come to that in ten minutes, or the volume has failed.
     pub(super) fn sync(&self) -> Result<(), StorageError> {
-        let (kind, what) = match self.shared.poke.sweep_and_wait(SWEEP_PATIENCE) {
+        self.sync_within(SWEEP_PATIENCE)
+    }
+
+    fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
+        let (kind, what) = match self.shared.poke.sweep_and_wait(patience) {
             Ok(()) => return Ok(()),
             Err(NoSweep::Timeout) => (io::ErrorKind::TimedOut, "the lower storage does not take what is written back"),
             Err(NoSweep::Gone) => (io::ErrorKind::Other, "the volume's write-back has ended"),
@@ -165,7 +172,7 @@ impl WriteBack {
     /// # Errors
     /// What is dirty cannot be written back, or there are no more descriptors.
     pub(super) fn hand_over(&self) -> io::Result<Handed> {
-        self.sync().map_err(io_error)?;
+        self.sync_within(HAND_OVER_PATIENCE).map_err(io_error)?;
         let mut handed = self.shared.lower.hand_over()?;
         if !Arc::ptr_eq(&self.shared.lower, &self.shared.log) {
             handed.log = Some(Box::new(self.shared.log.hand_over()?));

@@ -24,6 +24,8 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const CLOSE_FAILURES_MAX: u32 = 8;
 /// How many passes may leave something dirty, although nobody writes any more, before that is a bug.
 const CLOSE_PASSES_MAX: u32 = 8;
+/// A pass that has freed nothing for those who wait comes again after this time: what it found was on its way into the log.
+const AGAIN: Duration = Duration::from_millis(1);
 /// How often the thread looks whether it should end while it waits to try again.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -38,6 +40,8 @@ pub(super) struct Machine {
     dirty_since: Option<Instant>,
     /// The last pass failed: how long to wait before the next.
     retry: Option<Duration>,
+    /// Somebody still waits for room after the last pass, and asks no second time.
+    hurry: bool,
 }
 
 impl Machine {
@@ -46,7 +50,7 @@ impl Machine {
     pub(super) fn new(shared: Arc<Shared>, checkpoints: Arc<Checkpoints>, ending: Arc<Ending>) -> io::Result<Machine> {
         let sweeper = Sweeper::new(shared.clone(), ending.clone())?;
         let way = checkpoints.way()?;
-        Ok(Machine { shared, checkpoints, way, sweeper, ending, dirty_since: None, retry: None })
+        Ok(Machine { shared, checkpoints, way, sweeper, ending, dirty_since: None, retry: None, hurry: false })
     }
 
     /// Works until the volume is closed. A panic is the end of the volume and of nothing else.
@@ -85,6 +89,7 @@ impl Machine {
                     self.shared.poke.swept(wishes.sweep);
                     self.retry = None;
                     self.dirty_since = self.has_work().then_some(began);
+                    self.hurry = self.dirty_since.is_some() && self.shared.short_of_room();
                 }
                 Err(error) => self.failed(&error),
             }
@@ -102,6 +107,7 @@ impl Machine {
             return self.shared.poke.wait(Duration::ZERO);
         }
         let timeout = match self.dirty_since {
+            Some(_) if self.hurry => AGAIN,
             Some(since) => (since + AGE_MAX).saturating_duration_since(Instant::now()),
             None => {
                 self.shared.poke.falls_asleep();
@@ -122,7 +128,7 @@ impl Machine {
         }
         let asked = [Wish::Parked, Wish::LogFill, Wish::Dirty, Wish::Mend].into_iter().any(|wish| wishes.has(wish));
         let old = self.dirty_since.is_some_and(|since| since.elapsed() >= AGE_MAX);
-        asked || old || wishes.sweep_wanted || self.retry.is_some()
+        asked || old || wishes.sweep_wanted || self.retry.is_some() || self.hurry
     }
 
     fn failed(&mut self, error: &StorageError) {
