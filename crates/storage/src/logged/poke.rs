@@ -87,6 +87,13 @@ impl Poke {
         }
     }
 
+    /// As [`ask`](Self::ask), for what need not be seen by a thread that has taken the wish a moment ago.
+    pub(super) fn ask_once(&self, wish: Wish) {
+        if self.bits.load(Ordering::Relaxed) & wish as u32 == 0 {
+            self.ask(wish);
+        }
+    }
+
     /// Called by writers after they have marked something as dirty: the first wakes a thread that sleeps because nothing was.
     pub(super) fn first_change(&self) {
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {

@@ -61,6 +61,7 @@ pub(super) struct Shared {
     /// Why the volume serves nothing any more.
     dead: OnceLock<String>,
     dirty_bytes_max: u64,
+    half_of_slots: u32,
 }
 
 impl Shared {
@@ -77,6 +78,7 @@ impl Shared {
             sync: AtomicU8::new(options.sync.to_bits()),
             dead: OnceLock::new(),
             dirty_bytes_max: u64::from(figures.data_slots) * BLOCK_BYTES as u64,
+            half_of_slots: figures.data_slots / 2,
             cache: parts.cache,
             lower: parts.lower,
             log: parts.log,
@@ -161,9 +163,13 @@ impl Shared {
         self.slots_freed();
     }
 
-    /// Tells the write-back thread when it has reason to look: not more than a load or two while it has none.
+    /// Something was stored: tells the write-back thread when that gives it a reason to look, which costs a few loads when not.
     pub(super) fn changed(&self) {
         self.poke.first_change();
+        // Half of the slots are for those who write while the other half is written back.
+        if self.cache.figures().data_slots_free < self.half_of_slots {
+            self.poke.ask_once(Wish::Dirty);
+        }
     }
 
     /// Why the volume serves nothing any more, if so.

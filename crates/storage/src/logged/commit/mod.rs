@@ -23,6 +23,8 @@
 mod flight;
 mod lead;
 mod mark;
+#[cfg(test)]
+mod tests;
 
 pub(super) use flight::{Answer, Landed, Waiter};
 pub(super) use lead::{Joined, Taken};

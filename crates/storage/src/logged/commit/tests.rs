@@ -1,0 +1,233 @@
+//! Several records in flight, which tasks on a fast machine seldom have: landing in order, and failing together.
+
+use super::{Joined, Landed, Taken, Waiter};
+use crate::logged::batch::Batch;
+use crate::logged::options::LoggedOptions;
+use crate::logged::reply;
+use crate::logged::shared::{Layout, Parts, Shared};
+use crate::{NullOptions, NullStorage};
+use engine::{Solo, Token};
+use std::sync::Arc;
+use volume::SectorMask;
+use volume::cache::{Cache, CacheOptions, Pins};
+use volume::format::{Tail, Uuid};
+
+const SEQUENCE: u64 = 40;
+const START: u64 = 1 << 20;
+
+/// A volume without a thread, and somebody who gets its replies.
+struct World {
+    shared: Arc<Shared>,
+    solo: Solo,
+}
+
+impl World {
+    fn new() -> World {
+        let capacity_bytes = 1 << 20;
+        let lower = NullStorage::open(&NullOptions { size_bytes: 8 << 20, zeroes: true }).unwrap();
+        let lower = Arc::new(lower);
+        let cache = Cache::new(&CacheOptions { capacity_bytes, data_slots: 64, zero_slots: 64 }).unwrap();
+        let layout = Layout { data_offset: 2 << 20, log_offset: 64 << 10, log_bytes: 1 << 20, log_uuid: Uuid::nil() };
+        let tail = Tail { position: START, sequence: SEQUENCE, chain: 99 };
+        let cache = Arc::new(cache);
+        let parts = Parts { cache, log: lower.clone(), lower, layout, capacity_bytes, epoch: 1, tail };
+        World { shared: Arc::new(Shared::new(parts, &LoggedOptions::default())), solo: Solo::new().unwrap() }
+    }
+
+    fn store(&self, block: u64) {
+        // SAFETY: a slot has a whole block.
+        let fill = |memory: *mut u8| unsafe { memory.write_bytes(block as u8, 4096) };
+        self.shared.cache.store(block, SectorMask::ALL, fill).unwrap();
+    }
+
+    fn waiter(&mut self, token: Token) -> Waiter {
+        Waiter { reply: self.solo.io().reply(token), since_ns: 0 }
+    }
+
+    /// Takes and seals what is unlogged, for one waiter besides the leader.
+    fn seal(&mut self, token: Token) -> Box<Batch> {
+        let shared = self.shared.clone();
+        let mut waiters = vec![self.waiter(token)];
+        let mut batch = shared.committer.batch(&shared);
+        let none = || -> Waiter { panic!("nobody parks here") };
+        let taken = shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut waiters, true, none);
+        assert!(matches!(taken, Taken::Done));
+        assert!(!batch.pins.is_empty() && batch.last);
+        batch.build().unwrap();
+        let (sealed, ..) =
+            shared.committer.seal(&shared.cache, &shared.poke, &shared.figures, 0, &mut batch, &mut waiters, || {
+                panic!("nobody parks here")
+            });
+        assert!(matches!(sealed, Taken::Done) && waiters.is_empty());
+        batch
+    }
+
+    /// Lands a batch, whose leader has token 100 + `token`, and tells whom there is to tell.
+    fn land(&mut self, batch: Box<Batch>, result: Result<(), i32>, token: Token) -> Landed {
+        let shared = self.shared.clone();
+        let mut told = Vec::new();
+        let mut leader = Some(self.waiter(100 + token));
+        let landed = shared.committer.landed(
+            &shared.cache,
+            &shared.figures,
+            true,
+            0,
+            batch,
+            result,
+            || leader.take().unwrap(),
+            &mut told,
+        );
+        if let Some(leader) = leader {
+            // Not needed; it is to be out of the way.
+            leader.reply.complete(reply::NOTHING);
+            assert_eq!(self.solo.wait().unwrap(), (100 + token, reply::NOTHING));
+        }
+        for answer in told {
+            for waiter in answer.waiters {
+                waiter.reply.complete(answer.result.map_or_else(|errno| -errno, |()| reply::COMMITTED));
+            }
+            shared.committer.keep(answer.batch.unwrap());
+        }
+        landed
+    }
+
+    /// Whom the last steps told something, in that order.
+    fn told(&mut self, count: usize) -> Vec<(Token, i32)> {
+        (0..count).map(|_| self.solo.wait().unwrap()).collect()
+    }
+
+    fn is_clean(&self) -> bool {
+        self.shared.committer.is_clean(&self.shared.cache)
+    }
+
+    fn evict(&self, block: u64) -> usize {
+        let mut pins = Pins::new(&self.shared.cache);
+        assert!(self.shared.cache.pin(block, &mut pins));
+        self.shared.settle(&mut pins).removed
+    }
+}
+
+#[test]
+fn flights_land_in_the_order_of_their_records() {
+    let mut world = World::new();
+    assert!(world.is_clean());
+    let batches: Vec<_> = (1..=3)
+        .map(|block| {
+            world.store(block);
+            assert!(!world.is_clean());
+            world.seal(block as Token)
+        })
+        .collect();
+    let [first, second, third]: [Box<Batch>; 3] = batches.try_into().ok().unwrap();
+    assert_eq!((first.sequence, third.sequence), (SEQUENCE, SEQUENCE + 2));
+    assert!(matches!(world.land(third, Ok(()), 3), Landed::Later));
+    assert!(matches!(world.land(first, Ok(()), 1), Landed::With(Ok(()))));
+    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert!(!world.is_clean());
+    assert_eq!(world.shared.committer.mark().tail.sequence, SEQUENCE + 1, "a checkpoint keeps what is in flight");
+    assert!(matches!(world.land(second, Ok(()), 2), Landed::With(Ok(()))));
+    let told = [(2, reply::COMMITTED), (3, reply::COMMITTED), (103, reply::COMMITTED)];
+    assert_eq!(world.told(3), told);
+    assert!(world.is_clean());
+}
+
+#[test]
+fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
+    let mut world = World::new();
+    let batches: Vec<_> = (1..=3)
+        .map(|block| {
+            world.store(block);
+            world.seal(block as Token)
+        })
+        .collect();
+    let [first, second, third]: [Box<Batch>; 3] = batches.try_into().ok().unwrap();
+    let used = world.shared.committer.log_used_bytes();
+    assert_eq!(used, 3 * 8192);
+    assert!(matches!(world.land(second, Err(libc::ENOSPC), 2), Landed::Later));
+    assert!(matches!(world.land(first, Ok(()), 1), Landed::With(Ok(()))));
+    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    // Its write is under way: the room is not given back, and nobody else writes.
+    assert_eq!(world.shared.committer.log_used_bytes(), used);
+    assert!(matches!(world.land(third, Ok(()), 3), Landed::With(Err(libc::ENOSPC))));
+    let told = [(2, -libc::ENOSPC), (102, -libc::ENOSPC), (3, -libc::ENOSPC)];
+    assert_eq!(world.told(3), told);
+    assert_eq!(world.shared.committer.log_used_bytes(), 8192);
+    assert!(!world.is_clean(), "both are unlogged again");
+    assert_eq!(world.evict(1), 1, "it is in a record that landed");
+    assert_eq!(world.evict(2), 0, "an older version may come back over it");
+
+    // Nobody commits before a checkpoint that tells what failed from what follows.
+    let early = world.shared.committer.mark();
+    let shared = world.shared.clone();
+    let io = &mut world.solo;
+    let Joined::Leads = shared.committer.join(&shared.figures, 0, 0, || io.io().reply(7)) else {
+        panic!("the lead is free")
+    };
+    let mut waiters = Vec::new();
+    let mut batch = shared.committer.batch(&shared);
+    let parks = || Waiter { reply: io.io().reply(7), since_ns: 0 };
+    let taken = shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut waiters, true, parks);
+    assert!(matches!(taken, Taken::Parked) && shared.committer.is_parked());
+    let mark = world.shared.committer.mark();
+    assert_eq!(mark, early);
+    assert_eq!((mark.tail.position, mark.tail.sequence), (START + 8192, SEQUENCE + 3));
+    assert!(mark.needs_superblock);
+    world.shared.committer.checkpointed(&mark);
+    assert_eq!(world.told(1), [(7, reply::LEAD)]);
+    assert!(!world.shared.committer.is_parked() && !world.shared.committer.mark().needs_superblock);
+    assert_eq!(world.evict(2), 1, "the log is empty now");
+    let batch = world.seal(8);
+    assert_eq!((batch.sequence, batch.pins.len()), (SEQUENCE + 3, 1));
+    assert!(matches!(world.land(batch, Ok(()), 8), Landed::With(Ok(()))));
+    assert_eq!(world.told(1), [(8, reply::COMMITTED)]);
+    assert!(world.is_clean());
+}
+
+#[test]
+fn a_mark_from_before_a_failure_mends_nothing() {
+    let mut world = World::new();
+    world.store(1);
+    let batch = world.seal(1);
+    let mark = world.shared.committer.mark();
+    assert_eq!((mark.tail.position, mark.tail.sequence, mark.tail.chain), (START, SEQUENCE, 99));
+    assert!(matches!(world.land(batch, Err(libc::EIO), 1), Landed::With(Err(libc::EIO))));
+    assert_eq!(world.told(1), [(1, -libc::EIO)]);
+    world.shared.committer.checkpointed(&mark);
+    assert_eq!(world.evict(1), 0, "the failed record may lie where recovery would look");
+    let mark = world.shared.committer.mark();
+    assert_eq!((mark.tail.position, mark.tail.sequence, mark.tail.chain), (START, SEQUENCE + 1, 99));
+    world.shared.committer.checkpointed(&mark);
+    assert_eq!(world.evict(1), 1);
+}
+
+#[test]
+fn a_log_is_not_empty_while_a_record_is_made() {
+    let world = World::new();
+    world.store(1);
+    let shared = world.shared.clone();
+    let mut batch = shared.committer.batch(&shared);
+    let none = || -> Waiter { panic!("nobody parks here") };
+    shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut Vec::new(), true, none);
+    // A newer version, which nobody has logged; the older one is on its way into the log.
+    world.store(1);
+    assert_eq!(world.evict(1), 0);
+    shared.committer.give_back(&shared.cache, &mut batch);
+    assert_eq!(world.evict(1), 1);
+}
+
+#[test]
+fn a_dead_volume_answers_everybody() {
+    let mut world = World::new();
+    world.store(1);
+    let batch = world.seal(1);
+    let shared = world.shared.clone();
+    let reply = world.solo.io().reply(2);
+    assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || reply), Joined::Waits));
+    shared.fail("a test");
+    let mut told = world.told(2);
+    told.sort_unstable();
+    assert_eq!(told, [(1, -libc::EIO), (2, -libc::EIO)]);
+    assert!(matches!(world.land(batch, Ok(()), 1), Landed::Dead));
+    let reply = world.solo.io().reply(3);
+    assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || reply), Joined::Dead));
+}
