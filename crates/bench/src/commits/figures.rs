@@ -24,8 +24,14 @@ pub(super) struct Figures {
     pub(super) committed_requests: u64,
     /// Bytes written to the log.
     pub(super) committed_bytes: u64,
-    /// Time that commits were held back for company.
-    pub(super) company_wait_seconds: f64,
+    /// How often and how long commits were held back for company.
+    pub(super) company_wait: Times,
+    /// Of commits.
+    pub(super) commit_latency: Times,
+    /// Writes that waited for room in memory.
+    pub(super) parked_writes: u64,
+    /// Commits that waited for room in the log.
+    pub(super) parked_commits: u64,
     /// Bytes written back.
     pub(super) written_back_bytes: u64,
     /// Times that everything was written back.
@@ -34,6 +40,14 @@ pub(super) struct Figures {
     pub(super) log_errors: u64,
     /// Writes of write-back that failed.
     pub(super) write_back_errors: u64,
+}
+
+/// Latencies, the part of them that is passed on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Times {
+    pub(super) count: u64,
+    pub(super) mean_us: f64,
+    pub(super) max_us: f64,
 }
 
 impl Figures {
@@ -82,8 +96,10 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     const BODY: &str = r#"{"name": "disk", "storage": {"kind": "volume", "volume": {"sync": "standard", "commits": 4,
-        "committed_requests": 30, "committed_bytes": 9, "company_wait_seconds": 0.5, "written_back_bytes": 8, "sweeps": 2,
-        "log_errors": 0, "write_back_errors": 0, "log_bytes": 5}}}"#;
+        "committed_requests": 30, "committed_bytes": 9, "written_back_bytes": 8, "sweeps": 2,
+        "company_wait": {"count": 1, "sum_us": 2.0, "mean_us": 2.0, "p50_us": 2.0, "max_us": 2.0},
+        "commit_latency": {"count": 4, "sum_us": 40.0, "mean_us": 10.0, "p50_us": 9.0, "max_us": 20.0},
+        "parked_writes": 0, "parked_commits": 0, "log_errors": 0, "write_back_errors": 0, "log_bytes": 5}}}"#;
 
     #[test]
     fn figures_are_found_in_the_export() {
