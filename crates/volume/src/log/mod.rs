@@ -33,6 +33,9 @@ pub const ENTRIES_MAX: usize = (HEADER_BYTES_MAX - FIXED_BYTES) / ENTRY_BYTES;
 /// Most records that are written at the same time.
 pub const IN_FLIGHT_MAX: usize = 4;
 
+// What a cut leaves is told from damage by their number.
+const _: () = assert!(crate::commit::COMMITS_MAX <= IN_FLIGHT_MAX);
+
 /// Bytes of the header before its entries.
 const FIXED_BYTES: usize = 128;
 /// Bytes of an entry.
