@@ -135,10 +135,14 @@ impl Message {
         (entry[0], entry[1]) = (u32::from(opcode::MsgRingData::CODE).to_le(), self.0.cast_unsigned());
         // SAFETY: the kernel reads one entry, of 64 bytes.
         let sent = unsafe { libc::syscall(libc::SYS_io_uring_register, NO_RING, SEND_MSG_RING, entry.as_ptr(), 1_u32) };
-        if sent < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        if sent >= 0 {
+            return true;
+        }
+        // An operation that a kernel does not know, and one that looks for the descriptor first.
+        if matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL | libc::EBADF)) {
             KNOWN.store(false, Ordering::Relaxed);
         }
-        sent >= 0
+        false
     }
 }
 
