@@ -27,8 +27,9 @@
 //!    the memory file before the writer is told, and the mark goes only when a newer one has it, or the lower storage the data
 //!    (`file`, `slots`).
 //!
-//! What it may cost: `data_slots` times 4 KiB; 16 bytes for every slot; a page of map for a block that stands alone (given back
-//! when empty: [`Cache::trim`]); and bits and counters of at most 65 MiB for each TiB of a disk that was written all over.
+//! What it may cost: 4 KiB for a slot with memory, and 32 bytes for every slot; a page of map for a block that stands alone
+//! (given back when empty: [`Cache::trim`]); and marks and counters of at most 66 MiB for each TiB of a disk that was written
+//! all over.
 
 mod bitmap;
 mod file;
