@@ -10,12 +10,13 @@ use crate::users;
 use control::ApiError;
 use control::model::config::{ExportKind, NewExport, Storage};
 use control::model::directory::FileHandles;
-use control::model::{FileSystem, LandlockInfo, MemoryFile, SandboxInfo, SeccompState};
+use control::model::{FileSystem, LandlockInfo, MemoryFile, SandboxInfo, SeccompState, VolumeStorage};
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, State};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use volume::format::Uuid;
 
 /// The sandbox of a daemon: options of the command line, and the `[sandbox]` table of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -252,7 +253,9 @@ impl Paths {
             let images = export.storage.iter().flat_map(images);
             paths.images.extend(images.filter_map(|(_, path, write)| Some((resolve(path)?, write))));
             // A memory file is open when the process is confined, and removed when its volume is closed.
-            paths.sockets.extend(export.storage.as_ref().and_then(memory_directory));
+            if let Some(Storage::Volume(volume)) = &export.storage {
+                paths.sockets.extend(memory_directory(volume));
+            }
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
         }
         Ok(paths)
@@ -301,11 +304,11 @@ fn images(storage: &Storage) -> Vec<(&'static str, &Path, bool)> {
     storage.paths().into_iter().map(|(field, path)| (field, path, write)).collect()
 }
 
-/// The directory of a volume's memory file, if there is one that is the daemon's alone.
-fn memory_directory(storage: &Storage) -> Option<PathBuf> {
-    let Storage::Volume(volume) = storage else { return None };
+/// The directory of a volume's memory file, if there is one that exists.
+fn memory_directory(volume: &VolumeStorage) -> Option<PathBuf> {
     match &volume.memory_file {
-        MemoryFile::Auto => Path::new(storage::MEMORY_DIRECTORY).canonicalize().ok(),
+        // That of any volume whose file is made now.
+        MemoryFile::Auto => parent(&storage::default_memory_path(&Uuid::nil())),
         MemoryFile::None => None,
         MemoryFile::Path(path) => parent(path),
     }
@@ -395,6 +398,24 @@ impl Held {
         ))
     }
 
+    /// Refuses a volume whose memory file this process could not make.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_memory(&self, new: &NewExport) -> Result<(), ApiError> {
+        let (Some(paths), Some(Storage::Volume(volume))) = (&self.landlock, &new.storage) else { return Ok(()) };
+        // What does not exist is for the one who opens it to say.
+        let Some(directory) = memory_directory(volume).filter(|directory| !paths.in_trees(directory)) else {
+            return Ok(());
+        };
+        let directory = directory.display();
+        let message = format!(
+            "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on tmpfs that is \
+             within reach"
+        );
+        Err(field("storage.memory_file", message))
+    }
+
     /// Refuses an export that this process could not serve from where it is, and makes the best of others.
     ///
     /// # Errors
@@ -427,25 +448,6 @@ impl Held {
                 return Err(out_of_reach(field, path));
             }
         }
-        if let Some(Storage::Volume(volume)) = &new.storage {
-            let made_in = match &volume.memory_file {
-                MemoryFile::Auto => Some(PathBuf::from(storage::MEMORY_DIRECTORY)),
-                MemoryFile::None => None,
-                MemoryFile::Path(path) => parent(path),
-            };
-            // Where the first choice cannot be had, shared memory's own place is the second.
-            let second = volume.memory_file == MemoryFile::Auto && paths.in_trees(Path::new("/dev/shm"));
-            if let Some(directory) = made_in
-                && !(second || paths.in_trees(&directory))
-            {
-                let directory = directory.display();
-                let message = format!(
-                    "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on \
-                     tmpfs that is within reach"
-                );
-                return Err(field("storage.memory_file", message));
-            }
-        }
         if let Some(directory) = &mut new.directory
             && let Some(found) = resolve(&directory.path)
         {
@@ -468,166 +470,5 @@ impl Held {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use control::model::config::{FileStorage, NullStorage};
-    use control::model::{ByteSize, Execution, VolumeStorage};
-
-    fn read(text: &str) -> Result<Confinement, String> {
-        toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
-    }
-
-    #[test]
-    fn a_file_says_what_the_command_line_says() {
-        let text = "allow = ['/srv']\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
-        let all = Confinement {
-            allow: vec!["/srv".into()],
-            landlock: Some(When::On),
-            seccomp: Some(Seccomp::Log),
-            capabilities: Some(Keep::None),
-            user: Some("nobody".to_owned()),
-        };
-        assert_eq!(read(text).unwrap(), all);
-        assert_eq!(read("").unwrap(), Confinement::default());
-        assert!(read("seccomp = 'maim'").unwrap_err().contains("use none, kill, log or trap"));
-        assert!(read("landlock = 'maybe'").unwrap_err().contains("`auto`, `on`, `off`"));
-        assert!(read("capabilities = 'some'").unwrap_err().contains("`auto`, `none`, `all`"));
-        assert!(read("sudo = true").is_err());
-
-        let line = Confinement { allow: vec!["/mnt".into()], seccomp: Some(Seccomp::None), ..Confinement::default() };
-        let both =
-            Confinement { allow: vec!["/srv".into(), "/mnt".into()], seccomp: Some(Seccomp::None), ..all.clone() };
-        assert_eq!(line.over(all), both);
-    }
-
-    #[test]
-    fn what_contradicts_itself_is_refused() {
-        for (text, word) in
-            [("allow = ['/srv']\nlandlock = 'off'", "allow"), ("user = 'a'\ncapabilities = 'all'", "`all`")]
-        {
-            let line = read(text).unwrap().check().unwrap_err();
-            assert!(line.starts_with("sandbox.") && line.contains(word), "{line}");
-        }
-    }
-
-    fn held(paths: Paths) -> Held {
-        Held { seccomp: SeccompState::Kill, landlock: Some(paths), ..Held::default() }
-    }
-
-    fn disk(socket: &Path, image: Option<&Path>, read_only: bool) -> NewExport {
-        let storage = match image {
-            Some(path) => Storage::File(FileStorage {
-                path: path.to_owned(),
-                direct: false,
-                read_only,
-                execution: Execution::Auto,
-                lock: true,
-            }),
-            None => Storage::Null(NullStorage { size: ByteSize(4096), intent_log: None }),
-        };
-        let text = format!("name = 'a'\nsocket = '{}'\nstorage = {{ kind = 'null', size = '1M' }}", socket.display());
-        NewExport { storage: Some(storage), ..toml::from_str(&text).unwrap() }
-    }
-
-    #[test]
-    fn paths_out_of_reach_are_refused_by_name() {
-        let place = tempfile::tempdir().unwrap();
-        let at = |name: &str| place.path().canonicalize().unwrap().join(name);
-        for name in ["sockets", "allowed", "other"] {
-            std::fs::create_dir(at(name)).unwrap();
-        }
-        std::os::unix::fs::symlink(at("allowed"), at("link")).unwrap();
-        let held = held(Paths {
-            images: BTreeSet::from([(at("named.img"), true), (at("read.img"), false)]),
-            sockets: BTreeSet::from([at("sockets")]),
-            trees: BTreeSet::from([at("allowed")]),
-            ..Paths::default()
-        });
-        let socket = at("sockets/a.sock");
-        let admits = |mut new: NewExport| held.admit(&mut new);
-        admits(disk(&socket, None, false)).unwrap();
-        admits(disk(&at("allowed/a.sock"), Some(&at("allowed/any.img")), false)).unwrap();
-        admits(disk(&at("link/a.sock"), Some(&at("link/any.img")), false)).unwrap();
-        admits(disk(&socket, Some(&at("named.img")), false)).unwrap();
-        admits(disk(&socket, Some(&at("read.img")), true)).unwrap();
-        for (new, name) in [
-            (disk(&at("other/a.sock"), None, false), "socket"),
-            (disk(&socket, Some(&at("other/any.img")), false), "storage.path"),
-            (disk(&socket, Some(&at("read.img")), false), "storage.path"),
-            (disk(&socket, Some(&at("allowed/../other/any.img")), false), "storage.path"),
-        ] {
-            let error = admits(new).unwrap_err();
-            assert_eq!(error.field(), Some(name));
-            assert!(error.to_string().contains("--allow /"), "{error}");
-        }
-        // What does not exist is for the one who opens it to say.
-        admits(disk(&socket, Some(&at("missing/any.img")), false)).unwrap();
-        // A volume is written, and its log as well.
-        let volume = |path: &str, log: Option<&str>| {
-            let memory_file = MemoryFile::Path(at("allowed/memory"));
-            let storage = VolumeStorage { log: log.map(at), memory_file, ..VolumeStorage::new(at(path)) };
-            NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) }
-        };
-        admits(volume("named.img", Some("allowed/log"))).unwrap();
-        for (new, name) in [
-            (volume("other/v", None), "storage.path"),
-            (volume("read.img", None), "storage.path"),
-            (volume("named.img", Some("other/log")), "storage.log"),
-        ] {
-            assert_eq!(admits(new).unwrap_err().field(), Some(name));
-        }
-        for (memory_file, admitted) in
-            [(MemoryFile::None, true), (MemoryFile::Auto, false), (MemoryFile::Path(at("other/memory")), false)]
-        {
-            let storage = VolumeStorage { memory_file, ..VolumeStorage::new(at("named.img")) };
-            let new = NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) };
-            let refused = admits(new).err();
-            assert_eq!(refused.as_ref().and_then(ApiError::field), (!admitted).then_some("storage.memory_file"));
-        }
-    }
-
-    #[test]
-    fn directories_are_served_without_handles_or_not_at_all() {
-        let place = tempfile::tempdir().unwrap();
-        let root = place.path().canonicalize().unwrap();
-        let paths = Paths { trees: BTreeSet::from([root.clone()]), ..Paths::default() };
-        let export = |handles: &str| -> NewExport {
-            let root = root.display();
-            let directory = format!("{{ path = '{root}', inode_file_handles = '{handles}' }}");
-            toml::from_str(&format!("name = 'a'\nkind = 'dir'\nsocket = '{root}/a'\ndirectory = {directory}")).unwrap()
-        };
-        let mut new = export("prefer");
-        held(paths.clone()).admit(&mut new).unwrap();
-        assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Never);
-        let error = held(paths.clone()).admit(&mut export("mandatory")).unwrap_err();
-        assert_eq!(error.field(), Some("directory.inode_file_handles"));
-        let mut new = export("prefer");
-        Held { seccomp: SeccompState::Kill, ..Held::default() }.admit(&mut new).unwrap();
-        assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Prefer);
-        let disks = Held { disks_alone: true, ..held(paths) };
-        assert!(matches!(disks.admit(&mut export("never")), Err(ApiError::Unsupported { .. })));
-    }
-
-    #[test]
-    fn programs_are_run_from_where_programs_are() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("c.toml");
-        std::fs::write(&file, "").unwrap();
-        let config = Config::read(&file).unwrap();
-        let held = held(Paths::of(&config, &[]).unwrap());
-        held.runs(&std::env::current_exe().unwrap()).unwrap();
-        held.runs(Path::new("/usr/bin/env")).unwrap();
-        held.runs(Path::new("/nonexistent/directory/vringd")).unwrap();
-        let line = held.runs(&place.path().join("vringd")).unwrap_err();
-        assert!(line.contains("--allow /") && !line.contains('\n'), "{line}");
-        Held::default().runs(&place.path().join("vringd")).unwrap();
-    }
-
-    #[test]
-    fn what_holds_goes_from_one_program_to_the_next() {
-        let paths = Paths { abi: 6, images: BTreeSet::from([("/a".into(), true)]), ..Paths::default() };
-        let held = held(paths);
-        let text = serde_json::to_string(&held).unwrap();
-        assert_eq!(serde_json::from_str::<Held>(&text).unwrap(), held);
-    }
-}
+#[path = "confine_tests.rs"]
+mod tests;

@@ -284,6 +284,10 @@ impl Daemon {
         if prepared.begun.is_none() {
             new.check()?;
             self.held.admit(&mut new)?;
+            // What was opened before has its memory file.
+            if prepared.storage.is_none() {
+                self.held.admit_memory(&new)?;
+            }
         }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
