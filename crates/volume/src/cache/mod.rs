@@ -3,8 +3,8 @@
 //! A version is up to eight sectors of one block. It is written once, into a slot that nobody knows, and then published by one
 //! compare-and-swap of the block's entry in the map (`map`); a write to a block that is cached makes a new version, with
 //! the sectors of the old one that it does not cover. So whoever holds a [pin](Pins) reads memory that nobody writes, and a
-//! guest's write, a commit and write-back never wait for each other. No method takes a lock that another may hold for long:
-//! only [`Cache::grow`] has one, against itself.
+//! guest's write, a commit and write-back never wait for each other. There is one wait of a few stores: of two writers of the
+//! *same block* the second waits until the first has told the memory file. No lock but that of [`Cache::grow`], against itself.
 //!
 //! Two sets (`bitmap`) say what is to be done: blocks that are *dirty* (write-back shall take them) and *unlogged* (a
 //! commit shall). The order of these steps carries everything else:
@@ -22,7 +22,6 @@
 //!    then have no one who logs it.
 //! 4. A pin counts up first and then asks the map again, so that a slot that was reused in between is noticed
 //!    (`slots`).
-//!
 //! 5. A version that a writer was told is stored is one that a killed process leaves: it is marked as the block's current one in
 //!    the memory file before the writer is told, and the mark goes only when a newer one has it, or the lower storage the data
 //!    (`file`, `slots`).
