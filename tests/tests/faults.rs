@@ -5,11 +5,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bench::frontend::{Load, Rw, Spec};
-use control::model::{Export, NewExport, RingState, SessionState};
+use control::model::{Export, NewExport, Owner, Poll, RingState, SessionState, Settings};
 use http::Method;
-use tests::daemon::{DIRECTORY, Daemon, directory};
+use tests::daemon::{DIRECTORY, Daemon, directory, refusal};
 use tests::driver::{readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
 use tests::process::Group;
@@ -153,10 +153,11 @@ fn a_stuck_request_shows_with_its_age_until_it_is_answered() -> Result<()> {
     daemon.stop()
 }
 
-/// A worker that waits inside a call does not keep those waiting who ask how things are, nor other workers' exports.
+/// A worker that waits inside a call does not keep those waiting who ask how things are or want to change them, nor other
+/// workers' exports.
 #[test]
 fn a_worker_that_hangs_is_shown_and_waited_for_by_nobody() -> Result<()> {
-    let hangs = "kind = 'sim', size = '16M', read_latency = '6s', execution = 'inline'";
+    let hangs = "kind = 'sim', size = '16M', read_latency = '10s', execution = 'inline'";
     let config = "workers = 1\nstuck_after = '200ms'\n".to_owned()
         + &export("hangs", hangs, "workers = 'one'")
         + &export("good", "kind = 'memory', size = '16M'", "");
@@ -168,11 +169,21 @@ fn a_worker_that_hangs_is_shown_and_waited_for_by_nobody() -> Result<()> {
     let shown = daemon.wait_ring("hangs", 0, |ring| ring.state == RingState::Unresponsive)?;
     assert!(shown.figures.oldest_in_flight_ms > Some(200), "{shown:?}");
     wait("it is said", || Ok(daemon.output().contains("a request is stuck")))?;
+    let shared = daemon.workers()?.iter().find(|worker| worker.owner == Owner::Daemon).map(|worker| worker.id);
+    let shared = shared.context("there is a shared worker")?;
+    let poll = Settings { poll: Some(Poll::Fixed { window_us: 7 }), ..Settings::default() };
+    let before = daemon.export("hangs")?.poll;
+    assert_eq!(refusal(daemon.change("hangs", &poll)), ("failed".into(), 500));
+    assert_eq!(refusal(daemon.attach("hangs", 0, shared)), ("failed".into(), 500));
     let mut other = Frontend::connect(&daemon.socket("good"), 0)?;
     let mut good = other.ring(0, 64)?;
     assert_eq!(good.run(kind::OUT, 0, &[readable(DATA, 4096)]), (status::OK, 1));
     assert_eq!(ring.wait_used().1, 4097);
     daemon.wait_ring("hangs", 0, |ring| ring.state == RingState::Running && ring.figures.requests() == 1)?;
+    // What was refused is not done later either.
+    assert_eq!((daemon.ring("hangs", 0)?.worker, daemon.export("hangs")?.poll), (shown.worker, before));
+    daemon.attach("hangs", 0, shared)?;
+    daemon.change("hangs", &poll)?;
     drop((frontend, ring, other, good));
     daemon.stop()
 }
