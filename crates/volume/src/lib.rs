@@ -1,7 +1,7 @@
 //! What makes a volume: a write-back cache in memory, an intent log on disk, and the rule when writers share a commit.
 //!
 //! A volume is a lower storage (its data) and an intent log, in the same storage or in a second one. This room holds the parts
-//! that can be thought through alone: the [`cache`] that a guest's writes land in, the bytes on disk ([`format`], [`log`]), their
+//! that can be thought through alone: the [`cache`] that a guest's writes land in, the bytes on disk ([`mod@format`], [`log`]), their
 //! recovery after a power cut ([`recover`]) and their examination ([`check`]), and the policy of commits ([`commit`]).
 //!
 //! Nothing here starts a thread, holds a descriptor or knows an io_uring. What touches a disk does so through the blocking
