@@ -12,6 +12,8 @@ use crate::{make, torture};
 const TASK: &str = "test";
 /// Places between two stores at which a server dies, of the many that `cargo xtask torture kill` tries.
 const CRASH_POINTS: u32 = 40;
+/// Power cuts, of the many that `cargo xtask torture powercut` makes.
+const POWER_CUTS: u64 = 3000;
 
 /// Options of `cargo xtask test`.
 #[derive(Args, Debug)]
@@ -45,7 +47,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         )?;
     }
     // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
-    if options.filter.is_empty() { torture::crash_points(CRASH_POINTS) } else { Ok(()) }
+    if options.filter.is_empty() {
+        torture::crash_points(CRASH_POINTS)?;
+        torture::power_cuts(POWER_CUTS)?;
+    }
+    Ok(())
 }
 
 fn has_nextest() -> bool {

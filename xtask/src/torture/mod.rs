@@ -5,10 +5,12 @@
 //! that stands for it, goes to standard output. Any loss is an error.
 
 mod cost;
+mod database;
 mod figures;
 mod frontend;
 mod hostile;
 mod kill;
+mod powercut;
 mod rng;
 mod server;
 mod upgrade;
@@ -36,6 +38,13 @@ enum What {
     Upgrade(upgrade::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),
+    /// Cut the power of volumes at every point, and look at every sector afterwards.
+    ///
+    /// Small volumes live on storage that writes down all that it is asked. What a power cut may leave of that is recovered,
+    /// and compared with what was promised.
+    Powercut(powercut::Options),
+    /// Kill the server of a volume under a guest's databases, alone and together with the guest.
+    Database(database::Options),
     /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
     InflightCost(cost::Options),
 }
@@ -68,6 +77,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         What::Kill(options) => kill::run(options),
         What::Upgrade(options) => upgrade::run(options),
         What::Hostile(options) => hostile::run(options),
+        What::Powercut(options) => powercut::run(options),
+        What::Database(options) => database::run(options),
         What::InflightCost(options) => cost::run(options),
     }
 }
@@ -75,4 +86,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Has servers die at crash points, as one of the checks that every change has to pass.
 pub(crate) fn crash_points(rounds: u32) -> Result<()> {
     kill::run(&kill::Options::crash_points(rounds))
+}
+
+/// Cuts the power of volumes, as one of the checks that every change has to pass.
+pub(crate) fn power_cuts(cuts: u64) -> Result<()> {
+    powercut::check(cuts)
 }

@@ -93,6 +93,15 @@ pub(crate) enum Storage {
         /// What `--execution` says.
         execution: String,
     },
+    /// A volume.
+    Volume {
+        /// Its file.
+        volume: PathBuf,
+        /// Its memory file, on tmpfs.
+        memory: PathBuf,
+        /// What `--dirty-memory` says.
+        dirty_memory: String,
+    },
     /// Nothing; the size in MiB.
     Null(u32),
 }
@@ -139,6 +148,10 @@ impl Setup {
                     command.arg("--direct");
                 }
                 command.arg(image);
+            }
+            Storage::Volume { volume, memory, dirty_memory } => {
+                command.args(["--storage", "volume", "--dirty-memory", dirty_memory, "--memory-file"]).arg(memory);
+                command.arg(volume);
             }
             Storage::Null(mebibytes) => {
                 command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);

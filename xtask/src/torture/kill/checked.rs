@@ -14,11 +14,13 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use guest::process;
 use rustix::fs::OFlags;
 use rustix::process::{Signal, kill_process};
 use serde::Serialize;
@@ -31,6 +33,9 @@ use crate::torture::server::{Server, Setup, Storage};
 
 const KILLS_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
+/// Small enough for a volume to write back all the time.
+const VOLUME_LOG: &str = "1M";
+const VOLUME_DIRTY_MEMORY: &str = "4M";
 /// When a server that serves is killed, from its first completion on.
 const LIFE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(50);
 /// When a server that was just connected to is killed, from the frontend's first message on.
@@ -70,6 +75,8 @@ pub(super) struct Plan<'a> {
     pub(super) seed: u64,
     /// Whether requests in flight are tracked.
     pub(super) inflight: bool,
+    /// Whether a volume is served, not a raw image.
+    pub(super) volume: bool,
 }
 
 /// What came of it.
@@ -208,8 +215,11 @@ struct Session {
     load: Load,
     rng: Rng,
     setup: Setup,
+    /// What is compared with what was acknowledged: of a volume a copy, made at the end.
     image: PathBuf,
     _directory: TempDir,
+    /// Of the memory file that a volume has.
+    _memory: Option<TempDir>,
 }
 
 impl Session {
@@ -217,11 +227,27 @@ impl Session {
     fn new(plan: &Plan<'_>, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
         let image = directory.path().join("disk.img");
-        File::create_new(&image)?.set_len(IMAGE_BYTES)?;
+        // What must outlive a server lies on tmpfs.
+        let memory = if plan.volume { Some(TempDir::with_prefix_in("vringd-torture-", "/dev/shm")?) } else { None };
+        let storage = match &memory {
+            None => {
+                File::create_new(&image)?.set_len(IMAGE_BYTES)?;
+                Storage::File { image: image.clone(), direct: way.direct, execution: way.execution.into() }
+            }
+            Some(memory) => {
+                let volume = directory.path().join("disk.vol");
+                let size = IMAGE_BYTES.to_string();
+                let mut create = Command::new(plan.program);
+                create.args(["volume", "create", "--log-size", VOLUME_LOG, "--size", &size]).arg(&volume);
+                process::run(&mut create)?;
+                let memory = memory.path().join("memory");
+                Storage::Volume { volume, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() }
+            }
+        };
         let setup = Setup {
             program: plan.program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: Storage::File { image: image.clone(), direct: way.direct, execution: way.execution.into() },
+            storage,
             queues: way.queues,
             workers: way.workers.into(),
             more: Vec::new(),
@@ -230,7 +256,7 @@ impl Session {
         let shape = Shape { queues: way.queues, ring: way.ring, indirect: way.indirect, inflight: plan.inflight };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         let rng = Rng::new(way.seed, 1);
-        Ok(Self { server: None, load, rng, setup, image, _directory: directory })
+        Ok(Self { server: None, load, rng, setup, image, _directory: directory, _memory: memory })
     }
 
     /// Starts a server and connects.
@@ -263,7 +289,7 @@ impl Session {
             let stores = self.rng.within(1..=1 << power);
             self.setup.environment = vec![(STORES_VARIABLE, stores.to_string())];
             self.crash().with_context(|| format!("after {stores} stores"))?;
-            if self.rng.once_in(IMAGE_CHECKS) {
+            if self.rng.once_in(IMAGE_CHECKS) && self.has_raw_image() {
                 report.images_checked += 1;
                 self.load.check_image(&self.image)?;
             }
@@ -305,7 +331,7 @@ impl Session {
         let mut dead = self.bury()?;
         let mut time_dead = dead.duration_since(killed);
         let mut pause_is_whole = true;
-        if self.rng.once_in(IMAGE_CHECKS) {
+        if self.rng.once_in(IMAGE_CHECKS) && self.has_raw_image() {
             report.images_checked += 1;
             self.load.check_image(&self.image)?;
             dead = Instant::now();
@@ -394,7 +420,18 @@ impl Session {
         if let Some(server) = self.server.take() {
             server.stop()?;
         }
+        if let Storage::Volume { volume, .. } = &self.setup.storage {
+            let mut convert = Command::new(&self.setup.program);
+            convert.args(["volume", "convert", "--to", "raw"]).arg(volume).arg(&self.image);
+            process::run(&mut convert)?;
+        }
         self.load.check_image(&self.image)
+    }
+
+    /// Whether the image of a server that has died can be looked at: what a volume's server had acknowledged is partly in its
+    /// memory file, for the next one.
+    fn has_raw_image(&self) -> bool {
+        matches!(self.setup.storage, Storage::File { .. })
     }
 }
 
@@ -405,7 +442,8 @@ mod tests {
     #[test]
     fn ways_differ_and_repeat() {
         let ways = |seed| {
-            let plan = Plan { program: Path::new("/"), death: Death::Signal, rounds: 1, seed, inflight: true };
+            let plan =
+                Plan { program: Path::new("/"), death: Death::Signal, rounds: 1, seed, inflight: true, volume: false };
             (0..8).map(|number| Way::draw(number, &plan).unwrap().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(ways(1), ways(1));

@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Do without the inflight region, to see what is lost then.
     #[arg(long)]
     no_inflight: bool,
+    /// Serve volumes instead of raw images to the checking frontend (the guest's part is `torture database` then).
+    #[arg(long)]
+    volume: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -46,6 +49,7 @@ impl Options {
             crash_rounds: Some(rounds),
             guest_rounds: None,
             no_inflight: false,
+            volume: false,
             common: Common::default(),
         }
     }
@@ -67,7 +71,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let seed = options.common.seed("kill");
     let rounds = |own: Option<u32>| own.unwrap_or(options.rounds);
     let (signals, stores) = (rounds(options.frontend_rounds), rounds(options.crash_rounds));
-    let in_guest = rounds(options.guest_rounds);
+    let in_guest = if options.volume { 0 } else { rounds(options.guest_rounds) };
     ensure!(signals > 0 || stores > 0 || in_guest > 0, "--rounds 0 kills nothing");
     ensure!(
         in_guest == 0 || !options.no_inflight,
@@ -77,7 +81,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let crashing = if stores > 0 { Some(server::build_crashing()?) } else { None };
 
     let mut report = Report { seed, frontend: None, crash_points: None, guest: None, lost: None };
-    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight: !options.no_inflight };
+    let (inflight, volume) = (!options.no_inflight, options.volume);
+    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, volume };
     if let (Some(program), true) = (&program, signals > 0) {
         let (part, result) = checked::run(&plan(program, Death::Signal, signals));
         report.frontend = Some(part);

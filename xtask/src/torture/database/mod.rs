@@ -1,0 +1,83 @@
+//! `cargo xtask torture database`: a database that checks itself, on a volume whose server is killed.
+//!
+//! A QEMU guest runs SQLite on a file system on a volume: one database with a write-ahead log, one with a rollback journal. Each
+//! transaction moves money between two accounts and writes down that it did; once it is committed, the guest tells the host
+//! its number. There are two ways to die:
+//!
+//! - the server alone, with SIGKILL, while the guest lives on and connects again. To the guest this is a pause: nothing may be
+//!   lost, not even writes that nobody has flushed;
+//! - server and guest at once, which is what a power cut is to them: the volume's memory file is removed too, as it would be
+//!   gone. The next server replays the log, the next guest its file system and its databases, and every transaction of which
+//!   the host was told must be there.
+
+mod guest;
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use super::{Common, figures};
+
+/// Options of `cargo xtask torture database`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Kills of the server under a guest that lives on.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    rounds: u32,
+    /// Kills of server and guest at once [default: a quarter of --rounds]
+    #[arg(long, value_name = "N")]
+    power_rounds: Option<u32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What came of it.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    seed: u64,
+    /// Servers killed under a guest that lived on.
+    kills: u32,
+    /// Servers and guests killed at once.
+    power_cuts: u32,
+    /// Those among them that the volume's memory file survived: a guest that crashes together with its server.
+    memory_kept: u32,
+    /// Transactions that the host was told of.
+    transactions: u64,
+    /// Looks at both databases.
+    verifications: u32,
+    seconds: f64,
+    /// What was lost first; nothing is tried after that.
+    lost: Option<String>,
+}
+
+/// Runs all that the options ask for, until something is lost.
+pub(super) fn run(options: &Options) -> Result<()> {
+    let seed = options.common.seed("database");
+    let power_rounds = options.power_rounds.unwrap_or(options.rounds.div_ceil(4));
+    ensure!(options.rounds > 0 || power_rounds > 0, "--rounds 0 kills nothing");
+    let program = options.common.program.find()?;
+    let mut report = Report { seed, ..Report::default() };
+    let result = guest::run(&program, options.rounds, power_rounds, &mut report);
+    report.lost = result.err().map(|error| format!("{error:#}"));
+    figures::finish(&report, options.common.json, report.lost.as_deref())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.lost.is_none() { "nothing lost" } else { "LOST" };
+        write!(
+            f,
+            "torture database: {verdict}; {} kills of the server under a guest that lived on, {} of both at once ({} of them \
+             kept the memory file), {} transactions acknowledged, {} verifications; {:.0} s; seed {}",
+            self.kills,
+            self.power_cuts,
+            self.memory_kept,
+            self.transactions,
+            self.verifications,
+            self.seconds,
+            self.seed
+        )
+    }
+}
