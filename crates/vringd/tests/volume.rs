@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -201,25 +201,28 @@ fn images_become_volumes_and_volumes_images() {
 }
 
 /// A server, killed when dropped.
-struct Server(Child);
+struct Server {
+    child: Child,
+    /// Open, because it goes on to talk.
+    _said: Lines<BufReader<ChildStderr>>,
+}
 
 impl Server {
+    /// When it listens, and so has written to its volume what it writes at the start.
     fn start(place: &Place, words: &str) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vringd"));
         command.args(["disk", "--socket", "s.sock"]).args(words.split_whitespace()).current_dir(place.0.path());
-        let mut child = command.env_remove("VRINGD_LOG").stderr(Stdio::null()).spawn().unwrap();
-        while !place.path("s.sock").exists() {
-            assert!(child.try_wait().unwrap().is_none(), "{words}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Server(child)
+        let mut child = command.env_remove("VRINGD_LOG").stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().contains("listening")), "{words}: {:?}", child.wait());
+        Server { child, _said: said }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
