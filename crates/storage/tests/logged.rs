@@ -302,6 +302,21 @@ fn a_full_cache_and_a_full_log_hold_writers_up_and_let_them_go() {
     }
 }
 
+/// A flush of much more than one record holds, on a storage that writes at once and on one that does not.
+#[test]
+fn a_flush_may_take_many_records() {
+    for lower in [memory(16 << 20), serial(16 << 20, Duration::from_micros(100))] {
+        let storage = fresh(lower, 64 << 20, 32 << 20);
+        let mut solo = Solo::new().unwrap();
+        let data: Vec<u8> = (0..12 << 20).map(|i| (i / 4096 % 251) as u8).collect();
+        write(&mut solo, storage.as_ref(), 0, &data).unwrap();
+        flush(&mut solo, storage.as_ref()).unwrap();
+        let figures = figures(storage.as_ref());
+        assert_eq!((figures.commits, figures.committed_requests, figures.committed_blocks), (4, 1, 3072));
+        common::assert_same(&read(&mut solo, storage.as_ref(), 0, data.len()), &data, 0);
+    }
+}
+
 #[test]
 fn one_write_may_be_larger_than_the_cache() {
     let storage = fresh(memory(8 << 20), 64 << 10, 1 << 20);

@@ -61,11 +61,11 @@ impl LoggedStorage {
                 self.write(&mut parts, token, io)
             }
             Stage::Line => self.done(&parts, Err(errno_of(result))),
-            Stage::Company(ticket) if result == 0 => {
+            Stage::Company(ticket) if result == 0 || result == reply::TURN => {
                 parts.progress.timer_owed = false;
                 self.company_is_late(&mut parts, ticket, token, io)
             }
-            Stage::Gather if result == 0 && parts.progress.timer_owed => {
+            Stage::Gather if (result == 0 || result == reply::TURN) && parts.progress.timer_owed => {
                 parts.progress.timer_owed = false;
                 Step::Pending
             }

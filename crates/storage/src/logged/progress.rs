@@ -48,7 +48,7 @@ pub(crate) struct LoggedProgress {
     pub(super) called: bool,
     /// When it asked for a commit, in nanoseconds.
     pub(super) since_ns: u64,
-    /// A deadline is under way.
+    /// A deadline is under way, or the turn that stands for a short one.
     pub(super) timer_owed: bool,
     /// A reply of its own is under way that says nothing.
     pub(super) echo_owed: bool,
@@ -58,6 +58,8 @@ pub(crate) struct LoggedProgress {
     pub(super) waiters: Vec<Waiter>,
     /// Whom it tells what its log write has brought.
     pub(super) told: Vec<Answer>,
+    /// It leads, and goes on with its pass when the record in flight has landed.
+    pub(super) passing: bool,
     /// It is the parked leader.
     pub(super) parked: bool,
     /// Its batch, while that is written.
@@ -75,6 +77,7 @@ impl LoggedProgress {
         self.called = false;
         self.outcome = None;
         self.parked = false;
+        self.passing = false;
     }
 
     /// An empty list of pins of `cache`.

@@ -7,6 +7,8 @@
 pub(super) const LEAD: i32 = i32::MIN + 1;
 /// Your request is in the log.
 pub(super) const COMMITTED: i32 = i32::MIN + 2;
+/// A turn of your wait for company is over.
+pub(super) const TURN: i32 = i32::MIN + 5;
 /// Nothing; a reply that was not needed.
 pub(super) const NOTHING: i32 = i32::MIN + 3;
 /// There are slots: try again.

@@ -11,6 +11,10 @@ use super::reply;
 use crate::{Step, StorageError};
 use engine::{Io, Token};
 
+/// A shorter wait for company is spent in turns of the worker, one after the other: a deadline would be met later than that. In
+/// nanoseconds.
+const TURNS_MAX_NS: u64 = 100_000;
+
 impl LoggedStorage {
     pub(super) fn flush(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         if self.shared.sync_mode() == SyncMode::Disabled {
@@ -42,6 +46,9 @@ impl LoggedStorage {
             }
             Joined::Company { at_ns, ticket } => {
                 parts.progress.stage = Stage::Company(ticket);
+                if at_ns.saturating_sub(io.clock_ns()) < TURNS_MAX_NS {
+                    return self.turn(parts, token, io);
+                }
                 parts.progress.timer_owed = true;
                 io.timer(token, at_ns);
                 Step::Pending
@@ -50,10 +57,21 @@ impl LoggedStorage {
         }
     }
 
-    /// The deadline of our wait for company.
+    /// Lets the worker take what its rings have, and comes back behind that.
+    fn turn(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        parts.progress.timer_owed = true;
+        io.reply(token).complete(reply::TURN);
+        Step::Pending
+    }
+
+    /// The deadline of our wait for company, or a turn of it.
     pub(super) fn company_is_late(&self, parts: &mut Parts<'_>, ticket: u64, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
-        match shared.committer.deadline(&shared.figures, io.clock_ns(), ticket) {
+        let now_ns = io.clock_ns();
+        if shared.committer.still_waits(now_ns, ticket) {
+            return self.turn(parts, token, io);
+        }
+        match shared.committer.deadline(&shared.figures, now_ns, ticket) {
             Some(own) => {
                 // Our reply is not needed: we lead. It comes all the same, because every reply does.
                 parts.progress.echo_owed = true;
@@ -72,6 +90,7 @@ impl LoggedStorage {
     pub(super) fn told(&self, parts: &mut Parts<'_>, result: i32, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
         match result {
+            reply::COMMITTED if std::mem::take(&mut parts.progress.passing) => self.lead(parts, false, token, io),
             reply::COMMITTED => self.finish(parts, Ok(())),
             reply::LEAD => {
                 let restart = std::mem::take(&mut parts.progress.parked);
@@ -81,6 +100,9 @@ impl LoggedStorage {
             }
             error => {
                 let errno = errno_of(error);
+                if std::mem::take(&mut parts.progress.passing) {
+                    return self.give_up(parts, errno, io);
+                }
                 self.tell_own(parts, Err(errno), io);
                 self.finish(parts, Err(errno))
             }
@@ -93,17 +115,22 @@ impl LoggedStorage {
         let progress = &mut *parts.progress;
         let since_ns = progress.since_ns;
         let mut batch = shared.committer.batch(shared);
-        let mut waiter = || Waiter { reply: io.reply(token), since_ns };
-        match shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut progress.waiters, first, &mut waiter)
-        {
+        let now_ns = io.clock_ns();
+        let waiter = || Waiter { reply: io.reply(token), since_ns };
+        match shared.committer.take(
+            &shared.cache,
+            &shared.poke,
+            now_ns,
+            &mut batch,
+            &mut progress.waiters,
+            first,
+            waiter,
+        ) {
             Taken::Done => {}
             other => {
                 shared.committer.keep(batch);
-                return self.stopped(parts, &other, io);
+                return self.stopped(parts, other, io);
             }
-        }
-        if batch.pins.is_empty() {
-            return self.nothing_to_write(parts, batch, token, io);
         }
         if batch.build().is_err() {
             debug_assert!(false, "a record has no room for what was taken");
@@ -126,7 +153,7 @@ impl LoggedStorage {
             other => {
                 shared.committer.keep(batch);
                 shared.slots_freed();
-                return self.stopped(parts, &other, io);
+                return self.stopped(parts, other, io);
             }
         }
         batch.write_at(shared.layout.log_offset + offset, shared.barriers.commit);
@@ -138,39 +165,27 @@ impl LoggedStorage {
         }
     }
 
-    /// The pass cannot go on now, or never.
-    fn stopped(&self, parts: &mut Parts<'_>, why: &Taken, io: &mut Io<'_>) -> Step {
-        if matches!(why, Taken::Parked) {
-            parts.progress.parked = true;
-            parts.progress.stage = Stage::Gather;
-            return Step::Pending;
-        }
-        self.tell_own(parts, Err(libc::EIO), io);
-        self.finish(parts, Err(libc::EIO))
-    }
-
-    /// All that was to be logged is in batches before ours, or needs no log.
-    fn nothing_to_write(
-        &self,
-        parts: &mut Parts<'_>,
-        batch: Box<super::batch::Batch>,
-        token: Token,
-        io: &mut Io<'_>,
-    ) -> Step {
-        let shared = &self.shared;
-        let progress = &mut *parts.progress;
-        let since_ns = progress.since_ns;
-        shared.committer.keep(batch);
-        let (waits, next) = shared
-            .committer
-            .nothing(io.clock_ns(), &mut progress.waiters, || Waiter { reply: io.reply(token), since_ns });
-        call(next);
-        if waits {
-            progress.stage = Stage::Gather;
-            return Step::Pending;
-        }
-        self.tell_own(parts, Ok(()), io);
-        self.finish(parts, Ok(()))
+    /// There is nothing to write, or not now, or never.
+    fn stopped(&self, parts: &mut Parts<'_>, why: Taken, io: &mut Io<'_>) -> Step {
+        let outcome = match why {
+            Taken::Parked => {
+                parts.progress.parked = true;
+                parts.progress.stage = Stage::Gather;
+                return Step::Pending;
+            }
+            Taken::Rides(next) => {
+                call(next);
+                parts.progress.stage = Stage::Gather;
+                return Step::Pending;
+            }
+            Taken::Stable(next) => {
+                call(next);
+                Ok(())
+            }
+            Taken::Dead | Taken::Done => Err(libc::EIO),
+        };
+        self.tell_own(parts, outcome, io);
+        self.finish(parts, outcome)
     }
 
     /// The write of our batch has ended.
@@ -213,20 +228,26 @@ impl LoggedStorage {
                 self.tell_own(parts, Err(libc::EIO), io);
                 self.finish(parts, Err(libc::EIO))
             }
-            Landed::With(Err(errno)) if last => self.finish(parts, Err(errno)),
-            // Nobody else could become a leader meanwhile.
-            Landed::With(Err(errno)) => self.give_up(parts, errno, io),
             Landed::With(Ok(())) if last => {
                 shared.figures.flush_latency.record(now_ns.saturating_sub(since_ns));
                 self.finish(parts, Ok(()))
             }
-            Landed::Later if last => {
+            Landed::With(Err(errno)) if last => self.finish(parts, Err(errno)),
+            // There is more to write, and we hold the lead until it is written. Others of the worker have their turn first;
+            // and a storage that writes at once would have us go deeper with each record.
+            Landed::With(Ok(())) => {
+                parts.progress.passing = true;
+                parts.progress.stage = Stage::Gather;
+                io.reply(token).complete(reply::COMMITTED);
+                Step::Pending
+            }
+            Landed::With(Err(errno)) => self.give_up(parts, errno, io),
+            Landed::Later => {
+                // Also in the middle of a pass: no more flights than the format knows.
+                parts.progress.passing = !last;
                 parts.progress.stage = Stage::Gather;
                 Step::Pending
             }
-            Landed::Later if result.is_err() => self.give_up(parts, errno_of(result.map_or_else(|e| -e, |()| 0)), io),
-            // There is more to write.
-            Landed::With(Ok(())) | Landed::Later => self.lead(parts, false, token, io),
         }
     }
 

@@ -22,8 +22,8 @@ pub const COMMITS_MAX: usize = 4;
 const WAIT_SHARE: u64 = 10;
 /// Longest wait at all, in nanoseconds: a device that takes a second for a flush has other troubles.
 const WAIT_MAX_NS: u64 = 10_000_000;
-/// A shorter wait is not worth a deadline: waking for it comes later than that, in nanoseconds.
-const WAIT_MIN_NS: u64 = 20_000;
+/// A shorter wait is not worth its bookkeeping, in nanoseconds: commits that take ten times this have nothing to share.
+const WAIT_MIN_NS: u64 = 2_000;
 /// Of the waits that would not have paid lately, one in this many is tried all the same.
 const WAIT_TRIAL: u32 = 32;
 /// Of the commits that could begin beside another on a device that seems to be serial, one in this many does.
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn fast_commits_are_not_waited_for() {
         let mut policy = Policy::new();
-        policy.completed(150_000, 1, 31, false);
+        policy.completed(15_000, 1, 31, false);
         assert_eq!(policy.decide(0, idle(1)), Decision::Start);
     }
 

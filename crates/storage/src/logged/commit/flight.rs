@@ -83,7 +83,7 @@ impl Answer {
 pub(in crate::logged) enum Landed {
     /// It has landed, with this.
     With(Result<(), i32>),
-    /// It waits for others; its leader will be told. (Of a record in the middle of a pass: nobody needs to be.)
+    /// It waits for others; its leader will be told.
     Later,
     /// The volume has failed.
     Dead,
@@ -104,7 +104,7 @@ impl Committer {
         leader: impl FnOnce() -> Waiter,
         told: &mut Vec<Answer>,
     ) -> Landed {
-        let (sequence, last) = (batch.sequence, batch.last);
+        let sequence = batch.sequence;
         let mut state = self.state();
         if state.dead {
             return Landed::Dead;
@@ -157,8 +157,7 @@ impl Committer {
                 last.next = Some(next);
             }
         }
-        if last
-            && matches!(mine, Landed::Later)
+        if matches!(mine, Landed::Later)
             && let Some(flight) = state.flights.iter_mut().find(|flight| flight.sequence == sequence)
         {
             flight.leader = Some(leader());

@@ -15,7 +15,7 @@ pub(super) enum Lead {
     /// Whoever joins next; while there are flights, whoever completes one calls somebody.
     Free,
     /// Somebody waits for company, and may be relieved by whoever completes it.
-    Waiting { ticket: u64, since_ns: u64, before: usize, waiter: Waiter },
+    Waiting { ticket: u64, since_ns: u64, until_ns: u64, before: usize, waiter: Waiter },
     /// Somebody was told to lead: at once, or after a decision of its own.
     Called { at_once: bool },
     /// Somebody takes versions and makes a record of them.
@@ -55,7 +55,7 @@ pub(in crate::logged) enum Joined {
     Waits,
 }
 
-/// What came of taking versions, or of sealing them.
+/// What came of taking versions, or of sealing them; some with whom to call now that the lead is free.
 pub(in crate::logged) enum Taken {
     /// The volume has failed.
     Dead,
@@ -63,6 +63,10 @@ pub(in crate::logged) enum Taken {
     Parked,
     /// Go on.
     Done,
+    /// There is nothing to write: what there was is in flight, and the leader's reply with it, and those of its waiters.
+    Rides(Option<Waiter>),
+    /// There is nothing to write, and all that there was has landed.
+    Stable(Option<Waiter>),
 }
 
 impl State {
@@ -77,7 +81,8 @@ impl State {
             Decision::Until { at_ns } => {
                 self.ticket += 1;
                 let waiter = Waiter { reply: reply(), since_ns };
-                self.lead = Lead::Waiting { ticket: self.ticket, since_ns: now_ns, before: here.gathered, waiter };
+                let (ticket, before) = (self.ticket, here.gathered);
+                self.lead = Lead::Waiting { ticket, since_ns: now_ns, until_ns: at_ns, before, waiter };
                 Joined::Company { at_ns, ticket: self.ticket }
             }
             Decision::Behind => {
@@ -172,6 +177,14 @@ impl Committer {
         state.decide(now_ns, true, since_ns, reply)
     }
 
+    /// A turn of a wait that is too short for a deadline: whether it goes on.
+    pub(in crate::logged) fn still_waits(&self, now_ns: u64, ticket: u64) -> bool {
+        match &self.state().lead {
+            Lead::Waiting { ticket: waiting, until_ns, .. } => *waiting == ticket && now_ns < *until_ns,
+            _ => false,
+        }
+    }
+
     /// The deadline of a wait for company: the reply of the one that waited, which leads now, or `None` if it was relieved.
     pub(in crate::logged) fn deadline(&self, figures: &Counters, now_ns: u64, ticket: u64) -> Option<Waiter> {
         let mut state = self.state();
@@ -190,11 +203,14 @@ impl Committer {
     }
 
     /// The leader takes what is unlogged, as much as one record holds; with the first batch of its pass also all who have
-    /// gathered.
+    /// gathered. What it means to find nothing is decided in the same step: a flight that holds the versions might fail in
+    /// between.
+    #[allow(clippy::too_many_arguments, reason = "taking and its three ends, in one locked step")]
     pub(in crate::logged) fn take(
         &self,
         cache: &Cache,
         poke: &Poke,
+        now_ns: u64,
         batch: &mut Batch,
         waiters: &mut Vec<Waiter>,
         first: bool,
@@ -214,7 +230,20 @@ impl Committer {
         self.begin();
         let taken = cache.take_unlogged(self.versions_max, &mut batch.pins);
         batch.last = taken < self.versions_max;
-        Taken::Done
+        if taken > 0 {
+            return Taken::Done;
+        }
+        self.end();
+        state.lead = Lead::Free;
+        let State { flights, .. } = &mut *state;
+        match flights.back_mut() {
+            Some(flight) => {
+                flight.waiters.append(waiters);
+                flight.waiters.push(waiter());
+                Taken::Rides(state.call_next(now_ns))
+            }
+            None => Taken::Stable(state.call_next(now_ns)),
+        }
     }
 
     fn park(&self, state: &mut State, poke: &Poke, wish: Wish, waiter: Waiter) -> Taken {
@@ -222,28 +251,6 @@ impl Committer {
         self.parked.store(true, Ordering::Relaxed);
         poke.ask(wish);
         Taken::Parked
-    }
-
-    /// There was nothing to take. The waiters are those of the last flight, if there is one (true); otherwise they can be told
-    /// that all is stable, and so can the leader. Gives whom to call as well.
-    pub(in crate::logged) fn nothing(
-        &self,
-        now_ns: u64,
-        waiters: &mut Vec<Waiter>,
-        waiter: impl FnOnce() -> Waiter,
-    ) -> (bool, Option<Waiter>) {
-        self.end();
-        let mut state = self.state();
-        state.lead = Lead::Free;
-        let waits = match state.flights.back_mut() {
-            Some(flight) => {
-                flight.waiters.append(waiters);
-                flight.waiters.push(waiter());
-                true
-            }
-            None => false,
-        };
-        (waits, state.call_next(now_ns))
     }
 
     /// The leader gives up: whom to call instead.

@@ -50,7 +50,7 @@ impl World {
         let mut waiters = vec![self.waiter(token)];
         let mut batch = shared.committer.batch(&shared);
         let none = || -> Waiter { panic!("nobody parks here") };
-        let taken = shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut waiters, true, none);
+        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, true, none);
         assert!(matches!(taken, Taken::Done));
         assert!(!batch.pins.is_empty() && batch.last);
         batch.build().unwrap();
@@ -166,7 +166,7 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     let mut waiters = Vec::new();
     let mut batch = shared.committer.batch(&shared);
     let parks = || Waiter { reply: io.io().reply(7), since_ns: 0 };
-    let taken = shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut waiters, true, parks);
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, true, parks);
     assert!(matches!(taken, Taken::Parked) && shared.committer.is_parked());
     let mark = world.shared.committer.mark();
     assert_eq!(mark, early);
@@ -207,12 +207,44 @@ fn a_log_is_not_empty_while_a_record_is_made() {
     let shared = world.shared.clone();
     let mut batch = shared.committer.batch(&shared);
     let none = || -> Waiter { panic!("nobody parks here") };
-    shared.committer.take(&shared.cache, &shared.poke, &mut batch, &mut Vec::new(), true, none);
+    shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), true, none);
     // A newer version, which nobody has logged; the older one is on its way into the log.
     world.store(1);
     assert_eq!(world.evict(1), 0);
     shared.committer.give_back(&shared.cache, &mut batch);
     assert_eq!(world.evict(1), 1);
+}
+
+#[test]
+fn whoever_finds_nothing_to_write_shares_the_fate_of_what_is_in_flight() {
+    for result in [Ok(()), Err(libc::EIO)] {
+        let mut world = World::new();
+        world.store(1);
+        let batch = world.seal(1);
+        let shared = world.shared.clone();
+        let mut waiters = vec![world.waiter(2)];
+        let mut empty = shared.committer.batch(&shared);
+        let io = &mut world.solo;
+        let leader = || Waiter { reply: io.io().reply(3), since_ns: 0 };
+        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut waiters, true, leader);
+        assert!(matches!(taken, Taken::Rides(None)) && waiters.is_empty());
+        assert!(!world.is_clean());
+        assert!(matches!(world.land(batch, result, 1), Landed::With(landed) if landed == result));
+        let said = result.map_or_else(|errno| -errno, |()| reply::COMMITTED);
+        assert_eq!(world.told(3), [(1, said), (2, said), (3, said)]);
+        assert_eq!(world.is_clean(), result.is_ok());
+    }
+}
+
+#[test]
+fn whoever_finds_nothing_and_nobody_is_stable() {
+    let world = World::new();
+    let shared = world.shared.clone();
+    let mut empty = shared.committer.batch(&shared);
+    let none = || -> Waiter { panic!("nobody waits here") };
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut Vec::new(), true, none);
+    assert!(matches!(taken, Taken::Stable(None)));
+    assert!(world.is_clean());
 }
 
 #[test]
