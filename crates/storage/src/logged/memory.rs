@@ -7,7 +7,7 @@
 use super::error::VolumeError;
 use super::open::EPOCH_STEP_MIN;
 use crate::file::file_system_memory;
-use rustix::fs::{FileType, FlockOperation, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::DirBuilder;
 use std::io;
@@ -179,12 +179,17 @@ impl MemoryFile {
         Ok(MemoryFile { fd, path: None, found: false, handed: false })
     }
 
-    /// Removes its name. What cannot be removed stays: it is checked before it is used again.
+    /// Removes its name, and what it holds. A name that cannot be removed stays, with nothing behind it.
     pub(crate) fn remove(&self) {
-        if let Some(path) = &self.path
-            && let Err(error) = rustix::fs::unlink(path)
-        {
-            tracing::debug!(path = %path.display(), %error, "an empty memory file stays");
+        let Some(path) = &self.path else { return };
+        if let Err(error) = rustix::fs::unlink(path) {
+            // It may still be mapped, so that it must not become shorter.
+            let bytes = rustix::fs::fstat(&self.fd).map_or(0, |about| u64::try_from(about.st_size).unwrap_or(0));
+            // Of a page that lies in the hole in part the rest would stay.
+            let bytes = bytes.next_multiple_of(BLOCK_BYTES as u64);
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let emptied = rustix::fs::fallocate(&self.fd, hole, 0, bytes).is_ok();
+            tracing::debug!(path = %path.display(), %error, emptied, "a memory file without contents stays");
         }
     }
 
@@ -301,6 +306,20 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         found.remove();
         assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_emptied() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = MemoryPlace::Path(directory.path().join("memory"));
+        let mut file = MemoryFile::open(&place, &uuid()).unwrap();
+        rustix::io::write(&file.fd, &[7; 10_000]).unwrap();
+        // A directory that is not there stands for one that nothing may be removed from.
+        file.path = Some(directory.path().join("gone/memory"));
+        file.remove();
+        let about = rustix::fs::fstat(&file.fd).unwrap();
+        assert_eq!((about.st_size, about.st_blocks), (10_000, 0));
+        assert!(file.is_blank().unwrap());
     }
 
     #[test]

@@ -110,6 +110,7 @@ impl Machine {
             Some(_) if self.hurry => AGAIN,
             Some(since) => (since + AGE_MAX).saturating_duration_since(Instant::now()),
             None => {
+                self.shared.cache.trim();
                 self.shared.poke.falls_asleep();
                 if self.has_work() { Duration::ZERO } else { LONG }
             }
