@@ -172,6 +172,7 @@ impl Place {
 }
 
 /// Refused, or failed on the way: the system's answer tells, unless it is about a name that was typed.
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn failure(error: VolumeError) -> Failure {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
     let mut answer = None;
