@@ -157,9 +157,10 @@ fn on_disk(depth: u16, shape: &Shape<'_>) -> Vec<Side> {
     ]
 }
 
-/// One worker, one queue: what is shared is shared by the log, not by threads.
+/// One worker, one queue: what is shared is shared by the log, not by threads. Memory without a name, which costs the same and goes
+/// with the process: a volume that is deleted needs none that outlives it.
 fn volume(shape: &Shape<'_>) -> Side {
-    let options = format!("--storage volume --dirty-memory {} {{volume}}", shape.dirty_bytes);
+    let options = format!("--storage volume --memory-file none --dirty-memory {} {{volume}}", shape.dirty_bytes);
     Side { name: "volume", kind: Kind::Vringd { options, logs: true }, expected: None }
 }
 

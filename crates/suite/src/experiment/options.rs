@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::{Options, Server, ServerKind};
 
 /// Options of `vringd disk` that `vringd dir` does not have.
-const OF_DISKS: [&str; 21] = [
+const OF_DISKS: [&str; 22] = [
     "--storage",
     "--size",
     "--direct",
@@ -16,6 +16,7 @@ const OF_DISKS: [&str; 21] = [
     "--log",
     "--sync",
     "--dirty-memory",
+    "--memory-file",
     "--hugepages",
     "--serial",
     "--block-size",

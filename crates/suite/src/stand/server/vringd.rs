@@ -21,6 +21,10 @@ pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
     if storage(options) == "file" && !has(options, &["--no-lock"]) {
         line.push("--no-lock".into());
     }
+    // A server that is killed leaves its memory, and nothing may stay behind here.
+    if order.server.serves_volume() && !has(options, &["--memory-file"]) {
+        line.extend(["--memory-file".into(), "none".into()]);
+    }
     if order.server.has_log() {
         line.extend(["--control".into(), control_socket(order.scratch).into()]);
     }
