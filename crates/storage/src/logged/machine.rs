@@ -28,7 +28,7 @@ impl<'a> Parts<'a> {
 
 impl LoggedStorage {
     pub(super) fn begin(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        let (offset, len) = match task.check(self.capacity_bytes(), false) {
+        let (_, len) = match task.check(self.capacity_bytes(), false) {
             Ok(extent) => extent,
             Err(error) => return Step::Done(Err(error)),
         };
@@ -40,7 +40,7 @@ impl LoggedStorage {
         match parts.operation {
             Operation::Read { offset } => self.read(&mut parts, offset, len, token, io),
             Operation::Write { .. } | Operation::WriteZeroes { .. } => self.write(&mut parts, token, io),
-            Operation::Discard { .. } => self.discard(&mut parts, offset, len, token, io),
+            Operation::Discard { .. } => self.discard(&mut parts, token, io),
             Operation::Flush => self.flush(&mut parts, token, io),
         }
     }
@@ -56,11 +56,12 @@ impl LoggedStorage {
                 let step = self.shared.lower.resume(&mut parts.progress.sub, result, token, io);
                 self.follow_lower(&mut parts, step)
             }
+            Stage::Pass if result == reply::ROOM => self.discard_below(&mut parts, token, io),
             Stage::Line if result == reply::ROOM => {
                 parts.progress.called = true;
                 self.write(&mut parts, token, io)
             }
-            Stage::Line => self.done(&parts, Err(errno_of(result))),
+            Stage::Line | Stage::Pass => self.done(&parts, Err(errno_of(result))),
             Stage::Company(ticket) if result == 0 || result == reply::TURN => {
                 parts.progress.timer_owed = false;
                 self.company_is_late(&mut parts, ticket, token, io)

@@ -9,7 +9,7 @@
 //! | `machine` | a task's stages |
 //! | `read`, `write`, `sync` | what tasks do: reads and discards; writes and zeroes; flushes and durable writes |
 //! | `commit` | who leads the next batch, which batches are in flight, how they land; where a checkpoint cuts the log |
-//! | `batch`, `progress`, `cursor`, `reply`, `line` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot |
+//! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
 //! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
 //! | `open`, `ephemeral`, `memory`, `blocking`, `tools`, `error` | opening, the memory that outlives the process, blocking access, the operator's tools |
@@ -32,6 +32,7 @@ mod machine;
 mod memory;
 mod open;
 mod options;
+mod passes;
 mod poke;
 mod progress;
 mod read;

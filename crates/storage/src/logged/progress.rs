@@ -15,6 +15,8 @@ pub(super) enum Stage {
     Idle,
     /// The lower storage: a read or a discard.
     Lower,
+    /// The end of a pass of write-back, to discard behind it.
+    Pass,
     /// A free slot, or its next turn.
     Line,
     /// Company, holding the lead: for the deadline with this number, or somebody who takes the lead over.

@@ -22,6 +22,13 @@ fn touched(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK..offset.saturating_add(len).div_ceil(BLOCK)
 }
 
+/// Blocks that lie in the range of a discard, if any do.
+fn discarded(operation: Operation) -> Option<Range<u64>> {
+    let Operation::Discard { offset, len } = operation else { return None };
+    let blocks = offset.div_ceil(BLOCK)..offset.saturating_add(len) / BLOCK;
+    (!blocks.is_empty()).then_some(blocks)
+}
+
 /// What a pinned version has of a range: where it begins in the range, its bytes, and where they lie.
 fn pieces(version: &Pinned, offset: u64, end: u64) -> impl Iterator<Item = (u64, usize, Option<*const u8>)> + use<> {
     let start = version.block * BLOCK;
@@ -88,16 +95,25 @@ impl LoggedStorage {
 
     /// Forgets the blocks that lie in the range, and lets the lower storage give their space back. The edges stay as they
     /// are: what a discard leaves does not matter.
-    pub(super) fn discard(&self, parts: &mut Parts<'_>, offset: u64, len: u64, token: Token, io: &mut Io<'_>) -> Step {
-        let (first, end) = (offset.div_ceil(BLOCK), (offset + len) / BLOCK);
-        if first >= end {
-            return self.done(parts, Ok(()));
+    pub(super) fn discard(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        let Some(blocks) = discarded(parts.operation) else { return self.done(parts, Ok(())) };
+        let shared = &self.shared;
+        shared.cache.drop_range(blocks);
+        shared.slots_freed();
+        if shared.passes.wait(|| io.reply(token)) {
+            parts.progress.stage = Stage::Pass;
+            if shared.is_dead() {
+                shared.passes.end(-libc::EIO);
+            }
+            return Step::Pending;
         }
-        self.shared.cache.drop_range(first..end);
-        self.shared.slots_freed();
-        let sub = &mut parts.progress.sub;
-        let offset = self.shared.layout.data_offset + first * BLOCK;
-        sub.begin(Operation::Discard { offset, len: (end - first) * BLOCK });
+        self.discard_below(parts, token, io)
+    }
+
+    pub(super) fn discard_below(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        let Some(blocks) = discarded(parts.operation) else { return self.done(parts, Ok(())) };
+        let offset = self.shared.layout.data_offset + blocks.start * BLOCK;
+        parts.progress.sub.begin(Operation::Discard { offset, len: (blocks.end - blocks.start) * BLOCK });
         parts.progress.stage = Stage::Lower;
         let step = self.shared.lower.start(&mut parts.progress.sub, token, io);
         self.follow_lower(parts, step)

@@ -4,6 +4,7 @@ use super::commit::Committer;
 use super::figures::{Counters, add};
 use super::line::{Line, Need};
 use super::options::{Barriers, LoggedOptions, SyncMode};
+use super::passes::Passes;
 use super::poke::{Poke, Wish};
 use super::reply;
 use crate::{Storage, StorageError};
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub(super) figures: Counters,
     pub(super) committer: Committer,
     pub(super) line: Line,
+    pub(super) passes: Passes,
     pub(super) epoch: u64,
     capacity_bytes: AtomicU64,
     sync: AtomicU8,
@@ -70,6 +72,7 @@ impl Shared {
         Shared {
             committer: Committer::new(parts.layout.log_bytes, parts.tail),
             line: Line::new(),
+            passes: Passes::default(),
             poke: Poke::default(),
             figures: Counters::default(),
             barriers: options.barriers,
@@ -188,6 +191,7 @@ impl Shared {
             tracing::error!(reason, "the volume has failed: every request gets an error from now on");
         }
         self.committer.fail();
+        self.passes.end(-libc::EIO);
         self.answer_parked_writers();
     }
 

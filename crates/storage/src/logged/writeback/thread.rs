@@ -5,6 +5,7 @@ use super::sweep::Sweeper;
 use crate::logged::blocking::StorageBlocks;
 use crate::logged::checkpoint::Checkpoints;
 use crate::logged::poke::{Wish, Wishes};
+use crate::logged::reply;
 use crate::logged::shared::Shared;
 use crate::{Action, StorageError};
 use std::io;
@@ -144,7 +145,10 @@ impl Machine {
     fn sweep(&mut self) -> Result<(), StorageError> {
         // Noted before anything is taken: whatever is in the log before it is found dirty, or is stable already.
         let mark = self.shared.committer.mark();
-        let swept = self.sweeper.pass()?;
+        self.shared.passes.begin();
+        let swept = self.sweeper.pass();
+        self.shared.passes.end(reply::ROOM);
+        let swept = swept?;
         if self.ending.abandoned() {
             // The pass may have been broken off.
             return Ok(());
