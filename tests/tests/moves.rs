@@ -240,7 +240,7 @@ fn a_change_that_is_refused_half_way_changes_nothing() -> Result<()> {
         execution: Some(Execution::Pool { threads: 2 }),
         poll: Some(Poll::Off),
         placement: Some(Placement::PerQueue),
-        limits: None,
+        ..Settings::default()
     };
     assert_eq!(refusal(daemon.change("disk", &settings)), ("too-many-workers".into(), 409));
     let after = daemon.export("disk")?;

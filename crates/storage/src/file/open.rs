@@ -151,7 +151,9 @@ fn open_hint(errno: Errno, options: &FileOptions) -> &'static str {
         Errno::NOENT => "; create an image with `truncate -s SIZE`",
         Errno::ACCESS | Errno::PERM if !options.read_only => "; `read_only` needs less permission",
         Errno::ROFS => "; use `read_only`",
-        Errno::INVAL if options.direct => "; this file system has no O_DIRECT: leave `direct` out (`--no-direct` for a volume)",
+        Errno::INVAL if options.direct => {
+            "; this file system has no O_DIRECT: leave `direct` out (`--no-direct` for a volume)"
+        }
         Errno::BUSY => "; the device is mounted or part of a RAID or volume group",
         Errno::TXTBSY => "; it is in use as swap space or is being executed",
         Errno::ISDIR => "; a disk needs a regular file or a block device",
