@@ -45,7 +45,7 @@ const GENERATIONS: u32 = 3;
 const LIVES: u64 = 48;
 const SHARE_MIN: u64 = 300;
 /// Cuts within which a missing barrier has to be found, in the tests of every change.
-const CUTS_WITHOUT_BARRIER: u64 = 200_000;
+const CUTS_WITHOUT_BARRIER: u64 = 1_000_000;
 
 /// Options of `cargo xtask torture powercut`.
 #[derive(Args, Clone, Debug)]
