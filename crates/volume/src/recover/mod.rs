@@ -1,8 +1,8 @@
 //! Opening for writing: what the log holds goes to the data, and the log begins anew.
 //!
 //! The records behind the superblock's tail are read until one does not follow; the newest version of each sector is written to the
-//! data, and flushed; then one superblock moves the tail to the end, and the epoch on, so that nothing that lies in the log can follow
-//! again. Until that superblock is durable the log is as it was: recovery that is cut off anywhere begins again, and ends with
+//! data, and flushed; then one superblock moves the tail to the end, and the epoch on, so that nothing that was written to the log can
+//! follow again. (A record forged for the epoch to come can, by somebody who writes the log and knows its identifier.) Until that superblock is durable the log is as it was: recovery that is cut off anywhere begins again, and ends with
 //! the same disk. Memory is bounded whatever the log says: it is written back in batches, in its order.
 
 mod batch;
