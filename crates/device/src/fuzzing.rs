@@ -1,5 +1,9 @@
 //! Bodies of the fuzz targets.
 
+mod p9;
+
+pub use p9::p9_request;
+
 use crate::blk::{Config, DiscardLimits, Header, Limits, Request, Settings, WriteZeroesLimits, decode_request};
 use crate::fs::{self, Dialect, Extensions, InHeader};
 

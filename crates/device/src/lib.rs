@@ -8,3 +8,5 @@ pub mod blk;
 pub mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod p9;
+mod wire;
