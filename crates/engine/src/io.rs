@@ -3,6 +3,8 @@
 use crate::lane::{Lane, Tag};
 use crate::mailbox::Post;
 use crate::{Bell, File, Reply, Token};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The way from a ring to its worker's io_uring, deadlines and clock; valid for one turn.
@@ -14,6 +16,8 @@ pub struct Io<'a> {
     pub(crate) post: &'a Arc<dyn Post>,
     pub(crate) slot: u32,
     pub(crate) outstanding: &'a mut u32,
+    /// The token of a receive that has not completed.
+    pub(crate) awaited: &'a mut Option<Token>,
 }
 
 impl Io<'_> {
@@ -57,6 +61,40 @@ impl Io<'_> {
     pub fn sync(&mut self, token: Token, file: File<'_>, data_only: bool) {
         let tag = self.tag(token);
         self.lane.sync(tag, file, data_only);
+    }
+
+    /// Receives from a connected socket, which must not be in non-blocking mode: up to `bytes` bytes as soon as there are some,
+    /// or with `whole` that many. Completes with how many there were, 0 when the other end sends no more.
+    ///
+    /// Waiting for a client is not work under way: the worker counts as idle meanwhile. A ring has one receive at most; when
+    /// the ring moves it completes with what there was by then, or with ECANCELED, and is to be started again.
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `buffer` stay allocated until the completion of `token`, and nobody reads or writes them before.
+    pub unsafe fn receive(
+        &mut self,
+        token: Token,
+        socket: BorrowedFd<'_>,
+        buffer: NonNull<u8>,
+        bytes: usize,
+        whole: bool,
+    ) {
+        debug_assert!(self.awaited.is_none(), "a second receive of one ring");
+        *self.awaited = Some(token);
+        let tag = Tag::Receive { slot: self.slot, token };
+        // SAFETY: promised by our caller.
+        unsafe { self.lane.receive(tag, socket, buffer.as_ptr(), bytes, whole) };
+    }
+
+    /// Sends `bytes` bytes over a connected socket, waiting for room as long as the other end takes. Completes with how many
+    /// were sent; fewer than asked for is no error.
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `buffer` stay allocated until the completion of `token`, and nobody writes to them before.
+    pub unsafe fn send(&mut self, token: Token, socket: BorrowedFd<'_>, buffer: NonNull<u8>, bytes: usize) {
+        let tag = self.tag(token);
+        // SAFETY: promised by our caller.
+        unsafe { self.lane.transmit(tag, socket, buffer.as_ptr(), bytes) };
     }
 
     /// Completes `token` with 0 once CLOCK_MONOTONIC has reached `deadline_ns`.

@@ -17,6 +17,9 @@ const ENTER_GETEVENTS: u32 = 1;
 /// linux/io_uring.h: IORING_ENTER_EXT_ARG.
 const ENTER_EXT_ARG: u32 = 8;
 
+/// Bytes that one call moves at most: the kernel's MAX_RW_COUNT, rounded down.
+const TRANSFER_MAX: u32 = 1 << 30;
+
 /// A shortest wait without a timeout beside it would end the sleep when its time is up, completions or not
 /// (io_cqring_min_timer_wakeup in the kernel's io_uring), and the worker would turn for nothing while storage is slow. In
 /// nanoseconds.
@@ -27,6 +30,8 @@ const FAR_NS: u64 = 60_000_000_000;
 pub(crate) enum Tag {
     /// A request of the ring in this slot.
     Request { slot: u32, token: u32 },
+    /// What the ring in this slot waits to hear from its client.
+    Receive { slot: u32, token: u32 },
     /// The kick eventfd of the ring in this slot.
     Kick { slot: u32 },
     /// The worker's own mailbox.
@@ -45,6 +50,7 @@ impl Tag {
             Tag::Kick { slot } => 1 << 56 | u64::from(slot) << 32,
             Tag::Mail => 2 << 56,
             Tag::Silent => 3 << 56,
+            Tag::Receive { slot, token } => 4 << 56 | u64::from(slot) << 32 | u64::from(token),
         }
     }
 
@@ -54,6 +60,7 @@ impl Tag {
             0 => Tag::Request { slot, token: data as u32 },
             1 => Tag::Kick { slot },
             2 => Tag::Mail,
+            4 => Tag::Receive { slot, token: data as u32 },
             _ => Tag::Silent,
         }
     }
@@ -198,6 +205,33 @@ impl Lane {
             crate::file::Target::Plain(fd) => opcode::Fsync::new(fd).flags(flags).build(),
         };
         self.push(entry, tag);
+    }
+
+    /// Receives up to `bytes` bytes from a connected socket, or with `whole` that many unless the connection ends before.
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `buffer` stay allocated, and nobody else looks at them, until the completion of `tag`.
+    pub(crate) unsafe fn receive(
+        &mut self,
+        tag: Tag,
+        socket: BorrowedFd<'_>,
+        buffer: *mut u8,
+        bytes: usize,
+        whole: bool,
+    ) {
+        let bytes = u32::try_from(bytes).unwrap_or(TRANSFER_MAX).min(TRANSFER_MAX);
+        let flags = if whole { libc::MSG_WAITALL } else { 0 };
+        self.push(opcode::Recv::new(types::Fd(socket.as_raw_fd()), buffer, bytes).flags(flags).build(), tag);
+    }
+
+    /// Sends `bytes` bytes over a connected socket: all of them where the kernel can (5.19), unless the connection ends before.
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `buffer` stay allocated, and nobody changes them, until the completion of `tag`.
+    pub(crate) unsafe fn transmit(&mut self, tag: Tag, socket: BorrowedFd<'_>, buffer: *const u8, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(TRANSFER_MAX).min(TRANSFER_MAX);
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        self.push(opcode::Send::new(types::Fd(socket.as_raw_fd()), buffer, bytes).flags(flags).build(), tag);
     }
 
     /// Watches an eventfd: one completion a signal, without ever reading the counter (edge triggered).
@@ -349,6 +383,8 @@ mod tests {
             Tag::Request { slot: 0, token: 0 },
             Tag::Request { slot: SLOTS_MAX - 1, token: u32::MAX },
             Tag::Kick { slot: 77 },
+            Tag::Receive { slot: 77, token: u32::MAX },
+            Tag::Receive { slot: SLOTS_MAX - 1, token: 0 },
             Tag::Mail,
             Tag::Silent,
         ] {

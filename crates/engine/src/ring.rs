@@ -19,6 +19,12 @@ pub trait Ring: Send + 'static {
     /// polled. The answer and the descriptor stay the same while the ring is attached: the worker asks once and watches.
     fn kick(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether nothing wakes the worker when requests come, so that it must not sleep while it owns the ring. A ring that never
+    /// kicks but is told of its client by [`Io::receive`] says no.
+    fn must_poll(&self) -> bool {
+        self.kick().is_none()
+    }
+
     /// Whether requests wait that [`serve`](Self::serve) would take now: a ring that is broken, disabled or out of room says
     /// no, since a worker never sleeps while one says yes. Called in every round of a poll window: one load, no side effect.
     fn ready(&self) -> bool;

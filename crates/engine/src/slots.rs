@@ -1,7 +1,7 @@
 //! The places of rings on a worker.
 
 use crate::figures::RingStay;
-use crate::{Ring, RingId};
+use crate::{Ring, RingId, Token};
 use std::sync::mpsc::Sender;
 
 /// How often in a row a kick watch that the kernel ended is renewed. It ends watches when the completion queue is full,
@@ -14,6 +14,8 @@ pub(crate) struct Slot<R> {
     pub(crate) here: Option<Here<R>>,
     /// Work started from this slot whose completion has not arrived, the kick watch not counted.
     pub(crate) outstanding: u32,
+    /// The ring's receive, while it waits for its client: the other thing that is not counted.
+    pub(crate) awaited: Option<Token>,
     /// The kernel watches the kick.
     pub(crate) watched: bool,
     /// A ring that panicked, kept for its memory: what it started may still be written there.
@@ -51,7 +53,12 @@ impl<R: Ring> Slot<R> {
             idle_since_ns: now_ns,
             detach: None,
         };
-        Slot { id, here: Some(here), outstanding: 0, watched: false, fallen: None, renewals: 0 }
+        Slot { id, here: Some(here), outstanding: 0, awaited: None, watched: false, fallen: None, renewals: 0 }
+    }
+
+    /// Whether something that was started here has not ended.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.outstanding > 0 || self.awaited.is_some()
     }
 
     /// Takes note of what the kernel said of the kick watch: whether it goes on (`more`), and `result`, an error or the

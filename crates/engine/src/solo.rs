@@ -31,6 +31,7 @@ pub struct Solo {
     replies: Receiver<(Token, i32)>,
     finished: VecDeque<(Token, i32)>,
     outstanding: u32,
+    awaited: Option<Token>,
 }
 
 impl Solo {
@@ -44,13 +45,15 @@ impl Solo {
         let posted = Arc::new(Replies { sender: Mutex::new(sender), wake });
         let mut lane = Lane::new()?;
         lane.watch(Tag::Mail, posted.wake.as_fd());
-        Ok(Solo { lane, post: posted.clone(), posted, replies, finished: VecDeque::new(), outstanding: 0 })
+        let finished = VecDeque::new();
+        Ok(Solo { lane, post: posted.clone(), posted, replies, finished, outstanding: 0, awaited: None })
     }
 
     /// For starting work.
     pub fn io(&mut self) -> Io<'_> {
         self.lane.tick();
-        Io { lane: &mut self.lane, post: &self.post, slot: 0, outstanding: &mut self.outstanding }
+        let Solo { lane, post, outstanding, awaited, .. } = self;
+        Io { lane, post, slot: 0, outstanding, awaited }
     }
 
     /// Waits for the next completion.
@@ -58,7 +61,7 @@ impl Solo {
     /// # Errors
     /// `NotFound` when nothing is outstanding.
     pub fn wait(&mut self) -> io::Result<(Token, i32)> {
-        if self.outstanding == 0 {
+        if self.outstanding == 0 && self.awaited.is_none() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is outstanding"));
         }
         loop {
@@ -76,6 +79,11 @@ impl Solo {
         for completion in std::mem::take(&mut self.lane.completions) {
             match completion.tag {
                 Tag::Request { token, .. } => self.finished.push_back((token, completion.result)),
+                Tag::Receive { token, .. } => {
+                    self.awaited = None;
+                    self.outstanding += 1;
+                    self.finished.push_back((token, completion.result));
+                }
                 Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.posted.wake.as_fd()),
                 _ => {}
             }

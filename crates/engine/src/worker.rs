@@ -117,13 +117,14 @@ impl<R: Ring> Worker<R> {
     /// they must never be dropped.
     pub(crate) fn abandon(mut self, mail: VecDeque<Mail<R>>, why: &Panic) {
         for entry in self.slots.iter_mut().flatten() {
+            let owed = entry.is_owed();
             match &mut entry.here {
                 Some(here) => {
                     here.detach = None;
                     tell(&mut *here.ring, why);
                 }
                 // Its ring has moved on, and waits on another worker for what nobody will bring it.
-                None if entry.outstanding > 0 && entry.fallen.is_none() => {
+                None if owed && entry.fallen.is_none() => {
                     self.directory.forward(entry.id, RingMail::Lose(why.clone()));
                 }
                 None => {}
@@ -259,8 +260,7 @@ impl<R: Ring> Worker<R> {
             let Some(here) = ring_of_mut(&mut self.slots, slot) else {
                 return false;
             };
-            // Without a kick there is nothing that could wake us for it.
-            if here.ring.kick().is_some() {
+            if !here.ring.must_poll() {
                 here.arm();
             }
             here.active
@@ -401,6 +401,10 @@ impl<R: Ring> Worker<R> {
         if entry.watched {
             self.lane.unwatch(Tag::Kick { slot });
         }
+        if let Some(token) = entry.awaited {
+            // A client may wait for ever before it says something, and this worker is not to wait with it.
+            self.lane.unwatch(Tag::Receive { slot, token });
+        }
         // Queued entries name descriptors by number, which the ring's next owner may close: the kernel must have them first.
         self.submit_queued();
         self.by_id.remove(&id);
@@ -412,10 +416,10 @@ impl<R: Ring> Worker<R> {
 
     /// Runs something of a ring, and counts what it started. A panic costs the ring its place, and nobody else anything.
     fn drive<T>(&mut self, slot: u32, run: impl FnOnce(&mut Here<R>, &mut Io<'_>) -> T) -> Option<T> {
-        let Slot { here, outstanding, .. } = self.slots.get_mut(slot as usize)?.as_mut()?;
+        let Slot { here, outstanding, awaited, .. } = self.slots.get_mut(slot as usize)?.as_mut()?;
         let here = here.as_mut()?;
         let before = *outstanding;
-        let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding };
+        let mut io = Io { lane: &mut self.lane, post: &self.post, slot, outstanding, awaited };
         let result = catch(|| run(here, &mut io));
         self.outstanding += *outstanding - before;
         result.map_err(|why| self.fall(slot, &why)).ok()
@@ -432,7 +436,7 @@ impl<R: Ring> Worker<R> {
     /// Frees a slot that no ring and no completion needs any more.
     fn retire(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        if entry.as_ref().is_some_and(|entry| entry.here.is_none() && entry.outstanding == 0 && !entry.watched) {
+        if entry.as_ref().is_some_and(|entry| entry.here.is_none() && !entry.is_owed() && !entry.watched) {
             let fallen = entry.take().and_then(|entry| entry.fallen);
             // It has panicked before.
             let _ = catch(|| drop(fallen));
@@ -459,6 +463,7 @@ impl<R: Ring> Worker<R> {
         for completion in &completions {
             match completion.tag {
                 Tag::Request { slot, token } => self.complete(slot, token, completion.result),
+                Tag::Receive { slot, token } => self.received(slot, token, completion.result),
                 Tag::Kick { slot } => self.kicked(slot, completion),
                 Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.mailbox.wake_fd()),
                 Tag::Mail | Tag::Silent => {}
@@ -504,9 +509,22 @@ impl<R: Ring> Worker<R> {
         };
         entry.outstanding -= 1;
         self.outstanding -= 1;
-        if entry.here.is_some() {
+        self.deliver(slot, token, result);
+    }
+
+    /// A ring's client has said something, or will not do so here.
+    fn received(&mut self, slot: u32, token: Token, result: i32) {
+        if let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            entry.awaited = None;
+            self.deliver(slot, token, result);
+        }
+    }
+
+    /// To the ring in this slot, or after the one that was there.
+    fn deliver(&mut self, slot: u32, token: Token, result: i32) {
+        if ring_of(&self.slots, slot).is_some() {
             self.complete_here(slot, token, result);
-        } else {
+        } else if let Some(entry) = &self.slots[slot as usize] {
             let id = entry.id;
             self.retire(slot);
             self.directory.forward(id, RingMail::Completion { token, result });
@@ -534,7 +552,7 @@ impl<R: Ring> Worker<R> {
                 return ring_of(&self.slots, slot).is_some();
             }
             let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
-            if lingered && here.ring.kick().is_some() && self.poll.window_ns() <= LINGER_NS {
+            if lingered && !here.ring.must_poll() && self.poll.window_ns() <= LINGER_NS {
                 here.arm();
             }
             here.active

@@ -138,7 +138,10 @@ impl Endpoint {
     }
 
     /// A duplicate of the socket, and its file.
-    pub(crate) fn state(&self) -> io::Result<(OwnedFd, Option<SocketFile>)> {
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn state(&self) -> io::Result<(OwnedFd, Option<SocketFile>)> {
         Ok((self.socket.try_clone()?, self.file.clone()))
     }
 

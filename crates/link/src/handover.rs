@@ -138,11 +138,11 @@ struct Orders {
     closed: bool,
 }
 
-/// What one caller wants.
+/// What one caller wants. Dropping it says that the endpoint has ended.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     /// When rings that are not drained are not worth waiting for any more. `None`: only look, and stop nothing.
-    pub(crate) drained_by: Option<Instant>,
+    pub drained_by: Option<Instant>,
     answer: Sender<Result<EndpointState, HandoverError>>,
     hold: Receiver<Infallible>,
 }
@@ -200,7 +200,7 @@ impl Handover {
     }
 
     /// The next order, if there is one.
-    pub(crate) fn take(&self) -> Option<Order> {
+    pub fn take(&self) -> Option<Order> {
         let mut orders = self.lock();
         let order = orders.waiting.pop_front();
         if orders.waiting.is_empty() {
@@ -216,13 +216,14 @@ impl Handover {
     }
 
     /// Whoever is to take orders. When it is gone, by a panic too, nobody waits for an answer.
-    pub(crate) fn taker(&self) -> Taker<'_> {
+    pub fn taker(&self) -> Taker<'_> {
         Taker(self)
     }
 }
 
 /// See [`Handover::taker`].
-pub(crate) struct Taker<'a>(&'a Handover);
+#[derive(Debug)]
+pub struct Taker<'a>(&'a Handover);
 
 impl Drop for Taker<'_> {
     fn drop(&mut self) {
@@ -240,12 +241,12 @@ impl AsFd for Handover {
 
 impl Order {
     /// Whether the caller still waits.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub fn is_wanted(&self) -> bool {
         matches!(self.hold.try_recv(), Err(TryRecvError::Empty))
     }
 
     /// Answers. After a state it returns only when the caller has let go.
-    pub(crate) fn answer(self, state: Result<EndpointState, HandoverError>) {
+    pub fn answer(self, state: Result<EndpointState, HandoverError>) {
         let pauses = state.is_ok();
         if self.answer.send(state).is_ok() && pauses {
             // Nothing is ever sent: this is the end of the hold.

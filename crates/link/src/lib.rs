@@ -31,10 +31,11 @@ mod wire;
 pub use config_change::ConfigChange;
 pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions};
 pub use handover::{
-    EndpointState, Handover, HandoverError, Hold, Pending, RegionState, Resume, RingState, SessionState,
+    EndpointState, Handover, HandoverError, Hold, Order, Pending, RegionState, Resume, RingState, SessionState, Taker,
 };
 pub use inflight::InflightState;
 pub use memory::MEMORY_SLOTS;
+pub use peer::info as peer_info;
 pub use rings::Kick;
 pub use serve::{serve, serve_on};
 pub use stop::StopFd;

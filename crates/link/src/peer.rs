@@ -1,15 +1,15 @@
 //! Who is at the other end of a connection.
 
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::SessionInfo;
 
-/// Asks the kernel (SO_PEERCRED, unix(7)).
+/// Who is at the other end of a unix socket's connection; nobody known for others. Asks the kernel (SO_PEERCRED, unix(7)).
 ///
 /// Not by `rustix`: its process id cannot be 0, which is what the kernel says of a peer outside our pid namespace, such as
 /// a hypervisor on the host of our container.
-pub(crate) fn info(connection: &OwnedFd) -> SessionInfo {
+pub fn info(connection: BorrowedFd<'_>) -> SessionInfo {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel writes at most `bytes` bytes, the size of the buffer.

@@ -92,7 +92,7 @@ impl Service<'_> {
     }
 
     fn session(self, connection: OwnedFd, target: &mut dyn Target) -> SessionEnd {
-        let frontend = peer::info(&connection);
+        let frontend = peer::info(connection.as_fd());
         let config_change = ConfigChange::default();
         tracing::info!("{}: {frontend} connected", self.endpoint);
         target.session_started(frontend, config_change.clone());
@@ -108,7 +108,7 @@ impl Service<'_> {
                 return SessionEnd::Connection(error);
             }
         };
-        let frontend = peer::info(&connection);
+        let frontend = peer::info(connection.as_fd());
         let config_change = ConfigChange::default();
         target.session_resumed(frontend, config_change.clone());
         let mut restored = Session::new(Wire::new(connection), target, self.stop, config_change);
@@ -184,7 +184,7 @@ impl Service<'_> {
     fn turn_away(self) {
         match self.endpoint.accept() {
             Ok(connection) => {
-                let frontend = peer::info(&connection);
+                let frontend = peer::info(connection.as_fd());
                 tracing::warn!("{}: turned away {frontend}: another frontend is connected", self.endpoint);
             }
             Err(error) => self.pause_after(&error),
