@@ -1,0 +1,396 @@
+//! Fids: what a client calls its places, open files and attributes by.
+
+use super::place::{Place, lock};
+use device::p9::NOFID;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tree::{Handle, OpenFile};
+
+/// The most fids of one session. Linux keeps one for each open file, and with its cache one for each name that it caches.
+pub(super) const FIDS_MAX: usize = 1 << 20;
+
+/// The most owners of locks that one open fid remembers.
+const OWNERS_MAX: usize = 4096;
+
+/// How many parts the table of fids has, so that threads seldom meet.
+const SHARDS: usize = 16;
+
+/// What a fid stands for. It does not change: a fid that is opened or walked on is another one of the same number, and who uses
+/// the old one goes on with it.
+pub(super) struct Fid {
+    /// Who attached.
+    pub(super) uid: u32,
+    /// Where it was attached: `..` goes no further.
+    pub(super) root: Arc<Place>,
+    pub(super) place: Arc<Place>,
+    pub(super) used: Use,
+}
+
+/// What a fid is good for.
+pub(super) enum Use {
+    /// Walking, and everything that needs no open file.
+    Place,
+    /// An open file or directory. In a box, as most fids are nothing of the kind.
+    Open(Box<Open>),
+    /// An extended attribute's value, or the list of names, to be read.
+    Value(Box<Value>),
+    /// An extended attribute that is being written.
+    NewValue(Box<NewValue>),
+}
+
+impl Fid {
+    /// The same place, for another use.
+    pub(super) fn with(&self, used: Use) -> Arc<Fid> {
+        let (root, place) = (Arc::clone(&self.root), Arc::clone(&self.place));
+        Arc::new(Fid { uid: self.uid, root, place, used })
+    }
+
+    /// # Errors
+    /// `EBADF` unless it is an open file or directory.
+    #[inline]
+    pub(super) fn open(&self) -> Result<&Open, Errno> {
+        match &self.used {
+            Use::Open(open) => Ok(open),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Its name in the tree, if it is open.
+    pub(super) fn handle(&self) -> Option<Handle> {
+        match &self.used {
+            Use::Open(open) => Some(open.handle),
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// `EBADF` for a fid of an extended attribute.
+    pub(super) fn place(&self) -> Result<&Arc<Place>, Errno> {
+        match &self.used {
+            Use::Place | Use::Open(_) => Ok(&self.place),
+            Use::Value(_) | Use::NewValue(_) => Err(Errno::BADF),
+        }
+    }
+
+    /// # Errors
+    /// `EINVAL` for a fid that is open, or an extended attribute's.
+    pub(super) fn unopened(&self) -> Result<&Arc<Place>, Errno> {
+        if let Use::Place = self.used { Ok(&self.place) } else { Err(Errno::INVAL) }
+    }
+}
+
+/// An open file or directory. Its locks go and it is closed with the last who has it.
+pub(super) struct Open {
+    /// Keeps the node known for as long as the file is open.
+    place: Arc<Place>,
+    pub(super) handle: Handle,
+    pub(super) file: Arc<OpenFile>,
+    pub(super) directory: bool,
+    /// Of the host: major and minor.
+    pub(super) device: (u32, u32),
+    /// A write drops set-id bits and file capabilities.
+    pub(super) kill_privileges: bool,
+    /// It is removed when the fid is clunked (`ORCLOSE` of 9P2000.u).
+    pub(super) remove_on_clunk: bool,
+    /// Whose locks were taken through this fid.
+    owners: Mutex<BTreeSet<u64>>,
+    /// Where the next read of a directory goes on in 9P2000.u.
+    pub(super) reading: Mutex<Reading>,
+}
+
+/// How far a directory was read in 9P2000.u, whose offsets count bytes of answers.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reading {
+    /// In those bytes.
+    pub(super) bytes: u64,
+    /// Where the tree goes on.
+    pub(super) offset: u64,
+}
+
+impl Open {
+    /// `device` is where the inode numbers of a directory's names count.
+    ///
+    /// # Errors
+    /// `EBADF` when the tree has closed it already.
+    pub(super) fn new(
+        place: &Arc<Place>,
+        handle: Handle,
+        device: (u32, u32),
+        kill_privileges: bool,
+        remove_on_clunk: bool,
+    ) -> Result<Open, Errno> {
+        let file = place.ground().tree.file(handle)?;
+        Ok(Open {
+            place: Arc::clone(place),
+            handle,
+            file,
+            directory: place.is_directory(),
+            device,
+            kill_privileges,
+            remove_on_clunk,
+            owners: Mutex::default(),
+            reading: Mutex::default(),
+        })
+    }
+
+    /// Writes go where the file ends, wherever the client wants them.
+    pub(super) fn appends(&self) -> bool {
+        self.file.flags() & libc::O_APPEND != 0
+    }
+
+    /// A regular file, for data.
+    ///
+    /// # Errors
+    /// `EISDIR`.
+    #[inline]
+    pub(super) fn data(&self) -> Result<&Arc<OpenFile>, Errno> {
+        if self.directory { Err(Errno::ISDIR) } else { Ok(&self.file) }
+    }
+
+    /// `owner` is about to have locks.
+    ///
+    /// # Errors
+    /// `ENOLCK` when too many have had some.
+    pub(super) fn add_owner(&self, owner: u64) -> Result<(), Errno> {
+        let mut owners = lock(&self.owners);
+        if owners.len() >= OWNERS_MAX && !owners.contains(&owner) {
+            return Err(Errno::NOLCK);
+        }
+        owners.insert(owner);
+        Ok(())
+    }
+
+    /// `owner` has dropped everything on the whole file.
+    pub(super) fn remove_owner(&self, owner: u64) {
+        lock(&self.owners).remove(&owner);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let tree = &self.place.ground().tree;
+        for &owner in self.owners.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
+            // It is the locks that matter; what the file system says at a close was told when the fid was clunked.
+            let _ = tree.flush(self.place.node(), self.handle, owner);
+        }
+        if self.directory {
+            tree.release_dir(self.handle);
+        } else {
+            tree.release(self.handle, None);
+        }
+    }
+}
+
+/// One of the values that a session may have at one time; see [`Values`].
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many fids of a session stand for extended attributes: each may hold 64 KiB.
+#[derive(Default)]
+pub(super) struct Values(Arc<AtomicUsize>);
+
+impl Values {
+    const MAX: usize = 256;
+
+    /// Room for one more.
+    ///
+    /// # Errors
+    /// `ENFILE` when there are as many as allowed.
+    pub(super) fn room(&self) -> Result<Counted, Errno> {
+        let more = |now: usize| (now < Values::MAX).then_some(now + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Errno::NFILE)?;
+        Ok(Counted(Arc::clone(&self.0)))
+    }
+}
+
+/// An extended attribute as it was when the client asked for it.
+pub(super) struct Value {
+    pub(super) bytes: Vec<u8>,
+    pub(super) _counted: Counted,
+}
+
+/// An extended attribute that is set when its fid is clunked.
+pub(super) struct NewValue {
+    pub(super) name: Box<[u8]>,
+    /// `XATTR_*` of `linux/xattr.h`.
+    pub(super) flags: u32,
+    pub(super) bytes: Mutex<NewBytes>,
+    pub(super) _counted: Counted,
+}
+
+/// A value that is being written.
+pub(super) struct NewBytes {
+    /// As long as it will be.
+    pub(super) bytes: Vec<u8>,
+    /// So much of it, from the front, was written.
+    filled: usize,
+}
+
+impl NewBytes {
+    pub(super) fn new(size: usize) -> NewBytes {
+        NewBytes { bytes: vec![0; size], filled: 0 }
+    }
+
+    /// So many bytes were put to `offset`.
+    pub(super) fn written(&mut self, offset: usize, count: usize) {
+        if offset <= self.filled {
+            self.filled = self.filled.max(offset.saturating_add(count));
+        }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.filled >= self.bytes.len()
+    }
+}
+
+/// Hashes the numbers of a client, who does not know the factor and so cannot choose them so that they collide.
+#[derive(Clone, Copy)]
+struct Hashing(u64);
+
+impl Default for Hashing {
+    fn default() -> Hashing {
+        Hashing(RandomState::new().hash_one(0) | 1)
+    }
+}
+
+impl BuildHasher for Hashing {
+    type Hasher = Hash;
+
+    fn build_hasher(&self) -> Hash {
+        Hash { factor: self.0, hash: 0 }
+    }
+}
+
+struct Hash {
+    factor: u64,
+    hash: u64,
+}
+
+impl Hasher for Hash {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.hash = (self.hash ^ u64::from(number)).wrapping_mul(self.factor);
+    }
+
+    fn finish(&self) -> u64 {
+        // A table takes its bucket from the lowest bits, and the highest are the good ones.
+        self.hash.swap_bytes()
+    }
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(RwLock<HashMap<u32, Arc<Fid>, Hashing>>);
+
+impl Shard {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<u32, Arc<Fid>, Hashing>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<u32, Arc<Fid>, Hashing>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The fids of a session. What is dropped, with the files that it closes, is dropped without a lock.
+pub(super) struct Fids {
+    shards: [Shard; SHARDS],
+    count: AtomicUsize,
+    count_max: usize,
+}
+
+impl Fids {
+    pub(super) fn new(count_max: usize) -> Fids {
+        Fids { shards: Default::default(), count: AtomicUsize::new(0), count_max }
+    }
+
+    #[inline]
+    fn shard(&self, fid: u32) -> &Shard {
+        // The remainder is below the length.
+        &self.shards[fid as usize % SHARDS]
+    }
+
+    /// # Errors
+    /// `EBADF` for a fid that the client does not have.
+    #[inline]
+    pub(super) fn get(&self, fid: u32) -> Result<Arc<Fid>, Errno> {
+        self.shard(fid).read().get(&fid).cloned().ok_or(Errno::BADF)
+    }
+
+    /// As [`Fids::get`], for who needs only a part of it.
+    #[inline]
+    pub(super) fn with<T>(&self, fid: u32, look: impl FnOnce(&Fid) -> Result<T, Errno>) -> Result<T, Errno> {
+        look(self.shard(fid).read().get(&fid).ok_or(Errno::BADF)?)
+    }
+
+    /// Whether the client may give this number to something new, as far as can be told before.
+    ///
+    /// # Errors
+    /// As [`Fids::insert`].
+    pub(super) fn check_new(&self, fid: u32) -> Result<(), Errno> {
+        if fid == NOFID || self.shard(fid).read().contains_key(&fid) {
+            return Err(Errno::BADF);
+        }
+        if self.len() >= self.count_max { Err(Errno::MFILE) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// `EBADF` for a fid that the client has already and for the one that means none, `EMFILE` when it has too many.
+    pub(super) fn insert(&self, fid: u32, new: Arc<Fid>) -> Result<(), Errno> {
+        if fid == NOFID {
+            return Err(Errno::BADF);
+        }
+        let mut map = self.shard(fid).write();
+        if map.contains_key(&fid) {
+            return Err(Errno::BADF);
+        }
+        let more = |now: usize| (now < self.count_max).then_some(now + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Errno::MFILE)?;
+        map.insert(fid, new);
+        Ok(())
+    }
+
+    /// Puts `new` in the place of `old`.
+    ///
+    /// # Errors
+    /// `EBADF` when the fid stands for something else meanwhile.
+    pub(super) fn replace(&self, fid: u32, old: &Arc<Fid>, new: Arc<Fid>) -> Result<(), Errno> {
+        let mut map = self.shard(fid).write();
+        let present = map.get_mut(&fid).filter(|present| Arc::ptr_eq(present, old)).ok_or(Errno::BADF)?;
+        // The caller still has the old one, so nothing ends here.
+        *present = new;
+        Ok(())
+    }
+
+    /// # Errors
+    /// `EBADF` for a fid that the client does not have.
+    pub(super) fn remove(&self, fid: u32) -> Result<Arc<Fid>, Errno> {
+        let removed = self.shard(fid).write().remove(&fid).ok_or(Errno::BADF)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Ok(removed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let fids = std::mem::take(&mut *shard.write());
+            self.count.fetch_sub(fids.len(), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What an operator decides about a 9P export.
+
+use device::p9::MSIZE_MAX;
+
+/// What becomes of files that lie on other devices of the host than the directory itself: their inode numbers count anew, and
+/// a client knows files by one number. The names and meanings are QEMU's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Multidevs {
+    /// They get numbers that no other file has.
+    #[default]
+    Remap,
+    /// They cannot be reached: ENODEV.
+    Forbid,
+    /// They keep their numbers, which two files may share, and the log says so once.
+    Warn,
+}
+
+/// What a 9P export grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P9Policy {
+    /// Largest message that is granted, in bytes: from [`device::p9::MSIZE_MIN`] on.
+    pub msize_max: u32,
+    /// Files on other devices.
+    pub multidevs: Multidevs,
+}
+
+impl Default for P9Policy {
+    fn default() -> P9Policy {
+        P9Policy { msize_max: MSIZE_MAX, multidevs: Multidevs::default() }
+    }
+}

@@ -1,0 +1,188 @@
+//! What an export's clients share, what each of them has, and the version that begins it.
+
+use super::fids::{FIDS_MAX, Fids, Values};
+use super::locks::Waits;
+use super::place::{Ground, Place};
+use super::policy::P9Policy;
+use super::qids::{self, Qids};
+use super::tags::Tags;
+use crate::calls::{Answer, Outcome};
+use device::p9::{Dialect, IO_HEADER_BYTES, MSIZE_MIN, qid_type};
+use rustix::io::Errno;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tree::{ROOT, Tree};
+
+/// What reads and writes are best multiples of, in bytes: a page of most machines.
+const PAGE_BYTES: u32 = 4096;
+
+/// What all clients of a 9P export share.
+pub(crate) struct Service {
+    tree: Arc<Tree>,
+    policy: P9Policy,
+    qids: Qids,
+    /// Type and number of the root's qid.
+    root: (u8, u64),
+    /// Makes the numbers of lock owners, which nobody can choose so that two are the same.
+    owners: RandomState,
+    sessions: AtomicU64,
+}
+
+impl Service {
+    pub(crate) fn new(tree: Arc<Tree>, policy: P9Policy) -> Arc<Service> {
+        let (home, ino, kind) = match tree.attributes(ROOT, None) {
+            Ok(root) => (root.device, root.ino, qids::kind(root.mode)),
+            Err(error) => {
+                // Its descriptor is open: only a network file system that is gone could refuse, and clients will hear of it.
+                tracing::warn!(%error, "cannot look at the directory of a 9p export");
+                ((0, 0), 0, qid_type::DIR)
+            }
+        };
+        let qids = Qids::new(home, policy.multidevs);
+        let root = (kind, qids.path(home, ino).unwrap_or(ino));
+        Arc::new(Service { tree, policy, qids, root, owners: RandomState::new(), sessions: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    pub(crate) fn policy(&self) -> &P9Policy {
+        &self.policy
+    }
+}
+
+/// One client: whoever uses a device, or one connection of a stream. Its requests may be performed on any threads at the same
+/// time. What it has goes with it.
+pub(crate) struct Session {
+    service: Arc<Service>,
+    /// Which of the export's.
+    number: u64,
+    pub(super) root: Arc<Place>,
+    pub(super) fids: Fids,
+    pub(super) values: Values,
+    pub(super) waits: Arc<Waits>,
+    tags: Tags,
+    /// What the version agreed on: the dialect above 32 bits of the message size; 0 before.
+    agreed: AtomicU64,
+    /// Longest message that the transport can carry, in bytes.
+    transport_max: AtomicU32,
+}
+
+impl Session {
+    pub(crate) fn new(service: &Arc<Service>) -> Arc<Session> {
+        Session::with_fids(service, FIDS_MAX)
+    }
+
+    /// A client that may have so many fids.
+    pub(super) fn with_fids(service: &Arc<Service>, fids_max: usize) -> Arc<Session> {
+        let ground = Ground::new(Arc::clone(&service.tree));
+        Arc::new(Session {
+            service: Arc::clone(service),
+            number: service.sessions.fetch_add(1, Ordering::Relaxed),
+            root: Place::root(&ground, service.root),
+            fids: Fids::new(fids_max),
+            values: Values::default(),
+            waits: Arc::default(),
+            tags: Tags::default(),
+            agreed: AtomicU64::new(0),
+            transport_max: AtomicU32::new(u32::MAX),
+        })
+    }
+
+    pub(super) fn tree(&self) -> &Arc<Tree> {
+        &self.service.tree
+    }
+
+    pub(super) fn qids(&self) -> &Qids {
+        &self.service.qids
+    }
+
+    /// Which requests are under way.
+    pub(crate) fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// How many fids the client has.
+    pub(crate) fn fids(&self) -> usize {
+        self.fids.len()
+    }
+
+    /// How many requests wait for locks.
+    pub(crate) fn locks_waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// The transport carries no longer messages, in bytes. For the next version request.
+    pub(crate) fn set_transport_max(&self, bytes: u32) {
+        self.transport_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What the client speaks.
+    #[inline]
+    pub(crate) fn dialect(&self) -> Dialect {
+        match self.agreed.load(Ordering::Acquire) >> 32 {
+            1 => Dialect::L,
+            2 => Dialect::U,
+            _ => Dialect::Unknown,
+        }
+    }
+
+    /// Longest message, in bytes: what was agreed on, and before that what would be granted at most.
+    #[inline]
+    pub(crate) fn msize(&self) -> u32 {
+        match self.agreed.load(Ordering::Acquire) as u32 {
+            0 => self.msize_max(),
+            agreed => agreed,
+        }
+    }
+
+    fn msize_max(&self) -> u32 {
+        self.service.policy.msize_max.min(self.transport_max.load(Ordering::Relaxed))
+    }
+
+    /// The most bytes that a read or a write should have, of whole pages where there is room for one.
+    pub(super) fn iounit(&self) -> u32 {
+        let most = self.msize().saturating_sub(IO_HEADER_BYTES);
+        if most < PAGE_BYTES { most } else { most - most % PAGE_BYTES }
+    }
+
+    /// The client begins anew, or is gone: everything that it has is given up, and lock waits are cancelled. What is performed
+    /// meanwhile ends by itself.
+    pub(crate) fn reset(&self) {
+        self.agreed.store(0, Ordering::Release);
+        self.waits.cancel();
+        self.fids.clear();
+    }
+
+    pub(super) fn version(&self, msize: u32, version: &[u8], reply: &mut Vec<u8>) -> Outcome {
+        self.reset();
+        let granted = msize.min(self.msize_max());
+        if granted < MSIZE_MIN {
+            return Err(Errno::MSGSIZE);
+        }
+        let dialect = Dialect::from_version(version);
+        let code: u64 = match dialect {
+            Dialect::Unknown => 0,
+            Dialect::L => 1,
+            Dialect::U => 2,
+        };
+        if code != 0 {
+            self.agreed.store(code << 32 | u64::from(granted), Ordering::Release);
+        }
+        device::p9::version_out(reply, granted, dialect);
+        Ok(Answer::Reply)
+    }
+
+    /// The number by which the tree knows a process of a client: another one for every session, and never 0.
+    pub(super) fn owner(&self, client_id: &[u8], proc_id: u32) -> u64 {
+        self.service.owners.hash_one((self.number, client_id, proc_id)).max(1)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.waits.cancel();
+    }
+}
