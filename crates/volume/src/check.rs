@@ -3,6 +3,7 @@
 use crate::blocks::{Blocks, Progress};
 use crate::format::{Loss, Slot, Superblock, read_slots, read_superblock, round_up};
 use crate::log::{End, Entry, Scan};
+use crate::recover::anew;
 use crate::units::{BLOCK_BYTES, SectorMask};
 
 /// What was found. Serialises as it is.
@@ -111,16 +112,16 @@ fn examine(
     if let Err(error) = belongs {
         return report.error(&error);
     }
-    if superblock.clean {
-        if let Err(error) = superblock.opened(superblock.tail) {
-            report.error(&error);
-        }
-        return;
-    }
     let storage: &mut dyn Blocks = match log {
         Some(log) => log,
         None => data,
     };
+    if superblock.clean {
+        if let Err(error) = anew(&superblock, superblock.tail, storage) {
+            report.error(&error);
+        }
+        return;
+    }
     look_at_log(storage, &superblock, progress, report);
 }
 
@@ -158,7 +159,7 @@ fn look_at_log(
                 progress(Progress { done_bytes: scan.bytes(), total_bytes: superblock.log.len });
             }
             Ok(None) => {
-                if let Err(error) = superblock.opened(scan.tail()) {
+                if let Err(error) = anew(superblock, scan.tail(), storage) {
                     report.error(&error);
                 }
                 match scan.end(storage) {

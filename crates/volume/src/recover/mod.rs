@@ -1,15 +1,15 @@
 //! Opening for writing: what the log holds goes to the data, and the log begins anew.
 //!
 //! The records behind the superblock's tail are read until one does not follow; the newest version of each sector is written to the
-//! data, and flushed; then one superblock moves the tail to the end, and the epoch on, so that nothing that was written to the log can
-//! follow again. (A record forged for the epoch to come can, by somebody who writes the log and knows its identifier.) Until that superblock is durable the log is as it was: recovery that is cut off anywhere begins again, and ends with
-//! the same disk. Memory is bounded whatever the log says: it is written back in batches, in its order.
+//! data, and flushed; then one superblock moves the tail to the end, and the epoch on, so that nothing that lies in the log can
+//! follow again. Until that superblock is durable the log is as it was: recovery that is cut off anywhere begins again, and ends
+//! with the same disk. Memory is bounded whatever the log says: it is written back in batches, in its order.
 
 mod batch;
 mod index;
 
 use crate::blocks::Blocks;
-use crate::format::{FormatError, Superblock, round_up};
+use crate::format::{FormatError, Superblock, Tail, round_up};
 use crate::log::{End, Scan, ScanError};
 use crate::units::BLOCK_BYTES;
 use batch::Batch;
@@ -97,12 +97,43 @@ pub fn recover(
         // The superblock lets go of the log: what was in it is durable elsewhere before.
         data.flush().map_err(|source| RecoverError::Write { offset: superblock.data_offset, source })?;
     }
-    superblock = superblock.opened(scan.tail())?;
+    superblock = anew(&superblock, scan.tail(), log_of(data, &mut log))?;
     // Twice: whichever slot goes bad one day, the other one does not speak of an opening before this.
     crate::format::write_superblock(data, &mut superblock)?;
     crate::format::write_superblock(data, &mut superblock)?;
     let Done { records, data_bytes, zeroed_bytes } = done;
     Ok(Recovered { superblock, was_clean, records, log_bytes: scan.bytes(), data_bytes, zeroed_bytes, end })
+}
+
+/// The superblock of a volume that is opened with its log replayed up to `tail`, in an epoch in which nothing that lies there
+/// follows.
+///
+/// The next epoch is one that nothing has been written in, as a rule: both superblocks speak of an epoch before its first record
+/// is written. But a volume that was put back from a copy may have a log of its own that is later than it, and that has
+/// been through epochs which are yet to come here.
+///
+/// # Errors
+/// [`FormatError::Impossible`], as [`Superblock::opened`].
+pub(crate) fn anew(superblock: &Superblock, tail: Tail, log: &mut dyn Blocks) -> Result<Superblock, FormatError> {
+    let mut opened = superblock.opened(tail)?;
+    // There are two places where the next record may be, and each holds one of one epoch.
+    for _ in 0..2 {
+        if !is_followed(&opened, log) {
+            break;
+        }
+        opened = opened.opened(tail)?;
+    }
+    Ok(opened)
+}
+
+/// Whether a record lies where the log begins to count, and would be taken for the first one.
+fn is_followed(superblock: &Superblock, log: &mut dyn Blocks) -> bool {
+    match Scan::new(superblock).record(log) {
+        Ok(record) => record.is_some(),
+        Err(ScanError::Record(_)) => true,
+        // Nothing is read there before it has been written. A volume that was closed in order opens without its log's contents.
+        Err(ScanError::Io { .. }) => false,
+    }
 }
 
 /// The storage that the log's region lies in.

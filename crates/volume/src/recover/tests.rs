@@ -3,7 +3,7 @@
 use super::{RecoverError, Recovered, recover};
 use crate::blocks::Blocks;
 use crate::check::check;
-use crate::format::{FormatError, Superblock, read_superblock, write_superblock};
+use crate::format::{FormatError, Superblock, close, read_superblock, write_superblock};
 use crate::log::End;
 use crate::ram::Ram;
 use crate::testing::{BLOCKS, CAPACITY_BYTES, Change, Writer, quiet, storage, volume};
@@ -272,4 +272,57 @@ fn runs_of_zeroes_stay_runs() {
     // Each block once, however often it was said.
     assert!(recovered.zeroed_bytes <= BLOCKS * BLOCK_BYTES as u64, "{recovered:?}");
     assert!(data.0[opened.superblock.data_offset as usize..][..50 * BLOCK_BYTES].iter().all(|byte| *byte == 0));
+}
+
+/// Of a volume that was put back from a copy, without its log: that is later, and in epochs which the volume is yet to come to.
+#[test]
+fn what_a_later_log_holds_does_not_follow() {
+    let copied = |clean: bool| {
+        let (mut data, mut log, opened) = with_log();
+        let mut superblock = recover(&mut data, Some(&mut log), &mut quiet()).expect("recovers").superblock;
+        assert_eq!(superblock.epoch, opened.superblock.epoch + 1);
+        if clean {
+            close(&mut data, &mut superblock).expect("closed");
+        }
+        (data, log, superblock)
+    };
+    // Commits of so many openings later, each the first one at the tail.
+    let commit = |log: &mut Ram, superblock: &Superblock, later: u64, position: u64, change: Change| {
+        let mut forward = superblock.clone();
+        forward.epoch += later;
+        forward.tail.position = position;
+        Writer::new(&forward).commit(log, &[change]).expect("room");
+    };
+    let data_of = |fill: u8| Change::Data { block: 3, sectors: SectorMask::ALL, fill };
+    let beyond = Change::Zeroes { block: BLOCKS - 1, count: 2 };
+    for clean in [false, true] {
+        for (there, expected) in [
+            (vec![], 1),
+            (vec![(1, false, data_of(1))], 2),
+            (vec![(2, false, data_of(1))], 1),
+            (vec![(1, true, data_of(1))], 2),
+            // One at each of the two places, in either order.
+            (vec![(1, false, data_of(1)), (2, true, data_of(2))], 3),
+            (vec![(2, false, data_of(1)), (1, true, data_of(2))], 3),
+            // It would be refused rather than replayed.
+            (vec![(1, false, beyond)], 2),
+        ] {
+            let (mut data, mut log, superblock) = copied(clean);
+            let lap = superblock.tail.position.next_multiple_of(superblock.log.len);
+            assert_ne!(lap, superblock.tail.position);
+            for (later, at_lap, change) in there {
+                let position = if at_lap { lap } else { superblock.tail.position };
+                commit(&mut log, &superblock, later, position, change);
+            }
+            let before = data.clone();
+            let opened = recover(&mut data, Some(&mut log), &mut quiet()).expect("opens");
+            assert_eq!((opened.was_clean, opened.records), (clean, 0));
+            assert_eq!(opened.superblock.epoch, superblock.epoch + expected);
+            // Power goes before anything is committed.
+            let again = recover(&mut data, Some(&mut log), &mut quiet()).expect("opens");
+            assert_eq!((again.records, again.data_bytes, again.zeroed_bytes), (0, 0, 0));
+            let disk = superblock.data_offset as usize;
+            assert!(before.0[disk..] == data.0[disk..], "the disk is another");
+        }
+    }
 }
