@@ -10,32 +10,37 @@ use anyhow::{Context, Result, bail};
 use clap::{ValueEnum, ValueHint};
 use serde::Serialize;
 
-use super::contest::{Contender, JobResults, Kind, Outcome, Rules, hold};
+use super::contest::{Contender, JobResults, Outcome, Rules, hold};
 use super::device::Shape;
-use super::fixture::LISTING_BYTES;
 use super::job::Job;
+use super::lane::LISTING_BYTES;
+use super::protocol::Protocol;
 use super::run::Conditions;
 use super::scratch::{Amounts, Scratch, default_parent, file_system};
 use super::syscalls::{self, Tool};
 use super::table;
-use crate::disk::{CpuList, block_size, cpu_list, number_namesakes};
-use crate::fio;
+use crate::disk::{CpuList, block_size, cpu_list};
 use crate::parse;
 use crate::progress::Progress;
-use crate::server::{Template, cpu_set};
+use crate::server::cpu_set;
 
 /// Requests in flight over all queues: what a server with one queue has to take.
 const IN_FLIGHT_MAX: u32 = 1024;
-/// Where distributions put virtiofsd, which is on no path.
-const VIRTIOFSD_PATHS: [&str; 3] = ["/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd"];
+/// Messages of 9P that can be offered: no less than Linux does, and no more than would make buffers a burden.
+const MSIZE_MIN: u64 = 4096;
+const MSIZE_MAX: u64 = 16 << 20;
 
-/// Measure a virtio-fs server, or several side by side
+/// Measure a server of directories, virtio-fs or 9p, or several side by side
 ///
-/// Drives any vhost-user-fs socket as Linux's driver does, with no virtual machine: FUSE requests on split queues,
-/// batches with one kick, replies announced by eventfd. Servers are started in turn on the same scratch directory, round
-/// after round, and medians and ratios are printed; then the system calls of each are counted in a run of their own.
-/// Every reply is checked, and data read and written is compared with the host's files before a run. Exits with 1 when a
-/// request failed or was answered wrong.
+/// Drives any vhost-user socket as Linux's driver does, with no virtual machine: FUSE or 9P2000.L requests on split
+/// queues, batches with one kick, replies announced by eventfd; and any 9p server on a unix or TCP socket, with tagged
+/// requests sent and received as many at a time as there are. Servers are started in turn on the same scratch directory,
+/// round after round, and medians and ratios are printed; then the system calls of each are counted in a run of their
+/// own. Every reply is checked, and data read and written is compared with the host's files before a run. Exits with 1
+/// when a request failed or was answered wrong.
+///
+/// An operation of a job is what Linux's client does for it in that protocol. So is a look-up one LOOKUP over FUSE, and
+/// Twalk, Tgetattr and Tclunk over 9P.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -47,20 +52,27 @@ pub struct Args {
     #[arg(long)]
     pub all: bool,
 
-    /// Run this server in turn with ours: virtiofsd, virtiofsd=PATH, or a command; may be repeated
+    /// What our server speaks, or the one behind --socket
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t = Protocol::Virtiofs)]
+    pub protocol: Protocol,
+
+    /// Run this server in turn with ours: virtiofsd, diod, vringd, or a command; may be repeated
     ///
-    /// virtiofsd runs without sandbox and seccomp filter, otherwise with its defaults. In a command {socket} and {dir}
-    /// are replaced; it is split as a shell would, but run without one, so that what is measured is the server.
+    /// Written PROTOCOL:SERVER it speaks that protocol, otherwise what ours does; so `--protocol 9p --against
+    /// virtiofs:vringd` compares our own two. virtiofsd runs without sandbox and seccomp filter, diod without
+    /// authentication and on a unix socket unless told otherwise, both with their defaults; virtiofsd=PATH and diod=PATH
+    /// say where they are. In a command {socket} (HOST:PORT over TCP), {port} and {dir} are replaced; it is split as a
+    /// shell would, but run without one, so that what is measured is the server.
     #[arg(long, value_name = "SERVER", value_hint = ValueHint::CommandString)]
     pub against: Vec<String>,
 
-    /// More arguments for virtiofsd, such as '--cache always --thread-pool-size 2'
+    /// More arguments for virtiofsd or diod, such as '--cache always --thread-pool-size 2'
     #[arg(long, value_name = "ARGS", requires = "against", allow_hyphen_values = true)]
     pub against_args: Option<String>,
 
     /// Arguments of our `vringd dir`; may be repeated to compare settings
     ///
-    /// `--socket {socket} --tag bench` is put before them, and the directory after them unless they mention {dir}.
+    /// Protocol, socket and tag are put before them, and the directory after them unless they mention {dir}.
     #[arg(long, visible_alias = "ours-args", value_name = "ARGS", allow_hyphen_values = true)]
     pub ours: Vec<String>,
 
@@ -76,13 +88,21 @@ pub struct Args {
     #[arg(long, conflicts_with = "socket")]
     pub host_fio: bool,
 
-    /// Measure the server that listens on this socket and shares --dir or a directory above it
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, requires = "dir", conflicts_with_all = ["against", "ours", "execution", "alone"])]
-    pub socket: Option<PathBuf>,
+    /// Measure the server that listens on this socket, or HOST:PORT, and shares --dir or a directory above it
+    #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::FilePath, requires = "dir", conflicts_with_all = ["against", "ours", "execution", "alone"])]
+    pub socket: Option<String>,
 
     /// The directory that the server behind --socket shares [default: --dir]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "socket")]
     pub shared_dir: Option<PathBuf>,
+
+    /// Name of the tree to attach to over 9P, behind --socket or of a command; {dir} is replaced
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub aname: String,
+
+    /// The longest message to offer over 9P; suffixes K, M, G are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message_size)]
+    pub msize: u32,
 
     /// Pid of the server behind --socket, to measure its CPU time and system calls
     #[arg(long, value_name = "PID", requires = "socket")]
@@ -96,7 +116,9 @@ pub struct Args {
     #[arg(long, conflicts_with = "dir")]
     pub tmpfs: bool,
 
-    /// Size of a READ or WRITE; suffixes K, M, G are powers of 1024
+    /// Size of a read or write; suffixes K, M, G are powers of 1024
+    ///
+    /// Over 9P one that is longer than a message holds takes several requests, one after the other.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = data_size)]
     pub bs: u32,
 
@@ -116,7 +138,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub depth: u16,
 
-    /// Request queues; a server that has fewer gets as many requests on those
+    /// Request queues, or connections; a device that has fewer queues gets as many requests on those
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: u16,
 
@@ -168,8 +190,13 @@ Examples:
   What does a pool cost and bring?
     vringd bench fs --job getattr --ours '' --ours '--execution pool=2'
 
+  9p beside virtio-fs, both ours, and beside diod on a unix socket:
+    vringd bench fs --tmpfs --protocol 9p --job read-rand --job write-rand --against virtiofs:vringd
+    vringd bench fs --tmpfs --protocol 9p+unix --all --against diod
+
   A server that is running:
-    vringd bench fs --socket /run/d.sock --dir /srv/shared --server-pid 123 --rounds 1";
+    vringd bench fs --socket /run/d.sock --dir /srv/shared --server-pid 123 --rounds 1
+    vringd bench fs --protocol 9p+tcp --socket 127.0.0.1:564 --aname /srv --dir /srv --rounds 1";
 
 fn data_size(text: &str) -> Result<u32, String> {
     match block_size(text)? {
@@ -178,10 +205,18 @@ fn data_size(text: &str) -> Result<u32, String> {
     }
 }
 
+fn message_size(text: &str) -> Result<u32, String> {
+    match parse::size(text)? {
+        bytes @ MSIZE_MIN..=MSIZE_MAX => Ok(bytes as u32),
+        _ => Err("must be from 4K to 16M".into()),
+    }
+}
+
 /// What was asked for, as JSON keeps it.
 #[derive(Debug, Serialize)]
 struct Asked<'a> {
     jobs: &'a [Job],
+    protocol: Protocol,
     block_bytes: u32,
     file_bytes: u64,
     direct: bool,
@@ -224,82 +259,23 @@ impl Args {
         Ok(())
     }
 
-    fn contenders(&self, vringd: &Path) -> Result<Vec<Contender>> {
-        if let Some(socket) = &self.socket {
-            let kind = Kind::Running(socket.clone(), self.server_pid);
-            return Ok(vec![Contender { name: socket.display().to_string(), kind }]);
+    /// The jobs that are to be measured with all of `contenders`.
+    fn jobs_for(&self, contenders: &[Contender]) -> Result<Vec<Job>> {
+        let mut jobs = self.jobs();
+        let lacks = |job: &Job| contenders.iter().find(|contender| !job.is_in(contender.protocol));
+        if self.all {
+            jobs.retain(|job| lacks(job).is_none());
         }
-        let mut contenders = Vec::new();
-        let default = [String::new()];
-        let ours: &[String] = if self.ours.is_empty() { &default } else { &self.ours };
-        for arguments in ours.iter().filter(|_| !self.alone) {
-            let name = format!("vringd {arguments}").trim_end().to_owned();
-            contenders.push(Contender { name, kind: Kind::Server(self.our_command(vringd, arguments)?) });
+        if let Some((job, contender)) = jobs.iter().find_map(|job| lacks(job).map(|contender| (job, contender))) {
+            let (job, protocol, name) = (job.name(), contender.protocol, &contender.name);
+            bail!("--job {job}: {protocol} has no such request ({name}); readdir lists the same directory in both");
         }
-        for peer in &self.against {
-            let template = self.peer_command(peer)?;
-            contenders.push(Contender { name: template.program().to_owned(), kind: Kind::Server(template) });
-        }
-        if self.host_fio {
-            let options =
-                fio::Options { direct: self.direct, extra: Vec::new(), cpus: cpus(self.server_cpus.as_ref()).to_vec() };
-            contenders.push(Contender { name: "fio".into(), kind: Kind::Fio(options) });
-        }
-        if contenders.is_empty() {
-            bail!("nothing to measure: --alone needs --against SERVER or --host-fio");
-        }
-        number_namesakes(contenders.iter_mut().map(|contender| &mut contender.name));
-        Ok(contenders)
-    }
-
-    /// The command line of our server: no sandbox and no seccomp filter, as its peer.
-    fn our_command(&self, vringd: &Path, arguments: &str) -> Result<Template> {
-        let own = Template::parse("--ours", arguments)?;
-        let mut words = vec![vringd.to_string_lossy().into_owned(), "dir".into()];
-        if !own.mentions("socket") {
-            words.extend(["--socket", "{socket}", "--tag", "bench"].map(String::from));
-        }
-        words.extend(["--sandbox", "none", "--seccomp", "none"].map(String::from));
-        if self.queues > 1 {
-            words.extend(["--queues".into(), self.queues.to_string()]);
-        }
-        if let Some(execution) = &self.execution {
-            words.extend(["--execution".into(), execution.clone()]);
-        }
-        words.extend(self.direct.then(|| "--allow-direct-io".into()));
-        words.extend(shlex::split(arguments).unwrap_or_default());
-        words.extend((!own.mentions("dir")).then(|| "{dir}".into()));
-        Ok(Template::from_words(words))
-    }
-
-    fn peer_command(&self, peer: &str) -> Result<Template> {
-        let program = match peer.strip_prefix("virtiofsd") {
-            Some("") => find_virtiofsd(),
-            Some(rest) if rest.starts_with('=') => rest[1..].to_owned(),
-            _ => {
-                let template = Template::parse("--against", peer)?;
-                if !template.mentions("socket") || !template.mentions("dir") {
-                    bail!("--against {peer:?}: must be virtiofsd, virtiofsd=PATH, or mention {{socket}} and {{dir}}");
-                }
-                return Ok(template);
-            }
-        };
-        let mut words = vec![program];
-        words.extend(["--socket-path", "{socket}", "--shared-dir", "{dir}"].map(String::from));
-        words.extend(["--sandbox=none", "--seccomp=none", "--log-level=error"].map(String::from));
-        words.extend(self.direct.then(|| "--allow-direct-io".into()));
-        let more = self.against_args.as_deref().unwrap_or("");
-        words.extend(shlex::split(more).with_context(|| format!("--against-args {more:?}: a quote is not closed"))?);
-        Ok(Template::from_words(words))
+        Ok(jobs)
     }
 }
 
-fn find_virtiofsd() -> String {
-    let found = VIRTIOFSD_PATHS.into_iter().find(|path| Path::new(path).exists());
-    found.unwrap_or("virtiofsd").to_owned()
-}
-
-fn cpus(list: Option<&CpuList>) -> &[usize] {
+/// The CPUs of a list; none when there is no list.
+pub(super) fn cpus(list: Option<&CpuList>) -> &[usize] {
     list.map_or(&[], |list| &list.0)
 }
 
@@ -311,7 +287,7 @@ fn cpus(list: Option<&CpuList>) -> &[usize] {
 pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     args.check()?;
     let contenders = args.contenders(vringd)?;
-    let jobs = args.jobs();
+    let jobs = args.jobs_for(&contenders)?;
     let tool = syscalls::choose(args.syscalls)?;
     if let Some(list) = &args.load_cpus {
         // Threads that are started later inherit it; servers are pinned by themselves.
@@ -332,6 +308,7 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
             depth: args.depth,
             data_bytes: LISTING_BYTES.max(args.bs as usize),
             event_idx: !args.no_event_idx,
+            msize: args.msize,
         },
         conditions: Conditions { ramp: args.ramp, time: args.seconds, poll: args.poll },
         rounds: args.rounds,
@@ -364,6 +341,7 @@ impl Args {
     fn asked<'a>(&self, jobs: &'a [Job], file_system: &'a str) -> Asked<'a> {
         Asked {
             jobs,
+            protocol: self.protocol,
             block_bytes: self.bs,
             file_bytes: self.file_size,
             direct: self.direct,
@@ -384,7 +362,8 @@ impl Asked<'_> {
     fn describe(&self) -> String {
         let plural = |count: u64| if count == 1 { "" } else { "s" };
         let mut words = format!(
-            "depth {}, {} queue{}, {} of {}{}, on {}, {} round{}",
+            "{}, depth {}, {} queue{}, {} of {}{}, on {}, {} round{}",
+            self.protocol,
             self.depth,
             self.queues,
             plural(self.queues.into()),
@@ -412,6 +391,9 @@ fn write(args: &Args, asked: &Asked<'_>, outcome: &Outcome) -> Result<()> {
     let json_only = args.json.as_deref() == Some(Path::new("-"));
     if !json_only {
         println!("{}\n", asked.describe());
+        for (name, msize) in outcome.servers.iter().filter_map(|(name, mounted)| Some((name, mounted.msize()?))) {
+            println!("{name}: msize {msize}");
+        }
         for (name, mounted) in outcome.servers.iter().filter(|(_, mounted)| mounted.queues != usize::from(args.queues))
         {
             println!("{name} has fewer queues: depth {} on {}\n", mounted.depth, mounted.queues);
@@ -428,7 +410,7 @@ fn write(args: &Args, asked: &Asked<'_>, outcome: &Outcome) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -438,46 +420,18 @@ mod tests {
         args: Args,
     }
 
-    fn args(line: &str) -> Result<Args, String> {
+    /// The arguments of a command line.
+    pub(crate) fn args(line: &str) -> Result<Args, String> {
         let words = shlex::split(line).unwrap();
         Cli::try_parse_from(std::iter::once("bench".into()).chain(words))
             .map(|cli| cli.args)
             .map_err(|error| error.to_string())
     }
 
-    fn commands(line: &str) -> Vec<(String, String)> {
-        let contenders = args(line).unwrap().contenders(Path::new("/v")).unwrap();
-        let words = |kind: &Kind| match kind {
-            Kind::Server(template) => {
-                template.replace(&[("socket", Some(Path::new("S"))), ("dir", Some(Path::new("D")))]).join(" ")
-            }
-            other => format!("{other:?}"),
-        };
-        contenders.iter().map(|contender| (contender.name.clone(), words(&contender.kind))).collect()
-    }
-
     #[test]
     fn the_definition_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn servers_get_their_socket_and_directory() {
-        let ours = "/v dir --socket S --tag bench --sandbox none --seccomp none";
-        assert_eq!(commands(""), [("vringd".into(), format!("{ours} D"))]);
-        assert_eq!(
-            commands("--queues 2 --execution uring --direct")[0].1,
-            format!("{ours} --queues 2 --execution uring --allow-direct-io D")
-        );
-        let two =
-            commands("--ours '' --ours '--cache never' --against virtiofsd=/x/virtiofsd --against-args '--xattr'");
-        assert_eq!(two[1], ("vringd --cache never".into(), format!("{ours} --cache never D")));
-        let peer =
-            "/x/virtiofsd --socket-path S --shared-dir D --sandbox=none --seccomp=none --log-level=error --xattr";
-        assert_eq!(two[2], ("virtiofsd".into(), peer.into()));
-        let other = commands("--alone --against '/b/peer -s {socket} {dir}' --against 'peer {socket} {dir}'");
-        assert_eq!(other, [("peer".into(), "/b/peer -s S D".into()), ("peer#2".into(), "peer S D".into())]);
     }
 
     #[test]
@@ -493,12 +447,12 @@ mod tests {
             ("--all --job getattr", "--all"),
             ("--job fly", "--job"),
             ("--tmpfs --dir d", "--tmpfs"),
+            ("--msize 100", "--msize"),
+            ("--msize 1G", "--msize"),
+            ("--protocol nfs", "--protocol"),
         ] {
             assert!(checked(line).contains(option), "{line}: {}", checked(line));
         }
-        let contenders = |line: &str| args(line).unwrap().contenders(Path::new("v")).unwrap_err().to_string();
-        assert!(contenders("--against 'peer {socket}'").contains("{dir}"));
-        assert!(contenders("--alone").contains("--against"));
     }
 
     #[test]
@@ -507,6 +461,20 @@ mod tests {
         assert_eq!(jobs(""), [Job::ReadRand]);
         assert_eq!(jobs("--job tree --job getattr --job tree"), [Job::Tree, Job::Getattr]);
         assert_eq!(jobs("--all").len(), Job::value_variants().len());
+    }
+
+    #[test]
+    fn jobs_are_those_that_everybody_can_do() {
+        let jobs = |line: &str| {
+            let args = args(line).unwrap();
+            args.jobs_for(&args.contenders(Path::new("v")).unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(jobs("--all").unwrap().len(), Job::value_variants().len());
+        assert_eq!(jobs("--all --protocol 9p").unwrap().len(), Job::value_variants().len() - 2);
+        assert!(!jobs("--all --against diod").unwrap().contains(&Job::Readdirplus));
+        assert_eq!(jobs("--job readdirplus").unwrap(), [Job::Readdirplus]);
+        let error = jobs("--job readdirplus --protocol 9p --against virtiofs:vringd").unwrap_err();
+        assert!(error.contains("--job readdirplus: 9p has no such request"), "{error}");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::device::{ConnectError, Shape};
-use super::fixture::Order;
 use super::job::Job;
+use super::lane::Order;
+use super::protocol::{Address, Protocol};
 use super::run::Conditions;
 use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
 use super::session::{CountedStep, Mounted, Session};
@@ -26,8 +27,8 @@ use crate::server::{Server, Template};
 pub(crate) enum Kind {
     /// A server that is started for each run.
     Server(Template),
-    /// A server that runs already, and its pid.
-    Running(PathBuf, Option<u32>),
+    /// A server that runs already, where it listens, and its pid.
+    Running(Address, Option<u32>),
     /// fio on the host's file.
     Fio(fio::Options),
 }
@@ -37,6 +38,10 @@ pub(crate) enum Kind {
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    /// What is spoken with it.
+    pub(crate) protocol: Protocol,
+    /// Over 9P, the name of the tree, in which `{dir}` is replaced.
+    pub(crate) aname: String,
 }
 
 /// The conditions of a contest.
@@ -206,13 +211,16 @@ impl Contest<'_> {
         contender: &Contender,
         work: impl FnOnce(&mut Self, &mut Session, Option<u32>) -> Result<T>,
     ) -> Result<T> {
-        let shape = self.rules.shape;
+        let rules = self.rules;
+        let (shape, protocol, dir) = (rules.shape, contender.protocol, rules.scratch.path());
+        let aname = contender.aname.replace("{dir}", &dir.to_string_lossy());
         match &contender.kind {
             Kind::Fio(_) => bail!("fio is no server"),
-            Kind::Running(socket, pid) => {
+            Kind::Running(address, pid) => {
                 let mut session = match self.session.take() {
                     Some(session) => session,
-                    None => Session::connect(socket, shape, *pid).with_context(|| socket.display().to_string())?,
+                    None => Session::connect((protocol, &aname), address, shape, *pid)
+                        .with_context(|| address.to_string())?,
                 };
                 self.servers.insert(contender.name.clone(), session.mounted());
                 let result = work(self, &mut session, *pid)?;
@@ -220,11 +228,12 @@ impl Contest<'_> {
                 Ok(result)
             }
             Kind::Server(template) => {
-                let words =
-                    template.replace(&[("socket", Some(&self.socket)), ("dir", Some(self.rules.scratch.path()))]);
-                let mut server = Server::start(&words, &self.socket, self.rules.server_cpus)?;
+                let address = Address::fresh(protocol, &self.socket)?;
+                let places = [("socket", Some(address.place())), ("port", address.port()), ("dir", Some(dir))];
+                let words = template.replace(&places);
+                let mut server = Server::start(&words, &self.socket, rules.server_cpus)?;
                 let pid = Some(server.pid());
-                let connect = |socket: &Path| Session::connect(socket, shape, pid);
+                let connect = |_: &Path| Session::connect((protocol, &aname), &address, shape, pid);
                 let mut session = server.connect(connect, ConnectError::is_early)?;
                 self.servers.insert(contender.name.clone(), session.mounted());
                 let result = work(self, &mut session, pid).map_err(|error| server.blame(error))?;

@@ -1,4 +1,4 @@
-//! A vhost-user-fs server as its frontend sees it: a connection, memory, the queue for FORGET and request queues.
+//! A vhost-user server as its frontend sees it: a connection, features, memory and queues.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,6 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Frontend as Link, VhostUserFrontend};
 
 use super::memory::{Area, Memory};
-use super::port::Port;
 use super::queue::Queue;
 
 /// VIRTIO_F_VERSION_1 and VIRTIO_RING_F_EVENT_IDX (virtio 1.3, 6).
@@ -21,17 +20,11 @@ const VERSION_1: u64 = 1 << 32;
 const EVENT_IDX: u64 = 1 << 29;
 /// How long the server may take to answer a message.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Slots of the high-priority queue, and the data of one: FORGET needs little, BATCH_FORGET 16 bytes for each node.
-const FORGETS: u16 = 64;
-pub(crate) const FORGET_BYTES: usize = 16 << 10;
-/// `struct virtio_fs_config` (virtio 1.3, 5.11.4): a tag of 36 bytes, then the number of request queues.
-const CONFIG_BYTES: u32 = 40;
-const CONFIG_QUEUES_AT: usize = 36;
 
-/// How many queues, how deep.
+/// How many queues or connections, how deep, and how much of what protocols agree on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Request queues that are wanted.
+    /// Request queues, or connections, that are wanted.
     pub(crate) queues: u16,
     /// Requests in flight on each of them; a server with fewer queues gets as many altogether.
     pub(crate) depth: u16,
@@ -39,6 +32,15 @@ pub(crate) struct Shape {
     pub(crate) data_bytes: usize,
     /// Whether EVENT_IDX is taken when it is offered.
     pub(crate) event_idx: bool,
+    /// The longest message that is offered over 9P, in bytes.
+    pub(crate) msize: u32,
+}
+
+impl Shape {
+    /// Requests in flight on each of `lanes` queues.
+    pub(crate) fn depth_on(&self, lanes: u16) -> u16 {
+        self.depth * (self.queues / lanes.max(1)).max(1)
+    }
 }
 
 /// Why there is no connection.
@@ -58,23 +60,31 @@ impl ConnectError {
     }
 }
 
+/// A queue that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuePlan {
+    /// Descriptors, a power of two.
+    pub(crate) size: u16,
+    /// Bytes of memory for the buffers of its requests.
+    pub(crate) buffer_bytes: usize,
+}
+
 /// A connected server. Dropping it ends the connection.
 pub(crate) struct Device {
-    /// The high-priority queue, for FORGET.
-    pub(crate) forgets: Option<Port>,
-    /// Request queues, at least one.
-    pub(crate) ports: Vec<Port>,
     link: Link,
+    protocol: VhostUserProtocolFeatures,
+    event_idx: bool,
 }
 
 impl Device {
-    /// Connects to the server on `socket` and starts its queues.
-    pub(crate) fn connect(socket: &Path, shape: Shape) -> Result<Self, ConnectError> {
+    /// Connects to the server on `socket`, and takes of its features what every device has, those in `own`, and
+    /// EVENT_IDX if `event_idx` is set.
+    pub(crate) fn connect(socket: &Path, event_idx: bool, own: u64) -> Result<Self, ConnectError> {
         let stream = UnixStream::connect(socket).map_err(ConnectError::Connect)?;
-        Self::set_up(stream, shape).map_err(ConnectError::Device)
+        Self::set_up(stream, event_idx, own).map_err(ConnectError::Device)
     }
 
-    fn set_up(stream: UnixStream, shape: Shape) -> Result<Self> {
+    fn set_up(stream: UnixStream, event_idx: bool, own: u64) -> Result<Self> {
         stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
         let mut link = Link::from_stream(stream, 256);
         link.set_owner().context("SET_OWNER")?;
@@ -83,7 +93,7 @@ impl Device {
         if offered & VERSION_1 == 0 || offered & protocol_bit == 0 {
             bail!("the server offers features {offered:#x}; VERSION_1 and PROTOCOL_FEATURES must be among them");
         }
-        let features = offered & (VERSION_1 | protocol_bit | if shape.event_idx { EVENT_IDX } else { 0 });
+        let features = offered & (VERSION_1 | protocol_bit | own | if event_idx { EVENT_IDX } else { 0 });
         link.set_features(features).context("SET_FEATURES")?;
         let used =
             VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::CONFIG;
@@ -92,35 +102,40 @@ impl Device {
         if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             link.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         }
-        let lanes = shape.queues.min(request_queues(&mut link, protocol)?);
-        let depth = shape.depth * (shape.queues / lanes).max(1);
-        let mut device = Self { forgets: None, ports: Vec::new(), link };
-        device.start(lanes, depth, shape.data_bytes, features & EVENT_IDX != 0)?;
-        Ok(device)
+        Ok(Self { link, protocol, event_idx: features & EVENT_IDX != 0 })
     }
 
-    fn start(&mut self, lanes: u16, depth: u16, data_bytes: usize, event_idx: bool) -> Result<()> {
-        let plan: Vec<(u16, usize)> =
-            std::iter::once((FORGETS, FORGET_BYTES)).chain((0..lanes).map(|_| (depth, data_bytes))).collect();
-        let sizes: Vec<usize> = plan
-            .iter()
-            .flat_map(|(depth, data)| [Queue::area_bytes(Port::queue_size(*depth)), Port::buffers_bytes(*depth, *data)])
-            .collect();
+    /// How many queues the server has; `None` when it does not say.
+    pub(crate) fn queue_count(&mut self) -> Result<Option<u64>> {
+        let says = self.protocol.contains(VhostUserProtocolFeatures::MQ);
+        says.then(|| self.link.get_queue_num().context("GET_QUEUE_NUM")).transpose()
+    }
+
+    /// The first `len` bytes of the configuration space; `None` when the server shows none.
+    pub(crate) fn config(&mut self, len: u32) -> Result<Option<Vec<u8>>> {
+        if !self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
+            return Ok(None);
+        }
+        let blank = vec![0; len as usize];
+        let (_, config) = self.link.get_config(0, len, VhostUserConfigFlags::empty(), &blank).context("GET_CONFIG")?;
+        Ok(Some(config))
+    }
+
+    /// Starts the queues of `plan`, which are all that there will be, each with the memory for its buffers.
+    pub(crate) fn start(&mut self, plan: &[QueuePlan]) -> Result<Vec<(Queue, Area)>> {
+        let sizes: Vec<usize> =
+            plan.iter().flat_map(|queue| [Queue::area_bytes(queue.size), queue.buffer_bytes]).collect();
         let (memory, areas) = Memory::areas(&sizes)?;
         self.link.set_mem_table(&[memory.info()]).context("SET_MEM_TABLE")?;
         let mut areas = areas.into_iter();
-        let mut area = || -> Result<Area> { areas.next().context("an area for each part") };
-        for (index, (depth, data_bytes)) in plan.into_iter().enumerate() {
-            let queue = Queue::new(area()?, Port::queue_size(depth), event_idx)?;
-            self.start_queue(index, &queue).with_context(|| format!("queue {index} of {lanes}"))?;
-            let port = Port::new(queue, area()?, depth, data_bytes);
-            if index == 0 {
-                self.forgets = Some(port);
-            } else {
-                self.ports.push(port);
-            }
+        let mut area = || areas.next().context("an area for each part");
+        let mut started = Vec::new();
+        for (index, wanted) in plan.iter().enumerate() {
+            let queue = Queue::new(area()?, wanted.size, self.event_idx)?;
+            self.start_queue(index, &queue).with_context(|| format!("queue {index} of {}", plan.len()))?;
+            started.push((queue, area()?));
         }
-        Ok(())
+        Ok(started)
     }
 
     fn start_queue(&mut self, index: usize, queue: &Queue) -> Result<()> {
@@ -135,21 +150,14 @@ impl Device {
     }
 }
 
-/// How many request queues the server has.
-fn request_queues(link: &mut Link, protocol: VhostUserProtocolFeatures) -> Result<u16> {
-    let mut queues = 1;
-    if protocol.contains(VhostUserProtocolFeatures::MQ) {
-        // One of them is the high-priority queue.
-        queues = link.get_queue_num().context("GET_QUEUE_NUM")?.saturating_sub(1);
-    }
-    if protocol.contains(VhostUserProtocolFeatures::CONFIG) {
-        let blank = [0; CONFIG_BYTES as usize];
-        let (_, config) =
-            link.get_config(0, CONFIG_BYTES, VhostUserConfigFlags::empty(), &blank).context("GET_CONFIG")?;
-        queues = queues.min(super::wire::u32_at(&config, CONFIG_QUEUES_AT)?.into());
-    }
-    match u16::try_from(queues) {
-        Ok(queues @ 1..) => Ok(queues),
-        _ => bail!("the server has {queues} request queues"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_with_fewer_queues_gets_as_many_requests() {
+        let shape = Shape { queues: 4, depth: 8, data_bytes: 0, event_idx: true, msize: 0 };
+        assert_eq!((shape.depth_on(4), shape.depth_on(2), shape.depth_on(1)), (8, 16, 32));
+        assert_eq!(shape.depth_on(3), 8, "not more than were asked for");
     }
 }

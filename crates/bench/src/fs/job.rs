@@ -1,82 +1,48 @@
-//! What can be measured: jobs, and the requests that one operation of each is made of.
+//! What can be measured. The requests that one operation of a job is made of are the protocol's (`step` of each).
 
 use serde::Serialize;
+
+use super::protocol::Protocol;
 
 /// A job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
-    /// Sequential READ
+    /// Sequential reads
     ReadSeq,
-    /// READ at random offsets
+    /// Reads at random offsets
     ReadRand,
-    /// Sequential WRITE
+    /// Sequential writes
     WriteSeq,
-    /// WRITE at random offsets
+    /// Writes at random offsets
     WriteRand,
-    /// GETATTR of known files
+    /// Attributes of known files
     Getattr,
-    /// LOOKUP of known files
+    /// Look-ups of known names, with their attributes
     LookupHit,
-    /// LOOKUP of names that do not exist
+    /// Look-ups of names that do not exist
     LookupMiss,
-    /// OPEN and RELEASE
+    /// Open and close
     OpenRelease,
-    /// CREATE, RELEASE, UNLINK and FORGET
+    /// Create, close and unlink
     CreateUnlink,
-    /// MKDIR, RMDIR and FORGET
+    /// A small file's life: create, close, look up, attributes, unlink
+    CreateStatUnlink,
+    /// Make and remove a directory
     MkdirRmdir,
-    /// RENAME, there and back
+    /// Rename, there and back
     Rename,
-    /// READDIRPLUS of a large directory whose files the server knows; counts entries
+    /// Listing of a large directory; counts entries
+    Readdir,
+    /// READDIRPLUS of a large directory whose files the server knows; counts entries (virtio-fs)
     Readdirplus,
-    /// READDIRPLUS of a large directory, with every file forgotten at once; counts entries
+    /// READDIRPLUS of a large directory, with every file forgotten at once; counts entries (virtio-fs)
     ReaddirplusCold,
-    /// stat of files in a tree: LOOKUP of two directories and a file, GETATTR, and the file forgotten
+    /// stat of files in a tree: two directories and a file looked up, its attributes, and the file forgotten
     Tree,
 }
 
-/// One request of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Read,
-    Write,
-    Getattr,
-    LookupHit,
-    LookupMiss,
-    Open,
-    Release,
-    Create,
-    Unlink,
-    Mkdir,
-    Rmdir,
-    Rename,
-    Readdirplus,
-    LookupOuter,
-    LookupInner,
-    LookupFile,
-    GetattrFile,
-    Forget,
-}
-
 impl Job {
-    /// The requests of one operation, in order.
-    pub(crate) fn steps(self) -> &'static [Step] {
-        match self {
-            Self::ReadSeq | Self::ReadRand => &[Step::Read],
-            Self::WriteSeq | Self::WriteRand => &[Step::Write],
-            Self::Getattr => &[Step::Getattr],
-            Self::LookupHit => &[Step::LookupHit],
-            Self::LookupMiss => &[Step::LookupMiss],
-            Self::OpenRelease => &[Step::Open, Step::Release],
-            Self::CreateUnlink => &[Step::Create, Step::Release, Step::Unlink, Step::Forget],
-            Self::MkdirRmdir => &[Step::Mkdir, Step::Rmdir, Step::Forget],
-            Self::Rename => &[Step::Rename],
-            Self::Readdirplus | Self::ReaddirplusCold => &[Step::Readdirplus],
-            Self::Tree => &[Step::LookupOuter, Step::LookupInner, Step::LookupFile, Step::GetattrFile, Step::Forget],
-        }
-    }
-
     /// The word for it, which is the option's value too.
     pub fn name(self) -> &'static str {
         match self {
@@ -89,8 +55,10 @@ impl Job {
             Self::LookupMiss => "lookup-miss",
             Self::OpenRelease => "open-release",
             Self::CreateUnlink => "create-unlink",
+            Self::CreateStatUnlink => "create-stat-unlink",
             Self::MkdirRmdir => "mkdir-rmdir",
             Self::Rename => "rename",
+            Self::Readdir => "readdir",
             Self::Readdirplus => "readdirplus",
             Self::ReaddirplusCold => "readdirplus-cold",
             Self::Tree => "tree",
@@ -117,34 +85,14 @@ impl Job {
         matches!(self, Self::ReadRand | Self::WriteRand)
     }
 
-    /// Whether it lists a directory. A listing goes on where its last reply ended, so there is one on each queue.
+    /// Whether it lists a directory.
     pub(crate) fn lists(self) -> bool {
-        matches!(self, Self::Readdirplus | Self::ReaddirplusCold)
+        matches!(self, Self::Readdir | Self::Readdirplus | Self::ReaddirplusCold)
     }
-}
 
-impl Step {
-    /// Name of the request in FUSE, with what tells it from others of its kind.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Getattr | Self::GetattrFile => "GETATTR",
-            Self::LookupHit => "LOOKUP, known",
-            Self::LookupMiss => "LOOKUP, missing",
-            Self::Open => "OPEN",
-            Self::Release => "RELEASE",
-            Self::Create => "CREATE",
-            Self::Unlink => "UNLINK",
-            Self::Mkdir => "MKDIR",
-            Self::Rmdir => "RMDIR",
-            Self::Rename => "RENAME",
-            Self::Readdirplus => "READDIRPLUS",
-            Self::LookupOuter => "LOOKUP, first directory",
-            Self::LookupInner => "LOOKUP, second directory",
-            Self::LookupFile => "LOOKUP, file",
-            Self::Forget => "FORGET",
-        }
+    /// Whether `protocol` has its requests.
+    pub(crate) fn is_in(self, protocol: Protocol) -> bool {
+        protocol == Protocol::Virtiofs || !matches!(self, Self::Readdirplus | Self::ReaddirplusCold)
     }
 }
 
@@ -158,16 +106,6 @@ mod tests {
         for job in Job::value_variants() {
             assert_eq!(job.to_possible_value().unwrap().get_name(), job.name());
             assert_eq!(serde_json::to_value(job).unwrap(), job.name());
-        }
-    }
-
-    #[test]
-    fn nothing_is_left_behind_by_an_operation() {
-        for job in Job::value_variants() {
-            let count = |wanted: &[Step]| job.steps().iter().filter(|step| wanted.contains(step)).count();
-            assert_eq!(count(&[Step::Open, Step::Create]), count(&[Step::Release]), "{job:?}");
-            assert_eq!(count(&[Step::Create, Step::Mkdir]), count(&[Step::Unlink, Step::Rmdir]), "{job:?}");
-            assert_eq!(count(&[Step::Create, Step::Mkdir, Step::LookupFile]), count(&[Step::Forget]), "{job:?}");
         }
     }
 }

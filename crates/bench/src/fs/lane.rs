@@ -1,397 +1,204 @@
-//! One request queue at work: its operations, their requests, and what came of them.
+//! What a run asks of a queue or a connection, whatever protocol it speaks.
 
-use std::sync::{Arc, Mutex};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::OFlags;
+use anyhow::Result;
 
-use super::client::{self, Open, forget};
-use super::fixture::{Fixture, LISTING_BYTES};
-use super::job::{Job, Step};
-use super::port::{Port, Reply, Request};
-use super::scratch::{Key, word};
-use super::wire::{ATTR_BYTES, ENTRY_BYTES, OPEN_BYTES, WRITE_BYTES, dir_entry, opcode, u32_at, u64_at};
+use super::job::Job;
+use super::scratch::Scratch;
 use crate::frontend::rng::Rng;
 
-/// Where the size is in `struct fuse_attr_out` and in `struct fuse_entry_out`.
-const ATTR_SIZE_AT: usize = 16 + 8;
-const ENTRY_SIZE_AT: usize = 40 + 8;
+/// Linux asks for so much of a directory at once over FUSE, at most (32 pages). Over 9P it takes a whole message; here
+/// both ask for the same.
+pub(crate) const LISTING_BYTES: usize = 32 * 4096;
 /// Names that are looked up and do not exist: not one that the host's kernel would have at hand each time.
 const MISSING_NAMES: u64 = 1 << 16;
-/// How many FORGETs go out at once.
-const FORGETS_GATHERED: usize = 32;
 
-/// The state of one operation.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Operation {
-    /// The name it makes, and for a rename its other one.
-    names: [Box<[u8]>; 2],
-    /// The file of the fixture it works on, or the places of its names in the tree.
-    target: [usize; 3],
-    /// Nodes on its path.
-    nodes: [u64; 3],
-    open: Open,
-    /// Where it reads, writes or lists.
-    offset: u64,
-    /// Entries listed since the directory's beginning.
-    listed: u64,
-    has_moved: bool,
+/// What a job is prepared for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) job: Job,
+    /// Differs from run to run.
+    pub(crate) run: u32,
+    pub(crate) block_bytes: usize,
+    pub(crate) direct: bool,
+    /// Entries of the large directory.
+    pub(crate) entries: u32,
+    pub(crate) scratch: &'a Scratch,
+    /// Where the scratch directory is in what the server shares.
+    pub(crate) base: &'a Path,
 }
 
 /// What a request that has been answered adds to the figures.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Yield {
     /// Entries that were listed.
     pub(crate) entries: u64,
     /// Whether a listing has reached its end.
     pub(crate) is_end: bool,
+    /// Whether the same step is to be sent again before the next: the data of one operation takes several requests.
+    pub(crate) again: bool,
 }
 
-/// The high-priority queue, which all lanes share.
-pub(crate) type Forgets = Arc<Mutex<Port>>;
+/// A queue or a connection with a job, in the words of one protocol.
+///
+/// An operation is a row of steps; a step is one request and its reply. Operations are numbered by their slots, of which
+/// each has at most one request in flight.
+pub(crate) trait Lane: Sized + Send + 'static {
+    /// One request of an operation.
+    type Step: Copy + 'static;
+    /// The state of one operation.
+    type Operation;
+    /// A reply that fits its request.
+    type Reply: Copy;
 
-/// A queue with a job.
-pub(crate) struct Lane {
-    pub(crate) port: Port,
-    pub(crate) server_pid: Option<u32>,
-    pub(crate) job: Job,
-    index: usize,
-    fixture: Arc<Fixture>,
-    forgets: Forgets,
-    to_forget: Vec<u64>,
-    rng: Rng,
-    /// Next block of a sequential job, and how many this lane has from `first_block` on.
-    next_block: u64,
-    first_block: u64,
-    blocks: u64,
-}
+    /// The job.
+    fn job(&self) -> Job;
 
-impl Lane {
-    /// Lane `index` of `lanes`, on `port`.
-    pub(crate) fn new(
-        port: Port,
-        (index, lanes): (usize, usize),
-        job: Job,
-        fixture: Arc<Fixture>,
-        forgets: Forgets,
-        server_pid: Option<u32>,
-    ) -> Self {
-        let share = (fixture.blocks / lanes as u64).max(1);
-        let first_block = share * index as u64 % fixture.blocks.max(1);
-        Self {
-            port,
-            server_pid,
-            job,
-            index,
-            fixture,
-            forgets,
-            to_forget: Vec::new(),
-            rng: Rng::new(1, index as u64),
-            next_block: 0,
-            first_block,
-            blocks: share,
-        }
-    }
+    /// The requests of one operation, in order.
+    fn steps(&self) -> &'static [Self::Step];
 
-    /// Its queue, and its share of the other one.
-    pub(crate) fn into_parts(self) -> (Port, Forgets) {
-        (self.port, self.forgets)
-    }
+    /// Name of the request in its protocol, with what tells it from others of its kind.
+    fn step_name(step: Self::Step) -> &'static str;
 
-    /// Operations under way at a time.
-    pub(crate) fn width(&self) -> usize {
-        if self.job.lists() { 1 } else { usize::from(self.port.depth()) }
-    }
+    /// Slots.
+    fn depth(&self) -> u16;
 
-    /// Bytes of a READ or WRITE.
-    pub(crate) fn block_bytes(&self) -> usize {
-        self.fixture.block_bytes
-    }
+    /// Bytes of a read or write.
+    fn block_bytes(&self) -> usize;
 
     /// Operation `n` of this lane, ready for its first step.
-    pub(crate) fn operation(&self, n: usize) -> Operation {
-        let (run, index) = (self.fixture.run, self.index);
-        let name = |kind: char| format!("{kind}{run}-{index}-{n}").into_bytes().into_boxed_slice();
-        let open = self.fixture.listings.get(self.index).copied().unwrap_or_default();
-        Operation { names: [name('a'), name('b')], open, ..Operation::default() }
-    }
+    fn operation(&self, n: usize) -> Self::Operation;
 
-    /// Makes the file that a rename moves.
-    pub(crate) fn prepare(&mut self, operation: &mut Operation) -> Result<()> {
-        if self.job != Job::Rename {
-            return Ok(());
-        }
-        self.call(operation, Step::Create)?;
-        self.call(operation, Step::Release)
-    }
+    /// Makes what an operation needs before its first step.
+    fn prepare(&mut self, operation: &mut Self::Operation) -> Result<()>;
 
     /// Removes what [`Lane::prepare`] made.
-    pub(crate) fn clean_up(&mut self, operation: &mut Operation) -> Result<()> {
-        if self.job != Job::Rename {
-            return Ok(());
-        }
-        if operation.has_moved {
-            operation.names.swap(0, 1);
-        }
-        self.forget(operation);
-        self.call(operation, Step::Unlink)
-    }
-
-    /// One request, waited for, while nothing else is in flight.
-    fn call(&mut self, operation: &mut Operation, step: Step) -> Result<()> {
-        self.submit(0, operation, step);
-        self.port.queue.publish()?;
-        let reply = loop {
-            match self.port.take()? {
-                Some(reply) => break reply,
-                None => client::wait(&mut self.port, self.server_pid)?,
-            }
-        };
-        self.settle(reply, operation, step).map(|_| ())
-    }
+    fn clean_up(&mut self, operation: &mut Self::Operation) -> Result<()>;
 
     /// Fills the data that the writes of every slot send.
-    pub(crate) fn fill_data(&mut self) {
-        if !self.job.writes_data() {
-            return;
-        }
-        for slot in 0..self.port.depth() {
-            let mut rng = Rng::new(u64::from(slot), self.index as u64);
-            for word in self.port.data_mut(slot).as_chunks_mut::<8>().0 {
-                *word = rng.next().to_le_bytes();
-            }
-        }
-    }
+    fn fill_data(&mut self);
 
-    fn next_offset(&mut self) -> u64 {
-        let block = if self.job.is_random() {
-            self.rng.below(self.fixture.blocks)
-        } else {
-            let block = self.first_block + self.next_block % self.blocks;
-            self.next_block += 1;
-            block
-        };
-        block * self.fixture.block_bytes as u64
-    }
+    /// Enters the request of `step` on `slot`, which is free.
+    fn submit(&mut self, slot: u16, operation: &mut Self::Operation, step: Self::Step);
 
-    /// Enters the request of `step` on `slot`. FORGET takes no slot: see [`Lane::forget`].
-    pub(crate) fn submit(&mut self, slot: u16, operation: &mut Operation, step: Step) {
-        let fixture = Arc::clone(&self.fixture);
-        let (dir, bytes) = (fixture.dir, fixture.block_bytes);
-        let port = &mut self.port;
-        let request = |opcode, node, args_in| Request { opcode, node, args_in, ..Request::default() };
-        let create = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::LARGEFILE).bits();
-        match step {
-            Step::Read | Step::Write => {
-                let (offset, file) = (self.next_offset(), fixture.file);
-                operation.offset = offset;
-                let request = if step == Step::Read {
-                    Request { data_in: bytes, ..request(opcode::READ, file.node, 0) }
-                } else {
-                    Request { data_out: bytes, ..request(opcode::WRITE, file.node, WRITE_BYTES) }
-                };
-                self.port.submit(slot, request, |args| {
-                    args.transfer(file.handle(), offset, bytes as u32, file.flags);
-                });
-            }
-            Step::Getattr | Step::LookupHit | Step::Open => {
-                operation.target[0] = self.rng.below(fixture.files.len() as u64) as usize;
-                let Some(file) = fixture.files.get(operation.target[0]) else { return };
-                match step {
-                    Step::Getattr => port.submit(slot, request(opcode::GETATTR, file.node, ATTR_BYTES), |args| {
-                        args.u32(0).u32(0).u64(0);
-                    }),
-                    Step::LookupHit => port.submit(slot, request(opcode::LOOKUP, dir, ENTRY_BYTES), |args| {
-                        args.name(&file.name);
-                    }),
-                    _ => {
-                        operation.open =
-                            Open { node: file.node, fh: None, flags: (OFlags::RDONLY | OFlags::LARGEFILE).bits() };
-                        let flags = operation.open.flags;
-                        port.submit(slot, request(opcode::OPEN, file.node, OPEN_BYTES), |args| {
-                            args.u32(flags).u32(0);
-                        });
-                    }
-                }
-            }
-            Step::LookupMiss => {
-                let digits = self.rng.below(MISSING_NAMES).to_le_bytes().map(|byte| b'a' + byte % 16);
-                port.submit(slot, request(opcode::LOOKUP, dir, ENTRY_BYTES), |args| {
-                    args.bytes(b"missing-").name(&digits);
-                });
-            }
-            Step::Create => {
-                operation.open.flags = (OFlags::RDWR | OFlags::LARGEFILE).bits();
-                port.submit(slot, request(opcode::CREATE, dir, ENTRY_BYTES + OPEN_BYTES), |args| {
-                    args.u32(create).u32(0o100_644).u32(0o022).u32(0).name(&operation.names[0]);
-                });
-            }
-            Step::Release => port.submit(slot, request(opcode::RELEASE, operation.open.node, 0), |args| {
-                args.release(operation.open.handle(), operation.open.flags);
-            }),
-            Step::Mkdir => port.submit(slot, request(opcode::MKDIR, dir, ENTRY_BYTES), |args| {
-                args.u32(0o755).u32(0o022).name(&operation.names[0]);
-            }),
-            Step::Unlink | Step::Rmdir => {
-                let opcode = if step == Step::Unlink { opcode::UNLINK } else { opcode::RMDIR };
-                port.submit(slot, request(opcode, dir, 0), |args| _ = args.name(&operation.names[0]));
-            }
-            Step::Rename => {
-                let [first, second] = &operation.names;
-                let (from, to) = if operation.has_moved { (second, first) } else { (first, second) };
-                port.submit(slot, request(opcode::RENAME, dir, 0), |args| _ = args.u64(dir).name(from).name(to));
-            }
-            Step::Readdirplus => {
-                let (listing, offset) = (operation.open, operation.offset);
-                let request = Request { data_in: LISTING_BYTES, ..request(opcode::READDIRPLUS, listing.node, 0) };
-                port.submit(slot, request, |args| {
-                    args.transfer(listing.handle(), offset, LISTING_BYTES as u32, listing.flags);
-                });
-            }
-            Step::LookupOuter | Step::LookupInner | Step::LookupFile => {
-                let level = level(step);
-                let names = &fixture.tree_names[level];
-                operation.target[level] = self.rng.below(names.len() as u64) as usize;
-                let parent = if level == 0 { dir } else { operation.nodes[level - 1] };
-                let Some(name) = names.get(operation.target[level]) else { return };
-                port.submit(slot, request(opcode::LOOKUP, parent, ENTRY_BYTES), |args| _ = args.name(name));
-            }
-            Step::GetattrFile => {
-                port.submit(slot, request(opcode::GETATTR, operation.nodes[2], ATTR_BYTES), |args| {
-                    args.u32(0).u32(0).u64(0);
-                });
-            }
-            Step::Forget => {}
-        }
-    }
+    /// Shows the server what was entered.
+    fn publish(&mut self) -> Result<()>;
+
+    /// Requests in flight.
+    fn in_flight(&self) -> usize;
+
+    /// Whether there is a reply, without sleeping for one.
+    fn has_reply(&mut self) -> Result<bool>;
+
+    /// Sleeps until there is a reply.
+    ///
+    /// # Errors
+    /// The server died, or takes longer than a server may.
+    fn wait(&mut self) -> Result<()>;
+
+    /// The next reply that is there, and its slot, which is free again.
+    ///
+    /// # Errors
+    /// The server answered what was not asked, or with something that is no reply to it.
+    fn take(&mut self) -> Result<Option<(u16, Self::Reply)>>;
 
     /// Judges the reply to the request of `step`.
     ///
     /// # Errors
     /// The request failed, or the reply is wrong: figures of such a server say nothing.
-    pub(crate) fn settle(&mut self, reply: Reply, operation: &mut Operation, step: Step) -> Result<Yield> {
-        self.judge(reply, operation, step).with_context(|| format!("{} failed", step.name()))
+    fn settle(&mut self, reply: Self::Reply, operation: &mut Self::Operation, step: Self::Step) -> Result<Yield>;
+
+    /// Whether the server does not answer `step`, so that it takes no slot and is not waited for.
+    fn is_mute(_step: Self::Step) -> bool {
+        false
     }
 
-    fn judge(&mut self, reply: Reply, operation: &mut Operation, step: Step) -> Result<Yield> {
-        if step == Step::LookupMiss && reply.errno == client::NO_ENTRY {
-            return Ok(Yield::default());
-        }
-        if step == Step::Open && reply.errno == client::NOT_IMPLEMENTED {
-            bail!("the server keeps no state for opens (FUSE_NO_OPEN_SUPPORT), so that there is nothing to measure");
-        }
-        if reply.errno != 0 {
-            return Err(client::error(reply.errno).into());
-        }
-        let args = self.port.args(reply);
-        match step {
-            Step::Read => {
-                let data = self.port.data(reply);
-                ensure!(data.len() == self.fixture.block_bytes, "{} bytes at {}", data.len(), operation.offset);
-                let right = word(operation.offset, Key::LaidOut);
-                ensure!(data.get(..8) == Some(&right), "wrong data at {}", operation.offset);
-            }
-            Step::Write => {
-                let written = u32_at(args, 0)?;
-                ensure!(written as usize == self.fixture.block_bytes, "{written} bytes at {}", operation.offset);
-            }
-            Step::Getattr => {
-                let file = self.fixture.files.get(operation.target[0]).context("a file")?;
-                let size_bytes = u64_at(args, ATTR_SIZE_AT)?;
-                ensure!(size_bytes == file.size_bytes, "{size_bytes} bytes, not {}", file.size_bytes);
-            }
-            Step::LookupHit => {
-                let file = self.fixture.files.get(operation.target[0]).context("a file")?;
-                let (node, size_bytes) = (u64_at(args, 0)?, u64_at(args, ENTRY_SIZE_AT)?);
-                ensure!(
-                    (node, size_bytes) == (file.node, file.size_bytes),
-                    "node {node} of {size_bytes} bytes, not {} of {}",
-                    file.node,
-                    file.size_bytes
-                );
-            }
-            Step::LookupMiss => ensure!(u64_at(args, 0)? == 0, "a name that does not exist was found"),
-            Step::Open => operation.open.fh = Some(u64_at(args, 0)?),
-            Step::Create | Step::Mkdir => {
-                let node = u64_at(args, 0)?;
-                ensure!(node > 1, "node {node}");
-                operation.nodes[2] = node;
-                operation.open.node = node;
-                if step == Step::Create {
-                    operation.open.fh = Some(u64_at(args, ENTRY_BYTES)?);
-                }
-            }
-            Step::LookupOuter | Step::LookupInner | Step::LookupFile => {
-                let node = u64_at(args, 0)?;
-                ensure!(node > 1, "node {node}");
-                operation.nodes[level(step)] = node;
-            }
-            Step::GetattrFile => ensure!(reply.len == ATTR_BYTES, "{} bytes", reply.len),
-            Step::Rename => {
-                ensure!(reply.len == 0, "{} bytes", reply.len);
-                operation.has_moved = !operation.has_moved;
-            }
-            Step::Readdirplus => return self.judge_listing(reply, operation),
-            Step::Release | Step::Unlink | Step::Rmdir | Step::Forget => {
-                ensure!(reply.len == 0, "{} bytes", reply.len);
-            }
-        }
-        Ok(Yield::default())
-    }
+    /// Does the mute step of an operation, now or with others at the next [`Lane::tidy`].
+    fn tell(&mut self, _operation: &Self::Operation) {}
 
-    fn judge_listing(&mut self, reply: Reply, operation: &mut Operation) -> Result<Yield> {
-        if reply.len == 0 {
-            let (listed, entries) = (operation.listed, self.fixture.entries);
-            ensure!(listed == entries, "{listed} entries, not {entries}");
-            operation.listed = 0;
-            operation.offset = 0;
-            return Ok(Yield { entries: 0, is_end: true });
-        }
-        let mut rest = self.port.data(reply);
-        let mut entries = 0;
-        while !rest.is_empty() {
-            let (entry, len) = dir_entry(rest)?;
-            operation.offset = entry.offset;
-            if self.job == Job::ReaddirplusCold && entry.node != 0 {
-                self.to_forget.push(entry.node);
-            }
-            entries += 1;
-            rest = &rest[len..];
-        }
-        operation.listed += entries;
-        Ok(Yield { entries, is_end: false })
-    }
-
-    /// The FORGET of an operation's node.
-    pub(crate) fn forget(&mut self, operation: &Operation) {
-        self.to_forget.push(operation.nodes[2]);
-    }
-
-    /// Sends the FORGETs that have gathered; all of them when `all` is set.
-    pub(crate) fn send_forgets(&mut self, all: bool) -> Result<()> {
-        if self.to_forget.len() < if all { 1 } else { FORGETS_GATHERED } {
-            return Ok(());
-        }
-        // A lane that panicked has failed the run.
-        let mut port = self.forgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        forget(&mut port, self.server_pid, &self.to_forget, self.job == Job::ReaddirplusCold)?;
-        self.to_forget.clear();
+    /// Sends what mute steps have gathered when that is enough, or all of it, and then waits until the server has
+    /// taken it.
+    fn tidy(&mut self, _all: bool) -> Result<()> {
         Ok(())
     }
 
-    /// Waits until the server has used all FORGETs.
-    pub(crate) fn drain_forgets(&mut self) -> Result<()> {
-        self.send_forgets(true)?;
-        let mut port = self.forgets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        client::drain(&mut port, self.server_pid)
+    /// Operations under way at a time. A listing goes on where its last reply ended, so there is one on each lane.
+    fn width(&self) -> usize {
+        if self.job().lists() { 1 } else { usize::from(self.depth()) }
     }
 }
 
-/// The level of the tree that a step looks up.
-fn level(step: Step) -> usize {
-    match step {
-        Step::LookupOuter => 0,
-        Step::LookupInner => 1,
-        _ => 2,
+/// What stands behind `missing-` in a name that does not exist, of the many that are drawn from.
+pub(crate) fn missing_digits(rng: &mut Rng) -> [u8; 8] {
+    rng.below(MISSING_NAMES).to_le_bytes().map(|byte| b'a' + byte % 16)
+}
+
+/// Where a lane reads or writes next.
+#[derive(Debug)]
+pub(crate) struct Offsets {
+    rng: Rng,
+    is_random: bool,
+    block_bytes: u64,
+    /// Blocks of the whole file.
+    blocks: u64,
+    /// The blocks that this lane goes through in order: the first, how many, and how often it took one.
+    first: u64,
+    share: u64,
+    taken: u64,
+}
+
+impl Offsets {
+    /// Of lane `index` of `lanes`, in a file of `blocks` blocks.
+    pub(crate) fn new(job: Job, (index, lanes): (usize, usize), blocks: u64, block_bytes: usize) -> Self {
+        let share = (blocks / lanes.max(1) as u64).max(1);
+        Self {
+            rng: Rng::new(1, index as u64),
+            is_random: job.is_random(),
+            block_bytes: block_bytes as u64,
+            blocks,
+            first: share * index as u64 % blocks.max(1),
+            share,
+            taken: 0,
+        }
+    }
+
+    /// The next offset.
+    pub(crate) fn next(&mut self) -> u64 {
+        let block = if self.is_random {
+            self.rng.below(self.blocks)
+        } else {
+            let block = self.first + self.taken % self.share;
+            self.taken += 1;
+            block
+        };
+        block * self.block_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_go_through_shares_of_their_own_and_begin_again() {
+        let offsets = |index| {
+            let mut offsets = Offsets::new(Job::ReadSeq, (index, 2), 6, 512);
+            (0..4).map(|_| offsets.next() / 512).collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(0), [0, 1, 2, 0]);
+        assert_eq!(offsets(1), [3, 4, 5, 3]);
+    }
+
+    #[test]
+    fn random_offsets_are_blocks_of_the_file() {
+        let mut offsets = Offsets::new(Job::WriteRand, (0, 1), 7, 4096);
+        let mut seen = [false; 7];
+        for _ in 0..1000 {
+            let offset = offsets.next();
+            assert_eq!(offset % 4096, 0);
+            seen[(offset / 4096) as usize] = true;
+        }
+        assert_eq!(seen, [true; 7]);
     }
 }

@@ -1,28 +1,32 @@
-//! `bench fs`: a load on a vhost-user-fs socket, ours or a peer's.
+//! `bench fs`: a load on a server of directories, ours or a peer's, over FUSE or 9P.
 //!
-//! From below: `memory` and `queue` are the driver's side of virtio, `device` the vhost-user connection, `port`
-//! puts FUSE requests (`wire`) on a queue, `client` mounts, `fixture` prepares a `job` in a `scratch`
-//! directory, `lane` does its operations, `run` for how long, `session` ties them together, and `contest`
-//! lets servers do so in turn.
+//! From below: `memory` and `queue` are the driver's side of virtio, and `device` the vhost-user connection. `fuse` and
+//! `p9` each put requests of their protocol on a queue or a socket, mount, prepare a `job` in a `scratch` directory, and
+//! do its operations as a `lane`. `run` does so for how long, `session` ties them together, and `contest` lets `servers`
+//! do so in turn.
 
 mod args;
-mod client;
+mod bytes;
+mod check;
 mod contest;
 mod device;
-mod fixture;
+mod fuse;
 mod job;
 mod lane;
 mod memory;
-mod port;
+mod p9;
+mod patience;
 mod process;
+mod protocol;
 mod queue;
 mod run;
 mod scratch;
+mod servers;
 mod session;
 mod syscalls;
 mod table;
-mod wire;
 
 pub use args::{Args, run};
 pub use job::Job;
+pub use protocol::Protocol;
 pub use syscalls::Tool;

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 
-use super::client;
-use super::job::{Job, Step};
-use super::lane::{Lane, Operation};
+use super::job::Job;
+use super::lane::Lane;
 use super::process::Tree;
 use crate::frontend::Report;
 use crate::stats::{self, Latency, ratio};
@@ -37,16 +36,16 @@ pub(crate) struct Conditions {
 }
 
 /// One operation under way on each slot.
-struct Slot {
-    operation: Operation,
+struct Slot<O> {
+    operation: O,
     step: usize,
     began: Instant,
     is_busy: bool,
 }
 
 /// What a lane did while it was counted.
-struct Outcome {
-    lane: Lane,
+struct Outcome<L> {
+    lane: L,
     ops: u64,
     latency: Histogram<u64>,
     began: Instant,
@@ -57,15 +56,15 @@ struct Outcome {
 ///
 /// # Errors
 /// A request failed, a reply was wrong, or the server died.
-pub(crate) fn run(
-    lanes: Vec<Lane>,
+pub(crate) fn run<L: Lane>(
+    lanes: Vec<L>,
     conditions: Conditions,
     server_pid: Option<u32>,
     look: impl Fn(Duration),
-) -> Result<(Report, Vec<Lane>)> {
+) -> Result<(Report, Vec<L>)> {
     let phase = Arc::new(AtomicU8::new(RAMP));
     let started = Instant::now();
-    let job = lanes.first().map(|lane| lane.job).context("a lane")?;
+    let job = lanes.first().map(Lane::job).context("a lane")?;
     let block_bytes = lanes.first().map_or(0, Lane::block_bytes);
     let threads: Vec<_> = lanes
         .into_iter()
@@ -96,9 +95,9 @@ pub(crate) fn run(
     until(conditions.ramp + conditions.time);
     phase.store(STOPPING, Relaxed);
     let after = samples(server_pid);
-    let outcomes: Vec<Result<Outcome>> =
+    let outcomes: Vec<Result<Outcome<L>>> =
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a lane panicked")))).collect();
-    let outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_>>()?;
+    let outcomes: Vec<Outcome<L>> = outcomes.into_iter().collect::<Result<_>>()?;
     let (before, after) = (before, after?);
     let mut report = sum_up(&outcomes, job, block_bytes);
     report.server = before.server.zip(after.server).map(|(before, after)| after.since(&before));
@@ -115,7 +114,7 @@ fn samples(server_pid: Option<u32>) -> Result<Samples> {
     Ok(Samples { server: server_pid.map(Tree::sample).transpose()?, own: Sample::take(std::process::id())? })
 }
 
-fn sum_up(outcomes: &[Outcome], job: Job, block_bytes: usize) -> Report {
+fn sum_up<L>(outcomes: &[Outcome<L>], job: Job, block_bytes: usize) -> Report {
     let mut latency = stats::latencies();
     for outcome in outcomes {
         // All histograms have the same bounds, so none of them can refuse.
@@ -146,9 +145,10 @@ fn sum_up(outcomes: &[Outcome], job: Job, block_bytes: usize) -> Report {
     }
 }
 
-fn work(mut lane: Lane, phase: &AtomicU8, poll: bool) -> Result<Outcome> {
+fn work<L: Lane>(mut lane: L, phase: &AtomicU8, poll: bool) -> Result<Outcome<L>> {
     lane.fill_data();
-    let steps = lane.job.steps();
+    let steps = lane.steps();
+    let (lists, first) = (lane.job().lists(), *steps.first().context("the job has no requests in this protocol")?);
     let mut slots = Vec::new();
     for n in 0..lane.width() {
         let mut operation = lane.operation(n);
@@ -156,13 +156,13 @@ fn work(mut lane: Lane, phase: &AtomicU8, poll: bool) -> Result<Outcome> {
         slots.push(Slot { operation, step: 0, began: Instant::now(), is_busy: true });
     }
     for (slot, state) in (0..).zip(&mut slots) {
-        lane.submit(slot, &mut state.operation, steps[0]);
+        lane.submit(slot, &mut state.operation, first);
     }
     let (mut ops, mut latency) = (0, stats::latencies());
     let mut seen = RAMP;
     let (mut began, mut ended) = (Instant::now(), None);
     while slots.iter().any(|slot| slot.is_busy) {
-        lane.port.queue.publish()?;
+        lane.publish()?;
         wait(&mut lane, poll)?;
         let now = Instant::now();
         let told = phase.load(Relaxed);
@@ -176,54 +176,53 @@ fn work(mut lane: Lane, phase: &AtomicU8, poll: bool) -> Result<Outcome> {
             seen = told;
         }
         // No more than are in flight, so that what follows from them is shown to the server in time.
-        for _ in 0..lane.port.in_flight {
-            let Some(reply) = lane.port.take()? else { break };
-            let state = slots.get_mut(usize::from(reply.slot)).context("a slot that is used")?;
+        for _ in 0..lane.in_flight() {
+            let Some((slot, reply)) = lane.take()? else { break };
+            let state = slots.get_mut(usize::from(slot)).context("a slot that is used")?;
             let result = lane.settle(reply, &mut state.operation, steps[state.step])?;
             if ended.is_none() {
                 ops += result.entries;
             }
-            state.step += 1;
-            while steps.get(state.step) == Some(&Step::Forget) {
-                lane.forget(&state.operation);
+            if !result.again {
+                state.step += 1;
+            }
+            while steps.get(state.step).is_some_and(|step| L::is_mute(*step)) {
+                lane.tell(&state.operation);
                 state.step += 1;
             }
             if state.step == steps.len() {
                 state.step = 0;
                 if ended.is_none() {
-                    ops += u64::from(!lane.job.lists());
+                    ops += u64::from(!lists);
                     latency.saturating_record(nanoseconds(now - state.began));
                 }
                 state.began = now;
                 state.is_busy = ended.is_none();
             }
             if state.is_busy {
-                lane.submit(reply.slot, &mut state.operation, steps[state.step]);
+                lane.submit(slot, &mut state.operation, steps[state.step]);
             }
         }
-        lane.send_forgets(false)?;
+        lane.tidy(false)?;
     }
     for slot in &mut slots {
         lane.clean_up(&mut slot.operation)?;
     }
-    lane.drain_forgets()?;
+    lane.tidy(true)?;
     let ended = ended.unwrap_or_else(Instant::now);
     Ok(Outcome { lane, ops, latency, began, ended })
 }
 
-fn wait(lane: &mut Lane, poll: bool) -> Result<()> {
+fn wait<L: Lane>(lane: &mut L, poll: bool) -> Result<()> {
     if poll {
         for _ in 0..SPINS_MAX {
-            if lane.port.queue.has_used() {
+            if lane.has_reply()? {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
     }
-    if lane.port.queue.has_used() {
-        return Ok(());
-    }
-    client::wait(&mut lane.port, lane.server_pid)
+    lane.wait()
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -235,14 +234,15 @@ fn nanoseconds(time: Duration) -> u64 {
 ///
 /// # Errors
 /// A request failed, a reply was wrong, or the server died.
-pub(crate) fn do_step(lane: &mut Lane, operations: &mut [Operation], step: Step) -> Result<(u64, u64)> {
-    if step == Step::Forget {
+pub(crate) fn do_step<L: Lane>(lane: &mut L, operations: &mut [L::Operation], step: L::Step) -> Result<(u64, u64)> {
+    if L::is_mute(step) {
         for operation in &*operations {
-            lane.forget(operation);
+            lane.tell(operation);
         }
-        lane.drain_forgets()?;
+        lane.tidy(true)?;
         return Ok((operations.len() as u64, 0));
     }
+    let lists = lane.job().lists();
     let (mut requests, mut entries) = (0, 0);
     let mut owners: Vec<usize> = vec![0; lane.width()];
     let mut next = 0;
@@ -252,25 +252,25 @@ pub(crate) fn do_step(lane: &mut Lane, operations: &mut [Operation], step: Step)
         next += 1;
         lane.submit(slot, operation, step);
     }
-    while lane.port.in_flight > 0 {
-        lane.port.queue.publish()?;
+    while lane.in_flight() > 0 {
+        lane.publish()?;
         wait(lane, false)?;
-        for _ in 0..lane.port.in_flight {
-            let Some(reply) = lane.port.take()? else { break };
-            let owner = owners.get_mut(usize::from(reply.slot)).context("a slot that is used")?;
+        for _ in 0..lane.in_flight() {
+            let Some((slot, reply)) = lane.take()? else { break };
+            let owner = owners.get_mut(usize::from(slot)).context("a slot that is used")?;
             let operation = operations.get_mut(*owner).context("an operation")?;
             let result = lane.settle(reply, operation, step)?;
             requests += 1;
             entries += result.entries;
-            if step == Step::Readdirplus && !result.is_end {
-                lane.submit(reply.slot, operation, step);
+            if result.again || (lists && !result.is_end) {
+                lane.submit(slot, operation, step);
             } else if let Some(operation) = operations.get_mut(next) {
                 *owner = next;
                 next += 1;
-                lane.submit(reply.slot, operation, step);
+                lane.submit(slot, operation, step);
             }
         }
     }
-    lane.drain_forgets()?;
+    lane.tidy(true)?;
     Ok((requests, entries))
 }

@@ -63,6 +63,12 @@ pub(crate) fn tree_name(kind: char, n: u32) -> String {
     format!("{kind}{n:02}")
 }
 
+/// All names in the tree, by level.
+pub(crate) fn tree_names() -> [Vec<Box<[u8]>>; 3] {
+    let names = |kind, count| (0..count).map(|n| tree_name(kind, n).into_bytes().into()).collect();
+    [names('a', TREE_DIRS), names('b', TREE_DIRS), names('f', TREE_FILES)]
+}
+
 /// Name of entry `n` of [`BIG`].
 pub(crate) fn entry_name(n: u32) -> String {
     format!("entry-{n:07}")
@@ -122,7 +128,7 @@ impl Scratch {
                 }
             }
         }
-        if needs(&[Job::Readdirplus, Job::ReaddirplusCold]) {
+        if needs(&[Job::Readdir, Job::Readdirplus, Job::ReaddirplusCold]) {
             fs::create_dir(at(BIG))?;
             for n in 0..amounts.entries {
                 File::create(at(BIG).join(entry_name(n)))?;

@@ -27,8 +27,9 @@ const BUFFER_PAGES: &str = "4096";
 const TOOL_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Calls that carry requests and wake-ups, or manage memory, and that no file system is asked for. A server moves a
-/// file's data with positioned calls (`pread64`, `pwritev2`), so that plain `read` and `write` are those of eventfds.
-const AROUND: [&str; 24] = [
+/// file's data with positioned calls (`pread64`, `pwritev2`), so that plain `read` and `write` are those of eventfds and
+/// sockets.
+const AROUND: [&str; 28] = [
     "brk",
     "epoll_ctl",
     "epoll_pwait",
@@ -45,14 +46,18 @@ const AROUND: [&str; 24] = [
     "poll",
     "ppoll",
     "read",
+    "readv",
+    "recvfrom",
     "recvmsg",
     "restart_syscall",
     "rseq",
     "rt_sigreturn",
     "sched_yield",
     "sendmsg",
+    "sendto",
     "timerfd_settime",
     "write",
+    "writev",
 ];
 
 /// Who counts.

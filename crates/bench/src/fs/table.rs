@@ -102,7 +102,7 @@ fn calls(jobs: &[JobResults]) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use super::super::contest::Failure;
-    use super::super::job::{Job, Step};
+    use super::super::job::Job;
     use super::super::session::CountedStep;
     use super::super::syscalls::Tool;
     use super::*;
@@ -115,7 +115,7 @@ mod tests {
             tool: Tool::Perf,
             calls_per_operation: calls as f64,
             file_system_calls_per_operation: 1.0,
-            steps: vec![CountedStep::new(Step::Getattr, (10, 0), [("statx".to_owned(), 10 * calls)].into())],
+            steps: vec![CountedStep::new("GETATTR", (10, 0), 10, [("statx".to_owned(), 10 * calls)].into())],
         };
         vec![JobResults {
             job: Job::Getattr,

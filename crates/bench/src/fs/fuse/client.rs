@@ -1,10 +1,8 @@
 //! A mounted server: INIT, and requests one by one, as setting a job up and checking data need them.
 
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::OFlags;
@@ -12,15 +10,11 @@ use rustix::fs::OFlags;
 use super::device::{Device, FORGET_BYTES};
 use super::port::{Port, Reply, Request};
 use super::wire::{
-    ATTR_BYTES, ENTRY_BYTES, Encoder, FORGET_ONE_BYTES, Granted, INIT_BYTES, OPEN_BYTES, ROOT, WRITE_BYTES, opcode,
-    u64_at,
+    ATTR_BYTES, ENTRY_BYTES, FORGET_ONE_BYTES, Granted, INIT_BYTES, OPEN_BYTES, ROOT, WRITE_BYTES, opcode,
 };
-use crate::usage;
+use crate::fs::bytes::{Encoder, u32_at, u64_at};
+use crate::fs::patience::{NO_ENTRY, NOT_IMPLEMENTED, error, wait_for};
 
-/// How long the server may take over a request.
-const REPLY_TIME_MAX: Duration = Duration::from_secs(30);
-/// How often it is looked whether the server still lives.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// What Linux asks for as read-ahead.
 const READAHEAD_BYTES: u32 = 128 << 10;
 /// Most nodes in a BATCH_FORGET here.
@@ -143,19 +137,10 @@ impl Client {
         let reply =
             self.call(request, data, |args| _ = args.transfer(file.handle(), offset, len as u32, file.flags))?;
         ensure!(reply.errno == 0, "WRITE at {offset}: {}", error(reply.errno));
-        let written = super::wire::u32_at(self.args(reply)?, 0)?;
+        let written = u32_at(self.args(reply)?, 0)?;
         ensure!(written as usize == len, "WRITE at {offset}: {written} bytes of {len}");
         Ok(())
     }
-}
-
-/// ENOENT and ENOSYS.
-pub(crate) const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
-pub(crate) const NOT_IMPLEMENTED: i32 = rustix::io::Errno::NOSYS.raw_os_error();
-
-/// An errno in words.
-pub(crate) fn error(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
 }
 
 fn call(
@@ -185,17 +170,7 @@ fn call(
 /// # Errors
 /// It died, or takes longer than a server may.
 pub(crate) fn wait(port: &mut Port, server_pid: Option<u32>) -> Result<()> {
-    let started = Instant::now();
-    while !port.queue.wait(LOOK_INTERVAL)? {
-        if let Some(pid) = server_pid.filter(|pid| !usage::is_alive(*pid)) {
-            bail!("the server (pid {pid}) ended with {} requests in flight", port.in_flight);
-        }
-        if started.elapsed() > REPLY_TIME_MAX {
-            let seconds = REPLY_TIME_MAX.as_secs();
-            bail!("the server answered nothing for {seconds} s with {} requests in flight", port.in_flight);
-        }
-    }
-    Ok(())
+    wait_for(server_pid, port.in_flight, |limit| port.queue.wait(limit))
 }
 
 /// Sends FORGET for one look-up of each of `nodes`, on the high-priority queue: one request for each, as Linux's driver

@@ -5,9 +5,10 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::memory::Area;
-use super::queue::{Buffer, Queue, Used};
-use super::wire::{Encoder, IN_HEADER_BYTES, Ids, OUT_HEADER_BYTES, OutHeader, in_header};
+use super::wire::{IN_HEADER_BYTES, Ids, OUT_HEADER_BYTES, OutHeader, in_header};
+use crate::fs::bytes::Encoder;
+use crate::fs::memory::Area;
+use crate::fs::queue::{Buffer, Queue, Used};
 
 /// Descriptors that a request can take.
 const DESCRIPTORS: u16 = 6;

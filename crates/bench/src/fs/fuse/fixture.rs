@@ -1,24 +1,16 @@
 //! What a job needs before it runs: nodes looked up, files opened, and data checked.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
 
 use super::client::{Client, Open, drain, forget};
-use super::job::Job;
 use super::port::Request;
-use super::scratch::{
-    BIG, FILE_COUNT, FILES, Key, READ_FILE, Scratch, TREE, TREE_DIRS, TREE_FILES, WORK, WRITE_FILE, entry_name,
-    file_name, fill, first_wrong, tree_name,
-};
 use super::wire::{dir_entry, opcode};
-use crate::frontend::rng::Rng;
-
-/// Linux asks for so much of a directory at once, at most (32 pages).
-pub(crate) const LISTING_BYTES: usize = 32 * 4096;
-/// Blocks that the untimed check looks at.
-const BLOCKS_CHECKED: u64 = 256;
+use crate::fs::check::{Data, check_file, check_listing};
+use crate::fs::job::Job;
+use crate::fs::lane::{LISTING_BYTES, Order};
+use crate::fs::patience::error;
+use crate::fs::scratch::{BIG, FILE_COUNT, FILES, READ_FILE, TREE, WORK, WRITE_FILE, file_name, tree_names};
 
 /// A name with what the server said about it.
 #[derive(Debug, Clone)]
@@ -48,19 +40,20 @@ pub(crate) struct Fixture {
     pub(crate) entries: u64,
 }
 
-/// What a job is prepared for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Order<'a> {
-    pub(crate) job: Job,
-    /// Differs from run to run.
-    pub(crate) run: u32,
-    pub(crate) block_bytes: usize,
-    pub(crate) direct: bool,
-    /// Entries of the large directory.
-    pub(crate) entries: u32,
-    pub(crate) scratch: &'a Scratch,
-    /// Where the scratch directory is in what the server shares.
-    pub(crate) base: &'a Path,
+/// A file that is open on a server.
+struct OpenFile<'a> {
+    client: &'a mut Client,
+    file: Open,
+}
+
+impl Data for OpenFile<'_> {
+    fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        Ok(self.client.read(&self.file, offset, len)?.to_vec())
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.client.write(&self.file, offset, data)
+    }
 }
 
 impl Fixture {
@@ -74,15 +67,14 @@ impl Fixture {
                 fixture.dir = client.walk(&order.base.join(FILES))?;
                 fixture.look_up_files(client)?;
             }
-            Job::CreateUnlink | Job::MkdirRmdir | Job::Rename => {
+            Job::CreateUnlink | Job::CreateStatUnlink | Job::MkdirRmdir | Job::Rename => {
                 fixture.dir = client.walk(&order.base.join(WORK))?;
             }
             Job::Tree => {
                 fixture.dir = client.walk(&order.base.join(TREE))?;
-                let names = |kind, count| (0..count).map(|n| tree_name(kind, n).into_bytes().into()).collect();
-                fixture.tree_names = [names('a', TREE_DIRS), names('b', TREE_DIRS), names('f', TREE_FILES)];
+                fixture.tree_names = tree_names();
             }
-            Job::Readdirplus | Job::ReaddirplusCold => fixture.prepare_listing(client, order)?,
+            Job::Readdir | Job::Readdirplus | Job::ReaddirplusCold => fixture.prepare_listing(client, order)?,
         }
         Ok(fixture)
     }
@@ -99,31 +91,7 @@ impl Fixture {
             let most = client.granted.write_bytes_max;
             ensure!(self.block_bytes <= most as usize, "--bs: the server takes WRITE up to {most} bytes");
         }
-        let mut rng = Rng::new(self.blocks, 7);
-        let mut data = vec![0; self.block_bytes];
-        for index in 0..BLOCKS_CHECKED.min(self.blocks) {
-            // The first, the last, and some between.
-            let block = match index {
-                0 => 0,
-                1 => self.blocks - 1,
-                _ => rng.below(self.blocks),
-            };
-            let offset = block * self.block_bytes as u64;
-            if order.job.reads_data() {
-                let seen = client.read(&self.file, offset, self.block_bytes)?;
-                let (len, wrong) = (seen.len(), first_wrong(seen, offset, Key::LaidOut));
-                ensure!(len == self.block_bytes, "READ at {offset}: {len} bytes of {}", self.block_bytes);
-                ensure!(wrong.is_none(), "READ at {offset}: wrong data at {wrong:?}");
-            } else {
-                fill(&mut data, offset, Key::Written);
-                client.write(&self.file, offset, &data)?;
-                order.scratch.check_written(offset, self.block_bytes)?;
-                // So that the next check does not see what this one wrote.
-                fill(&mut data, offset, Key::LaidOut);
-                client.write(&self.file, offset, &data)?;
-            }
-        }
-        Ok(())
+        check_file(&mut OpenFile { client, file: self.file }, order, self.blocks)
     }
 
     fn look_up_files(&mut self, client: &mut Client) -> Result<()> {
@@ -148,23 +116,24 @@ impl Fixture {
         let (mut names, mut nodes) = (Vec::new(), Vec::new());
         let mut offset = 0;
         loop {
-            let request = Request { opcode: opcode::READDIRPLUS, node, data_in: LISTING_BYTES, ..Request::default() };
+            let opcode = if order.job == Job::Readdir { opcode::READDIR } else { opcode::READDIRPLUS };
+            let request = Request { opcode, node, data_in: LISTING_BYTES, ..Request::default() };
             let reply = client.call(request, &[], |args| {
                 args.transfer(listing.handle(), offset, LISTING_BYTES as u32, listing.flags);
             })?;
-            ensure!(reply.errno == 0, "READDIRPLUS: {}", super::client::error(reply.errno));
+            ensure!(reply.errno == 0, "a listing: {}", error(reply.errno));
             if reply.len == 0 {
                 break;
             }
             let mut rest = client.device.ports[0].data(reply);
             while !rest.is_empty() {
-                let (entry, len) = dir_entry(rest)?;
+                let (entry, len) = dir_entry(rest, order.job != Job::Readdir)?;
                 names.push(entry.name.to_vec());
                 nodes.extend((entry.node != 0).then_some(entry.node));
                 offset = entry.offset;
                 rest = &rest[len..];
             }
-            ensure!(names.len() <= order.entries as usize + 2, "READDIRPLUS lists more than there is");
+            ensure!(names.len() <= order.entries as usize + 2, "a listing has more than there is");
             if order.job == Job::ReaddirplusCold {
                 // At once, as the job does: a server may have a descriptor open for each file that it knows.
                 let port = client.device.forgets.as_mut().context("the high-priority queue")?;
@@ -174,10 +143,6 @@ impl Fixture {
             }
         }
         self.entries = names.len() as u64;
-        names.retain(|name| name != b"." && name != b"..");
-        names.sort_unstable();
-        let is_same = names.iter().cloned().eq((0..order.entries).map(|n| entry_name(n).into_bytes()));
-        ensure!(is_same, "READDIRPLUS: {} names, not the {} that are there", names.len(), order.entries);
-        Ok(())
+        check_listing(names, order.entries)
     }
 }

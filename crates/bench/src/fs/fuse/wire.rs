@@ -3,6 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::fs::bytes::{Encoder, field, u32_at, u64_at};
+
 /// The protocol that INIT offers.
 pub(crate) const MAJOR: u32 = 7;
 /// Linux 7.2 has this one.
@@ -44,6 +46,7 @@ pub(crate) mod opcode {
     pub(crate) const RELEASE: u32 = 18;
     pub(crate) const INIT: u32 = 26;
     pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
     pub(crate) const CREATE: u32 = 35;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const READDIRPLUS: u32 = 44;
@@ -104,41 +107,7 @@ pub(crate) const INIT_FLAGS: u64 = {
         | DIRECT_IO_ALLOW_MMAP
 };
 
-/// Fields written one behind the other. Requests of this crate fit into their room; one that does not panics.
-#[derive(Debug)]
-pub(crate) struct Encoder<'a> {
-    bytes: &'a mut [u8],
-    len: usize,
-}
-
-impl<'a> Encoder<'a> {
-    /// Writes into `bytes` from their beginning.
-    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
-        Self { bytes, len: 0 }
-    }
-
-    /// Bytes written so far.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Appends bytes.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-        self
-    }
-
-    /// Appends a field of 32 bits.
-    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
-        self.bytes(&value.to_le_bytes())
-    }
-
-    /// Appends a field of 64 bits.
-    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
-        self.bytes(&value.to_le_bytes())
-    }
-
+impl Encoder<'_> {
     /// Appends a name and the zero behind it.
     pub(crate) fn name(&mut self, name: &[u8]) -> &mut Self {
         self.bytes(name).bytes(&[0])
@@ -173,21 +142,6 @@ pub(crate) struct Ids {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) pid: u32,
-}
-
-fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
-    let field = at.checked_add(N).and_then(|end| bytes.get(at..end));
-    field.and_then(|field| field.try_into().ok()).context("a reply is too short")
-}
-
-/// Reads a field of 32 bits.
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
-    Ok(u32::from_le_bytes(field(bytes, at)?))
-}
-
-/// Reads a field of 64 bits.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Result<u64> {
-    Ok(u64::from_le_bytes(field(bytes, at)?))
 }
 
 /// `struct fuse_out_header`.
@@ -234,7 +188,7 @@ impl Granted {
     }
 }
 
-/// One entry of READDIRPLUS, as much as is used.
+/// One entry of READDIR or READDIRPLUS, as much as is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirEntry<'a> {
     /// 0 for `.`, `..` and what was not looked up.
@@ -244,14 +198,17 @@ pub(crate) struct DirEntry<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// Reads the first `struct fuse_direntplus`, and says how long it is.
-pub(crate) fn dir_entry(bytes: &[u8]) -> Result<(DirEntry<'_>, usize)> {
-    let name_len = u32_at(bytes, ENTRY_BYTES + 16)? as usize;
-    let name_at = ENTRY_BYTES + DIRENT_BYTES;
+/// Reads the first entry of a listing, a `struct fuse_direntplus` when `is_plus` is set and a `struct fuse_dirent`
+/// otherwise, and says how long it is.
+pub(crate) fn dir_entry(bytes: &[u8], is_plus: bool) -> Result<(DirEntry<'_>, usize)> {
+    let at = if is_plus { ENTRY_BYTES } else { 0 };
+    let name_len = u32_at(bytes, at + 16)? as usize;
+    let name_at = at + DIRENT_BYTES;
     ensure!((1..=255).contains(&name_len), "an entry's name has {name_len} bytes");
     let name = bytes.get(name_at..name_at + name_len).context("an entry is cut off")?;
     ensure!(!name.contains(&0), "an entry's name contains a zero");
-    let entry = DirEntry { node: u64_at(bytes, 0)?, offset: u64_at(bytes, ENTRY_BYTES + 8)?, name };
+    let node = if is_plus { u64_at(bytes, 0)? } else { 0 };
+    let entry = DirEntry { node, offset: u64_at(bytes, at + 8)?, name };
     // The padding of the last one may be cut off by nobody: the record is padded, and the reply is made of records.
     let len = (name_at + name_len).next_multiple_of(8);
     ensure!(len <= bytes.len(), "an entry's padding is cut off");
@@ -261,14 +218,7 @@ pub(crate) fn dir_entry(bytes: &[u8]) -> Result<(DirEntry<'_>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn encoded(encode: impl FnOnce(&mut Encoder<'_>)) -> Vec<u8> {
-        let mut bytes = [0xee; 256];
-        let mut encoder = Encoder::new(&mut bytes);
-        encode(&mut encoder);
-        let len = encoder.len();
-        bytes[..len].to_vec()
-    }
+    use crate::fs::bytes::encoded;
 
     #[test]
     fn requests_have_the_sizes_of_the_kernel_header() {
@@ -328,13 +278,15 @@ mod tests {
         let mut bytes = vec![0; ENTRY_BYTES];
         bytes[0] = 42;
         bytes.extend(encoded(|e| _ = e.u64(1).u64(77).u32(3).u32(8).bytes(b"abc")));
-        assert!(dir_entry(&bytes).is_err(), "no padding");
+        assert!(dir_entry(&bytes, true).is_err(), "no padding");
         bytes.resize(bytes.len() + 5, 0);
-        let (entry, len) = dir_entry(&bytes).unwrap();
+        let (entry, len) = dir_entry(&bytes, true).unwrap();
         assert_eq!((entry, len), (DirEntry { node: 42, offset: 77, name: b"abc" }, 160));
+        let (entry, len) = dir_entry(&bytes[ENTRY_BYTES..], false).unwrap();
+        assert_eq!((entry, len), (DirEntry { node: 0, offset: 77, name: b"abc" }, 32));
         bytes[ENTRY_BYTES + 16] = 0;
-        assert!(dir_entry(&bytes).is_err(), "an empty name");
+        assert!(dir_entry(&bytes, true).is_err(), "an empty name");
         bytes[ENTRY_BYTES + 17] = 0xff;
-        assert!(dir_entry(&bytes).is_err(), "a name past the end");
+        assert!(dir_entry(&bytes, true).is_err(), "a name past the end");
     }
 }
