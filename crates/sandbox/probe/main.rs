@@ -1,7 +1,7 @@
 //! Does what its arguments say, in order, and prints a line for each: how a process feels inside of its sandbox.
 
 use rustix::fs::{CWD, Mode, OFlags};
-use sandbox::{Capabilities, Entered, Grant, Identity, Landlock, Reach, Role, Sandbox, Seccomp, State};
+use sandbox::{Capabilities, Entered, Grant, Identity, Landlock, Reach, Role, Sandbox, Seccomp, Sockets, State};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -38,9 +38,12 @@ fn main() {
             "seccomp" => seccomp(&argument(), Role::Directory),
             "seccomp-of-disks" => seccomp(&argument(), Role::Disks),
             "seccomp-of-daemon" => seccomp(&argument(), Role::Daemon),
+            "seccomp-of-streams" => seccomp_of_streams(&argument()),
             "reach" => reach(&argument()),
             "open" => open(&argument(), &argument()),
             "tcp" => Ok(kind(std::net::TcpStream::connect("127.0.0.1:1").map(drop))),
+            "bind" => Ok(kind(bind(&argument()))),
+            "udp" => Ok(kind(std::net::UdpSocket::bind("127.0.0.1:0").map(drop))),
             "unix" => Ok(kind(std::os::unix::net::UnixDatagram::unbound().map(drop))),
             "user-namespace" => Ok(kind(user_namespace())),
             "program" => Ok(kind(std::process::Command::new("/bin/true").status().map(drop))),
@@ -207,11 +210,26 @@ fn seccomp(action: &str, role: Role) -> Outcome {
     Ok("installed".to_owned())
 }
 
-/// Confines the process to `PATH=GRANT`, with commas in between, and to what any daemon reads.
+/// Of a daemon whose exports may listen at TCP ports that are named later.
+fn seccomp_of_streams(action: &str) -> Outcome {
+    action.parse::<Seccomp>()?.apply_with(Role::Daemon, Sockets::Tcp)?;
+    Ok("installed".to_owned())
+}
+
+/// Listens at a TCP port.
+fn bind(port: &str) -> std::io::Result<()> {
+    std::net::TcpListener::bind(format!("127.0.0.1:{port}")).map(drop)
+}
+
+/// Confines the process to `PATH=GRANT` and `PORT=port`, with commas in between, and to what any daemon reads.
 fn reach(rules: &str) -> Outcome {
     let mut reach = Reach::of_system(None);
     for rule in rules.split(',').filter(|rule| !rule.is_empty()) {
         let (path, grant) = rule.split_once('=').ok_or("PATH=GRANT")?;
+        if grant == "port" {
+            reach.tcp_ports.push(path.parse()?);
+            continue;
+        }
         let grant = match grant {
             "read" => Grant::Read,
             "image" => Grant::Image,

@@ -35,5 +35,5 @@ pub use mode::{Entered, Mode, Sandbox, UnknownMode};
 pub use reach::{Grant, Landlock, LandlockError, Reach};
 pub use rlimit::{OPEN_FILES_DEFAULT, RlimitError, set_open_files_max};
 pub use role::Role;
-pub use seccomp::{Seccomp, SeccompError, UnknownSeccomp};
+pub use seccomp::{Seccomp, SeccompError, Sockets, UnknownSeccomp};
 pub use state::{State, give_up_new_privileges, one_thread};

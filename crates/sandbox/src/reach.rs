@@ -4,8 +4,8 @@
 //! may be used. A rule holds for the file it was made for, not for its name: a file that is put in its place later is another.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, PathFdError, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use rustix::fs::FileType;
 use std::os::fd::AsFd;
@@ -88,6 +88,9 @@ pub struct Reach {
     rules: Vec<(PathBuf, Grant)>,
     /// Let the process connect to sockets in the abstract name space, which have no path.
     pub abstract_sockets: bool,
+    /// TCP ports that the process may still bind; what is bound already needs no rule. Kernels before Linux 6.7 have no rules
+    /// for ports, and forbid none.
+    pub tcp_ports: Vec<u16>,
 }
 
 impl Reach {
@@ -116,7 +119,7 @@ impl Reach {
         &self.rules
     }
 
-    /// Forbids everything else, and TCP, and signals to processes outside, for this thread and all that it starts, for ever.
+    /// Forbids everything else, and any other use of TCP, and signals to processes outside, for this thread and all that it starts, for ever.
     /// It gives up new privileges as well. Threads that run already are not held: call it when there are none.
     ///
     /// # Errors
@@ -143,6 +146,9 @@ impl Reach {
             if !rights.is_empty() {
                 ruleset = ruleset.add_rule(PathBeneath::new(opened, rights))?;
             }
+        }
+        for port in &self.tcp_ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::BindTcp))?;
         }
         let status = ruleset.restrict_self()?;
         Ok(match (status.ruleset, status.landlock) {

@@ -23,6 +23,16 @@ pub enum Seccomp {
     Trap,
 }
 
+/// Which sockets a daemon may make while it serves. One that serves a single directory makes none whatever this says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sockets {
+    /// Unix sockets.
+    #[default]
+    Unix,
+    /// Stream sockets of IPv4 and IPv6 as well: exports may be added that listen there.
+    Tcp,
+}
+
 /// `{0}` is no answer to a forbidden system call: use none, kill, log or trap
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub struct UnknownSeccomp(String);
@@ -68,6 +78,14 @@ impl Seccomp {
     /// # Errors
     /// When the machine or the kernel cannot.
     pub fn apply(self, role: Role) -> Result<(), SeccompError> {
+        self.apply_with(role, Sockets::Unix)
+    }
+
+    /// As [`Seccomp::apply`], for a daemon that may make these sockets.
+    ///
+    /// # Errors
+    /// When the machine or the kernel cannot.
+    pub fn apply_with(self, role: Role, sockets: Sockets) -> Result<(), SeccompError> {
         let forbidden = match self {
             Seccomp::None => return Ok(()),
             Seccomp::Kill => SeccompAction::KillProcess,
@@ -80,7 +98,7 @@ impl Seccomp {
                 Seccomp::Log => SeccompAction::Log,
                 _ => SeccompAction::Errno(errno.unsigned_abs()),
             };
-            install(refused()?, SeccompAction::Allow, answer(libc::EPERM))?;
+            install(refused(sockets)?, SeccompAction::Allow, answer(libc::EPERM))?;
             // The C library does with `clone` then, whose arguments a filter can see. To log every thread would help nobody.
             if self != Seccomp::Log {
                 let clone3 = BTreeMap::from([(number(libc::SYS_clone3), Vec::new())]);
@@ -112,24 +130,52 @@ fn allowed(role: Role) -> Result<Rules, SeccompError> {
     Ok(rules)
 }
 
-/// What a library may try and can do without: an error is the better answer. Sockets that are not unix sockets, and
-/// namespaces, in which a process without rights would have some.
-fn refused() -> Result<Rules, SeccompError> {
-    let unix = u64::from(libc::AF_UNIX.unsigned_abs());
-    let other = when(0, SeccompCmpOp::Ne, unix)?;
+/// What a library may try and can do without: an error is the better answer. Sockets of other kinds, and namespaces, in
+/// which a process without rights would have some.
+fn refused(sockets: Sockets) -> Result<Rules, SeccompError> {
+    let other = when(0, SeccompCmpOp::Ne, word(libc::AF_UNIX))?;
     let namespaces = (0..u32::BITS).map(|bit| 1_u64 << bit).filter(|flag| syscalls::NAMESPACES & flag != 0);
     let namespaces = namespaces.map(|flag| when(0, SeccompCmpOp::MaskedEq(flag), flag)).collect::<Result<_, _>>()?;
     Ok(BTreeMap::from([
-        (number(libc::SYS_socket), vec![other.clone()]),
+        (number(libc::SYS_socket), other_sockets(sockets)?),
         (number(libc::SYS_socketpair), vec![other]),
         (number(libc::SYS_clone), namespaces),
     ]))
 }
 
+/// The calls of socket(2) that are refused: a call that any of these rules is true for.
+fn other_sockets(sockets: Sockets) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let families: &[i32] = match sockets {
+        Sockets::Unix => &[libc::AF_UNIX],
+        Sockets::Tcp => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+    };
+    let unlike = |family: &i32| compare(0, SeccompCmpOp::Ne, word(*family));
+    let mut rules = vec![SeccompRule::new(families.iter().map(unlike).collect::<Result<_, _>>()?)?];
+    if sockets == Sockets::Tcp {
+        // Not a stream: the flags of a type are above these bits.
+        let types = (0..=SOCKET_TYPES).filter(|kind| *kind != word(libc::SOCK_STREAM));
+        for kind in types {
+            let conditions = vec![unlike(&libc::AF_UNIX)?, compare(1, SeccompCmpOp::MaskedEq(SOCKET_TYPES), kind)?];
+            rules.push(SeccompRule::new(conditions)?);
+        }
+    }
+    Ok(rules)
+}
+
+/// The bits of the second argument of socket(2) that are its type (`linux/net.h`, SOCK_TYPE_MASK).
+const SOCKET_TYPES: u64 = 0xf;
+
+fn word(constant: i32) -> u64 {
+    u64::from(constant.unsigned_abs())
+}
+
 /// An argument that compares.
 fn when(argument: u8, compares: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compares, value)?;
-    SeccompRule::new(vec![condition])
+    SeccompRule::new(vec![compare(argument, compares, value)?])
+}
+
+fn compare(argument: u8, compares: SeccompCmpOp, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compares, value)
 }
 
 /// As wide as a register, which is narrower on some machines.

@@ -397,7 +397,11 @@ mod tests {
             libc::SYS_fsetxattr,
         ];
         assert!(of_directories.iter().all(|call| !has(Role::Disks, *call) && has(Role::Daemon, *call)));
-        let of_daemons = [libc::SYS_execve, libc::SYS_socket, libc::SYS_bind, libc::SYS_connect];
+        // The connections of a stream are taken from a socket that listens already.
+        let of_streams =
+            [libc::SYS_accept4, libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_shutdown, libc::SYS_setsockopt];
+        assert!(of_streams.iter().all(|call| has(Role::Directory, *call) && has(Role::Daemon, *call)));
+        let of_daemons = [libc::SYS_execve, libc::SYS_socket, libc::SYS_bind, libc::SYS_listen, libc::SYS_connect];
         assert!(of_daemons.iter().all(|call| !has(Role::Directory, *call) && has(Role::Disks, *call)));
     }
 

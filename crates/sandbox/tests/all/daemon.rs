@@ -76,6 +76,26 @@ fn daemons_start_programs_and_no_namespaces() {
 }
 
 #[test]
+fn ports_that_were_named_can_still_be_bound() {
+    let fixture = Fixture::of_user();
+    let denied = "permission denied";
+    // Port 0 stands for any that is free, in the rule as in the call.
+    let words = ["seccomp-of-streams", "kill", "bind", "0", "udp", "unix", "thread", "program"];
+    let (lines, status) = fixture.run(&words);
+    assert!(status.success(), "{lines:?}");
+    assert_eq!(lines, ["installed", "done", denied, "done", "ran", "done"]);
+    let (lines, _) = fixture.run(&["seccomp-of-daemon", "kill", "bind", "0"]);
+    assert_eq!(lines, ["installed", denied]);
+    if has_landlock(&fixture) {
+        let (lines, _) =
+            fixture.run(&["reach", "0=port", "bind", "0", "tcp", "seccomp-of-streams", "kill", "bind", "0"]);
+        assert_eq!(lines, ["held", "done", denied, "installed", "done"]);
+        let (lines, _) = fixture.run(&["reach", "", "bind", "0"]);
+        assert_eq!(lines, ["held", denied]);
+    }
+}
+
+#[test]
 fn forbidden_calls_end_daemons_as_asked() {
     let fixture = Fixture::of_user();
     for list in ["seccomp-of-disks", "seccomp-of-daemon"] {
