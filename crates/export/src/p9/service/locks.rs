@@ -134,12 +134,17 @@ impl Session {
         Some(wait)
     }
 
-    /// The lock that stands in the way of one, or none.
+    /// The lock that stands in the way of one, or none. Linux does not say which it would like to have, and asks by "none": it
+    /// is told what is in everybody's way.
     pub(super) fn get_lock(&self, request: &GetLock<'_>, reply: &mut Vec<u8>) -> Outcome {
         let fid = self.fids.get(request.fid)?;
         let handle = fid.open()?.handle;
         let owner = self.owner(request.client_id, request.proc_id);
-        let lock = Lock { kind: kind_in(request.kind), start: request.start, end: request.end(), pid: request.proc_id };
+        let kind = match request.kind {
+            LockKind::Write => tree::LockKind::Write,
+            LockKind::Read | LockKind::Unlock => tree::LockKind::Read,
+        };
+        let lock = Lock { kind, start: request.start, end: request.end(), pid: request.proc_id };
         let found = self.tree().get_lock(fid.place.node(), handle, owner, lock)?;
         let answer = match found.kind {
             tree::LockKind::Unlock => GetLock { kind: LockKind::Unlock, ..*request },

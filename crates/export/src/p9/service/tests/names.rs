@@ -105,6 +105,13 @@ fn an_open_file_goes_on_without_a_name() {
     assert_eq!(client.write(1, 7, b" and more"), Ok(9));
     client.change(1, 8, 0, 11).unwrap();
     assert_eq!(client.read(1, 0, 100), Ok(b"content and".to_vec()));
+    // Another fid of it, as Linux makes one for what it does by a descriptor.
+    client.walk(1, 2, &[]).unwrap();
+    assert_eq!(client.look(2).unwrap().size, 11);
+    client.change(2, 8, 0, 7).unwrap();
+    client.lopen(2, 0).unwrap();
+    assert_eq!(client.read(2, 0, 100), Ok(b"content".to_vec()));
+    client.clunk(2).unwrap();
     client.clunk(1).unwrap();
     let left = served.service.tree().describe();
     assert_eq!((left.handles, left.nodes), (0, 1));
