@@ -26,6 +26,9 @@ const TYPES: [(u32, u32); 5] = [
 const BITS: [(u32, u32); 3] =
     [(perm::SETUID, libc::S_ISUID), (perm::SETGID, libc::S_ISGID), (perm::SETVTX, libc::S_ISVTX)];
 
+/// The most bytes that a read of a directory is answered with: every name is looked up for it.
+const LISTING_BYTES_MAX: u32 = 65_536;
+
 /// The host's `O_*` of an open mode.
 fn open_flags(mode: u8) -> i32 {
     let access = match mode & open_mode::ACCESS {
@@ -190,7 +193,7 @@ impl Session {
         if self.dialect() != Dialect::U {
             return Err(Errno::ISDIR);
         }
-        let room = scene.room(READ_HEAD_BYTES, count) as u32;
+        let room = scene.room(READ_HEAD_BYTES, count.min(LISTING_BYTES_MAX)) as u32;
         let mut reading = lock(&open.reading);
         if offset == 0 {
             *reading = Reading::default();

@@ -11,7 +11,7 @@ use device::p9::{Dialect, IO_HEADER_BYTES, MSIZE_MIN, qid_type};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tree::{ROOT, Tree};
 
 /// What reads and writes are best multiples of, in bytes: a page of most machines.
@@ -66,8 +66,6 @@ pub(crate) struct Session {
     tags: Tags,
     /// What the version agreed on: the dialect above 32 bits of the message size; 0 before.
     agreed: AtomicU64,
-    /// Longest message that the transport can carry, in bytes.
-    transport_max: AtomicU32,
 }
 
 impl Session {
@@ -87,7 +85,6 @@ impl Session {
             waits: Arc::default(),
             tags: Tags::default(),
             agreed: AtomicU64::new(0),
-            transport_max: AtomicU32::new(u32::MAX),
         })
     }
 
@@ -114,11 +111,6 @@ impl Session {
         self.waits.len()
     }
 
-    /// The transport carries no longer messages, in bytes. For the next version request.
-    pub(crate) fn set_transport_max(&self, bytes: u32) {
-        self.transport_max.store(bytes, Ordering::Relaxed);
-    }
-
     /// What the client speaks.
     #[inline]
     pub(crate) fn dialect(&self) -> Dialect {
@@ -133,13 +125,9 @@ impl Session {
     #[inline]
     pub(crate) fn msize(&self) -> u32 {
         match self.agreed.load(Ordering::Acquire) as u32 {
-            0 => self.msize_max(),
+            0 => self.service.policy.msize_max,
             agreed => agreed,
         }
-    }
-
-    fn msize_max(&self) -> u32 {
-        self.service.policy.msize_max.min(self.transport_max.load(Ordering::Relaxed))
     }
 
     /// The most bytes that a read or a write should have, of whole pages where there is room for one.
@@ -158,7 +146,7 @@ impl Session {
 
     pub(super) fn version(&self, msize: u32, version: &[u8], reply: &mut Vec<u8>) -> Outcome {
         self.reset();
-        let granted = msize.min(self.msize_max());
+        let granted = msize.min(self.service.policy.msize_max);
         if granted < MSIZE_MIN {
             return Err(Errno::MSGSIZE);
         }

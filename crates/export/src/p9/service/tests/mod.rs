@@ -30,15 +30,16 @@ fn nothing_comes_before_a_version() {
 #[test]
 fn messages_are_as_long_as_everybody_takes_them() {
     let served = Served::new();
-    let client = Client { session: Session::new(&served.service) };
-    assert_eq!(client.version(u32::MAX, "9P2000.L").unwrap().0, 1 << 20);
-    client.session.set_transport_max(500_000);
-    assert_eq!(client.version(u32::MAX, "9P2000.L").unwrap().0, 500_000);
-    client.attach(0, "", 0).unwrap();
     served.put("file", "");
-    client.walk(0, 1, &["file"]).unwrap();
-    let (_, iounit) = client.lopen(1, 0).unwrap();
-    assert_eq!(iounit, (500_000 - 24) / 4096 * 4096);
+    let client = served.client();
+    assert_eq!(client.version(u32::MAX, "9P2000.L").unwrap().0, 1 << 20);
+    for (msize, expected) in [(500_000, 499_712), (65_536, 61_440), (4096, 4072)] {
+        assert_eq!(client.version(msize, "9P2000.L").unwrap().0, msize);
+        client.attach(0, "", 0).unwrap();
+        client.walk(0, 1, &["file"]).unwrap();
+        let (_, iounit) = client.lopen(1, 0).unwrap();
+        assert_eq!(iounit, expected, "whole pages where there is room for one");
+    }
 }
 
 #[test]
