@@ -1,4 +1,4 @@
-//! A 9P session on a directory of its own that it may change, with something beside the directory that it may not.
+//! Two 9P sessions on a directory that they may change, with something beside the directory that they may not.
 
 use crate::calls::{Answer, Moved, Scene};
 use crate::p9::{P9Policy, Service, Session};
@@ -15,6 +15,8 @@ use vring::Segment;
 
 /// Requests of one input.
 const STEPS_MAX: usize = 64;
+/// In a message's type: it is the second client's.
+const SECOND: u8 = 0x80;
 /// What no answer may tell.
 const SECRET: &str = "what lies beside the directory";
 
@@ -54,8 +56,8 @@ fn clear(directory: &Path) -> io::Result<()> {
 }
 
 /// Plays one input and returns how many requests succeeded. Layout of `data`: options (1), messages. Bit 0 of the options is
-/// 9P2000.u, bit 1 longer messages. A message is its type (1), its length (1) and its fields. A version and an attach, whose fid
-/// is 0, come before.
+/// 9P2000.u, bit 1 longer messages. A message is its type (1), its length (1) and its fields; bit 7 of the type makes it the
+/// second client's. A version and an attach, whose fid is 0, come before.
 ///
 /// # Panics
 /// When something beside the directory is told or changed, or something is left when the session is gone; that is what the
@@ -99,33 +101,41 @@ fn play(data: &[u8], inside: &Path) -> usize {
     };
     let tree = Arc::new(tree);
     let service = Service::new(tree.clone(), P9Policy::default());
-    let session = Session::new(&service);
-    let (msize, version) =
-        (if options & 2 == 0 { 4096_u32 } else { 16_384 }, if options & 1 == 0 { Dialect::L } else { Dialect::U });
-    let mut stand = Stand { session: &session, answer: vec![0; msize as usize] };
-    let version =
-        [&msize.to_le_bytes()[..], &(version.version().len() as u16).to_le_bytes(), version.version().as_bytes()];
-    let mut answered = stand.ask(Kind::Version as u8, &version.concat());
-    let attach = [&0_u32.to_le_bytes()[..], &NOFID.to_le_bytes(), &[0; 4], &NOFID.to_le_bytes()].concat();
-    answered += stand.ask(Kind::Attach as u8, &attach);
+    let msize = if options & 2 == 0 { 4096 } else { 16_384 };
+    let dialect = if options & 1 == 0 { Dialect::L } else { Dialect::U };
+    let mut clients = [Client::new(&service, msize), Client::new(&service, msize)];
+    let mut answered: usize = clients.iter_mut().map(|client| client.begin(dialect)).sum();
     for _ in 0..STEPS_MAX {
         let [kind, len, more @ ..] = rest else { break };
         let (body, more) = more.split_at(usize::from(*len).min(more.len()));
-        answered += stand.ask(*kind, body);
+        let [first, second] = &mut clients;
+        answered += if kind & SECOND == 0 { first } else { second }.ask(kind & !SECOND, body);
         rest = more;
     }
-    drop(session);
+    drop(clients);
     let left = tree.describe();
     assert_eq!((left.nodes, left.handles, left.lock_owners), (1, 0, 0), "a session has left something behind");
     answered
 }
 
-struct Stand<'a> {
-    session: &'a Session,
+struct Client {
+    session: Arc<Session>,
     answer: Vec<u8>,
 }
 
-impl Stand<'_> {
+impl Client {
+    fn new(service: &Arc<Service>, msize: usize) -> Client {
+        Client { session: Session::new(service), answer: vec![0; msize] }
+    }
+
+    fn begin(&mut self, dialect: Dialect) -> usize {
+        let name = dialect.version().as_bytes();
+        let version =
+            [&(self.answer.len() as u32).to_le_bytes()[..], &(name.len() as u16).to_le_bytes(), name].concat();
+        let attach = [&0_u32.to_le_bytes()[..], &NOFID.to_le_bytes(), &[0; 4], &NOFID.to_le_bytes()].concat();
+        self.ask(Kind::Version as u8, &version) + self.ask(Kind::Attach as u8, &attach)
+    }
+
     /// Sends one message: 1 when it succeeds.
     fn ask(&mut self, kind: u8, body: &[u8]) -> usize {
         let size = (HEADER_BYTES + body.len()) as u32;
@@ -195,6 +205,10 @@ mod tests {
         let write =
             |fid: u32, data: &[u8]| message(Kind::Write, &[&word(fid), &[0; 8], &word(data.len() as u32), data]);
         let lock = |kind: u8| message(Kind::Lock, &[&word(1), &[kind], &word(0), &[0; 16], &word(9), &text("host")]);
+        let of_second = |mut step: Vec<u8>| {
+            step[0] |= SECOND;
+            step
+        };
         vec![
             ("read", plain(&[walk(0, 1, &["file"]), lopen(1, 0), read(Kind::Read, 1, 1000), on(Kind::Clunk, 1)])),
             ("write", plain(&[walk(0, 1, &["file"]), lopen(1, 2), write(1, b"data"), on(Kind::GetAttr, 1)])),
@@ -237,6 +251,22 @@ mod tests {
                     read(Kind::Read, 3, 10),
                 ]),
             ),
+            (
+                "two",
+                plain(&[
+                    walk(0, 1, &["file"]),
+                    lopen(1, 2),
+                    lock(1),
+                    of_second(walk(0, 1, &["file"])),
+                    of_second(lopen(1, 2)),
+                    of_second(lock(1)),
+                    on(Kind::Clunk, 1),
+                    of_second(lock(1)),
+                    walk(0, 2, &["directory", "inner"]),
+                    of_second(message(Kind::RenameAt, &[&word(0), &text("directory"), &word(0), &text("moved")])),
+                    walk(2, 3, &["..", "..", "moved"]),
+                ]),
+            ),
             ("lock", plain(&[walk(0, 1, &["file"]), lopen(1, 2), lock(1), lock(2), lock(0)])),
             (
                 "legacy",
@@ -257,7 +287,7 @@ mod tests {
     fn seeds_hold() {
         let mut answered = 0;
         seeds::hold("p9_session", &sequences(), |seed| answered += p9_session(seed));
-        assert!(answered >= 55, "only {answered} requests succeeded");
+        assert!(answered >= 85, "only {answered} requests succeeded");
     }
 
     /// Messages that make sense in an order that does not, with fields of each other.
@@ -282,6 +312,9 @@ mod tests {
                 if numbers.below(4) == 0 && step.len() > 2 {
                     step[2] = numbers.below(4) as u8;
                 }
+                if numbers.below(3) == 0 {
+                    step[0] ^= SECOND;
+                }
                 if numbers.below(8) == 0 && step.len() > 2 {
                     let at = 2 + numbers.below(step.len() - 2);
                     step[at] = numbers.next() as u8;
@@ -290,6 +323,6 @@ mod tests {
             }
             answered += p9_session(&input);
         }
-        assert!(answered >= 3000, "only {answered} requests succeeded");
+        assert!(answered >= 4000, "only {answered} requests succeeded");
     }
 }
