@@ -95,7 +95,7 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     /// Drive any vhost-user-blk socket, ours or a peer's
     Disk(Box<bench::disk::Args>),
-    /// Drive any vhost-user-fs socket, ours or virtiofsd's
+    /// Drive any virtio-fs or 9p server, ours or a peer's
     Fs(Box<bench::fs::Args>),
     /// Synchronous writes with an intent log, against peers, the host, and the same storage without it
     Commits(Box<bench::commits::Args>),
