@@ -161,7 +161,11 @@ fn qemu_serves_a_disk_and_a_directory_itself() -> Result<()> {
     fs::File::create(&image)?.set_len(8 << 20)?;
     let devices = [
         Device::QemuDisk { image: image.clone(), queues: 2, direct: false },
-        Device::Qemu9p { directory: files.path().to_owned(), tag: "share".to_owned() },
+        Device::Qemu9p {
+            directory: files.path().to_owned(),
+            tag: "share".to_owned(),
+            security_model: "none".to_owned(),
+        },
     ];
     let mut guest = qemu::boot(&lab.kit(), &TWO, &devices)?;
     let script = "echo written | dd of=/dev/vda conv=notrunc,fsync 2>/dev/null

@@ -34,6 +34,14 @@ pub enum Device {
         /// Request queues, at least 1; User Mode Linux as above.
         queues: u16,
     },
+    /// A vhost-user directory that is spoken to in 9p. It has one queue: Linux uses no more. For QEMU it needs a
+    /// version that gives a guest any vhost-user device, see [`Lab::any_device_qemu`](crate::lab::Lab::any_device_qemu).
+    Directory9p {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// The name by which the guest mounts it, as its server tells it.
+        tag: String,
+    },
     /// A disk that QEMU serves itself, in a thread of its own (virtio-blk with an iothread).
     QemuDisk {
         /// A raw image or a block device.
@@ -49,6 +57,8 @@ pub enum Device {
         directory: PathBuf,
         /// The name by which the guest mounts it.
         tag: String,
+        /// How owners and modes are kept, as QEMU spells it: `none`, `passthrough`, `mapped-xattr`, `mapped-file`.
+        security_model: String,
     },
 }
 
@@ -62,7 +72,7 @@ impl Device {
             | Self::QemuDisk { queues, .. } => {
                 *queues = number;
             }
-            Self::Qemu9p { .. } => {}
+            Self::Directory9p { .. } | Self::Qemu9p { .. } => {}
         }
         self
     }
@@ -70,9 +80,10 @@ impl Device {
     /// The socket of a vhost-user device.
     pub fn socket(&self) -> Option<&Path> {
         match self {
-            Self::Disk { socket, .. } | Self::ReconnectingDisk { socket, .. } | Self::Directory { socket, .. } => {
-                Some(socket)
-            }
+            Self::Disk { socket, .. }
+            | Self::ReconnectingDisk { socket, .. }
+            | Self::Directory { socket, .. }
+            | Self::Directory9p { socket, .. } => Some(socket),
             Self::QemuDisk { .. } | Self::Qemu9p { .. } => None,
         }
     }

@@ -21,7 +21,7 @@ use anyhow::{Result, bail, ensure};
 pub struct Kit {
     /// User Mode Linux, the program.
     pub uml: Option<PathBuf>,
-    /// qemu-system-x86_64.
+    /// qemu-system-x86_64; for a vhost-user directory by 9p one that has `vhost-user-test-device-pci` (11 or later).
     pub qemu: Option<PathBuf>,
     /// A kernel for QEMU, as a bzImage.
     pub kernel: Option<PathBuf>,

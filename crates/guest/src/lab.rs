@@ -121,7 +121,7 @@ impl Lab {
         let there = |path: PathBuf| path.exists().then_some(path);
         Kit {
             uml: there(self.uml_smp()).or_else(|| there(self.uml())),
-            qemu: there(self.program("qemu-system-x86_64")),
+            qemu: there(self.any_device_qemu()).or_else(|| there(self.program("qemu-system-x86_64"))),
             kernel: there(self.kernel()),
             initramfs: there(self.initramfs()),
             root: there(self.root()),
@@ -151,6 +151,12 @@ impl Lab {
     /// Debian's own User Mode Linux: one processor, drivers as modules.
     pub fn uml(&self) -> PathBuf {
         self.directory.join("uml/linux")
+    }
+
+    /// A QEMU that is newer than that of the root file system: it can give a guest any device that a
+    /// vhost-user server serves, 9p among them.
+    pub fn any_device_qemu(&self) -> PathBuf {
+        self.directory.join("qemu/qemu-system-x86_64")
     }
 
     /// User Mode Linux with several processors, built by the lab.
@@ -209,8 +215,17 @@ impl Lab {
 
     /// Fails unless the kernel with several processors was built.
     pub fn require_uml_smp(&self) -> Result<()> {
-        if !self.stamp("uml-smp").exists() {
-            bail!("the lab in {} lacks `uml-smp`: run `cargo xtask lab`", self.directory.display());
+        self.require("uml-smp")
+    }
+
+    /// Fails unless [`Lab::any_device_qemu`] is there.
+    pub fn require_any_device_qemu(&self) -> Result<()> {
+        self.require("qemu")
+    }
+
+    fn require(&self, step: &str) -> Result<()> {
+        if !self.stamp(step).exists() {
+            bail!("the lab in {} lacks `{step}`: run `cargo xtask lab`", self.directory.display());
         }
         Ok(())
     }

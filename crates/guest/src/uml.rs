@@ -15,8 +15,9 @@ use crate::machine::Machine;
 use crate::numa;
 use crate::shell::{Agent, Guest, Share};
 
-/// virtio device ids of a block device and of a file system (virtio 1.3, section 5).
+/// virtio device ids of a block device, of 9p and of a file system (virtio 1.3, section 5).
 const VIRTIO_ID_BLOCK: u32 = 2;
+const VIRTIO_ID_9P: u32 = 9;
 const VIRTIO_ID_FS: u32 = 26;
 
 /// A second is usual.
@@ -78,6 +79,7 @@ fn command(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share, line
             Device::Disk { socket, .. } => (socket, VIRTIO_ID_BLOCK),
             // Its tag comes from its server.
             Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
+            Device::Directory9p { socket, .. } => (socket, VIRTIO_ID_9P),
             Device::ReconnectingDisk { .. } => {
                 bail!("User Mode Linux does not connect again: give such a disk to a QEMU guest")
             }
@@ -155,10 +157,26 @@ mod tests {
     #[test]
     fn devices_of_qemu_are_refused() {
         let directory = TempDir::new().unwrap();
-        let device = Device::Qemu9p { directory: "/tmp".into(), tag: "share".into() };
+        let device = Device::Qemu9p { directory: "/tmp".into(), tag: "share".into(), security_model: "none".into() };
         let share = Share::new().unwrap();
         let error = command(&kit(directory.path()), &Machine::default(), &[device], &share, None).unwrap_err();
         assert!(error.to_string().contains("QEMU guest only"), "{error}");
+    }
+
+    #[test]
+    fn servers_are_told_by_their_sockets_and_kinds() {
+        let directory = TempDir::new().unwrap();
+        let share = Share::new().unwrap();
+        let devices = [
+            Device::Disk { socket: "/run/a".into(), queues: 1 },
+            Device::Directory { socket: "/run/b".into(), tag: "share".into(), queues: 1 },
+            Device::Directory9p { socket: "/run/c".into(), tag: "share".into() },
+        ];
+        let command = command(&kit(directory.path()), &Machine::default(), &devices, &share, None).unwrap();
+        let words = arguments(&command);
+        for wanted in ["/run/a:2", "/run/b:26", "/run/c:9"] {
+            assert!(words.contains(&format!("virtio_uml.device={wanted}")), "{words:?}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn configuration(name: &str, kind: ServerKind, labels: &[(&str, &str)]) -> Confi
 
 fn workload(name: &str, labels: &[(&str, &str)]) -> Workload {
     let (labels, fio) = (pairs(labels), BTreeMap::new());
-    Workload { name: name.to_owned(), labels, fio, files: 1, frontend: BTreeMap::new() }
+    Workload { name: name.to_owned(), labels, fio, files: 1, own_files: 0, frontend: BTreeMap::new() }
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

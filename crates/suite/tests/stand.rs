@@ -5,7 +5,7 @@ mod stand_support;
 
 use std::fs;
 
-use stand_support::{Bench, configuration, experiment, fio, frontend};
+use stand_support::{Bench, configuration, experiment, fio, frontend, own_files};
 use suite::experiment::{Configuration, Medium, Place, ServerKind, Workload};
 use suite::record::Figures;
 use suite::stand::{Data, Stand, Trouble};
@@ -120,6 +120,32 @@ fn qemu_with_its_own_servers_and_ours() {
     let directory = configuration(Place::Qemu, ServerKind::VringdDir, &[], (Medium::Disk, 1, 8));
     let figures = check(&measure(&bench, &directory, &[fio("read", 1, READ)])[0], 4.0);
     assert!(figures.server_cpu_s.is_some(), "{figures:?}");
+}
+
+#[test]
+fn directories_by_9p_and_files_of_a_loads_own() {
+    const FILES: u32 = 200;
+    let bench = Bench::new();
+    for place in [Place::Uml, Place::Qemu] {
+        let mut ours = configuration(place, ServerKind::Vringd9p, &[], (Medium::Memory, 1, 8));
+        ours.guest.mount = "cache=none,msize=512000".into();
+        let own = |name, engine| {
+            let options = [("ioengine", engine), ("rw", "read"), ("bs", "4k"), ("fallocate", "none")];
+            own_files(name, FILES, &options)
+        };
+        let loads =
+            [fio("read", 1, READ), own("create", "filecreate"), own("stat", "filestat"), own("unlink", "filedelete")];
+        let results = measure(&bench, &ours, &loads);
+        let figures = check(&results[0], 4.0);
+        assert!(figures.server_cpu_s.is_some(), "{figures:?}");
+        for result in &results[1..] {
+            let figures = result.as_ref().unwrap();
+            assert_eq!(figures.requests, u64::from(FILES));
+            assert!(figures.iops > 0.0 && figures.server_cpu_s.is_none(), "{figures:?}");
+        }
+        let data = Data::of(&bench.site, &ours).unwrap().unwrap();
+        assert_eq!(fs::read_dir(data.directory()).unwrap().count(), 1, "files of a load's own are left");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod host;
 mod machine;
 mod modules;
 mod programs;
+mod qemu;
 mod root;
 mod uml;
 
@@ -29,7 +30,7 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
     /// Make these steps again even if their result is current: root, programs, uml,
-    /// machine, fs-programs, uml-smp, or all.
+    /// qemu, machine, fs-programs, uml-smp, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
     /// Leave out the kernel that has to be built (five to eight minutes on two processors).
@@ -50,8 +51,15 @@ struct Step {
 
 /// Makes what is not there or not current, in order.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let steps =
-        [root::step(), programs::step(), uml::debian_step(), machine::step(), cargo_programs::step(), uml::smp_step()];
+    let steps = [
+        root::step(),
+        programs::step(),
+        uml::debian_step(),
+        qemu::step(),
+        machine::step(),
+        cargo_programs::step(),
+        uml::smp_step(),
+    ];
     for name in &options.again {
         ensure!(
             name == "all" || steps.iter().any(|step| step.name == name),

@@ -12,6 +12,12 @@ use crate::process::dies_with_us;
 
 /// Slots in a request queue of a directory, as virtiofsd's documentation has it.
 const DIRECTORY_QUEUE_SIZE: u32 = 1024;
+/// 9p (virtio 1.3, section 5). QEMU has no vhost-user device of its own for it, only one that can be any.
+const VIRTIO_ID_9P: u16 = 9;
+/// Slots in the queue of 9p, as QEMU's own device has it.
+const QUEUE_SIZE_9P: u32 = 128;
+/// The tag's length in the configuration of a 9p device, before the tag itself (`struct virtio_9p_config`).
+const TAG_LENGTH_BYTES: usize = 2;
 
 /// Adds the options that give `devices` to a guest of the program `qemu`.
 pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Result<()> {
@@ -42,11 +48,18 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
                     .arg("-device")
                     .arg(format!("virtio-blk-pci,drive=disk{index},iothread=thread{index},num-queues={queues}"));
             }
-            Device::Qemu9p { directory, tag } => {
+            Device::Directory9p { socket, tag } => {
+                let config_bytes = TAG_LENGTH_BYTES + tag.len();
+                let options = format!(
+                    "vhost-user-test-device-pci,virtio-id={VIRTIO_ID_9P},num_vqs=1,vq_size={QUEUE_SIZE_9P},config_size={config_bytes}"
+                );
+                add_server(command, index, socket, "", &options)?;
+            }
+            Device::Qemu9p { directory, tag, security_model } => {
                 let path = option_value(directory)?;
                 command
                     .arg("-fsdev")
-                    .arg(format!("local,id=tree{index},path={path},security_model=none,multidevs=remap"))
+                    .arg(format!("local,id=tree{index},path={path},security_model={security_model},multidevs=remap"))
                     .arg("-device")
                     .arg(format!("virtio-9p-pci,fsdev=tree{index},mount_tag={tag}"));
             }
@@ -110,6 +123,7 @@ mod tests {
             Device::Disk { socket: "/run/a,b".into(), queues: 3 },
             Device::Directory { socket: "/run/c".into(), tag: "share".into(), queues: 2 },
             Device::ReconnectingDisk { socket: "/run/d".into(), queues: 1, again_after_ms: 100 },
+            Device::Directory9p { socket: "/run/e".into(), tag: "nine".into() },
         ];
         add_devices(&mut command, Path::new("/nowhere"), &devices).unwrap();
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -128,6 +142,10 @@ mod tests {
                 "socket,id=server2,path=/run/d,reconnect-ms=100",
                 "-device",
                 "vhost-user-blk-pci,num-queues=1,chardev=server2",
+                "-chardev",
+                "socket,id=server3,path=/run/e",
+                "-device",
+                "vhost-user-test-device-pci,virtio-id=9,num_vqs=1,vq_size=128,config_size=6,chardev=server3",
             ]
         );
     }

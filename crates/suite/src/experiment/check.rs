@@ -18,6 +18,7 @@ pub(super) struct Placed<T> {
 }
 
 const FILES_MAX: u32 = 64;
+const OWN_FILES_MAX: u32 = 1_000_000;
 const ROUNDS: std::ops::RangeInclusive<u32> = 1..=100;
 
 fn wrong(field: &str, problem: Problem) -> Wrong {
@@ -86,7 +87,7 @@ pub(super) fn configuration(it: &Configuration) -> Result<(), Wrong> {
         it.guest.memory_mib,
         "64 to 1048576 (MiB)",
     )?;
-    let queues_max = if it.server.kind == ServerKind::VringdDir { 64 } else { 256 };
+    let queues_max = if matches!(it.server.kind, ServerKind::VringdDir | ServerKind::Vringd9p) { 64 } else { 256 };
     let queues_range = if queues_max == 64 { "1 to 64" } else { "1 to 256" };
     range((1..=queues_max).contains(&it.guest.queues), "guest.queues", it.guest.queues, queues_range)?;
     options::of_server(&it.server)
@@ -158,7 +159,13 @@ impl ServerKind {
     /// Whether it serves a directory, not a disk.
     #[must_use]
     pub fn is_directory(self) -> bool {
-        matches!(self, ServerKind::VringdDir | ServerKind::Virtiofsd | ServerKind::Qemu9p)
+        matches!(self, ServerKind::VringdDir | ServerKind::Virtiofsd) || self.is_9p()
+    }
+
+    /// Whether it serves a directory by 9p.
+    #[must_use]
+    pub fn is_9p(self) -> bool {
+        matches!(self, ServerKind::Vringd9p | ServerKind::Qemu9p)
     }
 }
 
@@ -166,6 +173,7 @@ impl ServerKind {
 pub(super) fn workload(it: &Workload) -> Result<(), Wrong> {
     name(&it.name).map_err(|problem| wrong("name", problem))?;
     range((1..=FILES_MAX).contains(&it.files), "files", it.files, "1 to 64")?;
+    range(it.own_files <= OWN_FILES_MAX, "own_files", it.own_files, "0 to 1000000")?;
     options::of_load("fio", &it.fio)?;
     options::of_load("frontend", &it.frontend)
 }
@@ -211,6 +219,10 @@ fn pair(workload: &Workload, configuration: &Configuration) -> Result<(), Wrong>
     if workload.files > has {
         let configuration = configuration.name.clone();
         return Err(wrong("files", Problem::TooFewFiles { configuration, has, needs: workload.files }));
+    }
+    let has_directory = configuration.place == Place::Host || configuration.server.kind.is_directory();
+    if workload.own_files > 0 && !has_directory {
+        return Err(wrong("own_files", Problem::CannotBe("a disk has no files: leave it out, or serve directories")));
     }
     placeholders(field, options, configuration)
 }

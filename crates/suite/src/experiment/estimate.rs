@@ -25,6 +25,9 @@ fn ready_s(place: Place) -> f64 {
     }
 }
 
+/// A small file of a load's own is made, used and removed in about so long, in s.
+const OWN_FILE_S: f64 = 0.004;
+
 /// Laying out data takes about so long, in s for each MiB: what a plain SATA SSD writes.
 const LAY_OUT_S_PER_MIB: f64 = 1.0 / 400.0;
 
@@ -38,7 +41,8 @@ impl Experiment {
         let measurements = self.workloads.len() as f64 * f64::from(self.rounds);
         let each = running.map(|it| {
             let one_s = self.warm_up_s + self.time_s + around_one_s(it.place, self.drop_caches);
-            ready_s(it.place) + measurements * one_s
+            let own_files: f64 = self.workloads.iter().map(|it| f64::from(it.own_files)).sum();
+            ready_s(it.place) + measurements * one_s + own_files * f64::from(self.rounds) * OWN_FILE_S
         });
         let data = self.configurations.iter().map(|it| &it.data);
         let largest_mib =

@@ -199,6 +199,9 @@ pub enum ServerKind {
     VringdDisk,
     /// `vringd dir`.
     VringdDir,
+    /// `vringd dir --protocol 9p`.
+    #[serde(rename = "vringd-9p")]
+    Vringd9p,
     /// The Rust virtiofsd.
     Virtiofsd,
     /// qemu-storage-daemon, its vhost-user-blk export.
@@ -264,6 +267,10 @@ pub struct Workload {
     /// How many files, each with a fio job of its own; 1 for disks.
     #[serde(default = "one")]
     pub files: u32,
+    /// How many small files fio makes, looks at or removes, in a directory of its own; 0 for a load on the files that lie
+    /// there. It goes over them once, however long that takes.
+    #[serde(default)]
+    pub own_files: u32,
     /// Options of `vringd bench disk` or `vringd bench fs` without their dashes, where a frontend makes the load.
     #[serde(default)]
     pub frontend: Options,

@@ -31,7 +31,7 @@ const OF_DISKS: [&str; 22] = [
 ];
 
 /// Options of `vringd dir` that `vringd disk` does not have.
-const OF_DIRECTORIES: [&str; 12] = [
+const OF_DIRECTORIES: [&str; 17] = [
     "--cache",
     "--attr-timeout",
     "--entry-timeout",
@@ -44,17 +44,24 @@ const OF_DIRECTORIES: [&str; 12] = [
     "--posix-acl",
     "--delay",
     "--tag",
+    "--security-model",
+    "--fmode",
+    "--dmode",
+    "--multidevs",
+    "--msize",
 ];
 
 /// What the suite says to every server: where it listens and what its data is.
-const OF_THE_SUITE: [&str; 7] = ["--socket", "-s", "--socket-path", "--fd", "--shared-dir", "--control", "--path"];
+const OF_THE_SUITE: [&str; 8] =
+    ["--socket", "-s", "--socket-path", "--fd", "--listen", "--shared-dir", "--control", "--path"];
 
 /// What the suite says to fio. It says `time_based` as well, but a job may know better: one that must not go around twice.
-const FIO_OF_THE_SUITE: [&str; 10] = [
+const FIO_OF_THE_SUITE: [&str; 11] = [
     "filename",
     "directory",
     "size",
     "filesize",
+    "nrfiles",
     "runtime",
     "ramp_time",
     "group_reporting",
@@ -64,7 +71,7 @@ const FIO_OF_THE_SUITE: [&str; 10] = [
 ];
 
 /// What the suite says to a frontend.
-const FRONTEND_OF_THE_SUITE: [&str; 13] = [
+const FRONTEND_OF_THE_SUITE: [&str; 14] = [
     "socket",
     "server-pid",
     "server-cpus",
@@ -78,6 +85,7 @@ const FRONTEND_OF_THE_SUITE: [&str; 13] = [
     "shared-dir",
     "against",
     "ours",
+    "protocol",
 ];
 
 /// Why data that is made up has no size of its own.
@@ -153,7 +161,10 @@ pub(super) fn of_server(server: &Server) -> Result<(), Wrong> {
         }
         match server.kind {
             ServerKind::None => return refused(option, "nobody is there to take options: leave them out"),
-            ServerKind::VringdDir | ServerKind::Virtiofsd if OF_DISKS.contains(&name) => {
+            ServerKind::VringdDir | ServerKind::Vringd9p if name == "--protocol" => {
+                return refused(option, "server.kind says it, vringd-dir or vringd-9p: leave it out");
+            }
+            ServerKind::VringdDir | ServerKind::Vringd9p | ServerKind::Virtiofsd if OF_DISKS.contains(&name) => {
                 return refused(option, "only a disk has this: leave it out, or set server.kind to vringd-disk");
             }
             ServerKind::VringdDisk if OF_DIRECTORIES.contains(&name) => {

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Experiment;
 
+/// Small files that a load makes in a run of minutes, at most.
+const OWN_FILES_MAX: u32 = 300;
+
 impl Experiment {
     /// This experiment as a run of minutes: fewer rounds, shorter measurements, less data, and of the axes that
     /// [`quick`](Experiment::quick) names only the values that it names. Everything keeps its name.
@@ -17,6 +20,9 @@ impl Experiment {
         quick.workloads.retain(|workload| self.quick_keeps(&workload.labels));
         for configuration in &mut quick.configurations {
             configuration.data.size_mib = configuration.data.size_mib.min(self.quick.size_mib);
+        }
+        for workload in &mut quick.workloads {
+            workload.own_files = workload.own_files.min(OWN_FILES_MAX);
         }
         if let Some(published) = &mut quick.published {
             let configurations: BTreeSet<&str> = quick.configurations.iter().map(|it| it.name.as_str()).collect();

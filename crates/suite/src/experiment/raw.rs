@@ -125,6 +125,7 @@ pub(super) struct RawWorkload {
     #[serde(default)]
     pub(super) fio: BTreeMap<String, Text>,
     pub(super) files: Option<Number>,
+    pub(super) own_files: Option<Number>,
     #[serde(default)]
     pub(super) frontend: BTreeMap<String, Text>,
 }

@@ -180,6 +180,7 @@ fn workload(expanded: &Expanded) -> Result<Workload, Wrong> {
         labels: labels(expanded, raw.labels)?,
         fio: options(raw.fio),
         files: check::number(raw.files, 1, "files")?,
+        own_files: check::number(raw.own_files, 0, "own_files")?,
         frontend: options(raw.frontend),
     };
     check::workload(&workload)?;

@@ -21,7 +21,17 @@ pub enum Target {
         /// Size of each, in MiB.
         size_mib: u64,
     },
+    /// Small files that the load makes itself in an empty directory.
+    Own {
+        /// The directory.
+        directory: String,
+        /// How many of them.
+        files: u32,
+    },
 }
+
+/// Size of a file of a load's own: one block of most file systems.
+const OWN_FILE_SIZE: &str = "4k";
 
 /// What stands in a job file besides the workload's own options.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,16 +48,24 @@ pub struct Frame {
 #[must_use]
 pub fn render(options: &Options, frame: &Frame) -> String {
     let mut text = String::from("[global]\n");
-    let mut ours: Vec<(&str, String)> = vec![
-        // One figure for all jobs, and as long as it was asked for, not as long as the file lasts.
-        ("group_reporting", "1".into()),
-        ("time_based", "1".into()),
-        ("runtime", format!("{}ms", frame.time.as_millis())),
+    // One figure for all jobs.
+    let mut ours: Vec<(&str, String)> = vec![("group_reporting", "1".into())];
+    if let Target::Own { directory, files } = &frame.target {
+        // Each once, one behind the other; a warm-up would take its share of them.
+        ours.push(("directory", escaped(directory)));
+        ours.push(("nrfiles", files.to_string()));
+        ours.push(("filesize", OWN_FILE_SIZE.into()));
+        ours.push(("openfiles", "1".into()));
+        ours.push(("file_service_type", "sequential".into()));
+    } else {
+        // As long as it was asked for, not as long as the file lasts.
+        ours.push(("time_based", "1".into()));
+        ours.push(("runtime", format!("{}ms", frame.time.as_millis())));
         // The files lie there already: a load that makes one has the wrong name.
-        ("allow_file_create", "0".into()),
-    ];
-    if !frame.warm_up.is_zero() {
-        ours.push(("ramp_time", format!("{}ms", frame.warm_up.as_millis())));
+        ours.push(("allow_file_create", "0".into()));
+        if !frame.warm_up.is_zero() {
+            ours.push(("ramp_time", format!("{}ms", frame.warm_up.as_millis())));
+        }
     }
     if let Target::Files { directory, size_mib, .. } = &frame.target {
         ours.push(("directory", escaped(directory)));
@@ -66,6 +84,8 @@ pub fn render(options: &Options, frame: &Frame) -> String {
                 section(&mut text, index, &escaped(name));
             }
         }
+        // fio names them itself.
+        Target::Own { .. } => text.push_str("\n[job0]\n"),
     }
     text
 }
@@ -123,6 +143,21 @@ mod tests {
         assert!(text.contains("directory=/mnt/a\\:b\nsize=64m\n"), "{text}");
         assert!(text.contains("[job0]\nfilename=file0\n\n[job1]\nfilename=file1\n"), "{text}");
         assert!(!text.contains("ramp_time"), "{text}");
+    }
+
+    #[test]
+    fn own_files_are_made_once_each() {
+        let frame = Frame {
+            target: Target::Own { directory: "/mnt/own".into(), files: 10_000 },
+            time: Duration::from_secs(1),
+            warm_up: Duration::from_secs(1),
+        };
+        let text = render(&options(&[("ioengine", "filecreate"), ("openfiles", "16")]), &frame);
+        assert_eq!(
+            text,
+            "[global]\ngroup_reporting=1\ndirectory=/mnt/own\nnrfiles=10000\nfilesize=4k\n\
+             file_service_type=sequential\nioengine=filecreate\nopenfiles=16\n\n[job0]\n"
+        );
     }
 
     #[test]

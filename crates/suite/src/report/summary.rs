@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::curves::Curves;
-use crate::experiment::{Experiment, PublishedFigure, ServerKind};
+use crate::experiment::{Experiment, PublishedFigure};
 use crate::record::Header;
 use crate::stats::{Ratio, Spread};
 
@@ -265,8 +265,7 @@ impl Measure {
                 return Self::Bandwidth;
             }
         }
-        let serves_files = |kind| matches!(kind, ServerKind::VringdDir | ServerKind::Virtiofsd | ServerKind::Qemu9p);
-        let of_files = experiment.configurations.iter().any(|configuration| serves_files(configuration.server.kind));
+        let of_files = experiment.configurations.iter().any(|configuration| configuration.server.kind.is_directory());
         if of_files { Self::Bandwidth } else { Self::Iops }
     }
 

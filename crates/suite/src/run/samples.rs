@@ -25,6 +25,7 @@ pub(crate) fn experiment(configurations: usize, workloads: usize) -> Experiment 
         labels: BTreeMap::new(),
         fio: BTreeMap::new(),
         files: 1,
+        own_files: 0,
         frontend: BTreeMap::new(),
     };
     Experiment {

@@ -7,6 +7,9 @@ use guest::{Device, Host, Machine, Shell, Ssh};
 use super::{Data, Site, Trouble};
 use crate::experiment::{Configuration, Place, ServerKind};
 
+/// As passthrough, but that files need not get the owner that the guest wants: nobody asks for one here.
+const SECURITY_MODEL_OF_QEMU: &str = "none";
+
 /// The host itself.
 pub(super) fn host() -> Box<dyn Shell> {
     Box::new(Host::new())
@@ -73,7 +76,14 @@ fn device(
             queues,
             direct: options.iter().any(|option| option == "cache.direct=on"),
         },
-        ServerKind::Qemu9p => Device::Qemu9p { directory: data.ok_or_else(no_data)?.directory(), tag: tag.to_owned() },
+        ServerKind::Qemu9p => Device::Qemu9p {
+            directory: data.ok_or_else(no_data)?.directory(),
+            tag: tag.to_owned(),
+            security_model: SECURITY_MODEL_OF_QEMU.to_owned(),
+        },
+        ServerKind::Vringd9p => {
+            Device::Directory9p { socket: socket.ok_or_else(no_socket)?.to_owned(), tag: tag.to_owned() }
+        }
         ServerKind::VringdDisk | ServerKind::QemuStorageDaemon => {
             Device::Disk { socket: socket.ok_or_else(no_socket)?.to_owned(), queues }
         }

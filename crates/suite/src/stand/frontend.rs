@@ -18,6 +18,8 @@ use crate::record::{Figures, Latency};
 pub(super) struct Load<'a> {
     pub(super) vringd: &'a Path,
     pub(super) is_disk: bool,
+    /// Whether a directory is served by 9p.
+    pub(super) is_9p: bool,
     pub(super) socket: &'a Path,
     pub(super) server_pid: u32,
     pub(super) data: Option<&'a Data>,
@@ -74,6 +76,9 @@ impl Load<'_> {
         }
         let mut command = Command::new(self.vringd);
         command.args(["bench", if self.is_disk { "disk" } else { "fs" }]);
+        if self.is_9p {
+            command.args(["--protocol", "9p"]);
+        }
         command.arg("--socket").arg(self.socket);
         command.arg("--server-pid").arg(self.server_pid.to_string());
         command.arg("--json").arg(json);

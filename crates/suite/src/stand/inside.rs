@@ -5,7 +5,7 @@ use std::fmt::Write;
 use guest::Output;
 
 use super::{Data, Trouble, is_disk, last_line};
-use crate::experiment::{Configuration, Place, ServerKind, Workload};
+use crate::experiment::{Configuration, Place, Workload};
 use crate::fio::job::Target;
 use crate::fio::output;
 use crate::record::Figures;
@@ -15,6 +15,8 @@ use crate::stand::data::file_name;
 pub(super) const LIST_DISKS: &str = "ls /sys/block\n";
 /// How often a guest looks for a device that is on its way, ten times a second.
 const LOOKS_MAX: u32 = 50;
+/// Where a load makes files of its own, below the directory that is served.
+const OWN_FILES: &str = "own";
 
 /// Errors that say that this can never work here (errno(3)): of mapping, of opening, of an engine.
 const ENODEV: i32 = 19;
@@ -76,10 +78,12 @@ impl Plan<'_> {
 
     fn mount(&self) -> String {
         let given = &self.configuration.guest.mount;
-        let (kind, options) = match self.configuration.server.kind {
-            ServerKind::Qemu9p if !given.contains("trans=") => ("9p", join(&["trans=virtio,version=9p2000.L", given])),
-            ServerKind::Qemu9p => ("9p", given.clone()),
-            _ => ("virtiofs", given.clone()),
+        let is_9p = self.configuration.server.kind.is_9p();
+        let kind = if is_9p { "9p" } else { "virtiofs" };
+        let options = if is_9p && !given.contains("trans=") {
+            join(&["trans=virtio,version=9p2000.L", given])
+        } else {
+            given.clone()
         };
         let options = if options.is_empty() { String::new() } else { format!(" -o {}", quoted(&options)) };
         let mount = format!("mount -t {kind}{options} {} {}", quoted(self.tag), quoted(self.mountpoint));
@@ -140,14 +144,22 @@ fn files(directory: String, data: Option<&Data>) -> Target {
     Target::Files { directory, names: (0..count).map(file_name).collect(), size_mib }
 }
 
-/// The part of the target that a workload uses: as many files as it wants.
+/// The part of the target that a workload uses: as many files as it wants, or a place for its own.
 pub(super) fn limited(target: &Target, workload: &Workload) -> Result<Target, Trouble> {
+    if workload.own_files > 0 {
+        return match target {
+            Target::Files { directory, .. } => {
+                Ok(Target::Own { directory: format!("{directory}/{OWN_FILES}"), files: workload.own_files })
+            }
+            _ => Err(Trouble::Unsupported("the workload makes files, and a disk has none".into())),
+        };
+    }
     let wanted = workload.files.max(1) as usize;
     match target {
         Target::File(_) if wanted > 1 => {
             Err(Trouble::Unsupported(format!("the workload wants {wanted} files, and a disk is one")))
         }
-        Target::File(path) => Ok(Target::File(path.clone())),
+        Target::File(_) | Target::Own { .. } => Ok(target.clone()),
         Target::Files { directory, names, size_mib } => match names.get(..wanted) {
             Some(names) => {
                 Ok(Target::Files { directory: directory.clone(), names: names.to_vec(), size_mib: *size_mib })
@@ -161,7 +173,9 @@ pub(super) fn limited(target: &Target, workload: &Workload) -> Result<Target, Tr
 }
 
 /// Runs fio on a job file that reaches it by its standard input, so that no file is left.
-pub(super) fn fio_script(fio: &str, job: &str) -> String {
+///
+/// A directory for files of the load's own is made before and removed behind it.
+pub(super) fn fio_script(fio: &str, job: &str, target: &Target) -> String {
     // A quoted word at the start of a here-document: nothing in it is expanded.
     let mut end = String::from("END");
     while job.lines().any(|line| line == end) {
@@ -169,7 +183,20 @@ pub(super) fn fio_script(fio: &str, job: &str) -> String {
     }
     let mut script = String::new();
     // Writing to a string does not fail.
-    let _written = write!(script, "cd /tmp\nexec {fio} --output-format=json - <<'{end}'\n{job}{end}\n");
+    let _written = match target {
+        Target::Own { directory, .. } => {
+            let own = quoted(directory);
+            write!(
+                script,
+                "cd /tmp\nrm -rf {own}\nmkdir {own}\nstatus=0\n\
+                 {fio} --output-format=json - <<'{end}' || status=$?\n{job}{end}\n\
+                 rm -rf {own}\nexit $status\n"
+            )
+        }
+        Target::File(_) | Target::Files { .. } => {
+            write!(script, "cd /tmp\nexec {fio} --output-format=json - <<'{end}'\n{job}{end}\n")
+        }
+    };
     script
 }
 

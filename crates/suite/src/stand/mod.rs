@@ -44,6 +44,9 @@ use watch::Watch;
 /// Numbers stands, so that no two of a process share a tag or a mount point.
 static NUMBER: AtomicU32 = AtomicU32::new(1);
 
+/// A file of a load's own is made, used and removed within so long, without anything being wrong.
+const OWN_FILE_LIMIT: Duration = Duration::from_millis(20);
+
 /// A configuration made ready.
 pub struct Stand {
     site: Site,
@@ -127,7 +130,8 @@ impl Stand {
             return self.measure_frontend(workload);
         }
         self.settle(true)?;
-        let job = self.job(workload)?;
+        let target = inside::limited(&self.target, workload)?;
+        let job = self.job(workload, &target);
         let fio = match self.configuration.place {
             Place::Host => {
                 let fio = site::require(self.site.programs.fio.as_deref(), "fio", "--fio")?;
@@ -135,19 +139,22 @@ impl Stand {
             }
             _ => "fio".to_owned(),
         };
-        let script = inside::fio_script(&fio, &job);
+        let script = inside::fio_script(&fio, &job, &target);
         let server_before = self.server.as_ref().and_then(Server::cpu_s);
         let guest_before = self.guest_cpu_s();
         let meter = Meter::start(self.shell.as_ref().and_then(|shell| shell.pid()));
-        let output = self.run(&script, self.limit());
+        let output = self.run(&script, self.limit() + OWN_FILE_LIMIT * workload.own_files);
         let in_the_end = meter.and_then(|meter| meter.end(self.time, self.warm_up));
         let guest_after = self.guest_cpu_s();
         let server_after = self.server.as_ref().and_then(Server::cpu_s);
         let mut figures = inside::figures(&output?, workload)?;
         let share = self.time.as_secs_f64() / (self.time + self.warm_up).as_secs_f64().max(f64::MIN_POSITIVE);
         let used = |before: Option<f64>, after: Option<f64>| Some((after? - before?).max(0.0) * share);
-        figures.server_cpu_s = used(server_before, server_after);
-        figures.guest_cpu_s = in_the_end.or_else(|| used(guest_before, guest_after));
+        if workload.own_files == 0 {
+            // Files of its own are made and removed too, which is not measured.
+            figures.server_cpu_s = used(server_before, server_after);
+            figures.guest_cpu_s = in_the_end.or_else(|| used(guest_before, guest_after));
+        }
         self.settle(false)?;
         Ok(figures)
     }
@@ -267,10 +274,9 @@ impl Stand {
         Ok(())
     }
 
-    fn job(&self, workload: &Workload) -> Result<String, Trouble> {
-        let target = inside::limited(&self.target, workload)?;
-        let frame = crate::fio::job::Frame { target, time: self.time, warm_up: self.warm_up };
-        Ok(crate::fio::job::render(&workload.fio, &frame))
+    fn job(&self, workload: &Workload, target: &crate::fio::job::Target) -> String {
+        let frame = crate::fio::job::Frame { target: target.clone(), time: self.time, warm_up: self.warm_up };
+        crate::fio::job::render(&workload.fio, &frame)
     }
 
     fn measure_frontend(&mut self, workload: &Workload) -> Result<Figures, Trouble> {
@@ -282,6 +288,7 @@ impl Stand {
         let load = frontend::Load {
             vringd: &self.site.vringd,
             is_disk: is_disk(self.configuration.server.kind),
+            is_9p: self.configuration.server.kind.is_9p(),
             socket: server.socket(),
             server_pid: server.id(),
             data: self.data.as_ref(),

@@ -140,11 +140,22 @@ pub(crate) fn configuration(
 }
 
 pub(crate) fn fio(name: &str, files: u32, options: &[(&str, &str)]) -> Workload {
-    Workload { name: name.into(), labels: BTreeMap::new(), fio: map(options), files, frontend: BTreeMap::new() }
+    Workload {
+        name: name.into(),
+        labels: BTreeMap::new(),
+        fio: map(options),
+        files,
+        own_files: 0,
+        frontend: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn own_files(name: &str, own_files: u32, options: &[(&str, &str)]) -> Workload {
+    Workload { own_files, ..fio(name, 1, options) }
 }
 
 pub(crate) fn frontend(name: &str, options: &[(&str, &str)]) -> Workload {
-    Workload { name: name.into(), labels: BTreeMap::new(), fio: BTreeMap::new(), files: 1, frontend: map(options) }
+    Workload { frontend: map(options), ..fio(name, 1, &[]) }
 }
 
 fn map(options: &[(&str, &str)]) -> BTreeMap<String, String> {

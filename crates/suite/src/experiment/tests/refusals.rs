@@ -238,6 +238,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "server.options: --direct: only a disk has this: leave it out, or set server.kind to vringd-disk",
     ),
     ("\"--direct\"", "\"--cache=auto\"", "server.options: --cache: only a directory has this"),
+    (
+        "\"vringd-disk\", options = [\"--direct\"]",
+        "\"vringd-9p\", options = [\"--protocol=9p\"]",
+        "server.options: --protocol: server.kind says it, vringd-dir or vringd-9p: leave it out",
+    ),
     ("\"--direct\"", "\"--socket /x\"", "server.options: --socket: the suite gives this: leave it out"),
     (
         "\"--direct\"",

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{Order, SANDBOX, control_socket, data, has};
-use crate::experiment::Medium;
+use crate::experiment::{Medium, ServerKind};
 use crate::stand::{Site, Trouble};
 
 /// Name of the disk, which is the default.
@@ -35,11 +35,14 @@ pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
     Ok(line)
 }
 
-/// `vringd dir`.
+/// `vringd dir`, by the protocol that the kind of server says.
 pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
     let options = &order.server.options;
     let mut line: Vec<OsString> = vec![site.vringd.clone().into(), "dir".into(), "--socket".into(), socket.into()];
     line.extend(["--tag".into(), order.tag.into()]);
+    if order.server.kind == ServerKind::Vringd9p {
+        line.extend(["--protocol".into(), "9p".into()]);
+    }
     if !has(options, &["--queues"]) {
         line.extend(["--queues".into(), order.queues.to_string().into()]);
     }
