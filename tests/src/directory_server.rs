@@ -60,6 +60,15 @@ impl Cache {
     }
 }
 
+/// What is spoken with the guest.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Protocol {
+    /// FUSE, as a virtio-fs device.
+    VirtioFs,
+    /// 9p, as a virtio-9p device.
+    P9,
+}
+
 /// What can serve a directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Program {
@@ -74,7 +83,9 @@ pub enum Program {
 pub struct Directory {
     /// What the guest sees as its root.
     pub path: PathBuf,
-    /// The cache policy.
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The cache policy; by 9p that is the guest's own business.
     pub cache: Cache,
     /// The sandbox of the server: `none`, `chroot` or `namespace`.
     pub sandbox: &'static str,
@@ -95,6 +106,7 @@ impl Directory {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            protocol: Protocol::VirtioFs,
             cache: Cache::Auto,
             sandbox: "none",
             user: None,
@@ -103,6 +115,11 @@ impl Directory {
             execution: None,
             options: Vec::new(),
         }
+    }
+
+    /// A directory by 9p.
+    pub fn p9(path: impl Into<PathBuf>) -> Self {
+        Self { protocol: Protocol::P9, ..Self::new(path) }
     }
 
     /// With another cache policy.
@@ -125,6 +142,7 @@ pub struct DirectoryServer {
     process: Group,
     files: TempDir,
     program: Program,
+    protocol: Protocol,
 }
 
 impl DirectoryServer {
@@ -140,6 +158,10 @@ impl DirectoryServer {
 
     /// Serves `directory` with `program`.
     pub fn start_as(lab: &Lab, program: Program, directory: &Directory) -> Result<Self> {
+        ensure!(
+            program == Program::Vringd || directory.protocol == Protocol::VirtioFs,
+            "only vringd serves 9p, and {PEER_VARIABLE} is set"
+        );
         let files = TempDir::with_prefix("vringd-test-")?;
         let socket = files.path().join("share.sock");
         let command = match program {
@@ -153,7 +175,7 @@ impl DirectoryServer {
         let mut process = Group::start(&command, &files.path().join("server.log"))?;
         process
             .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
-        Ok(Self { process, files, program })
+        Ok(Self { process, files, program, protocol: directory.protocol })
     }
 
     /// Where a frontend connects.
@@ -163,7 +185,11 @@ impl DirectoryServer {
 
     /// The directory, for a guest.
     pub fn device(&self) -> Device {
-        Device::Directory { socket: self.socket(), tag: TAG.to_owned(), queues: 1 }
+        let (socket, tag) = (self.socket(), TAG.to_owned());
+        match self.protocol {
+            Protocol::VirtioFs => Device::Directory { socket, tag, queues: 1 },
+            Protocol::P9 => Device::Directory9p { socket, tag },
+        }
     }
 
     /// The process id of the server, or of the one that watches over it.

@@ -9,10 +9,54 @@ use crate::lab::Lab;
 use crate::uml::{self, Guest, Kernel, Machine};
 use crate::vringd;
 
+/// Makes a repository in the guest, clones it, builds the clone, and removes it all. Each of the
+/// programs that are built says its own number.
+pub const CLONE_BUILD_REMOVE: &str = "export GIT_CONFIG_GLOBAL=/tmp/gitconfig
+     git config --global user.name guest
+     git config --global user.email guest@example.org
+     git config --global init.defaultBranch main
+     mkdir origin; cd origin; git init --quiet
+     number=0
+     while [ $number -lt 400 ]; do
+         mkdir -p part$((number % 20))
+         echo \"int f$number(void) { return $number; }\" >part$((number % 20))/f$number.c
+         number=$((number + 1))
+     done
+     echo 'int f399(void); int main(void) { return f399() != 399; }' >main.c
+     printf '%s\\n' 'objects = $(patsubst %.c,%.o,$(wildcard part*/*.c))' \
+         'program: main.o $(objects)' '\ttcc -o $@ $^' '%.o: %.c' '\ttcc -c -o $@ $<' >Makefile
+     git add . && git commit --quiet --message first
+     git tag start && echo changed >>main.c && git commit --quiet --all --message second && git reset --quiet --hard start
+     cd ..
+     git clone --quiet --no-local --no-hardlinks file:///mnt/share/origin clone
+     cd clone
+     git fsck --full --strict
+     git switch --quiet --create work
+     git mv part0 moved && git commit --quiet --message moved
+     git checkout --quiet main
+     test -z \"$(git status --porcelain)\"
+     make --silent --jobs=4
+     ./program
+     test $(find . -name '*.o' | wc -l) = 401
+     git clean --quiet --force -d -x
+     test -z \"$(find . -name '*.o')\"
+     cd ..
+     cp -a /usr/share/perl5 perl5
+     tar -cf perl5.tar perl5
+     mkdir again; tar -xf perl5.tar -C again
+     diff -r perl5 again/perl5
+     rm -r origin clone perl5 perl5.tar again
+     test -z \"$(ls -A)\"";
+
 /// Wraps a script for a User Mode Linux guest: it runs in the mounted directory, `/mnt/share`. It
 /// knows this package's tool as `$tool` and the programs that test file systems as
 /// `$programs/NAME`. What it does is shown on the console. At its end the directory is unmounted, which fails if anything still uses it.
 pub fn script(lab: &Lab, body: &str) -> Result<String> {
+    around(lab, &format!("mount -t virtiofs {TAG} /mnt/share"), body)
+}
+
+/// As [`script`], with `mount`, which mounts on `/mnt/share` and may do more.
+pub(crate) fn around(lab: &Lab, mount: &str, body: &str) -> Result<String> {
     let tool = vringd::beside_the_test("fs_tool")?;
     let tool_directory = tool.parent().context("a program lies in a directory")?.display();
     let programs = lab.fs_programs();
@@ -24,7 +68,7 @@ pub fn script(lab: &Lab, body: &str) -> Result<String> {
          mount -t hostfs none /mnt/programs -o hostfs={programs}
          tool=/mnt/tool/fs_tool
          programs=/mnt/programs
-         mount -t virtiofs {TAG} /mnt/share
+         {mount}
          cd /mnt/share
          {body}
          cd /

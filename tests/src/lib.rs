@@ -14,6 +14,8 @@ pub mod fs_guest;
 pub mod fuse;
 pub mod guest_memory;
 pub mod image;
+pub mod p9_guest;
+pub mod posix_suite;
 pub mod qemu;
 pub mod qemu_img;
 pub mod server;

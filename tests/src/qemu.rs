@@ -133,7 +133,12 @@ pub fn run(
 }
 
 fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory: &Path) -> Result<Command> {
-    let qemu = lab.program("qemu-system-x86_64");
+    let qemu = if devices.iter().any(|device| matches!(device, Device::Directory9p { .. })) {
+        lab.require_any_device_qemu()?;
+        lab.any_device_qemu()
+    } else {
+        lab.program("qemu-system-x86_64")
+    };
     let mut command = Command::new(&qemu);
     command
         .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M,slots=8,maxmem=4G"])

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::directory_server::Directory;
+use crate::directory_server::{Directory, Protocol};
 use crate::server::Disk;
 
 /// Names the program to test; without it the one beside the tests is taken.
@@ -73,7 +73,11 @@ pub fn serve_directory(directory: &Directory, tag: &str, socket: &Path, control:
         .arg("--control")
         .arg(control)
         .args(["--name", tag, "--tag", tag])
-        .args(["--sandbox", directory.sandbox, "--cache", directory.cache.name()]);
+        .args(["--sandbox", directory.sandbox]);
+    match directory.protocol {
+        Protocol::VirtioFs => command.args(["--cache", directory.cache.name()]),
+        Protocol::P9 => command.args(["--protocol", "9p"]),
+    };
     if let Some(queues) = directory.queues {
         command.args(["--queues", &queues.to_string()]);
     }

@@ -15,50 +15,11 @@ use tests::uml::Kernel;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Makes a repository in the guest, clones it, builds the clone, and removes it all. Each of the
-/// programs that are built says its own number.
-const CLONE_BUILD_REMOVE: &str = "export GIT_CONFIG_GLOBAL=/tmp/gitconfig
-     git config --global user.name guest
-     git config --global user.email guest@example.org
-     git config --global init.defaultBranch main
-     mkdir origin; cd origin; git init --quiet
-     number=0
-     while [ $number -lt 400 ]; do
-         mkdir -p part$((number % 20))
-         echo \"int f$number(void) { return $number; }\" >part$((number % 20))/f$number.c
-         number=$((number + 1))
-     done
-     echo 'int f399(void); int main(void) { return f399() != 399; }' >main.c
-     printf '%s\\n' 'objects = $(patsubst %.c,%.o,$(wildcard part*/*.c))' \
-         'program: main.o $(objects)' '\ttcc -o $@ $^' '%.o: %.c' '\ttcc -c -o $@ $<' >Makefile
-     git add . && git commit --quiet --message first
-     git tag start && echo changed >>main.c && git commit --quiet --all --message second && git reset --quiet --hard start
-     cd ..
-     git clone --quiet --no-local --no-hardlinks file:///mnt/share/origin clone
-     cd clone
-     git fsck --full --strict
-     git switch --quiet --create work
-     git mv part0 moved && git commit --quiet --message moved
-     git checkout --quiet main
-     test -z \"$(git status --porcelain)\"
-     make --silent --jobs=4
-     ./program
-     test $(find . -name '*.o' | wc -l) = 401
-     git clean --quiet --force -d -x
-     test -z \"$(find . -name '*.o')\"
-     cd ..
-     cp -a /usr/share/perl5 perl5
-     tar -cf perl5.tar perl5
-     mkdir again; tar -xf perl5.tar -C again
-     diff -r perl5 again/perl5
-     rm -r origin clone perl5 perl5.tar again
-     test -z \"$(ls -A)\"";
-
 fn clone_build_remove(directory: impl FnOnce(Directory) -> Directory, kernel: Kernel) -> Result<()> {
     let lab = Lab::take_turn();
     let shared = TempDir::new()?;
     let mut server = DirectoryServer::start(&lab, &directory(Directory::new(shared.path())))?;
-    fs_guest::run(&lab, kernel, &server, CLONE_BUILD_REMOVE, LIMIT)?;
+    fs_guest::run(&lab, kernel, &server, fs_guest::CLONE_BUILD_REMOVE, LIMIT)?;
     ensure!(fs::read_dir(shared.path())?.next().is_none(), "the guest has removed all, and the host still has some");
     server.check_alive()
 }

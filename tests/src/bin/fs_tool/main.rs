@@ -17,8 +17,14 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["smoke", directory] => smoke::run(Path::new(directory), smoke::Mapping::Private),
-        ["smoke", "--shared-mapping", directory] => smoke::run(Path::new(directory), smoke::Mapping::Shared),
+        ["smoke", directory] => smoke::run(Path::new(directory), &smoke::FUSE, smoke::Mapping::Private),
+        ["smoke", "--shared-mapping", directory] => {
+            smoke::run(Path::new(directory), &smoke::FUSE, smoke::Mapping::Shared)
+        }
+        ["smoke", "--9p", directory] => smoke::run(Path::new(directory), &smoke::P9, smoke::Mapping::Private),
+        ["smoke", "--9p", "--shared-mapping", directory] => {
+            smoke::run(Path::new(directory), &smoke::P9, smoke::Mapping::Shared)
+        }
         ["walk", directory] => walk::run(Path::new(directory)),
         ["storm", directory, rounds] => crowd::storm(Path::new(directory), rounds.parse()?),
         ["escape", directory, outside] => escape::run(Path::new(directory), Path::new(outside)),

@@ -206,10 +206,10 @@ pub(super) fn shared_mapping(place: &Path) -> Result<()> {
 }
 
 /// Without cached pages a shared mapping cannot be kept true, and is refused.
-pub(super) fn no_shared_mapping(place: &Path) -> Result<()> {
+pub(super) fn no_shared_mapping(place: &Path, error: Errno) -> Result<()> {
     let file = fresh(place)?;
     file.write_all_at(&pattern(PAGE), 0)?;
     let refused = map(&file, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).err();
-    ensure!(refused == Some(Errno::NODEV), "{refused:?}");
+    ensure!(refused == Some(error), "{refused:?}");
     Ok(())
 }

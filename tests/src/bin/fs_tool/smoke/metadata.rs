@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{
-    Access, AtFlags, CWD, FlockOperation, IFlags, StatxFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags,
-    accessat, flock, getxattr, ioctl_getflags, ioctl_setflags, listxattr, removexattr, setxattr, statvfs, statx,
-    utimensat,
+    Access, AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
+    Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, accessat, fallocate, flock, getxattr, ioctl_getflags,
+    ioctl_setflags, listxattr, openat, removexattr, renameat_with, setxattr, statvfs, statx, utimensat,
 };
 use rustix::io::Errno;
 
@@ -19,7 +19,8 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("mode", mode),
     ("owner", owner),
     ("times", times),
-    ("statx", birth),
+    ("statx", every_attribute),
+    ("birth", birth),
     ("statfs", file_system),
     ("access", access),
     ("xattr", extended_attributes),
@@ -75,11 +76,19 @@ fn times(place: &Path) -> Result<()> {
     Ok(())
 }
 
+fn every_attribute(place: &Path) -> Result<()> {
+    let path = place.join("file");
+    fs::write(&path, "content")?;
+    let all = statx(CWD, &path, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+    ensure!(all.stx_size == 7 && all.stx_nlink == 1 && all.stx_blksize >= 512);
+    ensure!(all.stx_mtime.tv_sec > 1_700_000_000 && all.stx_ctime.tv_sec > 1_700_000_000);
+    Ok(())
+}
+
 fn birth(place: &Path) -> Result<()> {
     let path = place.join("file");
     fs::write(&path, "content")?;
     let all = statx(CWD, &path, AtFlags::empty(), StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-    ensure!(all.stx_size == 7 && all.stx_nlink == 1);
     // Only the protocol's own statx carries it.
     ensure!(all.stx_mask & StatxFlags::BTIME.bits() != 0, "there is no time of birth");
     ensure!(all.stx_btime.tv_sec > 1_700_000_000);
@@ -133,6 +142,31 @@ fn flags(place: &Path) -> Result<()> {
     ensure!(ioctl_getflags(&file)?.contains(IFlags::NODUMP));
     ioctl_setflags(&file, before)?;
     ensure!(!ioctl_getflags(&file)?.contains(IFlags::NODUMP));
+    Ok(())
+}
+
+/// What Linux refuses by itself, as it has no message for it.
+pub(super) fn not_in_9p(place: &Path) -> Result<()> {
+    let path = place.join("file");
+    let file = File::create(&path)?;
+    File::create(place.join("other"))?;
+    let mode = Mode::from_raw_mode(0o600);
+    let nameless = openat(CWD, place, OFlags::TMPFILE | OFlags::RDWR, mode).err();
+    ensure!(nameless == Some(Errno::OPNOTSUPP), "O_TMPFILE: {nameless:?}");
+    for flags in [RenameFlags::EXCHANGE, RenameFlags::NOREPLACE] {
+        let refused = renameat_with(CWD, &path, CWD, place.join("other"), flags);
+        // A target that must not be there is looked for before the file system is asked.
+        let wanted = if flags == RenameFlags::NOREPLACE { Errno::EXIST } else { Errno::INVAL };
+        ensure!(refused == Err(wanted), "{flags:?}: {refused:?}");
+    }
+    let refused = renameat_with(CWD, &path, CWD, place.join("new"), RenameFlags::NOREPLACE);
+    ensure!(refused == Err(Errno::INVAL), "NOREPLACE: {refused:?}");
+    let refused = fallocate(&file, FallocateFlags::empty(), 0, 4096);
+    ensure!(refused == Err(Errno::OPNOTSUPP), "fallocate: {refused:?}");
+    let refused = ioctl_getflags(&file).err();
+    ensure!(refused == Some(Errno::NOTTY), "FS_IOC_GETFLAGS: {refused:?}");
+    let all = statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME)?;
+    ensure!(all.stx_mask & StatxFlags::BTIME.bits() == 0, "there is a time of birth");
     Ok(())
 }
 

@@ -21,6 +21,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("symlink", symbolic_link),
     ("link", hard_link),
     ("rename", rename),
+    ("rename-flags", rename_flags),
     ("unlink", unlink),
     ("tmpfile", tmpfile),
     ("readdir", list),
@@ -110,17 +111,24 @@ fn rename(place: &Path) -> Result<()> {
     ensure!(!path("a").exists() && fs::read(path("dir/a"))? == b"a");
     fs::rename(path("dir/a"), path("b"))?;
     ensure!(fs::read(path("b"))? == b"a", "the target was not replaced");
-    fs::write(path("c"), "c")?;
-    renameat_with(CWD, path("b"), CWD, path("c"), RenameFlags::EXCHANGE)?;
-    ensure!(fs::read(path("b"))? == b"c" && fs::read(path("c"))? == b"a", "they were not exchanged");
-    let refused = renameat_with(CWD, path("b"), CWD, path("c"), RenameFlags::NOREPLACE);
-    ensure!(refused == Err(Errno::EXIST), "{refused:?}");
-    renameat_with(CWD, path("b"), CWD, path("d"), RenameFlags::NOREPLACE)?;
     fs::rename(path("dir"), path("moved"))?;
     ensure!(path("moved").is_dir() && !path("dir").exists());
     fs::create_dir(path("moved/inner"))?;
     let looped = fs::rename(path("moved"), path("moved/inner/deep")).map_err(|error| error.raw_os_error());
     ensure!(looped == Err(Some(Errno::INVAL.raw_os_error())), "{looped:?}");
+    Ok(())
+}
+
+fn rename_flags(place: &Path) -> Result<()> {
+    let path = |name: &str| place.join(name);
+    fs::write(path("b"), "b")?;
+    fs::write(path("c"), "c")?;
+    renameat_with(CWD, path("b"), CWD, path("c"), RenameFlags::EXCHANGE)?;
+    ensure!(fs::read(path("b"))? == b"c" && fs::read(path("c"))? == b"b", "they were not exchanged");
+    let refused = renameat_with(CWD, path("b"), CWD, path("c"), RenameFlags::NOREPLACE);
+    ensure!(refused == Err(Errno::EXIST), "{refused:?}");
+    renameat_with(CWD, path("b"), CWD, path("d"), RenameFlags::NOREPLACE)?;
+    ensure!(!path("b").exists() && fs::read(path("d"))? == b"c");
     Ok(())
 }
 
