@@ -65,8 +65,11 @@ impl Slots {
 
     /// The slot whose request has `tag`.
     pub(super) fn by_tag(&self, tag: u16) -> Result<u16> {
-        match self.slots.iter().position(|slot| slot.is_busy && slot.tag == tag) {
-            Some(slot) => Ok(slot as u16),
+        let has_tag = |slot: &Slot| slot.is_busy && slot.tag == tag;
+        // Tags are slots but for Tversion's.
+        let own = self.slots.get(usize::from(tag)).is_some_and(has_tag).then_some(tag);
+        match own.or_else(|| self.slots.iter().position(has_tag).map(|slot| slot as u16)) {
+            Some(slot) => Ok(slot),
             None => bail!("the server answered tag {tag}, which no request in flight has"),
         }
     }
