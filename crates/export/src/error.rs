@@ -11,6 +11,8 @@ pub enum ExportError {
     Config(#[from] device::blk::ConfigError),
     /// {0}
     Tag(#[from] device::fs::ConfigError),
+    /// {0}
+    P9Tag(#[from] device::p9::ConfigError),
     /// {0} request queues: a directory has 1 to 64
     RequestQueues(u16),
     /// {0}

@@ -2,26 +2,28 @@
 
 mod handover;
 mod limits;
+mod verbs;
 
 pub use handover::Carried;
 
 use crate::device::Device;
 use crate::directory::Directory;
 use crate::disk::Disk;
-use crate::queue::Broken;
+use crate::p9::P9;
+use crate::queue::Queue;
 use crate::rings::{Rings, Running, sum};
 use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 use crate::target::ExportTarget;
 use crate::workers::Own;
-use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, Ring, Socket};
-use engine::{EngineError, Execution, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
+use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Ring, Socket};
+use engine::{EngineError, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
 use limits::Limiting;
 use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use storage::{Storage, SyncMode, VolumeControl};
+use storage::Storage;
 use tree::Tree;
 
 pub(crate) struct State {
@@ -142,6 +144,15 @@ impl Shared {
         }
     }
 
+    /// As [`with_ring`](Self::with_ring), on the ring's virtqueue.
+    pub(crate) fn with_queue(&self, index: u16, f: impl FnOnce(&mut Queue) + Send + 'static) {
+        self.with_ring(index, move |ring| {
+            if let Some(queue) = ring.queue_mut() {
+                f(queue);
+            }
+        });
+    }
+
     /// Runs `f` on every running ring.
     pub(crate) fn with_rings(&self, f: impl Fn(&mut Ring) + Clone + Send + 'static) {
         for (index, _) in self.all_running() {
@@ -219,9 +230,7 @@ impl Shared {
         };
         let life = self.engine.ask_ring(running.id, |ring: &mut Ring, stay: &RingStay, io| {
             let oldest_ns = ring.oldest_ns().map(|taken_ns| io.now_ns().saturating_sub(taken_ns));
-            let queue = ring.queue();
-            let broken = queue.broken().map(Broken::to_string);
-            (ring.figures(), *stay, broken, queue.enabled(), (queue.in_flight(), oldest_ns))
+            (ring.figures(), *stay, ring.broken(), ring.enabled(), (ring.requests_in_flight(), oldest_ns))
         });
         if let Err(EngineError::Unresponsive { worker, busy_ms, .. }) = life {
             status.state = RingState::Unresponsive;
@@ -252,6 +261,7 @@ impl Shared {
 enum Served {
     Disk(Arc<Disk>),
     Directory(Arc<Directory>),
+    P9(Arc<P9>),
 }
 
 /// An export that listens or serves. Dropping it ends its session, drains its rings and removes its socket.
@@ -295,6 +305,16 @@ impl Export {
         let directory = Arc::new(Directory::new(options, tree)?);
         let queues = directory.queues();
         Self::serve(hosting, queues, directory.clone(), Served::Directory(directory), engine)
+    }
+
+    /// Serves a directory by 9P: binds the socket and starts to listen.
+    ///
+    /// # Errors
+    /// As [`directory`](Self::directory).
+    pub fn p9(hosting: Hosting, options: P9Options, tree: Arc<Tree>, engine: &Engine) -> Result<Export, ExportError> {
+        let p9 = Arc::new(P9::new(options, tree)?);
+        let queues = p9.queues();
+        Self::serve(hosting, queues, p9.clone(), Served::P9(p9), engine)
     }
 
     fn serve(
@@ -382,6 +402,7 @@ impl Export {
                 Content::Disk { capacity_bytes, block_size_bytes, description, volume }
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
+            Served::P9(p9) => Content::P9(Box::new(p9.status())),
         };
         let (limits, group) = self.shared.limiting.shown();
         let state = self.shared.lock();
@@ -501,61 +522,6 @@ impl Export {
         self.shared.lock().poll = poll;
         for worker in self.shared.engine.workers().iter().filter(|worker| worker.owner == self.shared.name) {
             self.shared.engine.worker_poll(worker.number, poll)?;
-        }
-        Ok(())
-    }
-
-    /// Changes where the system calls behind it run.
-    ///
-    /// # Errors
-    /// An execution that the storage does not have, a pool that cannot be started, or a worker that hangs.
-    pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
-        self.shared.takes_changes()?;
-        match &self.served {
-            Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
-            Served::Directory(directory) => directory.set_execution(&self.shared, execution),
-        }
-    }
-
-    /// Changes when writes to a volume are on stable storage; requests that are under way keep to what was.
-    ///
-    /// # Errors
-    /// There is no intent log.
-    pub fn set_sync(&self, sync: SyncMode) -> Result<(), ExportError> {
-        self.volume()?.set_sync(sync);
-        Ok(())
-    }
-
-    /// Commits what was written to a volume so far, writes it back, and returns when it is there.
-    ///
-    /// # Errors
-    /// There is no intent log, or the storage refuses it.
-    pub fn sync(&self) -> Result<(), ExportError> {
-        self.volume()?.sync_now().map_err(ExportError::Sync)
-    }
-
-    fn volume(&self) -> Result<&dyn VolumeControl, ExportError> {
-        match &self.served {
-            Served::Disk(disk) => disk.storage.volume().ok_or(ExportError::NoIntentLog),
-            Served::Directory(_) => Err(ExportError::NoIntentLog),
-        }
-    }
-
-    /// Changes the capacity of a disk, tells the rings, then the guest.
-    ///
-    /// # Errors
-    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory; a worker that hangs.
-    pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
-        self.shared.takes_changes()?;
-        let Served::Disk(disk) = &self.served else {
-            return Err(ExportError::NoCapacity);
-        };
-        disk.resize(&self.shared, capacity_bytes)?;
-        let config_change = self.shared.lock().config_change.clone();
-        if let Some(config_change) = config_change
-            && !config_change.announce()
-        {
-            tracing::warn!(export = self.shared.name, "the frontend cannot be told of the new size");
         }
         Ok(())
     }

@@ -7,9 +7,13 @@
 mod directory;
 mod disk;
 mod guest;
+mod p9;
+mod p9_session;
 
 pub use directory::directory;
 pub use disk::disk;
+pub use p9::p9;
+pub use p9_session::p9_session;
 
 #[cfg(test)]
 #[path = "../../../fuzz/seeds.rs"]
@@ -18,7 +22,7 @@ mod seeds;
 #[cfg(test)]
 mod tests {
     use super::guest::{OFFER, POKE, SERVE};
-    use super::{directory, disk, seeds};
+    use super::{directory, disk, p9, seeds};
 
     /// A descriptor, as a step: index, page and offset of the buffer, length, flags, next.
     fn descriptor(index: u8, at: u16, len: u16, flags: u8, next: u8) -> Vec<u8> {
@@ -110,6 +114,57 @@ mod tests {
         ]
     }
 
+    /// A 9P message (the "9P2000.L" specification) in two descriptors, offered and served.
+    fn message(kind: u8, tag: u8, fields: &[&[u8]]) -> Vec<u8> {
+        let body = fields.concat();
+        let request = [&[7 + body.len() as u8, 0, 0, 0, kind, tag, 0][..], &body].concat();
+        [
+            poke(0x1000, &request),
+            descriptor(0, 0x1000, request.len() as u16, 1, 1),
+            descriptor(1, 0x2000, 0x1000, 2, 0),
+            vec![OFFER, 0, 0, SERVE],
+        ]
+        .concat()
+    }
+
+    fn p9_seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let number = |number: u32| number.to_le_bytes();
+        let string = |text: &str| [&[text.len() as u8, 0][..], text.as_bytes()].concat();
+        let version = message(100, 0xff, &[&number(8192), &string("9P2000.L")]);
+        let attach = message(104, 1, &[&number(1), &number(u32::MAX), &string("u"), &string(""), &number(0)]);
+        let walk = |name: &str| message(110, 2, &[&number(1), &number(2), &[1, 0], &string(name)]);
+        let with = |options: u8, more: &[Vec<u8>]| [&[options][..], &version, &attach, &more.concat()].concat();
+        let read = message(116, 4, &[&number(2), &[0; 8], &number(1000)]);
+        let open = message(12, 3, &[&number(2), &number(0)]);
+        let lock = message(52, 5, &[&number(2), &[0], &number(1), &[0; 16], &number(7), &string("c")]);
+        vec![
+            ("version", [&[0][..], &version].concat()),
+            ("attach", with(0, &[])),
+            ("walk_getattr", with(0, &[walk("file"), message(24, 3, &[&number(2), &[0xff; 8]])])),
+            ("open_read_clunk", with(0, &[walk("file"), open.clone(), read.clone(), message(120, 6, &[&number(2)])])),
+            (
+                "readdir",
+                with(0, &[walk("directory"), open.clone(), message(40, 4, &[&number(2), &[0; 8], &number(1000)])]),
+            ),
+            ("readlink", with(0, &[walk("link"), message(22, 3, &[&number(2)])])),
+            ("statfs", with(0, &[message(8, 3, &[&number(1)])])),
+            (
+                "create",
+                with(0, &[message(14, 3, &[&number(1), &string("new"), &number(2), &number(0o644), &number(0)])]),
+            ),
+            ("xattr", with(0, &[message(30, 3, &[&number(1), &number(3), &string("user.x")])])),
+            ("lock", with(0, &[walk("file"), open, lock, vec![super::guest::COMPLETE, 0]])),
+            ("flush", with(4, &[read, message(108, 7, &[&[4, 0]]), vec![super::guest::COMPLETE, 0]])),
+        ]
+    }
+
+    #[test]
+    fn p9_seeds_hold() {
+        let mut answered = 0;
+        seeds::hold("p9_ring", &p9_seeds(), |seed| answered += p9(seed));
+        assert!(answered >= 36, "only {answered} requests were answered");
+    }
+
     #[test]
     fn disk_seeds_hold() {
         let mut answered = 0;
@@ -127,7 +182,7 @@ mod tests {
     #[test]
     fn noise_holds() {
         let mut answered = 0;
-        seeds::noise(3000, 600, |input| answered += disk(&input) + directory(&input));
+        seeds::noise(3000, 600, |input| answered += disk(&input) + directory(&input) + p9(&input));
         assert!(answered >= 1000, "only {answered} requests were answered");
     }
 }

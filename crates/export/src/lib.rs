@@ -3,6 +3,7 @@
 //! A device knows bytes, storage and tree know operations, link knows messages, the engine knows rings; this room joins them into
 //! one thing that has a name and a socket. Protocol code does not enter here, nor does anything that a person types.
 
+mod calls;
 mod device;
 mod directory;
 mod disk;
@@ -14,6 +15,7 @@ pub mod fuzzing;
 mod label;
 mod limit;
 mod options;
+mod p9;
 mod queue;
 mod ring;
 mod rings;
@@ -30,6 +32,7 @@ pub use export::{Carried, Export};
 pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{DiskOptions, Hosting, Socket};
+pub use p9::{Multidevs, P9Options, P9Policy, P9Ring, P9Status};
 pub use queue::Broken;
 pub use ring::Ring;
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};

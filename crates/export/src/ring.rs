@@ -1,10 +1,12 @@
 //! What workers drive: the rings of all devices in one type, so that one worker serves disks and directories.
 
+use crate::calls::Executor;
 use crate::directory::DirectoryRing;
 use crate::disk::DiskRing;
 use crate::figures::RingFigures;
 use crate::limit::Gate;
-use crate::queue::Queue;
+use crate::p9::P9Ring;
+use crate::queue::{Broken, Queue};
 use engine::{Io, Panic, Token};
 use std::os::fd::BorrowedFd;
 
@@ -14,6 +16,8 @@ pub enum Ring {
     Disk(Box<DiskRing>),
     /// Of a directory.
     Directory(Box<DirectoryRing>),
+    /// Of a directory that speaks 9P.
+    P9(Box<P9Ring>),
 }
 
 /// Calls the same method whatever the device.
@@ -22,17 +26,62 @@ macro_rules! each {
         match $ring {
             Ring::Disk($inner) => $call,
             Ring::Directory($inner) => $call,
+            Ring::P9($inner) => $call,
+        }
+    };
+}
+
+/// Reaches the virtqueue of a ring.
+macro_rules! queue_of {
+    ($ring:expr, $queue:ident) => {
+        match $ring {
+            Ring::Disk(ring) => Some(ring.$queue()),
+            Ring::Directory(ring) => Some(ring.$queue()),
+            Ring::P9(ring) => Some(ring.$queue()),
         }
     };
 }
 
 impl Ring {
-    pub(crate) fn queue(&self) -> &Queue {
-        each!(self, ring => ring.queue())
+    /// Its virtqueue, if it has one.
+    #[inline]
+    pub(crate) fn queue(&self) -> Option<&Queue> {
+        queue_of!(self, queue)
     }
 
-    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
-        each!(self, ring => ring.queue_mut())
+    /// As [`queue`](Self::queue).
+    #[inline]
+    pub(crate) fn queue_mut(&mut self) -> Option<&mut Queue> {
+        queue_of!(self, queue_mut)
+    }
+
+    /// Why it takes no more requests until it is started again.
+    pub(crate) fn broken(&self) -> Option<String> {
+        self.queue()?.broken().map(Broken::to_string)
+    }
+
+    /// Whether the driver lets it take requests.
+    pub(crate) fn enabled(&self) -> bool {
+        self.queue().is_none_or(Queue::enabled)
+    }
+
+    /// Requests taken and not yet answered.
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.queue().map_or(0, Queue::in_flight)
+    }
+
+    /// The place from which its next life takes requests.
+    pub(crate) fn next_avail(&self) -> u16 {
+        self.queue().map_or(0, Queue::next_avail)
+    }
+
+    /// Where its calls run from now on. What stands behind a disk has its own.
+    pub(crate) fn set_executor(&mut self, executor: Executor) {
+        match self {
+            Ring::Disk(_) => {}
+            Ring::Directory(ring) => ring.set_executor(executor),
+            Ring::P9(ring) => ring.set_executor(executor),
+        }
     }
 
     pub(crate) fn gate(&self) -> &Gate {
@@ -45,14 +94,15 @@ impl Ring {
 
     /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        if self.queue().in_flight() == 0 { None } else { each!(self, ring => ring.oldest_ns()) }
+        if self.requests_in_flight() == 0 { None } else { each!(self, ring => ring.oldest_ns()) }
     }
 
     pub(crate) fn figures(&self) -> RingFigures {
         let mut figures = each!(self, ring => ring.figures().clone());
-        let notified = self.queue().notified();
-        figures.notifications_sent = notified.sent;
-        figures.notifications_suppressed = notified.suppressed;
+        if let Some(notified) = self.queue().map(Queue::notified) {
+            figures.notifications_sent = notified.sent;
+            figures.notifications_suppressed = notified.suppressed;
+        }
         let held = self.gate().held();
         (figures.throttled, figures.throttled_ns) = (held.requests, held.ns);
         figures
@@ -61,11 +111,14 @@ impl Ring {
 
 impl engine::Ring for Ring {
     fn kick(&self) -> Option<BorrowedFd<'_>> {
-        self.queue().kick()
+        self.queue()?.kick()
     }
 
     fn ready(&self) -> bool {
-        !self.gate().closed() && self.queue().ready()
+        match self {
+            Ring::P9(ring) => ring.ready(),
+            _ => !self.gate().closed() && self.queue().is_some_and(Queue::ready),
+        }
     }
 
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
@@ -81,12 +134,17 @@ impl engine::Ring for Ring {
     }
 
     fn arm(&mut self) -> bool {
-        // While the gate is closed a kick would wake the worker for nothing: the gate's deadline wakes it.
-        !self.gate().closed() && self.queue_mut().arm()
+        match self {
+            Ring::P9(ring) => ring.arm(),
+            // While the gate is closed a kick would wake the worker for nothing: the gate's deadline wakes it.
+            _ => !self.gate().closed() && self.queue_mut().is_some_and(Queue::arm),
+        }
     }
 
     fn disarm(&mut self) {
-        self.queue_mut().disarm();
+        if let Some(queue) = self.queue_mut() {
+            queue.disarm();
+        }
     }
 
     fn drain(&mut self, io: &mut Io<'_>) {
@@ -94,10 +152,13 @@ impl engine::Ring for Ring {
     }
 
     fn lost(&mut self, why: &Panic) {
+        if let Ring::P9(ring) = self {
+            ring.lost();
+        }
         each!(self, ring => ring.label().lost(why));
     }
 
     fn in_flight(&self) -> usize {
-        self.queue().in_flight()
+        self.requests_in_flight()
     }
 }

@@ -1,8 +1,8 @@
 //! Exports and rings as they are at one moment, for whoever asks.
 
-use crate::DirectoryStatus;
 use crate::figures::RingFigures;
 use crate::limit::Limits;
+use crate::{DirectoryStatus, P9Status};
 use engine::{Placement, PollMode, RingStay};
 use link::SessionInfo;
 use storage::{Description, VolumeStatus};
@@ -34,6 +34,8 @@ pub enum Content {
     },
     /// A directory.
     Directory(Box<DirectoryStatus>),
+    /// A directory, by 9P.
+    P9(Box<P9Status>),
 }
 
 /// An export.

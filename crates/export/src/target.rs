@@ -4,7 +4,6 @@ use crate::Ring;
 use crate::export::Shared;
 use crate::figures::RingFigures;
 use crate::label::Label;
-use crate::queue::Broken;
 use crate::rings::Running;
 use engine::Panic;
 use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Target};
@@ -83,7 +82,7 @@ impl Target for ExportTarget {
         let stay = self.shared.engine.with_ring(running.id, |_: &mut Ring, stay, _| *stay).unwrap_or_default();
         let ended = self.shared.engine.detach(running.id);
         let (next_avail, figures, broken) = match ended {
-            Ok(ring) => (ring.queue().next_avail(), ring.figures(), ring.queue().broken().map(Broken::to_string)),
+            Ok(ring) => (ring.next_avail(), ring.figures(), ring.broken()),
             Err(error) => {
                 // Said already where the export has failed by it.
                 let why = self.shared.failure();
@@ -98,23 +97,27 @@ impl Target for ExportTarget {
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        self.shared.with_ring(index, move |ring| ring.queue_mut().set_call(call));
+        self.shared.with_queue(index, move |queue| queue.set_call(call));
     }
 
     fn set_enabled(&mut self, index: u16, enabled: bool) {
-        self.shared.with_ring(index, move |ring| ring.queue_mut().set_enabled(enabled));
+        self.shared.with_queue(index, move |queue| queue.set_enabled(enabled));
     }
 
     fn set_memory(&mut self, memory: &Arc<Memory>) {
         let memory = memory.clone();
-        self.shared.with_rings(move |ring| ring.queue_mut().set_memory(memory.clone()));
+        self.shared.with_rings(move |ring| {
+            if let Some(queue) = ring.queue_mut() {
+                queue.set_memory(memory.clone());
+            }
+        });
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {
         let Some(running) = self.shared.running(index) else {
             return Ok(0);
         };
-        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.queue().in_flight());
+        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.requests_in_flight());
         in_flight.map_err(|error| error.to_string())
     }
 

@@ -1,16 +1,16 @@
 //! A directory's part in its export: config space, sessions, and where its calls run.
 
-use super::ring::Executor;
 use super::service::Service;
 use super::{DirectoryRing, Policy};
+use crate::calls::Executing;
 use crate::device::Device;
 use crate::export::Shared;
 use crate::label::Label;
 use crate::{ExportError, Ring};
 use device::fs::Config;
-use engine::{Execution, Pool};
+use engine::Execution;
 use link::RingStart;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tree::Tree;
 
 /// Request queues a directory may have, besides the one for high-priority requests.
@@ -52,9 +52,7 @@ pub(crate) struct Directory {
     config: Option<Config>,
     request_queues: u16,
     service: Arc<Service>,
-    executor: Mutex<Executor>,
-    /// Held while the executor changes, so that rings hear of changes in their order.
-    changing: Mutex<()>,
+    executing: Executing,
 }
 
 impl Directory {
@@ -69,8 +67,7 @@ impl Directory {
             config,
             request_queues: queues,
             service: Arc::new(Service::new(tree, options.policy)),
-            executor: Mutex::new(executor(options.execution)?),
-            changing: Mutex::new(()),
+            executing: Executing::new(options.execution, "directory")?,
         })
     }
 
@@ -79,44 +76,20 @@ impl Directory {
         self.request_queues + 1
     }
 
-    fn executor(&self) -> MutexGuard<'_, Executor> {
-        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes where calls run; requests that have begun end where they are.
     pub(crate) fn set_execution(&self, shared: &Shared, execution: Execution) -> Result<(), ExportError> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = executor(execution)?;
-        let old = std::mem::replace(&mut *self.executor(), new.clone());
-        shared.tell_rings(&shared.all_running(), move |ring, _| set_executor(ring, &new));
-        // The last handle joins the old pool's threads: here, where waiting delays no ring.
-        drop(old);
-        Ok(())
+        self.executing.set(shared, execution)
     }
 
     pub(crate) fn status(&self) -> DirectoryStatus {
         DirectoryStatus {
             tag: self.tag.clone(),
             policy: self.service.policy().clone(),
-            execution: self.executor().execution,
+            execution: self.executing.execution(),
             protocol_minor: self.service.dialect().map(|dialect| dialect.minor),
             locks_waiting: self.service.locks_waiting(),
             tree: self.service.tree().describe(),
         }
-    }
-}
-
-fn executor(execution: Execution) -> Result<Executor, ExportError> {
-    let pool = match execution {
-        Execution::Pool(threads) => Some(Arc::new(Pool::new("directory", threads)?)),
-        Execution::Auto | Execution::Inline | Execution::Uring => None,
-    };
-    Ok(Executor { execution, pool })
-}
-
-fn set_executor(ring: &mut Ring, executor: &Executor) {
-    if let Ring::Directory(ring) = ring {
-        ring.set_executor(executor.clone());
     }
 }
 
@@ -146,14 +119,12 @@ impl Device for Directory {
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
-        let ring = DirectoryRing::new(start, self.service.clone(), self.executor().clone(), label)?;
+        let ring = DirectoryRing::new(start, self.service.clone(), self.executing.executor(), label)?;
         Ok(Ring::Directory(Box::new(ring)))
     }
 
     fn started(&self, shared: &Shared, index: u16) {
-        // The execution may have changed while the ring was built.
-        let executor = self.executor().clone();
-        shared.with_ring(index, move |ring| set_executor(ring, &executor));
+        self.executing.started(shared, index);
     }
 
     fn places(&self) -> u16 {

@@ -1,5 +1,6 @@
 //! Answers, put where the driver looks for them.
 
+use crate::calls::data::room;
 use device::fs::{OUT_HEADER_BYTES, out_header};
 use rustix::io::Errno;
 use vring::{Segment, copy};
@@ -31,18 +32,4 @@ pub(crate) fn write_before_data(writable: &[Segment], unique: u64, bytes: usize)
     let len = (OUT_HEADER_BYTES + bytes) as u32;
     copy::write_at(writable, 0, &out_header(unique, len, 0));
     len
-}
-
-/// Bytes that the driver left room for.
-pub(crate) fn room(writable: &[Segment]) -> usize {
-    writable.iter().map(Segment::len).sum()
-}
-
-/// Takes the part of the writable segments that is behind the header and at most `bytes` long. Returns its length.
-pub(crate) fn data_part(writable: &[Segment], bytes: usize, out: &mut Vec<Segment>) -> usize {
-    out.clear();
-    out.extend_from_slice(writable);
-    copy::trim_front(out, OUT_HEADER_BYTES as u64);
-    copy::truncate(out, bytes as u64);
-    room(out)
 }

@@ -1,47 +1,29 @@
 //! A virtio-fs ring and the directory behind it: the attachment. Kick to notification passes through this file.
 
-use super::data::SEGMENTS_MAX;
 use super::kind;
-use super::pace::Pace;
-use super::service::{Moved, Scene, Service, counts_as_error, write_answer};
-use super::slot::{Job, Slot, Work};
-use super::{data, reply};
+use super::reply;
+use super::service::{Service, counts_as_error, write_answer};
+use crate::calls::{Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
 use crate::figures::RingFigures;
 use crate::label::Label;
-use crate::limit::{Ask, Gate, is_deadline};
-use crate::queue::{Broken, Queue};
-use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, Malformed, Request, decode};
-use engine::{Execution, File, Io, Pool, Reply, Token};
+use crate::limit::Gate;
+use crate::queue::Queue;
+use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
+use engine::{Execution, Io, Reply, Token};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use vring::{Chain, Segment};
-
-/// Requests taken in one turn, so that rings of one worker take turns.
-const BATCH_MAX: usize = 64;
-/// Answers that are ready while the batch goes on are shown to the driver, which is told of them if it sleeps, in groups of
-/// this size: it works on the first while we work on the next. A guest keeps some sixteen requests under way; larger groups
-/// let the two take turns instead, smaller ones cost too many notifications (`docs/decisions/0006`).
-const PUBLISH_EVERY: usize = 4;
-
-/// Where the calls of one ring run.
-#[derive(Clone, Default)]
-pub(crate) struct Executor {
-    pub(crate) execution: Execution,
-    pub(crate) pool: Option<Arc<Pool>>,
-}
 
 /// One virtqueue of a directory; what workers drive.
 pub struct DirectoryRing {
-    queue: Queue,
+    turns: Turns,
     service: Arc<Service>,
     executor: Executor,
     /// What the session's INIT agreed on, as of the service's `epoch`.
     dialect: Option<Dialect>,
     dialect_of: u64,
-    /// One a descriptor, by head.
-    slots: Box<[Slot]>,
-    chain: Chain,
+    /// One a descriptor, by head. Requests are named by their `unique`.
+    slots: Box<[Slot<u64>]>,
     /// The request's own bytes.
     request: Vec<u8>,
     /// The answer's.
@@ -49,17 +31,6 @@ pub struct DirectoryRing {
     /// Where file data goes to or comes from, for calls on the spot.
     data: Vec<Segment>,
     pace: Pace,
-    figures: RingFigures,
-    /// Bytes that reads and writes asked for.
-    begun_bytes: u64,
-    /// Requests answered in this turn that were taken in it.
-    fresh_done: u64,
-    /// Pushed since the last publication.
-    pushed: usize,
-    /// Since when requests wait that did not fit into a batch, or that a limit holds up.
-    backlog_since_ns: Option<u64>,
-    gate: Gate,
-    label: Label,
 }
 
 /// How a request is executed.
@@ -77,44 +48,35 @@ impl DirectoryRing {
         executor: Executor,
         label: Label,
     ) -> Result<Self, vring::RingError> {
-        let queue = Queue::new(start)?;
-        let slots = (0..queue.size()).map(|_| Slot::new()).collect();
+        let turns = Turns::new(start, &kind::NAMES, label)?;
         Ok(DirectoryRing {
-            queue,
+            slots: turns.slots(),
+            turns,
             service,
             executor,
             dialect: None,
             dialect_of: 0,
-            slots,
-            chain: Chain::default(),
             request: Vec::new(),
             reply: Vec::new(),
             data: Vec::new(),
             pace: Pace::default(),
-            figures: RingFigures::new(&kind::NAMES),
-            begun_bytes: 0,
-            fresh_done: 0,
-            pushed: 0,
-            backlog_since_ns: None,
-            gate: Gate::default(),
-            label,
         })
     }
 
     pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
+        &self.turns.queue
     }
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
-        &mut self.queue
+        &mut self.turns.queue
     }
 
     pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
+        &self.turns.gate
     }
 
     pub(crate) fn gate_mut(&mut self) -> &mut Gate {
-        &mut self.gate
+        &mut self.turns.gate
     }
 
     pub(crate) fn set_executor(&mut self, executor: Executor) {
@@ -123,58 +85,17 @@ impl DirectoryRing {
     }
 
     pub(crate) fn label(&self) -> &Label {
-        &self.label
+        &self.turns.label
     }
 
-    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot:
-    /// for whoever asks, not for the path of a request. Who waits for a lock waits for another guest, and does not count.
+    /// As [`Slot::oldest_ns`].
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        let waits = self.slots.iter().filter(|slot| slot.busy && slot.work != Work::Lock);
-        waits.map(|slot| slot.started_ns).min()
+        Slot::oldest_ns(&self.slots)
     }
 
     /// The figures so far, but for those that the queue keeps.
     pub(crate) fn figures(&self) -> &RingFigures {
-        &self.figures
-    }
-
-    /// Takes the popped chain apart and starts it.
-    fn start(&mut self, chain: &Chain, (head, epoch): (u16, u64), io: &mut Io<'_>) {
-        let slot = &mut self.slots[usize::from(head)];
-        if slot.busy {
-            self.queue.forget(epoch);
-            self.queue.break_down(Broken::HeadInFlight(head));
-            return;
-        }
-        slot.begin(epoch, io.now_ns());
-        let generation = self.service.generation();
-        if self.dialect_of != generation {
-            (self.dialect, self.dialect_of) = (self.service.dialect(), generation);
-        }
-        let mut bytes = std::mem::take(&mut self.request);
-        let fetched = fetch(chain, &mut bytes);
-        match fetched.and_then(|readable| decode(&bytes, readable, self.dialect.unwrap_or_default())) {
-            Ok((header, request)) => {
-                let slot = &mut self.slots[usize::from(head)];
-                (slot.unique, slot.kind) = (header.unique, kind::of(header.opcode));
-                self.begun_bytes += match &request {
-                    Request::Read(read) => u64::from(read.size),
-                    Request::Write(write) => u64::from(write.size),
-                    _ => 0,
-                };
-                self.execute(chain, head, (&bytes, &header, &request), io);
-            }
-            Err(malformed) => {
-                let slot = &mut self.slots[usize::from(head)];
-                (slot.unique, slot.kind) = (malformed.unique().unwrap_or_default(), kind::of_malformed(&malformed));
-                let Label { export, ring, .. } = &self.label;
-                tracing::debug!(export = &**export, ring, reason = %malformed, "a request is refused");
-                let error = Errno::from_raw_os_error(malformed.errno());
-                let written = reply::write(chain.writable_segments(), slot.unique, Err(error));
-                self.finish(head, written, true);
-            }
-        }
-        self.request = bytes;
+        &self.turns.figures
     }
 
     fn execute(
@@ -250,38 +171,19 @@ impl DirectoryRing {
             return false;
         };
         let slot = &mut self.slots[usize::from(head)];
-        let token = Token::from(head);
+        let (work, writable) = ((io, Token::from(head)), chain.writable_segments());
         match request {
-            Request::Read(read) => {
-                reply::data_part(chain.writable_segments(), read.size as usize, &mut slot.data);
-                if slot.data.is_empty() || slot.data.len() > SEGMENTS_MAX {
-                    return false;
-                }
-                slot.defer(Work::Read, chain.writable_segments());
-                let file = slot.file.insert(file);
-                // SAFETY: the segments lie in guest memory that the request's epoch keeps mapped, and the slot keeps the
-                // list in place until the completion.
-                unsafe { io.read(token, File::Plain(file.as_fd()), Segment::as_iovecs(&slot.data), read.offset) };
-            }
+            Request::Read(read) => slot.read(work, file, read.offset, (writable, OUT_HEADER_BYTES, read.size as usize)),
             Request::Write(write) => {
-                data::payload(chain.readable_segments(), write.size as usize, &mut slot.data);
-                if slot.data.is_empty() || slot.data.len() > SEGMENTS_MAX {
-                    return false;
-                }
-                slot.defer(Work::Write, chain.writable_segments());
-                let file = slot.file.insert(file);
-                let list = Segment::as_iovecs(&slot.data);
-                // SAFETY: as for reading.
-                unsafe { io.write(token, File::Plain(file.as_fd()), list, write.offset, false) };
+                let from = (chain.readable_segments(), WRITE_HEAD_BYTES, write.size as usize);
+                slot.write(work, file, write.offset, from, writable)
             }
             Request::Fsync(sync) => {
-                slot.defer(Work::Sync, chain.writable_segments());
-                let file = slot.file.insert(file);
-                io.sync(token, File::Plain(file.as_fd()), sync.data_only);
+                slot.sync(work, file, sync.data_only, writable);
+                true
             }
-            _ => return false,
+            _ => false,
         }
-        true
     }
 
     /// To a thread of the pool. False when there is none any more.
@@ -291,16 +193,7 @@ impl DirectoryRing {
         };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Pool, chain.writable_segments());
-        {
-            let mut job = lock(&slot.job);
-            job.request.clear();
-            job.request.extend_from_slice(bytes);
-            job.readable.clear();
-            job.readable.extend_from_slice(chain.readable_segments());
-            job.writable.clear();
-            job.writable.extend_from_slice(chain.writable_segments());
-            job.readable_bytes = chain.readable_bytes();
-        }
+        lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
         let (service, job, dialect) = (self.service.clone(), slot.job.clone(), self.dialect);
         let reply = io.reply(Token::from(head));
         pool.run(reply, move || run_job(&service, dialect, &mut lock(&job)));
@@ -318,44 +211,65 @@ impl DirectoryRing {
         slot.wait = self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
     }
 
-    /// Ends a request: its answer is written.
-    fn finish(&mut self, head: u16, written: u32, failed: bool) {
-        let slot = &mut self.slots[usize::from(head)];
-        self.figures.requests.count(slot.kind);
-        self.figures.errors += u64::from(failed);
-        slot.end();
-        self.fresh_done += u64::from(slot.fresh);
-        let epoch = slot.epoch;
-        self.queue.push(head, written, epoch);
-        self.pushed += 1;
-    }
-
     fn count(&mut self, moved: Moved) {
-        self.figures.bytes_read += moved.read;
-        self.figures.bytes_written += moved.written;
+        self.turns.figures.bytes_read += moved.read;
+        self.turns.figures.bytes_written += moved.written;
+    }
+}
+
+impl Requests for DirectoryRing {
+    type Id = u64;
+
+    #[inline]
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
     }
 
-    /// Bytes of the reads and writes begun so far, as limits count them.
-    fn moved_bytes(&self) -> u64 {
-        self.begun_bytes
+    #[inline]
+    fn slots(&mut self) -> &mut [Slot<u64>] {
+        &mut self.slots
     }
 
-    /// A deadline that the gate had set: requests may be taken again.
-    fn gate_reached(&mut self, token: Token, io: &mut Io<'_>) {
-        if let Some(deadline) = self.gate.reached(token, self.queue.ready(), io.now_ns()) {
-            io.timer(deadline.token, deadline.at_ns);
+    fn start(&mut self, chain: &Chain, place: (u16, u64), io: &mut Io<'_>) {
+        let head = place.0;
+        if !self.turns.begin(&mut self.slots[usize::from(head)], place, io.now_ns()) {
+            return;
         }
-    }
-
-    /// Says once, in the log, that the ring broke.
-    fn report_break(&self, was_broken: bool) {
-        if !was_broken && let Some(why) = self.queue.broken() {
-            let Label { export, ring, .. } = &self.label;
-            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
+        let generation = self.service.generation();
+        if self.dialect_of != generation {
+            (self.dialect, self.dialect_of) = (self.service.dialect(), generation);
         }
+        let mut bytes = std::mem::take(&mut self.request);
+        let fetched = data::fetch(chain.readable_segments(), IN_HEADER_BYTES, device::fs::bytes_wanted, &mut bytes);
+        let dialect = self.dialect.unwrap_or_default();
+        match fetched.and_then(|()| decode(&bytes, chain.readable_bytes(), dialect)) {
+            Ok((header, request)) => {
+                let slot = &mut self.slots[usize::from(head)];
+                (slot.id, slot.kind) = (header.unique, kind::of(header.opcode));
+                self.turns.begun_bytes += match &request {
+                    Request::Read(read) => u64::from(read.size),
+                    Request::Write(write) => u64::from(write.size),
+                    _ => 0,
+                };
+                self.execute(chain, head, (&bytes, &header, &request), io);
+            }
+            Err(malformed) => {
+                let slot = &mut self.slots[usize::from(head)];
+                (slot.id, slot.kind) = (malformed.unique().unwrap_or_default(), kind::of_malformed(&malformed));
+                let error = Errno::from_raw_os_error(malformed.errno());
+                let written = reply::write(chain.writable_segments(), slot.id, Err(error));
+                self.turns.report_refusal(&malformed);
+                self.finish(head, written, true);
+            }
+        }
+        self.request = bytes;
     }
 
-    /// What a deferred request's completion means: the answer's length, and whether it is an error.
+    #[inline]
+    fn finish(&mut self, head: u16, written: u32, failed: bool) {
+        self.turns.finish(&mut self.slots[usize::from(head)], head, written, failed);
+    }
+
     fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
         let slot = &mut self.slots[usize::from(head)];
         if slot.work == Work::Pool && result >= 0 {
@@ -367,23 +281,24 @@ impl DirectoryRing {
             return (result as u32, failed);
         }
         if slot.work == Work::Lock {
-            self.service.lock_wait_ended(slot.unique);
+            self.service.lock_wait_ended(slot.id);
         }
         if result < 0 {
-            return (slot.answer(Err(Errno::from_raw_os_error(-result))), true);
+            let error = Errno::from_raw_os_error(-result);
+            return (reply::write(&slot.writable, slot.id, Err(error)), true);
         }
         let written = match slot.work {
             Work::Read => {
-                self.figures.bytes_read += result as u64;
-                reply::write_before_data(&slot.writable, slot.unique, result as usize)
+                self.turns.figures.bytes_read += result as u64;
+                reply::write_before_data(&slot.writable, slot.id, result as usize)
             }
             Work::Write => {
-                self.figures.bytes_written += result as u64;
+                self.turns.figures.bytes_written += result as u64;
                 self.reply.clear();
                 device::fs::write_out(&mut self.reply, result as u32);
-                slot.answer(Ok(&self.reply))
+                reply::write(&slot.writable, slot.id, Ok(&self.reply))
             }
-            _ => slot.answer(Ok(&[])),
+            _ => reply::write(&slot.writable, slot.id, Ok(&[])),
         };
         (written, false)
     }
@@ -392,66 +307,15 @@ impl DirectoryRing {
 /// What its worker calls; see [`engine::Ring`].
 impl DirectoryRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        let was_broken = self.queue.broken().is_some();
-        let grant = match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
-            Ask::Go(grant) => grant,
-            Ask::Wait(deadline) => {
-                self.backlog_since_ns.get_or_insert(io.now_ns());
-                io.timer(deadline.token, deadline.at_ns);
-                return 0;
-            }
-        };
-        let moved = self.moved_bytes();
-        let mut taken = 0;
-        while taken < grant.requests as usize && !grant.is_spent(|| self.moved_bytes() - moved) {
-            let mut chain = std::mem::take(&mut self.chain);
-            if let Some(place) = self.queue.pop(&mut chain) {
-                self.start(&chain, place, io);
-                taken += 1;
-                self.chain = chain;
-            } else {
-                self.chain = chain;
-                break;
-            }
-            if self.pushed >= PUBLISH_EVERY {
-                self.pushed = 0;
-                self.queue.publish();
-                self.queue.notify_now(io);
-            }
-        }
-        self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);
-        let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
-        self.figures.queued.record(waited_ns, taken as u64);
-        self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
-        self.figures.in_flight_max = self.figures.in_flight_max.max(self.queue.in_flight() + self.pushed);
-        self.report_break(was_broken);
-        taken
+        turns::serve(self, io)
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
-            if is_deadline(token) {
-                return self.gate_reached(token, io);
-            }
-            debug_assert!(false, "completion of request {token}, which is not in flight");
-            return;
-        };
-        slot.fresh = false;
-        let (head, started_ns) = (token as u16, slot.started_ns);
-        let (written, failed) = self.conclude(head, result);
-        self.finish(head, written, failed);
-        self.figures.served.record(io.now_ns().saturating_sub(started_ns), 1);
+        turns::complete(self, token, result, io);
     }
 
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
-        self.pushed = 0;
-        self.queue.publish();
-        self.queue.notify(io);
-        let done = std::mem::take(&mut self.fresh_done);
-        if done > 0 {
-            // Requests that ended in the turn that took them share one reading of the clock.
-            self.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
-        }
+        turns::publish(self, io);
     }
 
     /// A guest that stops its rings no longer waits for locks; EINTR tells those that come back to ask again.
@@ -462,28 +326,11 @@ impl DirectoryRing {
     }
 }
 
-/// Copies the request's own bytes, without the data of a write. Returns how many readable bytes there are in all.
-fn fetch(chain: &Chain, bytes: &mut Vec<u8>) -> Result<u64, Malformed> {
-    let readable = chain.readable_segments();
-    let readable_bytes = chain.readable_bytes();
-    bytes.resize(IN_HEADER_BYTES, 0);
-    let there = vring::copy::read_at(readable, 0, bytes);
-    bytes.truncate(there);
-    let wanted = device::fs::bytes_wanted(bytes)?;
-    if wanted > bytes.len() {
-        bytes.resize(wanted, 0);
-        let there = vring::copy::read_at(readable, IN_HEADER_BYTES as u64, &mut bytes[IN_HEADER_BYTES..]);
-        bytes.truncate(IN_HEADER_BYTES + there);
-    }
-    Ok(readable_bytes)
-}
-
 /// On a thread of the pool. Returns how many bytes were written.
 fn run_job(service: &Service, dialect: Option<Dialect>, job: &mut Job) -> i32 {
-    let Job { request, readable, writable, readable_bytes, reply, data, moved, failed } = job;
-    reply.clear();
-    *moved = Moved::default();
-    let decoded = decode(request, *readable_bytes, dialect.unwrap_or_default());
+    let readable_bytes = job.readable_bytes();
+    let Job { request, readable, writable, reply, data, moved, failed } = job;
+    let decoded = decode(request, readable_bytes, dialect.unwrap_or_default());
     let Ok((header, request)) = decoded else {
         // It was decoded once already, from the same bytes.
         return -libc::EIO;
@@ -496,8 +343,4 @@ fn run_job(service: &Service, dialect: Option<Dialect>, job: &mut Job) -> i32 {
 
 fn answer_lock(reply: Reply, outcome: Result<(), Errno>) {
     reply.complete(outcome.map_or_else(|error| -error.raw_os_error(), |()| 0));
-}
-
-fn lock(job: &Mutex<Job>) -> MutexGuard<'_, Job> {
-    job.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -59,7 +59,7 @@ impl Export {
             last_error: state.last_error.clone(),
             write_back: match &self.served {
                 Served::Disk(disk) => Some(disk.write_back()),
-                Served::Directory(_) => None,
+                Served::Directory(_) | Served::P9(_) => None,
             },
             shown: Some(self.socket.clone()),
         }
@@ -72,7 +72,7 @@ impl Export {
     pub fn hand_storage_over(&self) -> io::Result<Option<Handed>> {
         match &self.served {
             Served::Disk(disk) => disk.storage.hand_over().map(Some),
-            Served::Directory(_) => Ok(None),
+            Served::Directory(_) | Served::P9(_) => Ok(None),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A directory's ring, on a directory of its own that cannot be changed: what a fuzzer makes up would fill the disk.
 
 use super::guest::{Played, play};
-use crate::directory::{Executor, Service};
+use crate::calls::Executor;
+use crate::directory::Service;
 use crate::label::Label;
 use crate::{Cache, DirectoryRing, Policy};
 use engine::{Execution, Io};
@@ -14,15 +15,21 @@ thread_local! {
     static SERVED: Option<(Arc<Service>, tempfile::TempDir)> = served();
 }
 
-fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
+/// A directory with something in it.
+pub(super) fn filled() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().ok()?;
     let path = directory.path();
     std::fs::write(path.join("file"), vec![7; 10_000]).ok()?;
     std::fs::create_dir(path.join("directory")).ok()?;
     std::fs::write(path.join("directory/inner"), "inner").ok()?;
     std::os::unix::fs::symlink("file", path.join("link")).ok()?;
+    Some(directory)
+}
+
+fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
+    let directory = filled()?;
     let options = Options { read_only: true, xattr: true, ..Options::default() };
-    let tree = Tree::new(Source::Path(path.to_owned()), options).ok()?;
+    let tree = Tree::new(Source::Path(directory.path().to_owned()), options).ok()?;
     Some((Arc::new(Service::new(Arc::new(tree), Policy::new(Cache::Auto))), directory))
 }
 

@@ -66,7 +66,7 @@ impl Service {
 
     pub(super) fn get_xattr(&self, node: u64, name: &CStr, size: u32, scene: &mut Scene<'_>) -> Outcome {
         self.need_xattr()?;
-        let size = scene.room(size);
+        let size = scene.room(device::fs::OUT_HEADER_BYTES, size);
         let length = self.tree.get_xattr(node, name, scene.reply, size)?;
         if size == 0 {
             device::fs::getxattr_out(scene.reply, length as u32);
@@ -76,7 +76,7 @@ impl Service {
 
     pub(super) fn list_xattr(&self, node: u64, size: u32, scene: &mut Scene<'_>) -> Outcome {
         self.need_xattr()?;
-        let size = scene.room(size);
+        let size = scene.room(device::fs::OUT_HEADER_BYTES, size);
         let length = self.tree.list_xattr(node, scene.reply, size)?;
         if size == 0 {
             device::fs::getxattr_out(scene.reply, length as u32);

@@ -1,14 +1,13 @@
 //! Open files and their data.
 
 use super::{Answer, Outcome, Scene, Service};
-use crate::directory::data;
+use crate::calls::files::monotonic_ns;
+use crate::calls::{data, files};
 use crate::directory::policy::{Cache, Policy};
-use device::fs::{CopyFileRange, Fsync, InHeader, Request, Write, open_flags};
+use device::fs::{CopyFileRange, Fsync, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, Write, open_flags};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use tree::OpenFile;
-use vring::Segment;
 
 impl Service {
     /// The file of a request that may go by io_uring; `None` for one that has to be performed by a call.
@@ -48,29 +47,17 @@ impl Service {
         let began_ns = monotonic_ns();
         self.tree.pause();
         let file = self.file(node, handle)?;
-        crate::directory::reply::data_part(scene.writable, size as usize, scene.data);
-        // SAFETY: the segments lie in guest memory, which nobody here refers to, and which the request keeps mapped.
-        let mapped = unsafe { file.read_mapped(Segment::as_iovecs(scene.data), offset, began_ns) };
-        let outcome = mapped.map_or_else(|| data::read(file.as_fd(), scene.data, offset), Ok);
-        scene.moved.took_ns = monotonic_ns().saturating_sub(began_ns);
-        let bytes = outcome?;
-        if mapped.is_some() {
-            file.mapped_read_took(scene.moved.took_ns, bytes, began_ns);
-        }
-        scene.moved.read = bytes as u64;
-        Ok(Answer::Data(bytes))
+        data::payload(scene.writable, OUT_HEADER_BYTES, size as usize, scene.data);
+        files::read(&file, scene.data, offset, began_ns, scene.moved).map(Answer::Data)
     }
 
     pub(super) fn write(&self, node: u64, write: &Write, scene: &mut Scene<'_>) -> Outcome {
         let began_ns = monotonic_ns();
         self.tree.pause();
         let file = self.file(node, write.fh)?;
-        data::payload(scene.readable, write.size as usize, scene.data);
-        let call = || data::write(file.as_fd(), scene.data, write.offset);
-        let outcome = if write.kill_priv() { self.tree.killing_privileges(call) } else { call() };
-        scene.moved.took_ns = monotonic_ns().saturating_sub(began_ns);
-        let bytes = outcome?;
-        scene.moved.written = bytes as u64;
+        data::payload(scene.readable, WRITE_HEAD_BYTES, write.size as usize, scene.data);
+        let target = (&*self.tree, &*file);
+        let bytes = files::write(target, scene.data, write.offset, write.kill_priv(), began_ns, scene.moved)?;
         device::fs::write_out(scene.reply, bytes as u32);
         Ok(Answer::Reply)
     }
@@ -96,12 +83,6 @@ impl Service {
         }
         Ok(Answer::Reply)
     }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds. No system call.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What an OPEN of a file is answered with: FOPEN_* of linux/fuse.h.

@@ -107,9 +107,9 @@ impl Session {
     fn remove_name(&self, parent: &Place, name: &CStr, directory: bool) -> Result<(), Errno> {
         let (tree, node) = (self.tree(), parent.node());
         if directory {
-            tree.rmdir(node, name)?
+            tree.rmdir(node, name)?;
         } else {
-            tree.unlink(node, name)?
+            tree.unlink(node, name)?;
         }
         parent.removed(name);
         Ok(())

@@ -1,4 +1,4 @@
-//! Reading and writing files straight from and to guest memory, on the calling thread.
+//! Reading and writing files straight to and from the client's memory, on the calling thread.
 
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,7 +16,7 @@ pub(crate) fn read(file: BorrowedFd<'_>, segments: &[Segment], offset: u64) -> R
     transfer(segments, offset, |list, at| {
         // By their numbers: the C library's functions are points of cancellation, which costs them two atomic operations.
         match list {
-            // SAFETY: segments lie in guest memory that the request keeps mapped, which has other writers than us anyway.
+            // SAFETY: segments lie in memory that the request keeps mapped, which has other writers than us anyway.
             [one] => unsafe { libc::syscall(libc::SYS_pread64, fd, one.iov_base, one.iov_len, at) },
             // SAFETY: as for one.
             many => unsafe { libc::syscall(libc::SYS_preadv, fd, many.as_ptr(), many.len(), at, 0) },
@@ -40,12 +40,41 @@ pub(crate) fn write(file: BorrowedFd<'_>, segments: &[Segment], offset: u64) -> 
     })
 }
 
-/// Takes the first `bytes` of a WRITE's data, which is behind the request's own bytes.
-pub(crate) fn payload(readable: &[Segment], bytes: usize, out: &mut Vec<Segment>) {
+/// Takes the file data of a message, which is behind its first `head` bytes: at most `bytes` of it, in a request's readable
+/// segments or an answer's writable ones. Returns how many there are.
+pub(crate) fn payload(segments: &[Segment], head: usize, bytes: usize, out: &mut Vec<Segment>) -> usize {
     out.clear();
-    out.extend_from_slice(readable);
-    vring::copy::trim_front(out, device::fs::WRITE_HEAD_BYTES as u64);
+    out.extend_from_slice(segments);
+    vring::copy::trim_front(out, head as u64);
     vring::copy::truncate(out, bytes as u64);
+    room(out)
+}
+
+/// Bytes in these segments.
+pub(crate) fn room(segments: &[Segment]) -> usize {
+    segments.iter().map(Segment::len).sum()
+}
+
+/// Copies a request's own bytes, without the data of a write: the first `front`, and as many in all as `wanted` says by these.
+///
+/// # Errors
+/// Those of `wanted`.
+pub(crate) fn fetch<E>(
+    readable: &[Segment],
+    front: usize,
+    wanted: impl FnOnce(&[u8]) -> Result<usize, E>,
+    bytes: &mut Vec<u8>,
+) -> Result<(), E> {
+    bytes.resize(front, 0);
+    let there = vring::copy::read_at(readable, 0, bytes);
+    bytes.truncate(there);
+    let wanted = wanted(bytes)?;
+    if wanted > there {
+        bytes.resize(wanted, 0);
+        let more = vring::copy::read_at(readable, there as u64, &mut bytes[there..]);
+        bytes.truncate(there + more);
+    }
+    Ok(())
 }
 
 /// One call for each piece of at most [`SEGMENTS_MAX`] segments, until one comes back short.

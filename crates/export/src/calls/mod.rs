@@ -1,0 +1,25 @@
+//! What the rings of directories have in common, whatever protocol they speak: their requests are answered by system calls.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `executor` | where the calls run, changed while they do |
+//! | `turns` | a virtqueue's turns: batches, limits, publication, figures |
+//! | `slot` | one request in flight |
+//! | `scene` | what a service is given with a request, and how it answers |
+//! | `files` | file data from and to the place where the client wants it |
+//! | `data` | that, by the call itself |
+//! | `pace` | whether calls on the spot have been quick lately |
+
+pub(crate) mod data;
+mod executor;
+pub(crate) mod files;
+mod pace;
+mod scene;
+mod slot;
+pub(crate) mod turns;
+
+pub(crate) use executor::{Executing, Executor};
+pub(crate) use pace::Pace;
+pub(crate) use scene::{Answer, Moved, Outcome, Scene};
+pub(crate) use slot::{Job, Slot, Work, lock};
+pub(crate) use turns::{Requests, Turns};

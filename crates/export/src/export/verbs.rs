@@ -1,0 +1,64 @@
+//! Changes of what an export serves: each kind has its own.
+
+use super::{Export, Served};
+use crate::ExportError;
+use engine::Execution;
+use storage::{SyncMode, VolumeControl};
+
+impl Export {
+    /// Changes where the system calls behind it run.
+    ///
+    /// # Errors
+    /// An execution that the storage does not have, a pool that cannot be started, or a worker that hangs.
+    pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
+        match &self.served {
+            Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
+            Served::Directory(directory) => directory.set_execution(&self.shared, execution),
+            Served::P9(p9) => p9.set_execution(&self.shared, execution),
+        }
+    }
+
+    /// Changes when writes to a volume are on stable storage; requests that are under way keep to what was.
+    ///
+    /// # Errors
+    /// There is no intent log.
+    pub fn set_sync(&self, sync: SyncMode) -> Result<(), ExportError> {
+        self.volume()?.set_sync(sync);
+        Ok(())
+    }
+
+    /// Commits what was written to a volume so far, writes it back, and returns when it is there.
+    ///
+    /// # Errors
+    /// There is no intent log, or the storage refuses it.
+    pub fn sync(&self) -> Result<(), ExportError> {
+        self.volume()?.sync_now().map_err(ExportError::Sync)
+    }
+
+    fn volume(&self) -> Result<&dyn VolumeControl, ExportError> {
+        match &self.served {
+            Served::Disk(disk) => disk.storage.volume().ok_or(ExportError::NoIntentLog),
+            Served::Directory(_) | Served::P9(_) => Err(ExportError::NoIntentLog),
+        }
+    }
+
+    /// Changes the capacity of a disk, tells the rings, then the guest.
+    ///
+    /// # Errors
+    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory; a worker that hangs.
+    pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
+        let Served::Disk(disk) = &self.served else {
+            return Err(ExportError::NoCapacity);
+        };
+        disk.resize(&self.shared, capacity_bytes)?;
+        let config_change = self.shared.lock().config_change.clone();
+        if let Some(config_change) = config_change
+            && !config_change.announce()
+        {
+            tracing::warn!(export = self.shared.name, "the frontend cannot be told of the new size");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,463 @@
+//! A virtio-9p ring and the directory behind it: the attachment. Kick to notification passes through this file.
+
+use super::device::Siblings;
+use super::kind;
+use super::reply::{self, Asked};
+use super::service::Session;
+use crate::calls::{Answer, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
+use crate::figures::RingFigures;
+use crate::label::Label;
+use crate::limit::Gate;
+use crate::queue::Queue;
+use device::p9::{
+    HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, decode, lock_out, lock_status,
+    write_out,
+};
+use engine::{Execution, Io, Token};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use vring::{Chain, Segment};
+
+/// One virtqueue of a directory that speaks 9P; what workers drive.
+pub struct P9Ring {
+    pub(super) turns: Turns,
+    pub(super) session: Arc<Session>,
+    siblings: Siblings,
+    executor: Executor,
+    /// One a descriptor, by head.
+    pub(super) slots: Box<[Slot<Asked>]>,
+    /// The request's own bytes.
+    request: Vec<u8>,
+    /// The answer's.
+    reply: Vec<u8>,
+    /// Where file data goes to or comes from, for calls on the spot.
+    data: Vec<Segment>,
+    pace: Pace,
+    /// A limit holds requests up that come now.
+    pub(super) closed: bool,
+    /// Heads of those that it holds up, in the order in which they came.
+    pub(super) held: VecDeque<u16>,
+    /// Tags of the session that end with the next publication.
+    answered: Vec<u16>,
+}
+
+/// What the driver gave with a request.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub(super) readable: &'a [Segment],
+    pub(super) writable: &'a [Segment],
+}
+
+/// How a request is executed.
+enum Route {
+    Here,
+    Uring,
+    Pool,
+    Lock,
+    Flush,
+}
+
+impl P9Ring {
+    pub(crate) fn new(
+        start: link::RingStart,
+        (session, siblings): (Arc<Session>, Siblings),
+        executor: Executor,
+        label: Label,
+    ) -> Result<Self, vring::RingError> {
+        let turns = Turns::new(start, &kind::NAMES, label)?;
+        Ok(P9Ring {
+            slots: turns.slots(),
+            turns,
+            session,
+            siblings,
+            executor,
+            request: Vec::new(),
+            reply: Vec::new(),
+            data: Vec::new(),
+            pace: Pace::default(),
+            closed: false,
+            held: VecDeque::new(),
+            answered: Vec::new(),
+        })
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.turns.queue
+    }
+
+    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.turns.queue
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.turns.gate
+    }
+
+    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
+        &mut self.turns.gate
+    }
+
+    pub(crate) fn set_executor(&mut self, executor: Executor) {
+        self.executor = executor;
+        self.pace = Pace::default();
+    }
+
+    pub(crate) fn label(&self) -> &Label {
+        &self.turns.label
+    }
+
+    /// As [`Slot::oldest_ns`].
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        Slot::oldest_ns(&self.slots)
+    }
+
+    /// The figures so far, but for those that the queue keeps.
+    pub(crate) fn figures(&self) -> &RingFigures {
+        &self.turns.figures
+    }
+
+    /// Requests in flight.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn waiting(&self) -> Vec<Token> {
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.busy).map(|(token, _)| token).collect()
+    }
+
+    pub(super) fn slot(&mut self, head: u16) -> &mut Slot<Asked> {
+        &mut self.slots[usize::from(head)]
+    }
+
+    /// Decodes a request and executes it, or holds it up.
+    pub(super) fn begin(&mut self, head: u16, given: Given<'_>, bytes: &[u8], io: &mut Io<'_>) {
+        let dialect = self.session.dialect();
+        match decode(bytes, data::room(given.readable) as u64, dialect) {
+            Ok((header, request)) => {
+                let slot = self.slot(head);
+                let known = slot.id.known;
+                slot.id = Asked { known, ..Asked::new(&header, dialect) };
+                slot.kind = kind::of(header.kind);
+                if self.siblings.any() && !matches!(request, Request::Flush { .. }) {
+                    self.make_known(head);
+                }
+                if self.closed && !passes_limits(&request) {
+                    return self.hold_up(head, given, bytes);
+                }
+                self.turns.begun_bytes += match &request {
+                    Request::Read { count, .. } | Request::Write { count, .. } => u64::from(*count),
+                    _ => 0,
+                };
+                self.execute(given, head, (bytes, &header, &request), io);
+            }
+            Err(malformed) => self.refuse(head, given, &malformed),
+        }
+    }
+
+    fn refuse(&mut self, head: u16, given: Given<'_>, malformed: &Malformed) {
+        self.turns.report_refusal(malformed);
+        let dialect = self.session.dialect();
+        let slot = self.slot(head);
+        slot.kind = kind::of_malformed();
+        let known = slot.id.known;
+        let written = malformed.header.map_or(0, |header| {
+            let asked = Asked { known, ..Asked::new(&header, dialect) };
+            let error = Errno::from_raw_os_error(malformed.errno());
+            reply::write(Err(error), given.writable, asked, &mut self.reply)
+        });
+        self.finish(head, written, true);
+    }
+
+    fn execute(
+        &mut self,
+        given: Given<'_>,
+        head: u16,
+        (bytes, header, request): (&[u8], &Header, &Request<'_>),
+        io: &mut Io<'_>,
+    ) {
+        match self.route(header, request) {
+            Route::Uring if self.submit(given, head, request, io) => {}
+            Route::Pool if self.hand_over(given, head, bytes, io) => {}
+            Route::Lock => self.wait_for_lock(given, head, request, io),
+            Route::Flush => self.flush(given, head, request, io),
+            Route::Here | Route::Uring | Route::Pool => self.perform(given, head, header, request),
+        }
+    }
+
+    fn route(&mut self, header: &Header, request: &Request<'_>) -> Route {
+        match request {
+            // What begins a session must not be overtaken by what it ends, and costs no time.
+            Request::Version { .. } | Request::Auth(_) | Request::Unsupported(_) => return Route::Here,
+            // Who waits for himself waits for ever.
+            Request::Flush { oldtag } if *oldtag == header.tag => return Route::Here,
+            Request::Flush { .. } => return Route::Flush,
+            Request::Lock(lock) if lock.waits() => return Route::Lock,
+            _ => {}
+        }
+        let transfer = matches!(request, Request::Read { .. } | Request::Write { .. });
+        match self.executor.execution {
+            Execution::Inline => Route::Here,
+            Execution::Pool(_) => Route::Pool,
+            // A sync waits for a disk, whoever asks.
+            Execution::Uring | Execution::Auto if matches!(request, Request::Fsync { .. }) => Route::Uring,
+            Execution::Uring if transfer => Route::Uring,
+            // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
+            // others waiting.
+            Execution::Auto if transfer && (!self.pace.quick() || self.session.past_the_cache(request)) => Route::Uring,
+            Execution::Uring | Execution::Auto => Route::Here,
+        }
+    }
+
+    /// On the spot.
+    pub(super) fn perform(&mut self, given: Given<'_>, head: u16, header: &Header, request: &Request<'_>) {
+        self.reply.clear();
+        let mut moved = Moved::default();
+        let mut scene = Scene {
+            readable: given.readable,
+            writable: given.writable,
+            reply: &mut self.reply,
+            data: &mut self.data,
+            moved: &mut moved,
+        };
+        let watched = matches!(request, Request::Read { .. } | Request::Write { .. })
+            && self.executor.execution == Execution::Auto;
+        let outcome = self.session.perform(header, request, &mut scene);
+        if watched {
+            let bytes = (moved.read + moved.written) as usize;
+            self.pace.took(moved.took_ns, bytes);
+        }
+        self.count(moved);
+        let failed = outcome.is_err();
+        let asked = self.slots[usize::from(head)].id;
+        let written = reply::write(outcome, given.writable, asked, &mut self.reply);
+        self.finish(head, written, failed);
+    }
+
+    /// By io_uring. False when the request has to be executed otherwise.
+    fn submit(&mut self, given: Given<'_>, head: u16, request: &Request<'_>, io: &mut Io<'_>) -> bool {
+        let Some(file) = self.session.file_for_uring(request) else {
+            return false;
+        };
+        let message_max = self.session.msize() as usize;
+        let slot = &mut self.slots[usize::from(head)];
+        let work = (io, Token::from(head));
+        let submitted = match request {
+            Request::Read { offset, count, .. } => {
+                let bytes = (*count as usize).min(message_max.saturating_sub(READ_HEAD_BYTES));
+                slot.read(work, file, *offset, (given.writable, READ_HEAD_BYTES, bytes))
+            }
+            Request::Write { offset, count, .. } => {
+                let bytes = (*count as usize).min(message_max.saturating_sub(WRITE_HEAD_BYTES));
+                slot.write(work, file, *offset, (given.readable, WRITE_HEAD_BYTES, bytes), given.writable)
+            }
+            Request::Fsync { datasync, .. } => {
+                slot.sync(work, file, *datasync, given.writable);
+                true
+            }
+            _ => false,
+        };
+        if submitted {
+            self.make_known(head);
+        }
+        submitted
+    }
+
+    /// To a thread of the pool. False when there is none any more.
+    fn hand_over(&mut self, given: Given<'_>, head: u16, bytes: &[u8], io: &mut Io<'_>) -> bool {
+        let Some(pool) = self.executor.pool.clone() else {
+            return false;
+        };
+        self.make_known(head);
+        let slot = &mut self.slots[usize::from(head)];
+        slot.defer(Work::Pool, given.writable);
+        lock(&slot.job).load(bytes, given.readable, given.writable);
+        let (session, job, asked) = (self.session.clone(), slot.job.clone(), slot.id);
+        let reply = io.reply(Token::from(head));
+        pool.run(reply, move || run_job(&session, asked, &mut lock(&job)));
+        true
+    }
+
+    /// The answer to this request comes later: whoever flushes it has to wait for that.
+    pub(super) fn make_known(&mut self, head: u16) {
+        let id = &mut self.slots[usize::from(head)].id;
+        if !std::mem::replace(&mut id.known, true) {
+            self.session.tags().begin(id.tag);
+        }
+    }
+
+    fn count(&mut self, moved: Moved) {
+        self.turns.figures.bytes_read += moved.read;
+        self.turns.figures.bytes_written += moved.written;
+    }
+}
+
+impl Requests for P9Ring {
+    type Id = Asked;
+
+    #[inline]
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    #[inline]
+    fn slots(&mut self) -> &mut [Slot<Asked>] {
+        &mut self.slots
+    }
+
+    fn start(&mut self, chain: &Chain, place: (u16, u64), io: &mut Io<'_>) {
+        let head = place.0;
+        if !self.turns.begin(&mut self.slots[usize::from(head)], place, io.now_ns()) {
+            return;
+        }
+        let given = Given { readable: chain.readable_segments(), writable: chain.writable_segments() };
+        let mut bytes = std::mem::take(&mut self.request);
+        match data::fetch(given.readable, HEADER_BYTES, device::p9::bytes_wanted, &mut bytes) {
+            Ok(()) => self.begin(head, given, &bytes, io),
+            Err(malformed) => self.refuse(head, given, &malformed),
+        }
+        self.request = bytes;
+    }
+
+    /// What a limit held up goes first.
+    #[inline]
+    fn next(&mut self, io: &mut Io<'_>) -> bool {
+        match self.held.pop_front() {
+            Some(head) => {
+                self.start_held(head, io);
+                true
+            }
+            None => self.next_chain(io),
+        }
+    }
+
+    fn held_up(&mut self, io: &mut Io<'_>) -> usize {
+        self.take_while_closed(io)
+    }
+
+    fn pending(&mut self) -> bool {
+        self.turns.queue.ready() || !self.held.is_empty()
+    }
+
+    #[inline]
+    fn finish(&mut self, head: u16, written: u32, failed: bool) {
+        let slot = &mut self.slots[usize::from(head)];
+        if slot.id.known {
+            self.answered.push(slot.id.tag);
+        }
+        self.turns.finish(slot, head, written, failed);
+    }
+
+    #[inline]
+    fn published(&mut self) {
+        for tag in self.answered.drain(..) {
+            self.session.tags().end(tag);
+        }
+    }
+
+    fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
+        let slot = &self.slots[usize::from(head)];
+        let (work, asked) = (slot.work, slot.id);
+        self.reply.clear();
+        let failed = |result: i32| Err(Errno::from_raw_os_error(result.saturating_neg()));
+        let outcome = match work {
+            Work::Pool if result >= 0 => {
+                let (moved, failed) = {
+                    let job = lock(&slot.job);
+                    (job.moved, job.failed)
+                };
+                self.count(moved);
+                return (result as u32, failed);
+            }
+            // It has its answer, or there is none to wait for any more.
+            Work::Other => Ok(Answer::Reply),
+            Work::Lock => match result {
+                0 => {
+                    lock_out(&mut self.reply, lock_status::SUCCESS);
+                    Ok(Answer::Reply)
+                }
+                // Linux knows that it has flushed the request by the answer to the flush, and looks for no other.
+                _ if result == -libc::EINTR && self.session.tags().is_flushed(asked.tag) => Ok(Answer::Silence),
+                // The ring stops, or the fid is gone: a client that is still there asks again.
+                _ if result == -libc::EINTR => {
+                    lock_out(&mut self.reply, lock_status::BLOCKED);
+                    Ok(Answer::Reply)
+                }
+                _ => failed(result),
+            },
+            _ if result < 0 => failed(result),
+            Work::Read => {
+                self.turns.figures.bytes_read += result as u64;
+                Ok(Answer::Data(result as usize))
+            }
+            Work::Write => {
+                self.turns.figures.bytes_written += result as u64;
+                write_out(&mut self.reply, result as u32);
+                Ok(Answer::Reply)
+            }
+            _ => Ok(Answer::Reply),
+        };
+        let failed = outcome.is_err();
+        let slot = &self.slots[usize::from(head)];
+        (reply::write(outcome, &slot.writable, asked, &mut self.reply), failed)
+    }
+}
+
+/// What its worker calls; see [`engine::Ring`].
+impl P9Ring {
+    /// While its gate is closed it takes what must not wait, and is not in the way of the others.
+    #[inline]
+    pub(crate) fn ready(&self) -> bool {
+        self.turns.queue.ready() || (!self.held.is_empty() && !self.turns.gate.closed())
+    }
+
+    pub(crate) fn arm(&mut self) -> bool {
+        self.turns.queue.arm() || (!self.held.is_empty() && !self.turns.gate.closed())
+    }
+
+    pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        turns::serve(self, io)
+    }
+
+    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        turns::complete(self, token, result, io);
+    }
+
+    pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
+        turns::publish(self, io);
+    }
+
+    /// What a limit holds up is done after all, and locks are waited for no longer.
+    pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
+        while let Some(head) = self.held.pop_front() {
+            self.start_held(head, io);
+        }
+        for wait in self.slots.iter().filter_map(|slot| slot.wait.as_ref()) {
+            wait.cancel();
+        }
+    }
+
+    /// It serves nothing any more: nobody must wait for its answers.
+    pub(crate) fn lost(&mut self) {
+        for slot in self.slots.iter().filter(|slot| slot.busy && slot.id.known) {
+            self.session.tags().end(slot.id.tag);
+        }
+        self.published();
+    }
+}
+
+/// On a thread of the pool. Returns how many bytes were written.
+fn run_job(session: &Session, asked: Asked, job: &mut Job) -> i32 {
+    let readable_bytes = job.readable_bytes();
+    let Job { request, readable, writable, reply, data, moved, failed } = job;
+    let Ok((header, request)) = decode(request, readable_bytes, asked.dialect) else {
+        // It was decoded once already, from the same bytes.
+        return -libc::EIO;
+    };
+    let mut scene = Scene { readable, writable, reply, data, moved };
+    let outcome = session.perform(&header, &request, &mut scene);
+    *failed = outcome.is_err();
+    reply::write(outcome, writable, asked, reply) as i32
+}
+
+/// Whether limits are not for it: what ends things must not wait behind what it ends.
+fn passes_limits(request: &Request<'_>) -> bool {
+    matches!(request, Request::Flush { .. } | Request::Clunk { .. })
+}

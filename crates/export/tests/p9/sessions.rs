@@ -1,0 +1,66 @@
+//! Sessions that end, also with requests under way.
+
+use crate::client::{Client, Server, getattr, lock, outcome, read};
+use device::p9::Kind;
+use engine::Execution;
+use std::time::Duration;
+use tree::Options;
+
+#[test]
+fn a_session_ends_with_requests_in_flight() {
+    for execution in [Execution::Uring, Execution::Pool(1)] {
+        let options = Options { delay: Duration::from_millis(5), ..Options::default() };
+        let server = Server::new(2, execution, options);
+        for round in 1..=3 {
+            let mut client = Client::new(&server, 2);
+            let fid = if round == 1 { client.create("file") } else { client.open("file") };
+            client.write(0, fid, 0, &[1; 4096]);
+            for tag in 1..=10 {
+                client.send(usize::from(tag % 2), &getattr(tag, 1));
+                client.send(usize::from(tag % 2), &read(20 + tag, fid, 0, 4096));
+            }
+            drop(client);
+            server.wait_until("the session has ended", |status| status.fids == 0 && status.dialect.is_none());
+            let status = server.export.status();
+            assert_eq!(status.sessions.errors, 0, "{:?}", status.last_error);
+        }
+        assert_eq!(server.status().tree.handles, 0);
+    }
+}
+
+#[test]
+fn a_session_ends_while_it_waits_for_a_lock() {
+    let server = Server::new(1, Execution::Auto, Options::default());
+    std::fs::write(server.shared.path().join("file"), "text").unwrap();
+    let mut first = Client::new(&server, 1);
+    let fid = first.open("file");
+    let sent = first.send(0, &lock(1, fid, 1));
+    assert_eq!(outcome(first.guest.wait(sent), Kind::Lock), Ok(vec![0]));
+    // Another process of the same guest waits for it, and the guest vanishes.
+    let other = first.open("file");
+    first.send(0, &lock(2, other, 2));
+    server.wait_until("a lock is waited for", |status| status.locks_waiting == 1);
+    drop(first);
+    server.wait_until("the session has ended", |status| status.locks_waiting == 0 && status.fids == 0);
+    // Its locks are gone with it.
+    let mut second = Client::new(&server, 1);
+    let fid = second.open("file");
+    let sent = second.send(0, &lock(1, fid, 9));
+    assert_eq!(outcome(second.guest.wait(sent), Kind::Lock), Ok(vec![0]));
+}
+
+#[test]
+fn a_ring_that_stops_lets_go_of_locks_that_it_waits_for() {
+    use vhost::VhostBackend;
+    let server = Server::new(1, Execution::Auto, Options::default());
+    let mut client = Client::new(&server, 1);
+    let fid = client.create("file");
+    let sent = client.send(0, &lock(1, fid, 1));
+    assert_eq!(outcome(client.guest.wait(sent), Kind::Lock), Ok(vec![0]));
+    let other = client.open("file");
+    let waiting = client.send(0, &lock(2, other, 2));
+    server.wait_until("a lock is waited for", |status| status.locks_waiting == 1);
+    client.guest.frontend.get_vring_base(0).unwrap();
+    // P9_LOCK_BLOCKED: a client that goes on asks again.
+    assert_eq!(outcome(client.guest.wait(waiting), Kind::Lock), Ok(vec![1]));
+}
