@@ -210,7 +210,7 @@ fn write<'a>(header: &Header, behind: &'a [u8], readable: u64) -> Result<Request
         return Err(Reason::TooShort);
     };
     let (fid, offset, count) = range(Args::new(behind).take::<16>()?);
-    // Linux before 4.19 left data that it did not copy out of the message's size, over virtio.
+    // Older Linux leaves data that it does not copy out of the message's size, over virtio.
     let is_behind_the_message = data_len == 0 && WRITE_HEAD_BYTES as u64 + u64::from(count) <= readable;
     if count as usize != data_len && !is_behind_the_message {
         return Err(Reason::BadCount);
