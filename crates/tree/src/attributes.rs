@@ -3,12 +3,14 @@
 use crate::creds::without_fsetid;
 use crate::error::Result;
 use crate::file::Handle;
+use crate::node::Pin;
+use crate::security::Security;
 use crate::stat::stat;
 use crate::tree::{Node, Tree};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use rustix::path::DecInt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A point in time, since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,11 +144,15 @@ impl Tree {
     /// `ESTALE` for a node that is unknown or gone, `EBADF` for a handle that is not this node's, and the kernel's.
     pub fn attributes(&self, node: Node, handle: Option<Handle>) -> Result<Attributes> {
         self.pause();
-        let stat = match handle {
-            Some(handle) => stat(self.file_of(node, handle)?.as_fd(), c"")?,
-            None => self.table.pin_and_stat(&self.table.get(node)?)?.1,
+        let (pin, stat) = match handle {
+            Some(handle) => {
+                let file = self.file_of(node, handle)?;
+                let stat = stat(file.as_fd(), c"")?;
+                (Pin::File(file), stat)
+            }
+            None => self.table.pin_and_stat(&self.table.get(node)?)?,
         };
-        Ok(self.attributes_of(&stat))
+        self.view(node, pin.as_fd(), &stat)
     }
 
     /// Changes attributes: permissions, owner, size and times in this order. What was changed before an error stays.
@@ -167,6 +173,9 @@ impl Tree {
             pin => pin?,
         };
         let (proc_self_fd, fd) = (self.proc_self_fd.as_fd(), pin.as_fd());
+        if let Some(mapped) = &self.mapped {
+            return self.set_attributes_mapped(mapped, node, handle, change, fd);
+        }
         if let Some(mode) = change.mode {
             // By its name in /proc: `fchmod` takes no `O_PATH` descriptor.
             let mode = Mode::from_bits_retain(mode & 0o7777);
@@ -180,7 +189,11 @@ impl Tree {
                 return Err(Errno::INVAL);
             }
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-            rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            match rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH) {
+                // What the daemon may not give away stays its own.
+                Err(Errno::PERM | Errno::INVAL) if self.options.security == Security::None => {}
+                answer => answer?,
+            }
         }
         if let Some(size) = change.size {
             let truncate = || self.truncate(node, handle, size);
@@ -191,11 +204,17 @@ impl Tree {
             }
             self.forget_size(node);
         }
-        if change.atime.is_some() || change.mtime.is_some() {
-            let times = Timestamps { last_access: timespec(change.atime), last_modification: timespec(change.mtime) };
-            rustix::fs::utimensat(proc_self_fd, DecInt::from_fd(fd), &times, AtFlags::empty())?;
-        }
+        self.set_times(fd, change)?;
         Ok(self.attributes_of(&stat(fd, c"")?))
+    }
+
+    /// Changes the times, if they shall change.
+    pub(crate) fn set_times(&self, fd: BorrowedFd<'_>, change: &Change) -> Result<()> {
+        if change.atime.is_none() && change.mtime.is_none() {
+            return Ok(());
+        }
+        let times = Timestamps { last_access: timespec(change.atime), last_modification: timespec(change.mtime) };
+        rustix::fs::utimensat(self.proc_self_fd.as_fd(), DecInt::from_fd(fd), &times, AtFlags::empty())
     }
 
     /// What is still known of a node whose inode is gone.
@@ -225,7 +244,7 @@ impl Tree {
         })
     }
 
-    fn truncate(&self, node: Node, handle: Option<Handle>, size: u64) -> Result<()> {
+    pub(crate) fn truncate(&self, node: Node, handle: Option<Handle>, size: u64) -> Result<()> {
         if i64::try_from(size).is_err() {
             return Err(Errno::FBIG);
         }

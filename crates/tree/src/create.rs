@@ -1,10 +1,12 @@
 //! New names: files, directories, links and special files, made as their caller.
 
-use crate::creds::{Caller, as_caller, with_umask};
+use crate::creds::{Caller, Refused, as_caller, with_umask};
 use crate::error::Result;
 use crate::file::Opened;
 use crate::lookup::Entry;
+use crate::mapped::In;
 use crate::node::{Inode, Pin};
+use crate::security::Security;
 use crate::stat::{Key, Kind, component, open_anew, stat};
 use crate::table::Hold;
 use crate::tree::{Node, Tree};
@@ -16,10 +18,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// The most supplementary groups a caller may bring.
-const GROUPS_MAX: usize = 32;
+pub(crate) const GROUPS_MAX: usize = 32;
 
 /// How often a create that may find a file tries again while somebody removes and makes it.
-const TRIES: usize = 8;
+pub(crate) const TRIES: usize = 8;
 
 /// A label that a new file has before its creation is answered: an extended attribute, in the client's words.
 #[derive(Clone, Copy, Debug)]
@@ -51,15 +53,16 @@ impl Tree {
         if who.groups.len() > GROUPS_MAX {
             return Err(Errno::INVAL);
         }
+        let refused = if self.options.security == Security::None { Refused::AsSelf } else { Refused::Fails };
         if self.options.gid_map.is_identity() {
-            return with_umask(umask, || as_caller(Caller { uid, gid, groups: who.groups }, call));
+            return with_umask(umask, || as_caller(Caller { uid, gid, groups: who.groups }, refused, call));
         }
         let mut groups = [0; GROUPS_MAX];
         let groups = groups.get_mut(..who.groups.len()).ok_or(Errno::INVAL)?;
         for (group, &asked) in groups.iter_mut().zip(who.groups) {
             *group = self.options.gid_map.to_host(asked)?;
         }
-        with_umask(umask, || as_caller(Caller { uid, gid, groups }, call))
+        with_umask(umask, || as_caller(Caller { uid, gid, groups }, refused, call))
     }
 
     /// A directory in which a name may be made or removed.
@@ -91,7 +94,7 @@ impl Tree {
         let made = look_up(self, pin.as_fd(), &dir.mount, name).and_then(|(inode, stat)| {
             let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
             if labelled.is_err() {
-                self.table.forget(inode.node, 1);
+                self.forget(inode.node, 1);
             }
             labelled.map(|()| self.entry(&inode, &stat, &dir.mount))
         });
@@ -115,6 +118,9 @@ impl Tree {
         security: Option<SecurityContext<'_>>,
     ) -> Result<Entry> {
         let (dir, pin) = self.directory(parent, name)?;
+        if let Some(mapped) = &self.mapped {
+            return self.symlink_mapped(mapped, In { dir: &dir, pin: &pin }, who, name, target, security);
+        }
         self.make(who, 0, || rustix::fs::symlinkat(target, &pin, name))?;
         self.made(&dir, &pin, name, AtFlags::empty(), security)
     }
@@ -133,6 +139,9 @@ impl Tree {
         security: Option<SecurityContext<'_>>,
     ) -> Result<Entry> {
         let (dir, pin) = self.directory(parent, name)?;
+        if let Some(mapped) = &self.mapped {
+            return self.mkdir_mapped(mapped, In { dir: &dir, pin: &pin }, who, name, mode & !umask, security);
+        }
         let Permissions { mode, umask } = self.permissions(mode, umask);
         self.make(who, umask, || rustix::fs::mkdirat(&pin, name, mode))?;
         self.made(&dir, &pin, name, AtFlags::REMOVEDIR, security)
@@ -162,6 +171,10 @@ impl Tree {
             libc::S_IFBLK => FileType::BlockDevice,
             _ => return Err(Errno::INVAL),
         };
+        if let Some(mapped) = &self.mapped {
+            let mode = kind.as_raw_mode() | mode & !umask & 0o7777;
+            return self.mknod_mapped(mapped, In { dir: &dir, pin: &pin }, who, name, mode, rdev, security);
+        }
         let Permissions { mode, umask } = self.permissions(mode, umask);
         let device = makedev(rdev.0, rdev.1);
         self.make(who, umask, || rustix::fs::mknodat(&pin, name, kind, mode, device))?;
@@ -188,6 +201,10 @@ impl Tree {
         let (dir, pin) = self.directory(parent, name)?;
         let exclusive = flags & libc::O_EXCL != 0;
         let host_flags = self.host_flags(flags)?;
+        if let Some(mapped) = &self.mapped {
+            let (at, how, mode) = (In { dir: &dir, pin: &pin }, (host_flags, exclusive), mode & !umask & 0o7777);
+            return self.create_mapped(mapped, at, who, name, how, mode, kill_priv, security);
+        }
         let Permissions { mode, umask } = self.permissions(mode, umask);
         for _ in 0..TRIES {
             let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -204,24 +221,42 @@ impl Tree {
                 Err(Errno::EXIST) if !exclusive => drop(room),
                 Err(error) => return Err(error),
             }
-            match self.look_up(pin.as_fd(), &dir.mount, name) {
-                Ok((inode, _)) => {
-                    let opened = self.open_file(&inode, host_flags, kill_priv).and_then(|opened| {
-                        // Opening may have changed the size.
-                        let stat = stat(self.files.get(opened.handle)?.as_fd(), c"")?;
-                        Ok((self.entry(&inode, &stat, &dir.mount), opened))
-                    });
-                    if opened.is_err() {
-                        self.table.forget(inode.node, 1);
-                    }
-                    return opened;
-                }
+            match self.open_existing(&dir, &pin, name, host_flags, kill_priv) {
                 // Removed between the two: the name is free again.
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
+                answer => return answer,
             }
         }
         Err(Errno::EXIST)
+    }
+
+    /// Opens a regular file that somebody else has made.
+    ///
+    /// # Errors
+    /// As [`Tree::lookup`] and [`Tree::open`]; `ENOENT` is the name's alone.
+    pub(crate) fn open_existing(
+        &self,
+        dir: &Arc<Inode>,
+        pin: &Pin,
+        name: &CStr,
+        flags: OFlags,
+        kill_priv: bool,
+    ) -> Result<(Entry, Opened)> {
+        let inode = match &self.mapped {
+            None => self.look_up(pin.as_fd(), &dir.mount, name)?.0,
+            Some(mapped) => self.lookup_mapped(mapped, dir, pin.as_fd(), name)?.0,
+        };
+        let opened = self.open_file(&inode, flags, kill_priv).and_then(|opened| {
+            // Opening may have changed the size.
+            let file = self.files.get(opened.handle)?;
+            let stat = stat(file.as_fd(), c"")?;
+            let attributes = self.view(inode.node, file.as_fd(), &stat)?;
+            Ok((Entry { attributes, ..self.entry(&inode, &stat, &dir.mount) }, opened))
+        });
+        if opened.is_err() {
+            self.forget(inode.node, 1);
+        }
+        opened
     }
 
     /// Makes and opens a file without a name in the directory `parent`. [`Tree::link`] can give it one.
@@ -239,6 +274,10 @@ impl Tree {
     ) -> Result<(Entry, Opened)> {
         let (dir, pin) = self.writable_directory(parent)?;
         let host_flags = self.host_flags(flags)?;
+        if let Some(mapped) = &self.mapped {
+            let at = In { dir: &dir, pin: &pin };
+            return self.tmpfile_mapped(mapped, at, who, host_flags, mode & !umask & 0o7777, security);
+        }
         let Permissions { mode, umask } = self.permissions(mode, umask);
         let new = OFlags::TMPFILE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let room = self.files.room()?;
@@ -248,7 +287,12 @@ impl Tree {
     }
 
     /// Labels and references a file that was just made and opened in `dir`.
-    fn adopt(&self, dir: &Inode, fd: &OwnedFd, security: Option<SecurityContext<'_>>) -> Result<(Arc<Inode>, Entry)> {
+    pub(crate) fn adopt(
+        &self,
+        dir: &Inode,
+        fd: &OwnedFd,
+        security: Option<SecurityContext<'_>>,
+    ) -> Result<(Arc<Inode>, Entry)> {
         if let Some(label) = security {
             self.label(fd, label)?;
         }
@@ -275,21 +319,27 @@ impl Tree {
         let inode = self.table.get(node)?;
         let pin = self.table.pin(&inode)?;
         // By its name in /proc: an empty path needs a capability that not every daemon has.
-        let name = DecInt::from_fd(&pin);
-        rustix::fs::linkat(&self.proc_self_fd, name, &dir_pin, new_name, AtFlags::SYMLINK_FOLLOW)?;
-        self.table.reference_again(&inode)?;
-        match stat(pin.as_fd(), c"") {
-            Ok(stat) => Ok(self.entry(&inode, &stat, &dir.mount)),
-            Err(error) => {
-                self.table.forget(node, 1);
-                Err(error)
-            }
+        let link = || {
+            let name = DecInt::from_fd(&pin);
+            rustix::fs::linkat(&self.proc_self_fd, name, &dir_pin, new_name, AtFlags::SYMLINK_FOLLOW)
+        };
+        if let Some(mapped) = &self.mapped
+            && mapped.is_beside_names()
+        {
+            return self.link_mapped(mapped, (&inode, &pin), In { dir: &dir, pin: &dir_pin }, new_name, link);
         }
+        link()?;
+        self.table.reference_again(&inode)?;
+        let entry = stat(pin.as_fd(), c"").and_then(|stat| {
+            let attributes = self.view(node, pin.as_fd(), &stat)?;
+            Ok(Entry { attributes, ..self.entry(&inode, &stat, &dir.mount) })
+        });
+        entry.inspect_err(|_| self.forget(node, 1))
     }
 }
 
 /// Removes what was just made. The first error is the one to report.
-fn undo(dir: &Pin, name: &CStr, flags: AtFlags) {
+pub(crate) fn undo(dir: &Pin, name: &CStr, flags: AtFlags) {
     if let Err(error) = rustix::fs::unlinkat(dir, name, flags) {
         tracing::debug!(%error, ?name, "a new file that could not be given out could not be removed either");
     }

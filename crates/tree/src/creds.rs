@@ -17,6 +17,15 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags};
 use std::cell::{Cell, OnceCell};
 
+/// What happens for a caller whose ids the daemon may not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// `EPERM`.
+    Fails,
+    /// The call is made as the daemon itself.
+    AsSelf,
+}
+
 /// Who asks: the ids, as the host knows them, that a new file is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
@@ -236,8 +245,13 @@ impl Drop for Acting<'_> {
 /// not had its ids lately, and two when its groups are not the daemon's: a daemon does well to drop its own.
 ///
 /// # Errors
-/// What `call` answers; `EPERM` where the daemon may not take these ids; `EINVAL` for a group that is none.
-pub(crate) fn as_caller<T>(caller: Caller<'_>, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// What `call` answers; `EPERM` where the daemon may not take these ids, unless `refused` says otherwise; `EINVAL` for a
+/// group that is none.
+pub(crate) fn as_caller<T>(
+    caller: Caller<'_>,
+    refused: Refused,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
     with_thread(|thread| {
         let uid = (caller.uid != 0 && caller.uid != thread.uid).then_some(caller.uid);
         let gid = (caller.gid != 0 && caller.gid != thread.gid).then_some(caller.gid);
@@ -248,7 +262,10 @@ pub(crate) fn as_caller<T>(caller: Caller<'_>, mut call: impl FnMut() -> Result<
         if uid.is_none() && gid.is_none() {
             return call();
         }
-        let mut acting = Acting::new(thread, uid, gid, caller.groups)?;
+        let mut acting = match Acting::new(thread, uid, gid, caller.groups) {
+            Err(Errno::PERM) if refused == Refused::AsSelf => return call(),
+            acting => acting?,
+        };
         match call() {
             Err(Errno::ACCESS) if acting.override_permissions() => call(),
             answer => answer,
@@ -348,7 +365,7 @@ mod tests {
             return Some(directory);
         }
         // What remains to be said of a daemon that may not take other ids.
-        let refused = as_caller(caller(&[]), || create(&directory.path().join("file"), 0o600));
+        let refused = as_caller(caller(&[]), Refused::Fails, || create(&directory.path().join("file"), 0o600));
         assert_eq!(refused.err(), Some(Errno::PERM));
         None
     }
@@ -358,13 +375,13 @@ mod tests {
         let before = credentials();
         let Some(directory) = directory(0, 0o777) else { return };
         let path = directory.path().join("file");
-        as_caller(caller(&[]), || create(&path, 0o600)).unwrap();
+        as_caller(caller(&[]), Refused::Fails, || create(&path, 0o600)).unwrap();
         let file = fs::metadata(&path).unwrap();
         assert_eq!((file.uid(), file.gid()), (USER, GROUP));
         assert_eq!(credentials(), before);
 
         let path = directory.path().join("group");
-        as_caller(Caller { uid: 0, gid: GROUP, groups: &[] }, || create(&path, 0o600)).unwrap();
+        as_caller(Caller { uid: 0, gid: GROUP, groups: &[] }, Refused::Fails, || create(&path, 0o600)).unwrap();
         let file = fs::metadata(&path).unwrap();
         assert_eq!((file.uid(), file.gid()), (0, GROUP));
         assert_eq!(credentials(), before);
@@ -375,8 +392,11 @@ mod tests {
         let own =
             Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), groups: &[] };
         let before = credentials();
-        assert_eq!(as_caller(own, || Ok(credentials())), Ok(before.clone()));
-        assert_eq!(as_caller(Caller { uid: 0, gid: 0, groups: &[EXTRA] }, || Ok(credentials())), Ok(before));
+        assert_eq!(as_caller(own, Refused::Fails, || Ok(credentials())), Ok(before.clone()));
+        assert_eq!(
+            as_caller(Caller { uid: 0, gid: 0, groups: &[EXTRA] }, Refused::Fails, || Ok(credentials())),
+            Ok(before)
+        );
     }
 
     #[test]
@@ -385,7 +405,7 @@ mod tests {
         let path = directory.path().join("file");
         let before = credentials();
         let mut calls = 0;
-        let made = as_caller(caller(&[]), || {
+        let made = as_caller(caller(&[]), Refused::Fails, || {
             calls += 1;
             create(&path, 0o600)
         });
@@ -393,7 +413,7 @@ mod tests {
         assert_eq!(calls, 2, "the second with the right to pass");
         assert_eq!(fs::metadata(&path).unwrap().uid(), USER);
         assert_eq!(credentials(), before);
-        assert_eq!(as_caller(caller(&[]), || create(&path, 0o600)).err(), Some(Errno::EXIST));
+        assert_eq!(as_caller(caller(&[]), Refused::Fails, || create(&path, 0o600)).err(), Some(Errno::EXIST));
     }
 
     #[test]
@@ -404,7 +424,7 @@ mod tests {
         let before = credentials();
         let path = directory.path().join("file");
         let mut seen = Vec::new();
-        let made = as_caller(caller(&[]), || {
+        let made = as_caller(caller(&[]), Refused::Fails, || {
             seen.push(rustix::thread::capabilities(None)?.effective.intersection(OVER_FILES));
             create(&path, 0o600)
         });
@@ -418,12 +438,12 @@ mod tests {
     fn the_set_group_id_bit_needs_the_group() {
         let Some(directory) = directory(EXTRA, 0o2777) else { return };
         let without = directory.path().join("without");
-        as_caller(caller(&[]), || create(&without, 0o2755)).unwrap();
+        as_caller(caller(&[]), Refused::Fails, || create(&without, 0o2755)).unwrap();
         let file = fs::metadata(&without).unwrap();
         assert_eq!((file.gid(), file.mode() & 0o7777), (EXTRA, 0o755));
         let with = directory.path().join("with");
         let before = credentials();
-        as_caller(caller(&[EXTRA]), || create(&with, 0o2755)).unwrap();
+        as_caller(caller(&[EXTRA]), Refused::Fails, || create(&with, 0o2755)).unwrap();
         let file = fs::metadata(&with).unwrap();
         assert_eq!((file.gid(), file.mode() & 0o7777), (EXTRA, 0o2755));
         assert_eq!(credentials(), before);
@@ -433,17 +453,18 @@ mod tests {
     fn ids_that_are_none_are_refused() {
         let before = credentials();
         let nothing = || -> Result<(), Errno> { panic!("nobody may come here") };
-        assert_eq!(as_caller(Caller { uid: NOBODY, gid: 0, groups: &[] }, nothing), Err(Errno::PERM));
-        assert_eq!(as_caller(Caller { uid: 0, gid: NOBODY, groups: &[] }, nothing), Err(Errno::PERM));
-        assert_eq!(as_caller(caller(&[NOBODY]), nothing), Err(Errno::INVAL));
+        assert_eq!(as_caller(Caller { uid: NOBODY, gid: 0, groups: &[] }, Refused::Fails, nothing), Err(Errno::PERM));
+        assert_eq!(as_caller(Caller { uid: 0, gid: NOBODY, groups: &[] }, Refused::Fails, nothing), Err(Errno::PERM));
+        assert_eq!(as_caller(caller(&[NOBODY]), Refused::Fails, nothing), Err(Errno::INVAL));
         assert_eq!(credentials(), before);
     }
 
     #[test]
     fn credentials_come_back_from_a_panic() {
         let before = credentials();
-        let caught =
-            std::panic::catch_unwind(|| as_caller(caller(&[EXTRA]), || -> Result<(), Errno> { panic!("in here") }));
+        let caught = std::panic::catch_unwind(|| {
+            as_caller(caller(&[EXTRA]), Refused::Fails, || -> Result<(), Errno> { panic!("in here") })
+        });
         assert_eq!(caught.is_err(), rustix::process::geteuid().is_root());
         assert_eq!(credentials(), before);
     }

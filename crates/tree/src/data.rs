@@ -2,7 +2,7 @@
 
 use crate::creds::{Caller, without_fsetid};
 use crate::error::Result;
-use crate::file::Handle;
+use crate::file::{Handle, OpenFile};
 use crate::ioctl::{self, FsXattr};
 use crate::mount::Mount;
 use crate::tree::{Node, ROOT, Tree};
@@ -20,12 +20,15 @@ pub enum Whence {
 }
 
 impl Tree {
-    /// Runs a write so that the kernel drops set-id bits and file capabilities as it does for an unprivileged writer. Two
+    /// Runs a write to `file` so that set-id bits and file capabilities go as they do when an unprivileged user writes. Two
     /// system calls more. `call` must write on this thread: what it hands to io_uring may not run with the thread's power.
     ///
     /// # Errors
     /// What `call` answers, or what stood against the change of the thread's capabilities.
-    pub fn killing_privileges<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn killing_privileges<T>(&self, file: &OpenFile, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        if let Some(mapped) = &self.mapped {
+            self.drop_set_ids_of(mapped, file)?;
+        }
         without_fsetid(call)
     }
 
@@ -207,6 +210,9 @@ impl Tree {
     pub fn set_flags(&self, handle: Handle, flags: u32) -> Result<()> {
         self.pause();
         self.writable()?;
+        if let Some(mapped) = &self.mapped {
+            mapped.allows_flags(flags)?;
+        }
         ioctl::set_flags(self.files.get(handle)?.as_fd(), flags)
     }
 

@@ -140,7 +140,11 @@ impl Tree {
         loop {
             while let Some((entry, length)) = position.entry()? {
                 let next = entry.offset;
-                if !each(entry) {
+                let shown = match &self.mapped {
+                    None => Some(entry),
+                    Some(mapped) => mapped.shown(entry),
+                };
+                if shown.is_some_and(|entry| !each(entry)) {
                     return Ok(());
                 }
                 position.at += length;

@@ -36,6 +36,16 @@ pub enum OpenError {
         /// The kernel's answer.
         source: Errno,
     },
+    /// {path:?} has no extended attributes of users, where mapped-xattr keeps owners and permissions; use mapped-file
+    MappedXattr {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// {path:?} is a file, and mapped-file keeps owners and permissions beside the names in a directory; serve its directory
+    MappedFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// no descriptors or no open files are allowed for {path:?}; set descriptors_max and open_files_max to 1 or more
     Limits {
         /// The directory.

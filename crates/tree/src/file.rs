@@ -213,6 +213,9 @@ impl Tree {
             return Err(Errno::NXIO);
         }
         let pin = self.table.pin(inode)?;
+        if let Some(mapped) = &self.mapped {
+            self.is_plain(mapped, inode, pin.as_fd())?;
+        }
         open_anew(self.proc_self_fd.as_fd(), pin.as_fd(), flags)
     }
 
@@ -256,6 +259,9 @@ impl Tree {
         }
         let room = self.files.room()?;
         let fd = if kill_priv && flags.contains(OFlags::TRUNC) {
+            if let Some(mapped) = &self.mapped {
+                self.drop_set_ids_before_truncation(mapped, inode)?;
+            }
             without_fsetid(|| self.open_node(inode, flags))?
         } else {
             self.open_node(inode, flags)?

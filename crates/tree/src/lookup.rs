@@ -44,12 +44,16 @@ impl Tree {
         self.pause();
         let dir = self.table.get(parent)?;
         if name == c"." || (name == c".." && parent == ROOT) {
-            let (_pin, stat) = self.table.pin_and_stat(&dir)?;
+            let (pin, stat) = self.table.pin_and_stat(&dir)?;
+            let attributes = self.view(parent, pin.as_fd(), &stat)?;
             self.table.reference_again(&dir)?;
-            return Ok(self.entry(&dir, &stat, &dir.mount));
+            return Ok(Entry { attributes, ..self.entry(&dir, &stat, &dir.mount) });
         }
         component(name)?;
         let pin = self.table.pin(&dir)?;
+        if let Some(mapped) = &self.mapped {
+            return self.lookup_mapped(mapped, &dir, pin.as_fd(), name).map(|(_, entry)| entry);
+        }
         let (inode, stat) = self.look_up(pin.as_fd(), &dir.mount, name)?;
         Ok(self.entry(&inode, &stat, &dir.mount))
     }
@@ -63,6 +67,10 @@ impl Tree {
         component(name)?;
         let file = self.files.get(handle)?;
         let stream = file.stream.as_ref().ok_or(Errno::NOTDIR)?;
+        if let Some(mapped) = &self.mapped {
+            let dir = self.table.get(file.node())?;
+            return self.lookup_mapped(mapped, &dir, file.as_fd(), name).map(|(_, entry)| entry);
+        }
         // Where descriptors are held, one look spares the other: names of one directory are mostly all known or all new.
         let (inode, stat) = if !file.mount.has_handles() && stream.expects_unknown() {
             self.look_up_by_path(file.as_fd(), &file.mount, name)?
@@ -80,6 +88,11 @@ impl Tree {
     pub fn read_link(&self, node: Node, out: &mut Vec<u8>) -> Result<()> {
         self.pause();
         let inode = self.table.get(node)?;
+        if let Some(mapped) = &self.mapped
+            && inode.kind.is_file()
+        {
+            return self.read_link_mapped(mapped, &inode, out, TARGET_BYTES_MAX);
+        }
         if !inode.kind.is_link() {
             return Err(Errno::INVAL);
         }
@@ -93,7 +106,11 @@ impl Tree {
     /// Takes references back that look-ups and creations gave. Too many are as good as all there are, and an unknown node
     /// is forgotten already.
     pub fn forget(&self, node: Node, count: u64) {
-        self.table.forget(node, count);
+        if self.table.forget(node, count)
+            && let Some(mapped) = &self.mapped
+        {
+            mapped.forget(node);
+        }
     }
 
     /// What the client is told of a node in a directory on `mount`.

@@ -1,6 +1,6 @@
 //! How a tree is opened: what it allows, and how much of the host's resources it may hold.
 
-use crate::{IdMap, XattrMap};
+use crate::{IdMap, Security, XattrMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,10 +22,13 @@ pub enum FileHandles {
 pub struct Options {
     /// Every modifying operation, and every open for writing, is `EROFS`.
     pub read_only: bool,
+    /// Where owners, permissions and types are kept.
+    pub security: Security,
     /// How nodes are held.
     pub file_handles: FileHandles,
     /// The most `O_PATH` descriptors held for nodes, at least 1. With file handles the least recently used are closed
-    /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`.
+    /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`. A node whose
+    /// record is kept beside its name ([`Security::MappedFile`]) holds its directory, too, and counts twice.
     pub descriptors_max: usize,
     /// The most open files and directories; an open beyond it is `ENFILE`.
     pub open_files_max: usize,
@@ -35,7 +38,8 @@ pub struct Options {
     pub xattr_map: XattrMap,
     /// The client knows POSIX ACLs: it sends modes unmasked with the caller's umask, which the kernel applies unless a
     /// default ACL says otherwise, and `system.posix_acl_*` may be read and written. For this a thread that creates files
-    /// has a umask of its own, and with it a working directory of its own.
+    /// has a umask of its own, and with it a working directory of its own. Beneath a mapped model no ACL is applied to
+    /// modes and to new files: it is for clients that do so themselves, as those of 9p do.
     pub posix_acl: bool,
     /// [`crate::Entry::submount`] tells where another mount begins.
     pub announce_submounts: bool,
@@ -61,6 +65,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             read_only: false,
+            security: Security::default(),
             file_handles: FileHandles::default(),
             descriptors_max: 4096,
             open_files_max: 65_536,

@@ -1,6 +1,8 @@
 //! Names that go, and names that move.
 
 use crate::error::Result;
+use crate::mapped::In;
+use crate::node::Pin;
 use crate::stat::component;
 use crate::tree::{Node, Tree};
 use rustix::fs::{AtFlags, RenameFlags};
@@ -17,7 +19,10 @@ impl Tree {
     /// `EROFS` on a read-only tree, `EINVAL` for a name that is none, `ESTALE` for a parent that is unknown or gone, and the
     /// kernel's.
     pub fn unlink(&self, parent: Node, name: &CStr) -> Result<()> {
-        let (_dir, pin) = self.directory(parent, name)?;
+        let (dir, pin) = self.directory(parent, name)?;
+        if let Some(mapped) = &self.mapped {
+            return self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name);
+        }
         rustix::fs::unlinkat(pin, name, AtFlags::empty())
     }
 
@@ -26,7 +31,10 @@ impl Tree {
     /// # Errors
     /// As [`Tree::unlink`].
     pub fn rmdir(&self, parent: Node, name: &CStr) -> Result<()> {
-        let (_dir, pin) = self.directory(parent, name)?;
+        let (dir, pin) = self.directory(parent, name)?;
+        if let Some(mapped) = &self.mapped {
+            return self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name);
+        }
         rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)
     }
 
@@ -39,14 +47,24 @@ impl Tree {
         if !FLAGS.contains(flags) {
             return Err(Errno::INVAL);
         }
-        let (_dir, pin) = self.directory(parent, name)?;
+        let (dir, pin) = self.directory(parent, name)?;
         component(new_name)?;
-        let new_pin = self.table.pin(&self.table.get(new_parent)?)?;
-        if flags.is_empty() {
-            // Not every file system knows the call with flags.
-            rustix::fs::renameat(pin, name, new_pin, new_name)
-        } else {
-            rustix::fs::renameat_with(pin, name, new_pin, new_name, flags)
+        let new_dir = self.table.get(new_parent)?;
+        let new_pin = self.table.pin(&new_dir)?;
+        if let Some(mapped) = &self.mapped {
+            let (from, to) = (In { dir: &dir, pin: &pin }, In { dir: &new_dir, pin: &new_pin });
+            return self.rename_mapped(mapped, from, name, to, new_name, flags);
         }
+        rename(&pin, name, &new_pin, new_name, flags)
+    }
+}
+
+/// Moves a name on the host.
+pub(crate) fn rename(from: &Pin, name: &CStr, to: &Pin, new_name: &CStr, flags: RenameFlags) -> Result<()> {
+    if flags.is_empty() {
+        // Not every file system knows the call with flags.
+        rustix::fs::renameat(from, name, to, new_name)
+    } else {
+        rustix::fs::renameat_with(from, name, to, new_name, flags)
     }
 }

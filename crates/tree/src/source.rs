@@ -3,6 +3,7 @@
 use crate::error::OpenError;
 use crate::mount::{Mounts, try_handles};
 use crate::options::{FileHandles, Options, Source};
+use crate::security::Security;
 use crate::stat::{Key, Kind, stat};
 use crate::table::Table;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -35,6 +36,9 @@ pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, Open
     if !kind.is_directory() && !kind.is_file() {
         return Err(OpenError::Kind { path: label });
     }
+    if matches!(options.security, Security::MappedFile { .. }) && !kind.is_directory() {
+        return Err(OpenError::MappedFile { path: label });
+    }
     let mounts = Mounts::default();
     let mount = mounts.get(key.mount);
     mount.explore(proc_self_fd.as_fd(), root.as_fd(), kind, options.file_handles);
@@ -42,9 +46,20 @@ pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, Open
         let source = mount.file().and_then(|file| try_handles(file, root.as_fd())).err().unwrap_or(Errno::OPNOTSUPP);
         return Err(OpenError::FileHandles { path: label, source });
     }
+    if matches!(options.security, Security::MappedXattr { .. })
+        && let Ok(file) = mount.file()
+        && rustix::fs::fgetxattr(file, c"user.virtfs.uid", &mut [0_u8; 4]) == Err(Errno::OPNOTSUPP)
+    {
+        return Err(OpenError::MappedXattr { path: label });
+    }
     let permanent_max = match options.file_handles {
         FileHandles::Never => options.descriptors_max,
         FileHandles::Prefer | FileHandles::Mandatory => options.descriptors_max.max(fair_share()),
+    };
+    let permanent_max = match options.security {
+        // A node holds its directory as well, which the client may forget.
+        Security::MappedFile { .. } => permanent_max / 2,
+        _ => permanent_max,
     };
     let table = Table::new(root, key, kind, mount, options.descriptors_max, permanent_max);
     Ok(Beginning { label, proc_self_fd, mounts, table })

@@ -167,6 +167,11 @@ impl Table {
         }
     }
 
+    /// The node that is known by this key, which is not referenced.
+    pub(crate) fn node_of(&self, key: &Key) -> Option<Node> {
+        read(self.identity(key)).get(key).map(|inode| inode.node)
+    }
+
     /// References an inode that an operation has in hand, unless it was forgotten meanwhile.
     pub(crate) fn reference_again(&self, inode: &Inode) -> Result<()> {
         // The lock keeps the count from reaching 0.
@@ -226,21 +231,21 @@ impl Table {
         Ok(inode)
     }
 
-    /// Takes references back. The node is gone with the last of them; too many are as good as the last.
-    pub(crate) fn forget(&self, node: Node, count: u64) {
+    /// Takes references back. The node is gone with the last of them, which is told; too many are as good as the last.
+    pub(crate) fn forget(&self, node: Node, count: u64) -> bool {
         if node == ROOT || count == 0 {
-            return;
+            return false;
         }
-        let Ok(inode) = self.get(node) else { return };
+        let Ok(inode) = self.get(node) else { return false };
         let more = |now: u64| (now > count).then(|| now - count);
         if inode.references.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
-            return;
+            return false;
         }
         let mut map = write(self.identity(&inode.key));
         let all = |now: u64| Some(now.saturating_sub(count));
         let before = inode.references.fetch_update(Ordering::Relaxed, Ordering::Relaxed, all).unwrap_or(0);
         if before == 0 || before > count {
-            return;
+            return false;
         }
         if map.get(&inode.key).is_some_and(|present| present.node == node) {
             map.remove(&inode.key);
@@ -256,6 +261,7 @@ impl Table {
         }
         // An operation that has the inode in hand may still use what it holds: it goes with the last of them.
         self.trim.freed();
+        true
     }
 
     /// Forgets everything but the root.

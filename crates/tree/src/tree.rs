@@ -3,6 +3,7 @@
 use crate::error::{OpenError, Result};
 use crate::file::Files;
 use crate::lock::Locks;
+use crate::mapped::Mapped;
 use crate::mount::Mounts;
 use crate::options::{Options, Source};
 use crate::source::{Beginning, begin};
@@ -57,6 +58,8 @@ pub struct Tree {
     /// `None` when no file is mapped for reading.
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) locks: Locks,
+    /// `None` where the host's inodes say what the client sees.
+    pub(crate) mapped: Option<Box<Mapped>>,
     /// Directories that are being read in large pieces.
     pub(crate) pieces: Arc<AtomicUsize>,
 }
@@ -71,7 +74,8 @@ impl Tree {
         let files = Files::new(options.open_files_max);
         let windows = Windows::new(options.read_windows);
         let (locks, pieces) = (Locks::default(), Arc::default());
-        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, pieces })
+        let mapped = Mapped::new(options.security);
+        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, mapped, pieces })
     }
 
     /// What the tree is and holds at the moment.
@@ -96,6 +100,9 @@ impl Tree {
         self.locks.clear();
         self.files.clear();
         self.table.clear();
+        if let Some(mapped) = &self.mapped {
+            mapped.clear();
+        }
     }
 
     /// Sleeps as long as the options say an operation takes at least. Operations do it themselves; who reads or writes an

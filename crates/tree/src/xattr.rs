@@ -4,6 +4,7 @@ use crate::create::SecurityContext;
 use crate::creds::{with_umask, without_fsetid};
 use crate::error::Result;
 use crate::handle::last_error;
+use crate::security::Security;
 use crate::tree::{Node, Tree};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -39,7 +40,7 @@ struct Arguments {
 
 /// A descriptor of the node, and the directory in which its number is its name. The attribute calls on descriptors take
 /// none that was opened with `O_PATH`, and opening special files anew is out of the question.
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     proc_self_fd: BorrowedFd<'a>,
     number: DecInt,
 }
@@ -66,7 +67,7 @@ impl Place<'_> {
     }
 
     /// The length of the value, of which as much as fits was written to `out`; an empty `out` asks for the length alone.
-    fn get(&self, name: &CStr, out: &mut [u8]) -> Result<usize> {
+    pub(crate) fn get(&self, name: &CStr, out: &mut [u8]) -> Result<usize> {
         let size = out.len() as u32;
         let value = out.as_mut_ptr();
         let new = |dir: BorrowedFd<'_>, path: &CStr| {
@@ -110,7 +111,7 @@ impl Place<'_> {
         self.call(new, old)
     }
 
-    fn set(&self, name: &CStr, value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub(crate) fn set(&self, name: &CStr, value: &[u8], flags: XattrFlags) -> Result<()> {
         let new = |dir: BorrowedFd<'_>, path: &CStr| {
             let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
             let arguments = Arguments { value: value.as_ptr() as u64, size, flags: flags.bits() };
@@ -142,24 +143,37 @@ impl Place<'_> {
 }
 
 impl Tree {
-    fn place(&self, fd: impl AsFd) -> Place<'_> {
+    pub(crate) fn place(&self, fd: impl AsFd) -> Place<'_> {
         Place { proc_self_fd: self.proc_self_fd.as_fd(), number: DecInt::from_fd(fd) }
     }
 
     /// The host's name of an attribute that the client may use.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` without extended attributes, and for ACLs without POSIX ACLs; what the map of names says.
-    fn host_name<'a>(&self, name: &'a CStr) -> Result<Cow<'a, CStr>> {
+    /// `EOPNOTSUPP` without extended attributes, and for ACLs without POSIX ACLs; what the map of names says; `hidden` for
+    /// the names under which the tree keeps records of its own.
+    fn host_name<'a>(&self, name: &'a CStr, hidden: Errno) -> Result<Cow<'a, CStr>> {
         if !self.options.xattr || !self.shows(name.to_bytes()) {
             return Err(Errno::OPNOTSUPP);
         }
-        self.options.xattr_map.to_host(name)
+        self.translated(name, hidden)
+    }
+
+    fn translated<'a>(&self, name: &'a CStr, hidden: Errno) -> Result<Cow<'a, CStr>> {
+        let name = self.options.xattr_map.to_host(name)?;
+        match &self.mapped {
+            None => Ok(name),
+            Some(mapped) => mapped.xattr_to_host(name, hidden),
+        }
     }
 
     /// A client that does not know ACLs must not copy them about: it would change permissions unawares.
     fn shows(&self, name: &[u8]) -> bool {
-        self.options.posix_acl || !name.starts_with(ACL_PREFIX)
+        self.shows_acls() || !name.starts_with(ACL_PREFIX)
+    }
+
+    fn shows_acls(&self) -> bool {
+        self.options.posix_acl && self.options.security != Security::None
     }
 
     /// Reads an attribute into `out`, which is cleared before, and answers its length in bytes. A `size` of 0 asks for the
@@ -170,7 +184,7 @@ impl Tree {
     /// are not offered, `ESTALE` for a node that is unknown or gone, and the kernel's.
     pub fn get_xattr(&self, node: Node, name: &CStr, out: &mut Vec<u8>, size: usize) -> Result<usize> {
         self.pause();
-        let name = self.host_name(name)?;
+        let name = self.host_name(name, Errno::NODATA)?;
         let pin = self.table.pin(&self.table.get(node)?)?;
         fill(out, size, |out| self.place(&pin).get(&name, out))
     }
@@ -186,7 +200,7 @@ impl Tree {
         }
         let pin = self.table.pin(&self.table.get(node)?)?;
         let map = &self.options.xattr_map;
-        if self.options.posix_acl && map.is_identity() {
+        if self.shows_acls() && map.is_identity() && self.mapped.is_none() {
             return fill(out, size, |out| self.place(&pin).list(out));
         }
         // What the client sees is known only when all was read.
@@ -194,7 +208,11 @@ impl Tree {
         fill(&mut names, BYTES_MAX, |out| self.place(&pin).list(out))?;
         out.clear();
         for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            if let Some(name) = map.to_guest(name).filter(|name| self.shows(name)) {
+            let known = match &self.mapped {
+                None => Some(name),
+                Some(mapped) => mapped.xattr_to_client(name),
+            };
+            if let Some(name) = known.and_then(|name| map.to_guest(name)).filter(|name| self.shows(name)) {
                 out.extend_from_slice(name);
                 out.push(0);
             }
@@ -216,7 +234,7 @@ impl Tree {
     /// `EROFS` on a read-only tree, as [`Tree::get_xattr`], and the kernel's.
     pub fn set_xattr(&self, node: Node, name: &CStr, value: &[u8], flags: u32, acl_kill_sgid: bool) -> Result<()> {
         self.pause();
-        let name = self.host_name(name)?;
+        let name = self.host_name(name, Errno::ACCESS)?;
         self.writable()?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let pin = self.table.pin(&self.table.get(node)?)?;
@@ -230,15 +248,20 @@ impl Tree {
     /// As [`Tree::set_xattr`].
     pub fn remove_xattr(&self, node: Node, name: &CStr) -> Result<()> {
         self.pause();
-        let name = self.host_name(name)?;
+        let is_acl = name.to_bytes().starts_with(ACL_PREFIX);
+        let name = self.host_name(name, Errno::ACCESS)?;
         self.writable()?;
         let pin = self.table.pin(&self.table.get(node)?)?;
-        self.place(&pin).remove(&name)
+        match self.place(&pin).remove(&name) {
+            // The kernel takes an ACL away that is not there, wherever it would be kept.
+            Err(Errno::NODATA) if is_acl && self.mapped.is_some() => Ok(()),
+            answer => answer,
+        }
     }
 
     /// Labels a file that was just made.
     pub(crate) fn label(&self, fd: &impl AsFd, label: SecurityContext<'_>) -> Result<()> {
-        let name = self.options.xattr_map.to_host(label.name)?;
+        let name = self.translated(label.name, Errno::ACCESS)?;
         self.place(fd).set(&name, label.value, XattrFlags::empty())
     }
 }

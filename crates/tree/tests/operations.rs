@@ -247,7 +247,7 @@ fn privileges_are_killed_when_asked() {
         assert_eq!(mode(), 0o755);
         suid(0o6755);
         let file = at.tree.file(opened.handle).unwrap();
-        at.tree.killing_privileges(|| rustix::io::pwrite(&*file, b"x", 0)).unwrap();
+        at.tree.killing_privileges(&file, || rustix::io::pwrite(&*file, b"x", 0)).unwrap();
         assert_eq!(mode(), 0o755);
     });
 }
