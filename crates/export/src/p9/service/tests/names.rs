@@ -1,10 +1,10 @@
 //! Names that come, move and go.
 
-use super::client::{Body, Served};
+use super::client::{Body, Listed, Served};
 use device::p9::{Kind, qid_type};
 use rustix::io::Errno;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use tree::Options;
+use tree::{Options, Security};
 
 #[test]
 fn everything_can_be_made() {
@@ -199,4 +199,50 @@ fn a_tree_that_is_only_read_stays_as_it_is() {
     assert_eq!(client.change(2, 8, 0, 0), Err(Errno::ROFS));
     client.lopen(2, 0).unwrap();
     assert_eq!(client.read(2, 0, 100), Ok(b"content".to_vec()));
+}
+
+#[test]
+fn a_client_does_not_see_how_a_mapped_directory_keeps_its_files() {
+    let (fmode, dmode) = (Security::FMODE, Security::DMODE);
+    for security in [Security::MappedXattr { fmode, dmode }, Security::MappedFile { fmode, dmode }] {
+        let served = Served::with(Options { security, xattr: true, ..Options::default() });
+        let client = served.client();
+        client.attach(1, "", 1234).unwrap();
+        client.ask(Kind::Mkdir, &Body::of(1).string("directory").u32(0o775).u32(2345)).unwrap();
+        let link = Body::of(1).string("link").string("far/away").u32(2345);
+        assert_eq!(client.ask(Kind::Symlink, &link).unwrap().qid().kind, qid_type::SYMLINK);
+        let device = Body::of(1).string("device").u32(libc::S_IFCHR | 0o600).u32(1).u32(3).u32(2345);
+        client.ask(Kind::Mknod, &device).unwrap();
+        assert!(std::fs::symlink_metadata(served.path("link")).unwrap().is_file());
+        assert!(std::fs::symlink_metadata(served.path("device")).unwrap().is_file());
+        let names = ["directory", "link", "device"];
+        let modes = [libc::S_IFDIR | 0o775, libc::S_IFLNK, libc::S_IFCHR | 0o600];
+        for (fid, (name, mode)) in (10..).zip(names.into_iter().zip(modes)) {
+            client.walk(0, fid, &[name]).unwrap();
+            let found = client.look(fid).unwrap();
+            let seen = if name == "link" { found.mode & libc::S_IFMT } else { found.mode };
+            assert_eq!((seen, found.uid, found.gid), (mode, 1234, 2345), "{security:?} {name}");
+        }
+        assert_eq!(client.look(12).unwrap().rdev, 0x103);
+        assert_eq!(client.ask(Kind::ReadLink, &Body::of(11)).unwrap().string(), "far/away");
+        assert_eq!(client.walk(11, 20, &["x"]), Err(Errno::NOTDIR));
+        assert_eq!(client.lopen(11, 0), Err(Errno::LOOP), "{security:?}");
+        assert_eq!(client.lopen(12, 0), Err(Errno::NXIO), "{security:?}");
+        // Nothing of it is shown, reached or left behind.
+        client.walk(0, 2, &[]).unwrap();
+        client.lopen(2, 0).unwrap();
+        let listed = client.list(2, 0, 10_000).unwrap();
+        let mut seen: Vec<_> = listed.iter().map(|entry| entry.name.as_str()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [".", "..", "device", "directory", "link"], "{security:?}");
+        let is_listed_as = |entry: &Listed| [libc::DT_UNKNOWN, libc::DT_LNK].contains(&entry.kind);
+        assert!(listed.iter().all(|entry| entry.name != "link" || is_listed_as(entry)), "{security:?}");
+        assert!(client.walk(0, 20, &[".virtfs_metadata"]).is_err());
+        assert!(client.xattr_walk(11, 20, "user.virtfs.mode").is_err(), "{security:?}");
+        client.rename_at((0, "link"), (10, "moved")).unwrap();
+        assert_eq!(client.ask(Kind::ReadLink, &Body::of(11)).unwrap().string(), "far/away");
+        client.unlink(10, "moved", 0).unwrap();
+        client.unlink(0, "device", 0).unwrap();
+        client.unlink(0, "directory", 0x200).unwrap();
+    }
 }
