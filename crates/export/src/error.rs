@@ -15,6 +15,10 @@ pub enum ExportError {
     P9Tag(#[from] device::p9::ConfigError),
     /// {0} request queues: a directory has 1 to 64
     RequestQueues(u16),
+    /// {0} connections: a 9p socket serves 1 to 1024
+    Connections(u16),
+    /// nothing but a directory that speaks 9p is served at an address: use a socket for vhost-user
+    NoStream,
     /// {0}
     Pool(#[from] engine::PoolError),
     /// a directory has no capacity to change

@@ -1,5 +1,6 @@
 //! One device served on one socket: its session thread, its rings, its settings that change while it runs.
 
+mod door;
 mod handover;
 mod limits;
 mod verbs;
@@ -16,9 +17,10 @@ use crate::status::{Content, ExportStatus, RingState, RingStatus, SessionCounts}
 use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Ring, Socket};
+use door::Door;
 use engine::{EngineError, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
 use limits::Limiting;
-use link::{ConfigChange, Endpoint, Handover, SessionEnd, SessionInfo, StopFd};
+use link::{ConfigChange, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -55,6 +57,10 @@ impl State {
         self.frontend = None;
         self.config_change = None;
         self.negotiated = 0;
+        self.count_end(reason);
+    }
+
+    fn count_end(&mut self, reason: &SessionEnd) {
         match reason {
             SessionEnd::Disconnected => self.sessions.disconnects += 1,
             SessionEnd::Stopped => {}
@@ -99,6 +105,11 @@ impl Shared {
             // Nobody listens when the daemon is ending anyway.
             let _ = told.send(());
         }
+    }
+
+    /// One of several clients is gone, and the others stay.
+    pub(crate) fn connection_ended(&self, reason: &SessionEnd) {
+        self.lock().count_end(reason);
     }
 
     /// The export cannot go on: its session ends, no other begins, and it stays failed until it is removed. Only the first
@@ -312,7 +323,7 @@ impl Export {
     /// # Errors
     /// As [`directory`](Self::directory).
     pub fn p9(hosting: Hosting, options: P9Options, tree: Arc<Tree>, engine: &Engine) -> Result<Export, ExportError> {
-        let p9 = Arc::new(P9::new(options, tree)?);
+        let p9 = Arc::new(P9::new(options, tree, matches!(hosting.socket, Socket::Stream(_)))?);
         let queues = p9.queues();
         Self::serve(hosting, queues, p9.clone(), Served::P9(p9), engine)
     }
@@ -324,7 +335,7 @@ impl Export {
         served: Served,
         engine: &Engine,
     ) -> Result<Export, ExportError> {
-        let (endpoint, socket) = bind(hosting.socket)?;
+        let (door, socket) = Door::open(hosting.socket, &served)?;
         let stop = StopFd::new().map_err(ExportError::Thread)?;
         let handover = Handover::new().map_err(ExportError::Thread)?;
         let Carried { placed, attached, homes, sessions, last_error, shown, .. } = hosting.carried;
@@ -364,7 +375,7 @@ impl Export {
                 // What the link says of its messages is about this export.
                 let _span = tracing::error_span!("session", export = target.shared.name).entered();
                 // A panic in here must not leave rings behind that nobody ends.
-                if let Err(why) = engine::catch(|| link::serve_on(endpoint, &mut target, &stop, &orders, resume)) {
+                if let Err(why) = engine::catch(|| door.serve(&mut target, &stop, &orders, resume)) {
                     target.give_up(&why);
                 }
             })
@@ -542,23 +553,5 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-fn bind(socket: Socket) -> Result<(Endpoint, String), ExportError> {
-    match socket {
-        Socket::Path { path, options } => {
-            let shown = path.display().to_string();
-            Ok((Endpoint::bind(&path, &options)?, shown))
-        }
-        Socket::Fd(fd) => {
-            let shown = format!("fd {}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-            Ok((Endpoint::from_fd(fd)?, shown))
-        }
-        Socket::Bound(endpoint) => {
-            let number = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&endpoint));
-            let shown = endpoint.path().map_or_else(|| format!("fd {number}"), |path| path.display().to_string());
-            Ok((endpoint, shown))
-        }
     }
 }

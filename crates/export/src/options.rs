@@ -1,6 +1,6 @@
 //! What an export is made from.
 
-use crate::Carried;
+use crate::{Carried, StreamListener};
 use engine::{Placement, PollMode, WorkerSpec};
 use link::{Endpoint, Resume, SocketOptions};
 use std::os::fd::OwnedFd;
@@ -21,6 +21,8 @@ pub enum Socket {
     Fd(OwnedFd),
     /// A socket that was made before, by this program or by the one before it.
     Bound(Endpoint),
+    /// Where many clients connect, each with a stream of 9P messages.
+    Stream(StreamListener),
 }
 
 /// What every export has.

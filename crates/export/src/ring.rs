@@ -5,7 +5,7 @@ use crate::directory::DirectoryRing;
 use crate::disk::DiskRing;
 use crate::figures::RingFigures;
 use crate::limit::Gate;
-use crate::p9::P9Ring;
+use crate::p9::{P9Ring, StreamRing};
 use crate::queue::{Broken, Queue};
 use engine::{Io, Panic, Token};
 use std::os::fd::BorrowedFd;
@@ -18,6 +18,8 @@ pub enum Ring {
     Directory(Box<DirectoryRing>),
     /// Of a directory that speaks 9P.
     P9(Box<P9Ring>),
+    /// A connection of a client of a directory that speaks 9P.
+    Stream(Box<StreamRing>),
 }
 
 /// Calls the same method whatever the device.
@@ -27,6 +29,7 @@ macro_rules! each {
             Ring::Disk($inner) => $call,
             Ring::Directory($inner) => $call,
             Ring::P9($inner) => $call,
+            Ring::Stream($inner) => $call,
         }
     };
 }
@@ -38,6 +41,7 @@ macro_rules! queue_of {
             Ring::Disk(ring) => Some(ring.$queue()),
             Ring::Directory(ring) => Some(ring.$queue()),
             Ring::P9(ring) => Some(ring.$queue()),
+            Ring::Stream(_) => None,
         }
     };
 }
@@ -67,7 +71,10 @@ impl Ring {
 
     /// Requests taken and not yet answered.
     pub(crate) fn requests_in_flight(&self) -> usize {
-        self.queue().map_or(0, Queue::in_flight)
+        match self {
+            Ring::Stream(ring) => ring.requests_in_flight(),
+            _ => self.queue().map_or(0, Queue::in_flight),
+        }
     }
 
     /// The place from which its next life takes requests.
@@ -81,6 +88,7 @@ impl Ring {
             Ring::Disk(_) => {}
             Ring::Directory(ring) => ring.set_executor(executor),
             Ring::P9(ring) => ring.set_executor(executor),
+            Ring::Stream(ring) => ring.set_executor(executor),
         }
     }
 
@@ -114,9 +122,15 @@ impl engine::Ring for Ring {
         self.queue()?.kick()
     }
 
+    /// A connection is told of its client by what it receives.
+    fn must_poll(&self) -> bool {
+        !matches!(self, Ring::Stream(_)) && self.kick().is_none()
+    }
+
     fn ready(&self) -> bool {
         match self {
             Ring::P9(ring) => ring.ready(),
+            Ring::Stream(ring) => ring.ready(),
             _ => !self.gate().closed() && self.queue().is_some_and(Queue::ready),
         }
     }
@@ -136,6 +150,7 @@ impl engine::Ring for Ring {
     fn arm(&mut self) -> bool {
         match self {
             Ring::P9(ring) => ring.arm(),
+            Ring::Stream(ring) => ring.ready(),
             // While the gate is closed a kick would wake the worker for nothing: the gate's deadline wakes it.
             _ => !self.gate().closed() && self.queue_mut().is_some_and(Queue::arm),
         }
@@ -152,13 +167,18 @@ impl engine::Ring for Ring {
     }
 
     fn lost(&mut self, why: &Panic) {
-        if let Ring::P9(ring) = self {
-            ring.lost();
+        match self {
+            Ring::P9(ring) => ring.lost(),
+            Ring::Stream(ring) => ring.lost(),
+            Ring::Disk(_) | Ring::Directory(_) => {}
         }
         each!(self, ring => ring.label().lost(why));
     }
 
     fn in_flight(&self) -> usize {
-        self.requests_in_flight()
+        match self {
+            Ring::Stream(ring) => ring.in_flight(),
+            _ => self.requests_in_flight(),
+        }
     }
 }

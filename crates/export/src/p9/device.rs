@@ -1,8 +1,8 @@
 //! A 9P directory's part in its export: config space, sessions, and where its calls run.
 
-use super::P9Ring;
 use super::service::{P9Policy, Service, Session};
-use crate::calls::Executing;
+use super::{CONNECTIONS_MAX, P9Ring};
+use crate::calls::{Executing, Executor};
 use crate::device::Device;
 use crate::export::Shared;
 use crate::label::Label;
@@ -19,7 +19,8 @@ use tree::Tree;
 pub struct P9Options {
     /// What a guest mounts it by, 1 to 36 bytes. Without one, the device shows no config space, and Linux does not take it.
     pub tag: Option<String>,
-    /// Queues a frontend may use, 1 to [`REQUEST_QUEUES_MAX`]. Linux uses one.
+    /// Queues a frontend may use, 1 to [`REQUEST_QUEUES_MAX`]. Linux uses one. Over streams: clients that may be connected at
+    /// once, 1 to [`CONNECTIONS_MAX`].
     pub queues: u16,
     /// What clients are granted.
     pub policy: P9Policy,
@@ -66,10 +67,14 @@ pub(crate) struct P9 {
 }
 
 impl P9 {
-    pub(crate) fn new(options: P9Options, tree: Arc<Tree>) -> Result<P9, ExportError> {
+    /// `streams` says that clients have connections of their own.
+    pub(crate) fn new(options: P9Options, tree: Arc<Tree>, streams: bool) -> Result<P9, ExportError> {
         let queues = options.queues;
-        if !(1..=REQUEST_QUEUES_MAX).contains(&queues) {
-            return Err(ExportError::RequestQueues(queues));
+        match queues {
+            1..=CONNECTIONS_MAX if streams => {}
+            _ if streams => return Err(ExportError::Connections(queues)),
+            1..=REQUEST_QUEUES_MAX => {}
+            _ => return Err(ExportError::RequestQueues(queues)),
         }
         let config = options.tag.as_deref().map(Config::new).transpose()?;
         let service = Service::new(tree, options.policy);
@@ -84,6 +89,20 @@ impl P9 {
             rings: Arc::default(),
             executing: Executing::new(options.execution, "9p")?,
         })
+    }
+
+    /// Another client: one that has a connection of its own.
+    pub(crate) fn connect(&self) -> Arc<Session> {
+        let session = Session::new(&self.service);
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(&session));
+        session
+    }
+
+    /// Where calls run now.
+    pub(crate) fn executor(&self) -> Executor {
+        self.executing.executor()
     }
 
     pub(crate) fn queues(&self) -> u16 {

@@ -8,6 +8,7 @@
 //! | `service` | one request on the tree, in the terms of the protocol |
 //! | `reply` | the answer, where the driver looks for it |
 //! | `kind` | names of requests, for figures |
+//! | `stream` | the same over sockets: a connection is a ring |
 
 mod deferred;
 mod device;
@@ -15,11 +16,16 @@ mod kind;
 mod reply;
 mod ring;
 mod service;
+mod stream;
 
 pub(crate) use device::P9;
 pub use device::{P9Options, P9Status};
 pub use ring::P9Ring;
 pub use service::{Multidevs, P9Policy};
+pub(crate) use stream::serve;
+pub use stream::{
+    CONNECTIONS, CONNECTIONS_MAX, StreamAddress, StreamAddressError, StreamError, StreamListener, StreamRing,
+};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {
     device::Siblings,

@@ -1,0 +1,202 @@
+//! The listening thread: connections that come and go.
+//!
+//! It takes the place of a vhost-user session's thread. It serves no message: it makes rings of connections, gives them to
+//! workers, and ends them when they say that they are over.
+
+use super::super::device::P9;
+use super::listener::prepare;
+use super::ring::{IN_FLIGHT_MAX, StreamRing};
+use super::{StreamAddress, StreamListener};
+use crate::Ring;
+use crate::label::Label;
+use crate::rings::Running;
+use crate::target::ExportTarget;
+use link::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Connections that are over, as their rings say.
+#[derive(Debug)]
+pub(super) struct Ends {
+    over: Mutex<Vec<(u16, SessionEnd)>>,
+    wake: OwnedFd,
+}
+
+impl Ends {
+    fn new() -> io::Result<Ends> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Ends { over: Mutex::default(), wake })
+    }
+
+    /// Ring `index` serves nothing any more, and nothing of it is in flight. Called on a worker's thread; never waits.
+    pub(super) fn tell(&self, index: u16, why: SessionEnd) {
+        self.over.lock().unwrap_or_else(PoisonError::into_inner).push((index, why));
+        // It can only fail when the counter is at its maximum, and then the signal is given already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<(u16, SessionEnd)> {
+        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        std::mem::take(&mut *over)
+    }
+}
+
+/// Serves connections until `stop` is signalled; the listening socket goes away with it.
+pub(crate) fn serve(
+    listener: StreamListener,
+    target: &mut ExportTarget,
+    p9: &P9,
+    (stop, handover): (&StopFd, &Handover),
+) {
+    let _taker = handover.taker();
+    match Ends::new() {
+        Ok(ends) => {
+            let address = listener.address().clone();
+            let connections = Connections { address, p9, target, ends: Arc::new(ends), open: BTreeSet::new() };
+            connections.serve(listener, stop, handover);
+        }
+        Err(error) => target.shared.fail(&format!("cannot serve connections: {error} (check RLIMIT_NOFILE)")),
+    }
+}
+
+struct Connections<'a> {
+    address: StreamAddress,
+    p9: &'a P9,
+    target: &'a mut ExportTarget,
+    ends: Arc<Ends>,
+    /// Their rings.
+    open: BTreeSet<u16>,
+}
+
+impl Connections<'_> {
+    fn serve(mut self, listener: StreamListener, stop: &StopFd, handover: &Handover) {
+        let (listener, connected) = listener.into_parts();
+        if let Some(connection) = connected {
+            self.begin(connection);
+        }
+        loop {
+            let door = listener.as_ref().map_or(stop.as_fd(), AsFd::as_fd);
+            let [stopped, asked, over, waiting] =
+                wait([stop.as_fd(), handover.as_fd(), self.ends.wake.as_fd(), door], None);
+            if stopped {
+                break;
+            }
+            if over {
+                for (index, why) in self.ends.take() {
+                    self.end(index, &why);
+                }
+            }
+            if asked {
+                self.hand_over(listener.as_ref(), handover);
+            }
+            if waiting && let Some(listener) = &listener {
+                match listener.accept() {
+                    Ok(connection) => self.begin(connection),
+                    Err(error) => self.pause_after(&error, stop),
+                }
+            }
+        }
+        // Nobody connects to what is ending.
+        drop(listener);
+        while let Some(index) = self.open.first().copied() {
+            self.end(index, &SessionEnd::Stopped);
+        }
+    }
+
+    fn pause_after(&self, error: &io::Error, stop: &StopFd) {
+        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) {
+            return;
+        }
+        tracing::warn!("cannot accept a connection on {}: {error}", self.address);
+        wait([stop.as_fd()], Some(&ACCEPT_PAUSE));
+    }
+
+    /// Answers whoever wants the endpoint for another program. Connections have fids and open files, and stay.
+    fn hand_over(&self, listener: Option<&StreamListener>, handover: &Handover) {
+        let Some(order) = handover.take().filter(link::Order::is_wanted) else {
+            return;
+        };
+        let state = match listener {
+            _ if !self.open.is_empty() => Err(HandoverError::Refused(format!(
+                "it is a 9p export with {} connected client(s), whose fids and open files cannot be handed over: \
+                 disconnect them, or restart the daemon instead",
+                self.open.len()
+            ))),
+            Some(listener) => listener.state().map_err(HandoverError::from),
+            None => Err(HandoverError::Refused("its one connection has ended: remove it".to_owned())),
+        };
+        // Returns when nothing came of it.
+        order.answer(state);
+    }
+
+    /// Makes a ring of a connection, if there is a place for one.
+    fn begin(&mut self, connection: OwnedFd) {
+        let client = link::peer_info(connection.as_fd());
+        let queues = self.target.shared.queues;
+        let Some(index) = (0..queues).find(|index| !self.open.contains(index)) else {
+            tracing::warn!(
+                "{}: turned away {client}: {queues} clients are connected, which is the bound",
+                self.address
+            );
+            return;
+        };
+        prepare(connection.as_fd());
+        self.target.session_started(client, ConfigChange::default());
+        self.open.insert(index);
+        if let Err(why) = self.start(index, connection) {
+            tracing::error!("{}: cannot serve {client}: {why}", self.address);
+            self.ended(index, &SessionEnd::Connection(io::Error::other(why)));
+        }
+    }
+
+    fn start(&self, index: u16, connection: OwnedFd) -> Result<(), String> {
+        let shared = &self.target.shared;
+        let worker = shared.place(index).map_err(|error| error.to_string())?;
+        let label = Label::new(shared, index);
+        let ring = StreamRing::new(connection, self.p9.connect(), self.p9.executor(), self.ends.clone(), label);
+        let attached = shared.engine.attach(Ring::Stream(Box::new(ring)), worker);
+        let id = attached.map_err(|(error, _)| error.to_string())?;
+        shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16 });
+        shared.device.started(shared, index);
+        shared.limit(index);
+        Ok(())
+    }
+
+    /// Takes a ring back from its worker. What its client had goes with it: fids, open files, locks.
+    fn end(&mut self, index: u16, why: &SessionEnd) {
+        self.target.stop(index);
+        self.ended(index, why);
+    }
+
+    fn ended(&mut self, index: u16, why: &SessionEnd) {
+        self.open.remove(&index);
+        tracing::info!(connection = index, reason = %why, "connection ended");
+        if self.open.is_empty() {
+            self.target.session_ended(why);
+        } else {
+            self.target.shared.connection_ended(why);
+        }
+    }
+}
+
+/// Waits until at least one descriptor has something to say, or time is up. A failing poll (out of memory) counts as
+/// nothing to say.
+fn wait<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Option<&Timespec>) -> [bool; N] {
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut polled, timeout) {
+        Ok(_) => polled.map(|fd| !fd.revents().is_empty()),
+        Err(Errno::INTR) => [false; N],
+        Err(error) => {
+            tracing::error!("cannot wait for connections: {error}");
+            [false; N]
+        }
+    }
+}
