@@ -27,5 +27,7 @@ pub fn info(connection: BorrowedFd<'_>) -> SessionInfo {
     }
     // SAFETY: three integers, zeroed at first: any bytes are valid.
     let credentials = unsafe { credentials.assume_init() };
-    SessionInfo { pid: u32::try_from(credentials.pid).ok().filter(|&pid| pid != 0), uid: Some(credentials.uid) }
+    // What the kernel says of a socket that has no such peer, of TCP for one: no process, and nobody.
+    let uid = Some(credentials.uid).filter(|&uid| uid != u32::MAX);
+    SessionInfo { pid: u32::try_from(credentials.pid).ok().filter(|&pid| pid != 0), uid }
 }
