@@ -5,7 +5,7 @@ use device::p9::NOFID;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tree::{Handle, OpenFile};
 
@@ -27,6 +27,8 @@ pub(super) struct Fid {
     pub(super) root: Arc<Place>,
     pub(super) place: Arc<Place>,
     pub(super) used: Use,
+    /// Since which version request it is there; see [`Fids::generation`].
+    pub(super) born: u64,
 }
 
 /// What a fid is good for.
@@ -44,8 +46,12 @@ pub(super) enum Use {
 impl Fid {
     /// The same place, for another use.
     pub(super) fn with(&self, used: Use) -> Arc<Fid> {
-        let (root, place) = (Arc::clone(&self.root), Arc::clone(&self.place));
-        Arc::new(Fid { uid: self.uid, root, place, used })
+        self.at(Arc::clone(&self.place), used)
+    }
+
+    /// Another place, for who attached here.
+    pub(super) fn at(&self, place: Arc<Place>, used: Use) -> Arc<Fid> {
+        Arc::new(Fid { uid: self.uid, root: Arc::clone(&self.root), place, used, born: self.born })
     }
 
     /// # Errors
@@ -310,11 +316,13 @@ pub(super) struct Fids {
     shards: [Shard; SHARDS],
     count: AtomicUsize,
     count_max: usize,
+    generation: AtomicU64,
 }
 
 impl Fids {
     pub(super) fn new(count_max: usize) -> Fids {
-        Fids { shards: Default::default(), count: AtomicUsize::new(0), count_max }
+        let (count, generation) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Fids { shards: Default::default(), count, count_max, generation }
     }
 
     #[inline]
@@ -347,6 +355,12 @@ impl Fids {
         if self.len() >= self.count_max { Err(Errno::MFILE) } else { Ok(()) }
     }
 
+    /// How often the client has begun anew. What was made for a request of before finds no place any more: a slow one may end
+    /// when the next version is agreed on already.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// # Errors
     /// `EBADF` for a fid that the client has already and for the one that means none, `EMFILE` when it has too many.
     pub(super) fn insert(&self, fid: u32, new: Arc<Fid>) -> Result<(), Errno> {
@@ -354,7 +368,8 @@ impl Fids {
             return Err(Errno::BADF);
         }
         let mut map = self.shard(fid).write();
-        if map.contains_key(&fid) {
+        // Who clears grows the generation first, so that what is put here before is cleared.
+        if map.contains_key(&fid) || new.born != self.generation() {
             return Err(Errno::BADF);
         }
         let more = |now: usize| (now < self.count_max).then_some(now + 1);
@@ -387,7 +402,9 @@ impl Fids {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// The client begins anew.
     pub(super) fn clear(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
             let fids = std::mem::take(&mut *shard.write());
             self.count.fetch_sub(fids.len(), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! among them, and directories that are read as files. (9P2000.u specification; intro(5), open(5), stat(5) and read(5) of
 //! Plan 9.)
 
-use super::fids::{Fid, Open, Reading, Use};
+use super::fids::{Open, Reading, Use};
 use super::place::{Name, lock};
 use super::session::Session;
 use crate::calls::{Answer, Outcome, Scene};
@@ -10,7 +10,6 @@ use device::p9::{Create, Dialect, DirWriter, Qid, READ_HEAD_BYTES, Stat, open_mo
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::fmt::Write;
-use std::sync::Arc;
 use tree::{Attributes, Change, DirEntry, Node, SetTime, Time};
 
 /// What `perm` says of the type, and the type of a mode that it stands for.
@@ -106,8 +105,7 @@ impl Session {
             _ => return Err(Errno::INVAL),
         };
         let (place, qid) = self.adopt(parent, name, &entry)?;
-        let fid = Fid { uid: dir.uid, root: Arc::clone(&dir.root), place, used: Use::Place };
-        self.fids.replace(new.fid, &dir, Arc::new(fid))?;
+        self.fids.replace(new.fid, &dir, dir.at(place, Use::Place))?;
         if new.perm & perm::DIR != 0 {
             return self.open_fid(new.fid, libc::O_RDONLY, true, remove_on_clunk, reply);
         }

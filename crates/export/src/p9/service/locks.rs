@@ -122,7 +122,7 @@ impl Session {
                 return None;
             }
         };
-        let (waits, node) = (Arc::clone(&self.waits), fid.place.node());
+        let (waits, node, born) = (Arc::clone(&self.waits), fid.place.node(), fid.born);
         let number = waits.begin();
         let ended = move |outcome| {
             waits.end(number);
@@ -131,6 +131,10 @@ impl Session {
         };
         let wait = Arc::new(self.tree().wait_lock(node, handle, owner, lock, ended));
         self.waits.started(number, &wait);
+        if born != self.fids.generation() {
+            // The client began anew, and gave up what was waited for until then.
+            wait.cancel();
+        }
         Some(wait)
     }
 

@@ -79,8 +79,7 @@ impl Session {
             }
         };
         let open = self.opened(&dir, &place, opened.handle, &entry.attributes, remove_on_clunk)?;
-        let new = Fid { uid: dir.uid, root: Arc::clone(&dir.root), place, used: Use::Open(Box::new(open)) };
-        self.fids.replace(fid, &dir, Arc::new(new))?;
+        self.fids.replace(fid, &dir, dir.at(place, Use::Open(Box::new(open))))?;
         device::p9::open_out(reply, qid, self.iounit());
         Ok(Answer::Reply)
     }

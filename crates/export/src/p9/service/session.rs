@@ -140,8 +140,8 @@ impl Session {
     /// meanwhile ends by itself.
     pub(crate) fn reset(&self) {
         self.agreed.store(0, Ordering::Release);
-        self.waits.cancel();
         self.fids.clear();
+        self.waits.cancel();
     }
 
     pub(super) fn version(&self, msize: u32, version: &[u8], reply: &mut Vec<u8>) -> Outcome {

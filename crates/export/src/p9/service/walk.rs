@@ -17,6 +17,7 @@ impl Session {
             return Err(Errno::BADF);
         }
         self.fids.check_new(attach.fid)?;
+        let born = self.fids.generation();
         let mut place = Arc::clone(&self.root);
         let mut found = None;
         for name in attach.aname.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -26,7 +27,7 @@ impl Session {
         let qid = found.map_or_else(|| self.qid_of(&place), Ok)?;
         // Nobody is the daemon itself, as 0 is.
         let uid = attach.uid().unwrap_or(0);
-        let fid = Fid { uid, root: Arc::clone(&place), place, used: Use::Place };
+        let fid = Fid { uid, root: Arc::clone(&place), place, used: Use::Place, born };
         self.fids.insert(attach.fid, Arc::new(fid))?;
         device::p9::qid_out(reply, qid);
         Ok(Answer::Reply)
@@ -53,7 +54,7 @@ impl Session {
             count += 1;
         }
         if count == names.len() {
-            let new = Arc::new(Fid { uid: from.uid, root: Arc::clone(&from.root), place, used: Use::Place });
+            let new = from.at(place, Use::Place);
             if fid == newfid {
                 self.fids.replace(fid, &from, new)?;
             } else {

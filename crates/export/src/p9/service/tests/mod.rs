@@ -8,6 +8,7 @@ mod names;
 mod xattr;
 
 use super::Session;
+use super::fids::Use;
 use client::{Body, Client, MSIZE, Served};
 use device::p9::{Dialect, Kind, NOFID, NONUNAME, qid_type};
 use rustix::io::Errno;
@@ -55,6 +56,21 @@ fn a_version_ends_what_was_before() {
     assert_eq!(client.session.fids(), 0);
     let left = served.service.tree().describe();
     assert_eq!((left.handles, left.nodes), (0, 1));
+}
+
+#[test]
+fn what_began_before_a_version_finds_no_place_behind_it() {
+    let served = Served::new();
+    let client = served.client();
+    let fids = &client.session.fids;
+    // As a slow walk and a slow open have them in hand.
+    let old = fids.get(0).unwrap();
+    client.version(MSIZE, "9P2000.L").unwrap();
+    assert_eq!(fids.insert(1, old.with(Use::Place)), Err(Errno::BADF));
+    client.attach(0, "", 0).unwrap();
+    assert_eq!(fids.replace(0, &old, old.with(Use::Place)), Err(Errno::BADF));
+    assert_eq!(client.session.fids(), 1);
+    client.walk(0, 1, &[]).unwrap();
 }
 
 #[test]
