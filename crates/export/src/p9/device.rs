@@ -76,6 +76,10 @@ impl P9 {
             1..=REQUEST_QUEUES_MAX => {}
             _ => return Err(ExportError::RequestQueues(queues)),
         }
+        // Messages lie one behind the other, and their data behind heads of odd lengths.
+        if streams && tree.allows_direct_io() {
+            return Err(ExportError::DirectIo);
+        }
         let config = options.tag.as_deref().map(Config::new).transpose()?;
         let service = Service::new(tree, options.policy);
         let session = Session::new(&service);

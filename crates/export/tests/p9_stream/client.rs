@@ -2,13 +2,14 @@
 
 use engine::{Engine as Workers, Execution, Placement, PollMode, WorkerSpec};
 use export::{
-    Carried, DAEMON, Engine, Export, Hosting, P9Options, P9Policy, RingState, Socket, StreamAddress, StreamListener,
+    Carried, DAEMON, Engine, Export, ExportError, Hosting, P9Options, P9Policy, RingState, Socket, StreamAddress,
+    StreamListener,
 };
 use link::SocketOptions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -262,6 +263,37 @@ impl Default for Like {
     }
 }
 
+pub fn tree(root: &Path, options: Options) -> Arc<Tree> {
+    Arc::new(Tree::new(Source::Path(root.to_owned()), options).unwrap())
+}
+
+pub fn options(connections: u16, execution: Execution) -> P9Options {
+    P9Options { tag: None, queues: connections, policy: P9Policy::default(), execution }
+}
+
+/// Serves a tree on the engine's shared workers.
+pub fn serve(
+    listener: StreamListener,
+    options: P9Options,
+    tree: Arc<Tree>,
+    poll: PollMode,
+    engine: &Engine,
+) -> Result<Export, ExportError> {
+    let hosting = Hosting {
+        name: "files".to_owned(),
+        socket: Socket::Stream(listener),
+        queue_size_max: 256,
+        placement: Placement::Shared,
+        poll,
+        workers: WorkerSpec::default(),
+        session_ended: None,
+        failed: None,
+        carried: Carried::default(),
+        resume: None,
+    };
+    Export::p9(hosting, options, tree, engine)
+}
+
 /// An export of a directory of its own.
 pub struct Server {
     pub export: Export,
@@ -284,27 +316,13 @@ impl Server {
         let address = listener.address().clone();
         let root = dir.path().join("served");
         std::fs::create_dir(&root).unwrap();
-        let options = Options { delay: like.delay, xattr: true, ..Options::default() };
-        let tree = Arc::new(Tree::new(Source::Path(root), options).unwrap());
+        let tree = tree(&root, Options { delay: like.delay, xattr: true, ..Options::default() });
         let engine: Workers<export::Ring> = Engine::new(like.workers);
         for _ in 0..like.workers {
             engine.worker_new(DAEMON, WorkerSpec::default(), like.poll).unwrap();
         }
-        let hosting = Hosting {
-            name: "files".to_owned(),
-            socket: Socket::Stream(listener),
-            queue_size_max: 256,
-            placement: Placement::Shared,
-            poll: like.poll,
-            workers: WorkerSpec::default(),
-            session_ended: None,
-            failed: None,
-            carried: Carried::default(),
-            resume: None,
-        };
-        let options =
-            P9Options { tag: None, queues: like.connections, policy: P9Policy::default(), execution: like.execution };
-        let export = Export::p9(hosting, options, tree, &engine).unwrap();
+        let options = options(like.connections, like.execution);
+        let export = serve(listener, options, tree, like.poll, &engine).unwrap();
         Server { export, engine, address, dir }
     }
 

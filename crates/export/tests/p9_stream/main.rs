@@ -12,13 +12,14 @@ use client::{
     pattern, read_of, write_of,
 };
 use engine::{Execution, PollMode};
-use export::{StreamAddress, StreamListener};
+use export::{Engine, StreamAddress, StreamListener};
 use link::SocketOptions;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tempfile::TempDir;
+use tree::Options;
 
 const EXECUTIONS: [Execution; 4] = [Execution::Inline, Execution::Auto, Execution::Uring, Execution::Pool(3)];
 
@@ -206,6 +207,23 @@ fn no_more_connections_than_allowed() {
     third.create(1, "third");
     second.create(1, "second");
     assert_eq!(server.connections(), 2);
+}
+
+#[test]
+fn what_a_socket_cannot_be_is_refused() {
+    let refused = |queues, allow_direct_io| {
+        let dir = TempDir::new().unwrap();
+        let address = StreamAddress::Unix(dir.path().join("9p.sock"));
+        let listener = StreamListener::bind(&address, &SocketOptions::default()).unwrap();
+        let tree = client::tree(dir.path(), Options { allow_direct_io, ..Options::default() });
+        let options = client::options(queues, Execution::Auto);
+        client::serve(listener, options, tree, PollMode::Off, &Engine::new(1)).err().unwrap().to_string()
+    };
+    for queues in [0, 1025] {
+        assert_eq!(refused(queues, false), format!("{queues} connections: a 9p socket serves 1 to 1024"));
+    }
+    let unaligned = "a 9p socket has no aligned memory to read to and write from: `allow_direct_io` is for virtio";
+    assert_eq!(refused(1, true), unaligned);
 }
 
 #[test]

@@ -312,7 +312,10 @@ impl StreamRing {
         let (started_ns, flushes) = (deferred.slot.started_ns, std::mem::take(&mut deferred.flushes));
         let (request, reply) = (std::mem::take(&mut deferred.request), std::mem::take(&mut deferred.reply));
         let job = (work == Work::Pool).then(|| {
-            let job = lock(&deferred.slot.job);
+            let mut job = lock(&deferred.slot.job);
+            // Slots are many, and listings of directories long.
+            job.reply.clear();
+            job.reply.shrink_to(ANSWER_BYTES);
             (job.moved, job.failed)
         });
         deferred.slot.end();
