@@ -51,7 +51,7 @@ impl Tree {
     /// which another program makes.
     fn name_is_gone(&self, known: &Known, at: In<'_>, name: &CStr, key: &Key) {
         if let Err(error) = files::remove(at.pin.as_fd(), name) {
-            tracing::warn!(%error, ?name, "the metadata file of a removed file stays");
+            tracing::debug!(%error, ?name, "the metadata file of a removed file stays");
         }
         if let Some(node) = self.table.node_of(key) {
             known.lost(node, at.dir, name);
@@ -112,7 +112,7 @@ impl Tree {
         };
         if let Err(error) = followed {
             if let Err(undone) = rename(to.pin, new_name, from.pin, name, flags) {
-                tracing::warn!(error = %undone, ?new_name, "a file was renamed without its metadata file");
+                tracing::debug!(error = %undone, ?new_name, "a file was renamed without its metadata file");
             }
             return Err(error);
         }
@@ -155,7 +155,7 @@ impl Tree {
             Err(error) => {
                 crate::create::undo(to.pin, new_name, AtFlags::empty());
                 if let Err(error) = files::remove(to.pin.as_fd(), new_name) {
-                    tracing::warn!(%error, ?new_name, "the metadata file of a name that was not given out stays");
+                    tracing::debug!(%error, ?new_name, "the metadata file of a name that was not given out stays");
                 }
                 Err(error)
             }
