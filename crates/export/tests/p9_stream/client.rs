@@ -355,7 +355,12 @@ impl Server {
         self.connect().attached(MSIZE)
     }
 
-    /// Connections that are served.
+    /// Clients that are gone with all that they had.
+    pub fn gone(&self) -> u64 {
+        self.export.status().sessions.disconnects
+    }
+
+    /// Connections that are served. One that is not may not have let go of everything yet.
     pub fn connections(&self) -> usize {
         self.export.rings().iter().filter(|ring| ring.state == RingState::Running).count()
     }

@@ -202,7 +202,7 @@ fn no_more_connections_than_allowed() {
     let (first, mut second) = (server.client(), server.client());
     assert_eq!(server.connect().next(), None, "turned away at once");
     drop(first);
-    eventually("a place is free", || server.connections() == 1);
+    eventually("a place is free", || server.gone() == 1);
     let mut third = server.client();
     third.create(1, "third");
     second.create(1, "second");

@@ -8,8 +8,8 @@ use super::ring::StreamRing;
 use super::slot::{Deferred, to_read, to_write};
 use crate::calls::{Answer, Job, Moved, Outcome, Scene, Work, lock};
 use device::p9::{
-    HEADER_BYTES, Header, LockRequest, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, bytes_wanted, decode,
-    lock_out, lock_status, write_out,
+    HEADER_BYTES, Header, LockKind, LockRequest, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, bytes_wanted,
+    decode, lock_out, lock_status, write_out,
 };
 use engine::{Execution, Io, Pool, Token};
 use rustix::io::Errno;
@@ -19,9 +19,9 @@ use vring::Segment;
 
 /// Room for any answer but those whose request says how long they may be, in bytes.
 const ANSWER_BYTES: usize = 8 << 10;
-/// Requests that wait for locks at most: others must find a place, for those that drop locks are among them. Beyond it a client
-/// is told to ask again.
-const LOCKS_MAX: usize = 128;
+/// Requests that wait for locks at most: others must find a place, for those that drop locks are among them, and other clients
+/// of the tree want to wait too. Beyond it a client is told to ask again.
+const LOCKS_MAX: usize = 32;
 /// Flushes that wait for one request at most. Nobody needs a second one.
 const FLUSHES_MAX: usize = 16;
 
@@ -68,7 +68,8 @@ impl StreamRing {
                 self.flush(oldtag, asked);
                 return true;
             }
-            Request::Lock(lock) if lock.waits() && self.locks < LOCKS_MAX => {
+            // Nobody waits to drop a lock, though Linux asks as if.
+            Request::Lock(lock) if lock.waits() && lock.kind != LockKind::Unlock && self.locks < LOCKS_MAX => {
                 self.wait_for_lock(lock, asked, io);
                 inbox.take(bytes);
                 return true;
