@@ -233,6 +233,19 @@ fn over_tcp_a_client_that_resets_is_gone() {
 }
 
 #[test]
+fn what_a_client_only_says_costs_others_nothing() {
+    let server = Server::new(&Like::default());
+    let (mut client, mut other) = (server.client(), server.client());
+    other.create(1, "file");
+    server.export.set_limits(Limits { requests: None, bytes: Some(Rate::new(10 << 20, None)) }, None);
+    for _ in 0..5 {
+        // Worth seven minutes, if one believed it.
+        assert_eq!(client.call(TREAD, read_of(9, 0, u32::MAX)).errno(), libc::EBADF);
+    }
+    assert_eq!(other.write(1, 0, b"now"), 3);
+}
+
+#[test]
 fn requests_wait_for_a_limit_and_none_is_lost() {
     let server = Server::new(&Like::default());
     let mut client = server.client();

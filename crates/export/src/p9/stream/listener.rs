@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// Connections that wait before the kernel refuses more. Each waits for one turn of the listening thread.
 const BACKLOG: i32 = 128;
@@ -167,8 +168,12 @@ pub(super) fn prepare(connection: BorrowedFd<'_>) {
     match sockopt::socket_domain(connection) {
         Ok(AddressFamily::INET | AddressFamily::INET6) => {
             let _ = sockopt::set_tcp_nodelay(connection, true);
-            // A client whose machine is gone says nothing any more.
+            // A client whose machine is gone says nothing any more: its locks and its place are free after two minutes. One that
+            // only does not read is left alone.
             let _ = sockopt::set_socket_keepalive(connection, true);
+            let _ = sockopt::set_tcp_keepidle(connection, KEEPALIVE_IDLE);
+            let _ = sockopt::set_tcp_keepintvl(connection, KEEPALIVE_INTERVAL);
+            let _ = sockopt::set_tcp_keepcnt(connection, KEEPALIVE_PROBES);
         }
         // The kernel takes what it allows: large replies then take fewer turns.
         Ok(AddressFamily::UNIX) => {
@@ -178,6 +183,10 @@ pub(super) fn prepare(connection: BorrowedFd<'_>) {
     }
 }
 
+/// When a silent TCP client is asked whether it is there, and how often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 /// What is asked for of a unix socket, in bytes.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
@@ -249,6 +258,8 @@ mod tests {
         let connection = listener.accept().unwrap();
         prepare(connection.as_fd());
         assert!(sockopt::tcp_nodelay(&connection).unwrap());
+        assert!(sockopt::socket_keepalive(&connection).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&connection), Ok(KEEPALIVE_IDLE));
         let flags = rustix::fs::fcntl_getfl(&connection).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK), "io_uring does not wait for those");
         drop(client);

@@ -74,7 +74,10 @@ impl StreamRing {
                 inbox.take(bytes);
                 return true;
             }
-            Request::Read { count, .. } | Request::Write { count, .. } => self.begun_bytes += u64::from(*count),
+            // No more than can move, whatever the client says.
+            Request::Read { count, .. } | Request::Write { count, .. } => {
+                self.begun_bytes += (*count as usize).min(self.largest) as u64;
+            }
             _ => {}
         }
         match self.route(&request) {
