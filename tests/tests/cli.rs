@@ -98,10 +98,84 @@ fn bad_options_of_a_disk() -> Result<()> {
 }
 
 #[test]
+fn bad_options_of_a_directory_over_9p() -> Result<()> {
+    let directory = place()?;
+    fs::create_dir(directory.path().join("shared"))?;
+    fs::write(directory.path().join("plain"), "precious")?;
+    let p9 = |more: &[&str], words: &[&str]| {
+        refused(directory.path(), &[&["dir", "--protocol", "9p"], more, &["shared"]].concat(), words)
+    };
+    p9(&[], &["socket", "is missing", "listen"])?;
+    p9(&["--socket", "s.sock", "--queues", "65"], &["queues", "1 to 64"])?;
+    p9(&["--socket", "s.sock", "--msize", "4095"], &["directory.msize", "4K to 1M"])?;
+    p9(&["--socket", "s.sock", "--msize", "2M"], &["directory.msize", "4K to 1M", "2M"])?;
+    p9(&["--socket", "s.sock", "--tag", &"x".repeat(37)], &["directory.tag", "36"])?;
+    p9(&["--socket", "s.sock", "--fmode", "0644"], &["directory.fmode", "mapped-xattr"])?;
+    p9(&["--socket", "s.sock", "--security-model", "none", "--dmode", "0755"], &["directory.dmode", "mapped-xattr"])?;
+    for option in [
+        &["--cache", "always"][..],
+        &["--attr-timeout", "1s"],
+        &["--entry-timeout", "1s"],
+        &["--negative-timeout", "1s"],
+        &["--writeback"],
+        &["--allow-mmap"],
+        &["--readdirplus", "off"],
+        &["--posix-acl"],
+        &["--security-label"],
+        &["--no-killpriv-v2"],
+        &["--no-posix-lock"],
+        &["--no-flock"],
+        &["--no-announce-submounts"],
+    ] {
+        let field = option[0].trim_start_matches("--").trim_start_matches("no-").replace('-', "_");
+        p9(&[&["--socket", "s.sock"], option].concat(), &[&format!("directory.{field}: means nothing for 9p")])?;
+    }
+
+    let listen = |address: &str, more: &[&str], words: &[&str]| p9(&[&["--listen", address], more].concat(), words);
+    listen("tcp:0", &["--queues", "1025"], &["queues", "1 to 1024"])?;
+    listen("tcp:0", &["--queue-size", "128"], &["queue_size", "vhost-user"])?;
+    listen("tcp:0", &["--tag", "home"], &["directory.tag", "vhost-user"])?;
+    listen("tcp:0", &["--socket-mode", "0660"], &["socket_mode", "unix socket"])?;
+    listen("fd:3", &["--socket-group", "root"], &["socket_group", "unix socket"])?;
+    listen("unix:p9.sock", &["--socket-owner", "nobody-of-this-name"], &["socket_owner", "nobody-of-this-name"])?;
+    listen("unix:plain", &[], &["listen", "plain", "not a socket", "remove it"])?;
+    listen("unix:missing/p9.sock", &[], &["listen", "missing/p9.sock"])?;
+    listen("fd:2", &[], &["listen", "3 or more"])?;
+    listen("fd:999", &[], &["listen", "999", "not open"])?;
+    // TEST-NET-1 (RFC 5737) is nobody's.
+    listen("tcp:192.0.2.1:1", &[], &["listen", "tcp:192.0.2.1:1"])?;
+    let busy = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = format!("tcp:{}", busy.local_addr()?);
+    listen(&address, &[], &["listen", &address, "another process", "choose another"])?;
+    let missing = ["dir", "--protocol", "9p", "--listen", "unix:p9.sock", "missing"];
+    refused(directory.path(), &missing, &["missing"])?;
+
+    let virtiofs =
+        |more: &[&str], words: &[&str]| refused(directory.path(), &[&["dir"], more, &["shared"]].concat(), words);
+    virtiofs(&["--socket", "s.sock", "--msize", "64K"], &["directory.msize", "9p"])?;
+    virtiofs(&["--socket", "s.sock", "--multidevs", "remap"], &["directory.multidevs", "9p"])?;
+    virtiofs(&["--listen", "tcp:0"], &["listen", "9p"])?;
+    virtiofs(
+        &["--socket", "s.sock", "--security-model", "mapped-file", "--posix-acl"],
+        &["directory.posix_acl", "security_model"],
+    )?;
+    assert_eq!(fs::read_to_string(directory.path().join("plain"))?, "precious");
+    Ok(())
+}
+
+#[test]
 fn usage_errors_name_the_option() -> Result<()> {
     let directory = place()?;
     let before = names(directory.path())?;
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 17] = [
+        (&["dir", "--protocol", "nfs", "--socket", "s.sock", "."], "--protocol"),
+        (&["dir", "--protocol", "9p", "--listen", "nowhere", "."], "--listen"),
+        (&["dir", "--protocol", "9p", "--listen", "tcp:files.example:1", "."], "tcp:IP:PORT"),
+        (&["dir", "--protocol", "9p", "--listen", "tcp:0", "--socket", "s.sock", "."], "--socket"),
+        (&["dir", "--protocol", "9p", "--socket", "s.sock", "--msize", "big", "."], "--msize"),
+        (&["dir", "--protocol", "9p", "--socket", "s.sock", "--multidevs", "allow", "."], "--multidevs"),
+        (&["dir", "--protocol", "9p", "--socket", "s.sock", "--security-model", "mapped", "."], "--security-model"),
+        (&["dir", "--protocol", "9p", "--socket", "s.sock", "--fmode", "0999", "."], "--fmode"),
         (&["disk", "--socket", "s.sock"], "IMAGE"),
         (&["disk", "--socket", "s.sock", "--queues", "many", "disk.img"], "--queues"),
         (&["disk", "--socket", "s.sock", "--execution", "fast", "disk.img"], "--execution"),

@@ -6,7 +6,7 @@ use common::{Served, WORKERS_MAX, describe};
 use control::client::{Client, ClientError, segment};
 use control::model::config::ExportKind;
 use control::model::directory::CachePolicy;
-use control::model::{Attached, Export, Info, NewWorker, Poll, RingInfo, SyncMode, Worker};
+use control::model::{Attached, Export, Info, Multidevs, NewWorker, Poll, RingInfo, SecurityModel, SyncMode, Worker};
 use hyper::Method;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -194,7 +194,8 @@ fn a_directory_lives_from_post_to_delete() {
     assert!(export.storage.is_none());
     let directory = export.directory.unwrap();
     assert_eq!((directory.path.as_str(), directory.tag.as_deref()), ("/srv/home", Some("home")));
-    assert_eq!((directory.cache, directory.read_only), (CachePolicy::Metadata, true));
+    assert_eq!((directory.cache, directory.read_only), (Some(CachePolicy::Metadata), true));
+    assert_eq!((directory.security_model, directory.p9), (SecurityModel::Passthrough, None));
     let change = json!({"execution": "uring", "placement": "one"});
     let changed: Export = api.client.send(Method::PATCH, "/v1/exports/home", &change).unwrap();
     assert_eq!(changed.directory.unwrap().execution.to_string(), "uring");
@@ -202,6 +203,60 @@ fn a_directory_lives_from_post_to_delete() {
     assert_eq!(api.refused(Method::PUT, "/v1/exports/home/capacity", resize), code(409, "unsupported"));
     api.client.order(Method::DELETE, "/v1/exports/home").unwrap();
     assert_eq!(api.refused(Method::GET, "/v1/exports/home", ""), code(404, "no-such-export"));
+}
+
+#[test]
+fn a_directory_over_9p_lives_from_post_to_delete() {
+    let api = Api::new();
+    let new = json!({
+        "name": "home", "kind": "dir", "listen": "tcp::5640", "queues": 2,
+        "directory": {
+            "path": "/srv/home", "protocol": "9p", "msize": "128K", "multidevs": "forbid", "security_model": "mapped-xattr",
+            "fmode": "0640", "dmode": "0750", "execution": "pool=4",
+        },
+    });
+    let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
+    assert_eq!((export.kind, export.queues_max, export.rings.len()), (ExportKind::Dir, 2, 2));
+    assert_eq!(export.socket, "tcp:127.0.0.1:5640");
+    let directory = export.directory.unwrap();
+    assert_eq!((directory.protocol.as_deref(), directory.cache), (Some("9P2000.L"), None));
+    assert_eq!(directory.security_model, SecurityModel::MappedXattr);
+    let p9 = directory.p9.unwrap();
+    assert_eq!((p9.msize_max, p9.multidevs, p9.connections), (128 << 10, Multidevs::Forbid, 2));
+    api.client.order(Method::DELETE, "/v1/exports/home").unwrap();
+}
+
+#[test]
+fn a_bad_field_of_9p_is_named() {
+    let api = Api::new();
+    let add = |change: Value| {
+        let mut new = json!({"name": "x", "kind": "dir", "directory": {"path": "/srv", "protocol": "9p"}});
+        for (key, value) in change.as_object().unwrap() {
+            new[key] = value.clone();
+        }
+        api.refused(Method::POST, "/v1/exports", &new.to_string())
+    };
+    let with = |key: &str, value: Value| {
+        let mut directory = json!({"path": "/srv", "protocol": "9p"});
+        directory[key] = value;
+        add(json!({ "socket": "/x.sock", "directory": directory }))
+    };
+    assert_eq!(add(json!({})), field("socket"));
+    assert_eq!(add(json!({"listen": "tcp"})), field("listen"));
+    assert_eq!(add(json!({"listen": 5640})), field("listen"));
+    assert_eq!(add(json!({"listen": "unix:p9.sock"})), field("listen"));
+    assert_eq!(add(json!({"listen": "tcp:1", "socket": "/x.sock"})), field("listen"));
+    // A client must not be able to name the daemon's own descriptors.
+    assert_eq!(add(json!({"listen": "fd:5"})), field("listen"));
+    assert_eq!(add(json!({"listen": "tcp:1", "queues": 1025})), field("queues"));
+    assert_eq!(add(json!({"listen": "tcp:1", "socket_mode": "0660"})), field("socket_mode"));
+    assert_eq!(add(json!({"listen": "tcp:1", "directory": {"path": "/srv"}})), field("listen"));
+    assert_eq!(with("protocol", json!("9p2000")), field("directory.protocol"));
+    assert_eq!(with("security_model", json!("mapped")), field("directory.security_model"));
+    assert_eq!(with("multidevs", json!("allow")), field("directory.multidevs"));
+    assert_eq!(with("msize", json!("1G")), field("directory.msize"));
+    assert_eq!(with("fmode", json!("0600")), field("directory.fmode"));
+    assert_eq!(with("cache", json!("never")), field("directory.cache"));
 }
 
 #[test]

@@ -240,6 +240,53 @@ fn directories_are_added_from_options() {
 }
 
 #[test]
+fn directories_over_9p_are_added_from_options() {
+    let served = Served::new();
+    prints(
+        &served,
+        "export add-dir p9 --protocol 9p --listen tcp::5640 --queues 1 --msize 512K --multidevs forbid \
+         --security-model mapped-xattr --fmode 0640 --dmode 0750 /srv/p9",
+        "export-add-dir-9p.txt",
+    );
+    prints(&served, "export show p9", "export-show-dir-9p.txt");
+    let (status, text) = ctl(&served, "top --interval 0.1");
+    assert_eq!(status, 0, "{text}");
+    let line = text.lines().find(|line| line.starts_with("p9 ") && line.contains("9P2000.L")).unwrap_or_default();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        ["p9", "9P2000.L", "500K", "2", "130", "12", "1"],
+        "{text}"
+    );
+    for wrong in [
+        "export add-dir c --protocol 9p /srv",
+        "export add-dir c --protocol 9p --socket /s --listen tcp:1 /srv",
+        "export add-dir c --protocol nfs --socket /s /srv",
+        "export add-dir c --protocol 9p --listen nowhere /srv",
+        "export add-dir c --protocol 9p --socket /s --multidevs allow /srv",
+        "export add-dir c --protocol 9p --socket /s --security-model mapped /srv",
+        "export add-dir c --protocol 9p --socket /s --msize big /srv",
+        "export add-dir c --protocol 9p --socket /s --fmode 0999 /srv",
+    ] {
+        let (status, text) = ctl(&served, wrong);
+        assert_eq!(status, 2, "{wrong}: {text}");
+        assert!(text.starts_with("error: "), "{wrong}: {text}");
+    }
+    for (wrong, line) in [
+        ("--socket /s --msize 512K", "directory.msize: is for 9p: set `protocol` to 9p, or leave it out"),
+        ("--listen tcp:1", "listen: is for directories over 9p (`protocol = \"9p\"`): give `socket`"),
+        ("--protocol 9p --socket /s --cache always", "directory.cache: means nothing for 9p: leave it out"),
+        ("--protocol 9p --socket /s --msize 2M", "directory.msize: must be 4K to 1M, not 2M"),
+        (
+            "--protocol 9p --socket /s --fmode 0600",
+            "directory.fmode: only goes with `security_model` mapped-xattr or mapped-file: leave it out",
+        ),
+        ("--protocol 9p --listen tcp:1 --queue-size 64", "queue_size: is for vhost-user: a stream has no descriptors"),
+    ] {
+        assert_eq!(ctl(&served, &format!("export add-dir c {wrong} /srv")), (2, line.into()));
+    }
+}
+
+#[test]
 fn exports_are_added_from_files() {
     let served = Served::new();
     let file = |name: &str, text: &str| {

@@ -63,6 +63,8 @@ fn text_seeds() -> Vec<(&'static str, Vec<u8>)> {
                  distribution = 'normal', latency_spread = 0.5, channels = 4, error_rate = 0.1 }\n";
     let directory = "name = 'c'\nkind = 'dir'\nsocket = '/run/c.sock'\n[directory]\npath = '/srv'\ncache = 'always'\n\
                      attr_timeout = '1s'\nreaddirplus = 'off'\n";
+    let stream = "name = 'e'\nkind = 'dir'\nlisten = 'unix:/run/e.sock'\nqueues = 9\n[directory]\npath = '/srv'\n\
+                  protocol = '9p'\nsecurity_model = 'mapped-xattr'\nfmode = '0640'\nmultidevs = 'warn'\nmsize = '64K'\n";
     [
         ("size", "10G"),
         ("size_long", "2MiB"),
@@ -75,6 +77,9 @@ fn text_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("disk", disk),
         ("model", model),
         ("directory", directory),
+        ("stream", stream),
+        ("listen", "tcp:[::1]:5640"),
+        ("listen_vsock", "vsock:2:5640"),
         (
             "json",
             r#"{"name":"d","socket":"/d","storage":{"kind":"memory","size":4096,"hugepages":false},"poll":"off"}"#,

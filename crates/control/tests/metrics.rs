@@ -12,6 +12,8 @@ fn text() -> String {
     let served = Served::new();
     let home = "name = 'home'\nkind = 'dir'\nsocket = '/run/home.sock'\nqueues = 1\ndirectory = { path = '/srv' }";
     served.fake.add_export(toml::from_str(home).unwrap()).unwrap();
+    let over_9p = "name = 'p9'\nkind = 'dir'\nlisten = 'tcp:0'\ndirectory = { path = '/srv', protocol = '9p' }";
+    served.fake.add_export(toml::from_str(over_9p).unwrap()).unwrap();
     served.fake.add_export(describe("vol", "kind = 'volume', path = '/v', sync = 'always'", 1)).unwrap();
     Client::new(served.socket()).unwrap().text("/metrics").unwrap()
 }
@@ -60,6 +62,19 @@ fn counters_of_rings_and_workers_are_there() {
     assert_eq!(number(&scrape, "vringd_directory_descriptors", &home), 300.0);
     assert_eq!(number(&scrape, "vringd_directory_open_files", &home), 12.0);
     assert_eq!(number(&scrape, "vringd_build_info", &[("version", "0.1.0")]), 1.0);
+}
+
+#[test]
+fn directories_over_9p_show_their_clients() {
+    let scrape = scrape(&text());
+    let p9 = [("export", "p9")];
+    assert_eq!(number(&scrape, "vringd_p9_msize_bytes", &p9), 512_000.0);
+    assert_eq!(number(&scrape, "vringd_p9_msize_max_bytes", &p9), f64::from(1 << 20));
+    assert_eq!(number(&scrape, "vringd_p9_fids", &p9), 130.0);
+    assert_eq!(number(&scrape, "vringd_p9_connections", &p9), 2.0);
+    assert_eq!(number(&scrape, "vringd_directory_nodes", &p9), 1200.0);
+    let others = scrape.samples.iter().filter(|sample| sample.labels.get("export") == Some("home"));
+    assert!(others.into_iter().all(|sample| !sample.metric.starts_with("vringd_p9_")));
 }
 
 #[test]

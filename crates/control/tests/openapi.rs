@@ -44,6 +44,7 @@ fn every_operation_and_field_is_described() {
         "VolumeInfo",
         "Directory",
         "DirectoryInfo",
+        "P9Info",
         "NewWorker",
         "Limits",
         "NewGroup",

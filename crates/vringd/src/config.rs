@@ -7,7 +7,7 @@ use crate::service::Sockets;
 use crate::virtiofsd::Launch;
 use crate::{dir, disk};
 use control::model::config::ExportKind;
-use control::model::{NewExport, NewGroup, Poll, Span};
+use control::model::{Listen, NewExport, NewGroup, Poll, Protocol, Span};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -175,7 +175,7 @@ impl Config {
                 return Err(format!("group {}: name: is used twice: give each group its own", group.name));
             }
         }
-        let (mut names, mut sockets) = (HashSet::new(), HashSet::new());
+        let (mut names, mut sockets, mut addresses) = (HashSet::new(), HashSet::new(), HashSet::new());
         for (number, export) in self.exports.iter().enumerate() {
             let place = if export.name.is_empty() { format!("number {}", number + 1) } else { export.name.clone() };
             export.check().map_err(|error| format!("export {place}: {error}"))?;
@@ -187,10 +187,23 @@ impl Config {
             if !names.insert(export.name.as_str()) {
                 return Err(format!("export {place}: name: is used twice: give each export its own"));
             }
-            if let Some(socket) = &export.socket
-                && !sockets.insert(socket.as_path())
+            if let Some(socket) = export.socket_path()
+                && !sockets.insert(socket)
             {
-                return Err(format!("export {place}: socket: {} is used twice", socket.display()));
+                let field = export.socket_field();
+                return Err(format!("export {place}: {field}: {} is used twice", socket.display()));
+            }
+            // Any free port is another one each time.
+            let one = |address: &&Listen| match address {
+                Listen::Tcp(tcp) => tcp.port() != 0,
+                Listen::Vsock { .. } | Listen::Fd(_) => true,
+                // Said by its path already.
+                Listen::Unix(_) => false,
+            };
+            if let Some(address) = export.listen.as_ref().filter(one)
+                && !addresses.insert(address.to_string())
+            {
+                return Err(format!("export {place}: listen: {address} is used twice"));
             }
         }
         Ok(())
@@ -201,14 +214,19 @@ impl Config {
         let control = self.control.as_ref().map_or("no control socket".into(), |path| path.display().to_string());
         let mut text = format!("control {control}; {} shared worker(s)\n", self.workers);
         for export in &self.exports {
-            let socket = export.socket.as_ref().map(|path| path.display().to_string());
+            let path = export.socket.as_ref().map(|path| path.display().to_string());
+            let socket = path.or(export.listen.as_ref().map(ToString::to_string));
             let socket = socket.unwrap_or_else(|| format!("fd {}", export.socket_fd.unwrap_or_default()));
             let storage = export.storage.as_ref().map(|storage| storage.kind().to_owned());
-            let directory = export.directory.as_ref().map(|directory| format!("dir {}", directory.path.display()));
+            let directory = export.directory.as_ref().map(|directory| match directory.protocol {
+                Protocol::Virtiofs => format!("dir {}", directory.path.display()),
+                Protocol::P9 => format!("dir {} over 9p", directory.path.display()),
+            });
             let (kind, workers) = (storage.or(directory).unwrap_or_default(), export.workers);
+            let what = if export.listen.is_some() { "client(s)" } else { "queue(s)" };
             let _ = writeln!(
                 text,
-                "export {}: {kind} on {socket}, {} queue(s), workers {workers}",
+                "export {}: {kind} on {socket}, {} {what}, workers {workers}",
                 export.name,
                 export.queues()
             );
@@ -259,6 +277,27 @@ mod tests {
         assert!(refusal(&dir.replace("always", "mostly")).contains("export[0].directory.cache: "));
         assert!(refusal(&dir.replace("/srv", "")).contains("export b: directory.path: "));
         assert!(refusal(&dir.replace("path", "storage")).contains("storage"));
+    }
+
+    #[test]
+    fn directories_over_9p_have_a_device_or_an_address() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let p9 = "[[export]]\nname = 'b'\nkind = 'dir'\nsocket = '/tmp/b'\n[export.directory]\npath = '/srv'\nprotocol = '9p'\n";
+        let stream = p9.replace("socket = '/tmp/b'", "listen = 'tcp:5640'");
+        std::fs::write(file.path(), format!("{p9}{}", stream.replace("'b'", "'c'"))).unwrap();
+        let summary = Config::read(file.path()).unwrap().summary();
+        assert!(summary.contains("export b: dir /srv over 9p on /tmp/b, "), "{summary}");
+        assert!(summary.contains("export c: dir /srv over 9p on tcp:127.0.0.1:5640, 64 client(s), "), "{summary}");
+        assert!(refusal(&stream.replace("tcp:5640", "5640")).contains("line 4: export[0].listen: "));
+        assert!(refusal(&p9.replace("'9p'", "'nfs'")).contains("export[0].directory.protocol: "));
+        assert!(refusal(&format!("{p9}cache = 'always'")).contains("export b: directory.cache: means nothing for 9p"));
+        assert!(refusal(&format!("{p9}msize = 1")).contains("export b: directory.msize: must be 4K to 1M, not 1"));
+        assert!(refusal(&format!("{p9}fmode = '0600'")).contains("export b: directory.fmode: only goes with"));
+        let twins = format!("{stream}{}", stream.replace("'b'", "'c'").replace("tcp:5640", "tcp::5640"));
+        assert!(refusal(&twins).contains("export c: listen: tcp:127.0.0.1:5640 is used twice"));
+        let path = stream.replace("tcp:5640", "unix:/tmp/p9");
+        let twins = format!("{path}{}", p9.replace("'b'", "'c'").replace("/tmp/b", "/tmp/p9"));
+        assert!(refusal(&twins).contains("export c: socket: /tmp/p9 is used twice"));
     }
 
     #[test]

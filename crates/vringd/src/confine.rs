@@ -10,8 +10,8 @@ use crate::users;
 use control::ApiError;
 use control::model::config::{ExportKind, NewExport, Storage};
 use control::model::directory::FileHandles;
-use control::model::{FileSystem, LandlockInfo, MemoryFile, SandboxInfo, SeccompState, VolumeStorage};
-use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, State};
+use control::model::{FileSystem, LandlockInfo, Listen, MemoryFile, SandboxInfo, SeccompState, VolumeStorage};
+use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, Sockets, State};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
@@ -26,6 +26,9 @@ pub(crate) struct Confinement {
     /// Directory that images, directories and sockets may be in that are named while the daemon runs; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) allow: Vec<PathBuf>,
+    /// TCP port at which exports may listen that are named while the daemon runs; may be repeated
+    #[arg(long, value_name = "PORT")]
+    pub(crate) allow_port: Vec<u16>,
     /// Whether Landlock confines the process to the paths it serves: auto, on (or do not start) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub(crate) landlock: Option<When>,
@@ -76,6 +79,7 @@ impl Confinement {
     pub(crate) fn over(self, file: Confinement) -> Confinement {
         Confinement {
             allow: file.allow.into_iter().chain(self.allow).collect(),
+            allow_port: file.allow_port.into_iter().chain(self.allow_port).collect(),
             landlock: self.landlock.or(file.landlock),
             seccomp: self.seccomp.or(file.seccomp),
             capabilities: self.capabilities.or(file.capabilities),
@@ -115,7 +119,7 @@ impl Plan {
         let identity = settings.user.as_deref().map(users::identity).transpose();
         let identity = identity.map_err(|error| Failure::Usage(format!("sandbox.user: {error}")))?;
         if let Some(identity) = &identity {
-            for export in config.exports.iter_mut().filter(|export| export.socket.is_some()) {
+            for export in config.exports.iter_mut().filter(|export| export.socket_path().is_some()) {
                 export.socket_owner.get_or_insert_with(|| identity.uid.to_string());
                 export.socket_group.get_or_insert_with(|| identity.gid.to_string());
             }
@@ -171,7 +175,9 @@ impl Plan {
             capabilities.apply().map_err(|error| refused("capabilities", error))?;
         }
         let seccomp = self.settings.seccomp.unwrap_or_default();
-        match seccomp.apply(self.role) {
+        let sockets = if self.settings.allow_port.is_empty() { Sockets::Unix } else { Sockets::Tcp };
+        held.ports = self.settings.allow_port.iter().copied().collect();
+        match seccomp.apply_with(self.role, sockets) {
             Ok(()) => held.seccomp = seccomp_out(seccomp),
             Err(error) if self.settings.seccomp.is_some() => return Err(refused("seccomp", error)),
             Err(error) => tracing::warn!("sandbox: {error} to say that this is well known"),
@@ -183,7 +189,8 @@ impl Plan {
     /// Confines the process to the paths of `config`.
     fn confine(&self, config: &Config, held: &mut Held) -> Result<(), Failure> {
         let paths = Paths::of(config, &self.settings.allow)?;
-        let reach = paths.reach();
+        let mut reach = paths.reach();
+        reach.tcp_ports.clone_from(&self.settings.allow_port);
         match reach.enforce().map_err(|error| refused("landlock", error))? {
             sandbox::Landlock::Held { abi, complete } => {
                 if !complete {
@@ -246,7 +253,7 @@ impl Paths {
             let refuse = || refused("allow", format_args!("{} is no directory: name one that exists", path.display()));
             paths.trees.insert(found.ok_or_else(refuse)?);
         }
-        let sockets = config.exports.iter().filter_map(|export| export.socket.as_deref());
+        let sockets = config.exports.iter().filter_map(NewExport::socket_path);
         paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
         for export in &config.exports {
             // What does not exist has been refused before, or is about to be.
@@ -336,6 +343,9 @@ pub(crate) struct Held {
     landlock: Option<Paths>,
     /// The list of system calls has none for directories.
     disks_alone: bool,
+    /// TCP ports at which exports may listen that are added now.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    ports: BTreeSet<u16>,
 }
 
 impl Held {
@@ -416,6 +426,30 @@ impl Held {
         Err(field("storage.memory_file", message))
     }
 
+    /// Refuses an address at which this process could not listen any more.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_address(&self, new: &NewExport) -> Result<(), ApiError> {
+        let refuse = |address: &Listen, option: &str| {
+            let message = format!(
+                "{address} is out of this daemon's reach: name the export in the file that it starts with, or start it \
+                 with {option}"
+            );
+            Err(field("listen", message))
+        };
+        let calls = self.seccomp != SeccompState::None;
+        match &new.listen {
+            Some(address @ Listen::Tcp(tcp))
+                if (calls || self.landlock.is_some()) && !self.ports.contains(&tcp.port()) =>
+            {
+                refuse(address, &format!("--allow-port {}", tcp.port()))
+            }
+            Some(address @ Listen::Vsock { .. }) if calls => refuse(address, "--seccomp none"),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses an export that this process could not serve from where it is, and makes the best of others.
     ///
     /// # Errors
@@ -434,11 +468,11 @@ impl Held {
             let path = path.display();
             field(name, format_args!("{path} is out of this daemon's reach: start it with --allow {directory}"))
         };
-        if let Some(socket) = new.socket.as_deref()
+        if let Some(socket) = new.socket_path()
             && let Some(directory) = parent(socket)
             && !(paths.sockets.iter().any(|held| directory.starts_with(held)) || paths.in_trees(&directory))
         {
-            return Err(out_of_reach("socket", socket));
+            return Err(out_of_reach(new.socket_field(), socket));
         }
         for (field, path, write) in new.storage.iter().flat_map(images) {
             if let Some(found) = resolve(path)

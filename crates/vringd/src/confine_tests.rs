@@ -8,9 +8,10 @@ fn read(text: &str) -> Result<Confinement, String> {
 
 #[test]
 fn a_file_says_what_the_command_line_says() {
-    let text = "allow = ['/srv']\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
+    let text = "allow = ['/srv']\nallow_port = [5640]\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
     let all = Confinement {
         allow: vec!["/srv".into()],
+        allow_port: vec![5640],
         landlock: Some(When::On),
         seccomp: Some(Seccomp::Log),
         capabilities: Some(Keep::None),
@@ -22,6 +23,7 @@ fn a_file_says_what_the_command_line_says() {
     assert!(read("landlock = 'maybe'").unwrap_err().contains("`auto`, `on`, `off`"));
     assert!(read("capabilities = 'some'").unwrap_err().contains("`auto`, `none`, `all`"));
     assert!(read("sudo = true").is_err());
+    assert!(read("allow_port = [65536]").is_err());
 
     let line = Confinement { allow: vec!["/mnt".into()], seccomp: Some(Seccomp::None), ..Confinement::default() };
     let both = Confinement { allow: vec!["/srv".into(), "/mnt".into()], seccomp: Some(Seccomp::None), ..all.clone() };
@@ -133,6 +135,46 @@ fn directories_are_served_without_handles_or_not_at_all() {
     assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Prefer);
     let disks = Held { disks_alone: true, ..held(paths) };
     assert!(matches!(disks.admit(&mut export("never")), Err(ApiError::Unsupported { .. })));
+}
+
+#[test]
+fn addresses_out_of_reach_are_refused_with_the_fix() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    let paths =
+        Paths { sockets: BTreeSet::from([root.clone()]), trees: BTreeSet::from([root.clone()]), ..Paths::default() };
+    let export = |address: &str| -> NewExport {
+        let directory = format!("directory = {{ path = '{}', protocol = '9p' }}", root.display());
+        toml::from_str(&format!("name = 'a'\nkind = 'dir'\nlisten = '{address}'\n{directory}")).unwrap()
+    };
+    let ports = |held: Held| Held { ports: BTreeSet::from([5640]), ..held };
+    let landlock = || Held { landlock: Some(paths.clone()), ..Held::default() };
+    let calls = || Held { seccomp: SeccompState::Kill, ..Held::default() };
+    for (held, address, option) in [
+        (calls(), "tcp:5640", Some("--allow-port 5640")),
+        (landlock(), "tcp:5640", Some("--allow-port 5640")),
+        (ports(calls()), "tcp:5641", Some("--allow-port 5641")),
+        (ports(calls()), "tcp:5640", None),
+        (Held::default(), "tcp:5640", None),
+        (ports(calls()), "vsock:any:5640", Some("--seccomp none")),
+        (landlock(), "vsock:any:5640", None),
+        (calls(), "unix:/elsewhere/p9.sock", None),
+    ] {
+        match (held.admit_address(&export(address)), option) {
+            (Err(error), Some(option)) => {
+                assert_eq!(error.field(), Some("listen"));
+                assert!(error.to_string().contains(option), "{error}");
+            }
+            (Ok(()), None) => {}
+            (other, _) => panic!("{address}: {other:?}"),
+        }
+    }
+    // A path is within reach or it is not, whoever listens there.
+    let within = format!("unix:{}/p9.sock", root.display());
+    landlock().admit(&mut export(&within)).unwrap();
+    let error = landlock().admit(&mut export("unix:/tmp/p9.sock")).unwrap_err();
+    assert_eq!(error.field(), Some("listen"));
+    assert!(error.to_string().contains("--allow /tmp"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// How rings count what they have no use for.
 const UNSUPPORTED: &str = "unsupported";
+/// VIRTIO_9P_MOUNT_TAG (linux/virtio_9p.h): bit 0, which means something else for each device.
+const P9_MOUNT_TAG: u64 = 1;
 
 pub(crate) fn poll_in(poll: api::Poll) -> engine::PollMode {
     match poll {
@@ -126,7 +128,10 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::Bind(error) => field("socket", error),
         ExportError::Config(error) => field("storage", error),
         ExportError::Tag(error) => field("directory.tag", error),
-        ExportError::RequestQueues(_) => field("queues", error),
+        ExportError::P9Tag(error) => field("directory.tag", error),
+        ExportError::RequestQueues(_) | ExportError::Connections(_) => field("queues", error),
+        ExportError::NoStream => field("listen", error),
+        ExportError::DirectIo => field("directory.allow_direct_io", error),
         ExportError::NoCapacity | ExportError::NoIntentLog => {
             ApiError::Unsupported { export: name.to_owned(), message: error.to_string() }
         }
@@ -199,8 +204,13 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         Content::Directory(directory) => {
             (ExportKind::Dir, None, Some(crate::directory::shown(directory)), status.queues.saturating_sub(1))
         }
+        Content::P9(p9) => (ExportKind::Dir, None, Some(crate::p9::shown(p9)), status.queues),
     };
     let oldest_ns = rings.iter().filter_map(|ring| ring.oldest_in_flight_ns).max();
+    let mut features = feature_names(status.features_negotiated);
+    if matches!(status.content, Content::P9(_)) && status.features_negotiated & P9_MOUNT_TAG != 0 {
+        features.insert(0, "MOUNT_TAG".to_owned());
+    }
     api::Export {
         name: status.name,
         kind,
@@ -216,7 +226,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
             let (pid, uid) = (peer.pid?, peer.uid?);
             Some(api::Frontend { pid: i32::try_from(pid).unwrap_or(0), uid })
         }),
-        features: feature_names(status.features_negotiated),
+        features,
         queues_max,
         placement: placement_out(status.placement),
         poll: poll_out(status.poll),
@@ -239,7 +249,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
 pub(crate) fn sync_set(content: &Content) -> Option<api::SyncMode> {
     match content {
         Content::Disk { volume, .. } => volume.as_deref().map(|volume| volume::sync_out(volume.sync)),
-        Content::Directory(_) => None,
+        Content::Directory(_) | Content::P9(_) => None,
     }
 }
 
@@ -248,6 +258,7 @@ pub(crate) fn execution_set(content: &Content) -> api::Execution {
     execution_out(match content {
         Content::Disk { description, .. } => description.execution,
         Content::Directory(directory) => directory.execution,
+        Content::P9(p9) => p9.execution,
     })
 }
 

@@ -4,81 +4,23 @@ use crate::confine::Held;
 use crate::convert::{self, field};
 use crate::directory;
 use crate::limit::Groups;
-use crate::service::{blocked_in_kernel, take_descriptor};
+use crate::p9;
+use crate::prepared::{Prepared, open_storage, socket_in};
+use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Begun, Upgrade};
 use crate::volume;
 use crate::watch::OldestRequest;
-use control::model::config::{ExportKind, NewExport, Storage as StorageConfig};
-use control::model::{self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Resize, RingRef, Settings};
+use control::model::config::{ExportKind, NewExport};
+use control::model::{
+    self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
+};
 use control::{ApiError, Scope};
 use engine::{Death, EngineError, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-use storage::Opened;
-use tree::Source;
-
-/// What was made for an export before its path went out of sight, and who is to hear of its sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Prepared {
-    /// Its socket; made now when there is none.
-    pub(crate) socket: Option<Socket>,
-    /// Where that socket was made.
-    pub(crate) bound_at: Option<String>,
-    /// What stands behind a disk; opened by its path when there is none.
-    pub(crate) storage: Option<Opened>,
-    /// Its directory; opened by its path when there is none.
-    pub(crate) tree: Option<Source>,
-    /// Told at the end of every session.
-    pub(crate) session_ended: Option<Sender<()>>,
-    /// Told when it cannot serve any more.
-    pub(crate) failed: Option<Sender<()>>,
-    /// What the program before this one has begun.
-    pub(crate) begun: Option<Begun>,
-}
-
-impl Prepared {
-    /// Makes the socket of an export, and opens the storage of a disk.
-    ///
-    /// # Errors
-    /// [`ApiError::InvalidField`] with the field at fault.
-    pub(crate) fn open(new: &NewExport) -> Result<Prepared, ApiError> {
-        let socket = socket_in(new)?;
-        let storage = match new.kind {
-            ExportKind::Disk => Some(open_storage(new)?),
-            ExportKind::Dir => None,
-        };
-        let socket = match socket {
-            Socket::Path { path, options } => {
-                Socket::Bound(link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?)
-            }
-            other => other,
-        };
-        Ok(Prepared { socket: Some(socket), storage, ..Prepared::default() })
-    }
-
-    /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
-    /// be seen then.
-    pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
-        match exports.first().map(socket_in).transpose()? {
-            Some(Socket::Path { path, options }) => {
-                let endpoint = link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
-                let socket = endpoint.as_fd().try_clone_to_owned();
-                let failed = |error| ApiError::Failed { message: format!("cannot duplicate a descriptor: {error}") };
-                self.socket = Some(Socket::Fd(socket.map_err(failed)?));
-                self.bound_at = Some(path.display().to_string());
-                Ok(Some(endpoint))
-            }
-            inherited => {
-                self.socket = inherited;
-                Ok(None)
-            }
-        }
-    }
-}
 
 /// Everything that runs.
 pub(crate) struct Daemon {
@@ -288,6 +230,10 @@ impl Daemon {
             if prepared.storage.is_none() {
                 self.held.admit_memory(&new)?;
             }
+            // And what listens already goes on listening.
+            if prepared.socket.is_none() {
+                self.held.admit_address(&new)?;
+            }
         }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
@@ -316,8 +262,13 @@ impl Daemon {
             ExportKind::Dir => {
                 let about = new.directory()?;
                 let tree = directory::open(about, tree)?;
-                let options = directory::device_in(about, &new.name, new.queues());
-                Export::directory(hosting, options, tree, &self.engine)
+                match about.protocol {
+                    Protocol::Virtiofs => {
+                        let options = directory::device_in(about, &new.name, new.queues());
+                        Export::directory(hosting, options, tree, &self.engine)
+                    }
+                    Protocol::P9 => Export::p9(hosting, p9::options_in(about, &new), tree, &self.engine),
+                }
             }
         };
         let export = export.map_err(|error| convert::export_error(error, &new.name))?;
@@ -572,26 +523,4 @@ fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiErr
         carried: Carried::default(),
         resume: None,
     })
-}
-
-/// Opens what stands behind a disk, as far as it has a path.
-fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
-    let storage = new.storage()?;
-    let opened = Opened::new(convert::storage_in(storage)).map_err(|error| field("storage", error))?;
-    if let StorageConfig::File(file) = storage {
-        volume::warn_of_volume(&new.name, &file.path);
-    }
-    Ok(opened)
-}
-
-fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
-    if let Some(number) = new.socket_fd {
-        let open = take_descriptor(number);
-        return open.map(Socket::Fd).ok_or_else(|| field("socket_fd", format_args!("descriptor {number} is not open")));
-    }
-    let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
-    let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;
-    let group = new.socket_group.as_deref().map(crate::users::group).transpose()?;
-    let mode = Some(new.socket_mode.map_or(0o600, |mode| mode.0));
-    Ok(Socket::Path { path, options: link::SocketOptions { mode, owner, group } })
 }

@@ -3,36 +3,49 @@
 use crate::isolation::IsolationArgs;
 use control::ctl::{DirectoryFlags, LimitFlags};
 use control::model::config::{ExportKind, NewExport};
-use control::model::{CpuList, FileMode, Placement, Poll, Span};
+use control::model::{CpuList, FileMode, Listen, Placement, Poll, Span};
 use std::path::PathBuf;
 
 /// Serve one directory on one socket, until SIGTERM or SIGINT.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("place").args(["socket", "fd", "listen"]))]
 #[command(after_help = "\
-Attach a guest:
+Attach a guest by virtio-fs:
   qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \\
     -chardev socket,id=c0,path=SOCKET -device vhost-user-fs-pci,chardev=c0,tag=TAG …
   cloud-hypervisor --memory size=1G,shared=on --fs tag=TAG,socket=SOCKET,num_queues=QUEUES …
-In the guest:
-  mount -t virtiofs TAG /mnt")]
+  in the guest: mount -t virtiofs TAG /mnt
+By 9p, over vhost-user (--protocol 9p):
+  qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \\
+    -chardev socket,id=c0,path=SOCKET \\
+    -device vhost-user-test-device-pci,chardev=c0,virtio-id=9,num_vqs=1,vq_size=128,config_size=2+LENGTH_OF_TAG …
+  in the guest: mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 TAG /mnt
+By 9p, over a socket (--protocol 9p --listen ADDRESS), of this host, a container, or a guest's network:
+  mount -t 9p -o trans=unix,version=9p2000.L,msize=1048576,uname=root PATH /mnt       --listen unix:PATH
+  mount -t 9p -o trans=tcp,port=5640,version=9p2000.L,msize=1048576 IP /mnt           --listen tcp:IP:5640
+A TCP port is made on 127.0.0.1 unless IP says otherwise: 9p asks nobody who they are.")]
 pub(crate) struct Args {
     /// The directory and how it is served.
     #[command(flatten)]
     pub(crate) directory: DirectoryFlags,
-    /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
+    /// Path of the vhost-user socket to make; left out with --fd, --listen, or with a socket from the service manager
     #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Inherited descriptor of a listening vhost-user socket, instead of --socket
-    #[arg(long, value_name = "N", conflicts_with = "socket")]
+    #[arg(long, value_name = "N")]
     pub(crate) fd: Option<i32>,
+    /// For 9p without a device: where clients connect: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT, vsock:PORT,
+    /// vsock:CID:PORT or fd:N
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<Listen>,
     /// Permission bits of the socket, in octal [default: 0600]
-    #[arg(long, value_name = "MODE", requires = "socket")]
+    #[arg(long, value_name = "MODE", requires = "place")]
     pub(crate) socket_mode: Option<FileMode>,
     /// Owner of the socket, a user name or number
-    #[arg(long, value_name = "USER", requires = "socket")]
+    #[arg(long, value_name = "USER", requires = "place")]
     pub(crate) socket_owner: Option<String>,
     /// Group of the socket, a group name or number
-    #[arg(long, value_name = "GROUP", requires = "socket")]
+    #[arg(long, value_name = "GROUP", requires = "place")]
     pub(crate) socket_group: Option<String>,
     /// Name of the export [default: dir]
     #[arg(long, value_name = "NAME", default_value = "dir", hide_default_value = true)]
@@ -44,7 +57,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value_t = crate::config::stuck_after_default(), hide_default_value = true)]
     pub(crate) stuck_after: Span,
 
-    /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]
+    /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]; with --listen the clients that may be
+    /// connected, 1 to 1024 [default: 64]
     #[arg(long, value_name = "N", help_heading = "Device")]
     pub(crate) queues: Option<u16>,
     /// Largest ring, in descriptors: a power of two up to 32768 [default: 1024]
@@ -81,6 +95,7 @@ impl Args {
             socket_owner: self.socket_owner,
             socket_group: self.socket_group,
             socket_fd: self.fd,
+            listen: self.listen,
             storage: None,
             directory: Some(self.directory.describe()),
             queues: self.queues,

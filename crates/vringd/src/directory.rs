@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tree::{FileHandles, IdMap, Options, Source, Tree, XattrMap};
+use tree::{FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
 
 /// Opens the tree; from `source` when its path is out of sight.
 ///
@@ -25,6 +25,7 @@ pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<
 fn options_in(directory: &Directory) -> Result<Options, ApiError> {
     Ok(Options {
         read_only: directory.read_only,
+        security: security_in(directory),
         file_handles: match directory.inode_file_handles {
             words::FileHandles::Never => FileHandles::Never,
             words::FileHandles::Prefer => FileHandles::Prefer,
@@ -37,7 +38,13 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
             .xattrmap
             .as_deref()
             .map_or_else(|| Ok(XattrMap::default()), |text| read("xattrmap", text))?,
-        posix_acl: directory.posix_acl != Negotiation::Never,
+        posix_acl: match directory.protocol {
+            api::Protocol::Virtiofs => directory.posix_acl != Negotiation::Never,
+            // Attributes like others, unless they carry ids that nobody translates.
+            api::Protocol::P9 => {
+                directory.xattr && directory.translate_uid.is_empty() && directory.translate_gid.is_empty()
+            }
+        },
         announce_submounts: directory.announce_submounts,
         uid_map: id_map("translate_uid", &directory.translate_uid)?,
         gid_map: id_map("translate_gid", &directory.translate_gid)?,
@@ -47,6 +54,26 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
         read_windows: directory.read_windows,
         delay: directory.delay.map_or(Duration::ZERO, |span| span.0),
     })
+}
+
+fn security_in(directory: &Directory) -> Security {
+    let fmode = directory.fmode.unwrap_or(Directory::FMODE_DEFAULT).0;
+    let dmode = directory.dmode.unwrap_or(Directory::DMODE_DEFAULT).0;
+    match directory.security_model {
+        api::SecurityModel::Passthrough => Security::Passthrough,
+        api::SecurityModel::None => Security::None,
+        api::SecurityModel::MappedXattr => Security::MappedXattr { fmode, dmode },
+        api::SecurityModel::MappedFile => Security::MappedFile { fmode, dmode },
+    }
+}
+
+fn security_out(security: Security) -> api::SecurityModel {
+    match security {
+        Security::Passthrough => api::SecurityModel::Passthrough,
+        Security::None => api::SecurityModel::None,
+        Security::MappedXattr { .. } => api::SecurityModel::MappedXattr,
+        Security::MappedFile { .. } => api::SecurityModel::MappedFile,
+    }
 }
 
 fn read<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
@@ -111,26 +138,40 @@ fn grant_in(negotiation: Negotiation) -> Grant {
 
 /// A directory as the API shows it.
 pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
-    let tree = &status.tree;
     api::DirectoryInfo {
-        path: tree.path.display().to_string(),
         tag: status.tag.clone(),
         // The major version has been 7 since virtio-fs began.
         protocol: status.protocol_minor.map(|minor| format!("7.{minor}")),
-        cache: match status.policy.cache {
+        cache: Some(match status.policy.cache {
             Cache::Never => words::CachePolicy::Never,
             Cache::Metadata => words::CachePolicy::Metadata,
             Cache::Auto => words::CachePolicy::Auto,
             Cache::Always => words::CachePolicy::Always,
-        },
-        read_only: tree.options.read_only,
+        }),
         execution: execution_out(status.execution),
         execution_chosen: execution_out(status.execution),
+        locks_waiting: status.locks_waiting as u64,
+        ..of_tree(&status.tree)
+    }
+}
+
+/// What the tree says, whatever the protocol.
+pub(crate) fn of_tree(tree: &tree::Description) -> api::DirectoryInfo {
+    api::DirectoryInfo {
+        path: tree.path.display().to_string(),
+        tag: None,
+        protocol: None,
+        cache: None,
+        security_model: security_out(tree.options.security),
+        read_only: tree.options.read_only,
+        execution: api::Execution::default(),
+        execution_chosen: api::Execution::default(),
         nodes: tree.nodes as u64,
         descriptors: tree.descriptors as u64,
         descriptors_max: tree.options.descriptors_max as u64,
         open_files: tree.handles as u64,
-        locks_waiting: status.locks_waiting as u64,
+        locks_waiting: 0,
+        p9: None,
     }
 }
 
@@ -166,6 +207,32 @@ mod tests {
         let auto = |cache| policy_in(&Directory { cache, ..Directory::new("/srv") }).readdirplus;
         assert_eq!(auto(words::CachePolicy::Never), ReadDirPlus::Off);
         assert_eq!(auto(words::CachePolicy::Auto), ReadDirPlus::Auto);
+    }
+
+    #[test]
+    fn models_are_passed_on_with_their_modes() {
+        let of = |security_model, fmode: Option<&str>| Directory {
+            security_model,
+            fmode: fmode.map(|mode| mode.parse().unwrap()),
+            ..Directory::new("/srv")
+        };
+        let passed = |directory: Directory| options_in(&directory).unwrap().security;
+        let mapped = passed(of(api::SecurityModel::MappedXattr, Some("0640")));
+        assert_eq!(mapped, Security::MappedXattr { fmode: 0o640, dmode: 0o700 });
+        let mapped = passed(of(api::SecurityModel::MappedFile, None));
+        assert_eq!(mapped, Security::MappedFile { fmode: 0o600, dmode: 0o700 });
+        assert_eq!(passed(of(api::SecurityModel::None, None)), Security::None);
+        assert_eq!(passed(of(api::SecurityModel::Passthrough, None)), Options::default().security);
+    }
+
+    #[test]
+    fn lists_are_attributes_like_others_over_9p() {
+        let over_9p = Directory { protocol: api::Protocol::P9, ..Directory::new("/srv") };
+        assert!(options_in(&over_9p).unwrap().posix_acl);
+        assert!(!options_in(&Directory { xattr: false, ..over_9p.clone() }).unwrap().posix_acl);
+        let translated = Directory { translate_uid: vec!["map:0:1000:1".into()], ..over_9p };
+        assert!(!options_in(&translated).unwrap().posix_acl);
+        assert!(!options_in(&Directory::new("/srv")).unwrap().posix_acl);
     }
 
     #[test]

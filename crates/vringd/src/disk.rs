@@ -211,6 +211,7 @@ impl Args {
             socket_owner: self.socket_owner,
             socket_group: self.socket_group,
             socket_fd: self.fd,
+            listen: None,
             storage: Some(storage),
             directory: None,
             queues: self.queues,

@@ -15,6 +15,8 @@ mod isolation;
 mod limit;
 mod log;
 mod moves;
+mod p9;
+mod prepared;
 mod run;
 mod service;
 mod shares;

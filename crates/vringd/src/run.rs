@@ -3,9 +3,10 @@
 use crate::config::Config;
 use crate::confine::{Held, Plan};
 use crate::convert;
-use crate::daemon::{Daemon, Prepared};
+use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
+use crate::prepared::Prepared;
 use crate::service::{Service, Watchdog, take_descriptor};
 use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;

@@ -154,6 +154,7 @@ fn serve(directory: &Path, iops: u64) -> Result<Daemon, Failure> {
             socket_owner: None,
             socket_group: None,
             socket_fd: None,
+            listen: None,
             storage: Some(Storage::Null(NullStorage { size: ByteSize(1 << 30), intent_log: None })),
             directory: None,
             queues: Some(QUEUES),

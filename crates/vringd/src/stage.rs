@@ -45,6 +45,7 @@ impl Stage {
             socket_owner: None,
             socket_group: None,
             socket_fd: None,
+            listen: None,
             storage: Some(storage),
             directory: None,
             queues: Some(queues),

@@ -4,7 +4,8 @@ use crate::model::config::{
     ExportKind, FieldError, FileStorage, MemoryStorage, NewExport, NullStorage, SimStorage, Storage,
 };
 use crate::model::{
-    ByteSize, CpuList, Execution, FileMode, IntentLog, Limits, MemoryFile, Placement, Poll, SyncMode, VolumeStorage,
+    ByteSize, CpuList, Execution, FileMode, IntentLog, Limits, Listen, MemoryFile, Placement, Poll, SyncMode,
+    VolumeStorage,
 };
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -232,6 +233,7 @@ impl ExportFlags {
             socket_owner: self.socket_owner.clone(),
             socket_group: self.socket_group.clone(),
             socket_fd: None,
+            listen: None,
             storage: Some(self.storage()?),
             directory: None,
             queues: self.queues,
@@ -354,6 +356,9 @@ pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     };
     if let Some(socket) = &mut new.socket {
         absolute("socket", socket)?;
+    }
+    if let Some(Listen::Unix(path)) = &mut new.listen {
+        absolute("listen", path)?;
     }
     if let Some(directory) = &mut new.directory {
         absolute("directory.path", &mut directory.path)?;

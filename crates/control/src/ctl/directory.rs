@@ -5,18 +5,26 @@ use super::add::DescriptionError;
 use super::limit::LimitFlags;
 use crate::model::config::{ExportKind, NewExport};
 use crate::model::directory::{CachePolicy, Directory, FileHandles, Negotiation, Readdirplus};
-use crate::model::{CpuList, Execution, FileMode, Placement, Poll, Span};
+use crate::model::{
+    ByteSize, CpuList, Execution, FileMode, Listen, Multidevs, Placement, Poll, Protocol, SecurityModel, Span,
+};
 use std::path::PathBuf;
 
 /// The new directory.
 #[derive(Debug, Clone, clap::Args)]
+#[command(group = clap::ArgGroup::new("place").required(true).args(["socket", "listen"]))]
 pub struct AddDirArgs {
     /// Name of the export.
     pub name: String,
 
     /// Path at which the vhost-user socket is made.
     #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    pub socket: Option<PathBuf>,
+
+    /// Where 9p clients connect, in place of a vhost-user socket: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT,
+    /// vsock:PORT or vsock:CID:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
 
     /// Permission bits of the socket, in octal.
     #[arg(long, value_name = "MODE")]
@@ -34,7 +42,7 @@ pub struct AddDirArgs {
     #[command(flatten)]
     pub directory: DirectoryFlags,
 
-    /// Number of request queues, 1 to 64.
+    /// Number of request queues, 1 to 64; with --listen the clients that may be connected, 1 to 1024.
     #[arg(long, value_name = "N", help_heading = "Device")]
     pub queues: Option<u16>,
 
@@ -70,9 +78,18 @@ pub struct DirectoryFlags {
     #[arg(value_name = "DIR")]
     pub path: PathBuf,
 
+    /// How it is served: virtiofs or 9p
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t, help_heading = "Device")]
+    #[arg(hide_possible_values = true)]
+    pub protocol: Protocol,
+
     /// Name by which the guest mounts it, up to 36 bytes; empty to leave it to the frontend [default: the name]
     #[arg(long, value_name = "TAG", help_heading = "Device")]
     pub tag: Option<String>,
+
+    /// For 9p: the longest message that a client is granted, 4K to 1M [default: 1M]
+    #[arg(long, value_name = "BYTES", help_heading = "Device")]
+    pub msize: Option<ByteSize>,
 
     /// For how long the guest may believe what it was told: never, metadata, auto or always
     #[arg(
@@ -116,6 +133,29 @@ pub struct DirectoryFlags {
     /// Refuse changes
     #[arg(long, visible_alias = "readonly", help_heading = "Files")]
     pub read_only: bool,
+
+    /// Where owner, mode and kind of a file are kept: passthrough, none, mapped-xattr or mapped-file
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODEL",
+        default_value_t,
+        help_heading = "Files",
+        hide_possible_values = true
+    )]
+    pub security_model: SecurityModel,
+
+    /// Mode that files have on the host under mapped-xattr and mapped-file, in octal [default: 0600]
+    #[arg(long, value_name = "MODE", help_heading = "Files")]
+    pub fmode: Option<FileMode>,
+
+    /// Mode that directories have on the host under mapped-xattr and mapped-file, in octal [default: 0700]
+    #[arg(long, value_name = "MODE", help_heading = "Files")]
+    pub dmode: Option<FileMode>,
+
+    /// For 9p: files of other file systems: remap (give them numbers of their own), forbid or warn [default: remap]
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Files", hide_possible_values = true)]
+    pub multidevs: Option<Multidevs>,
 
     /// Serve no extended attributes
     #[arg(long, help_heading = "Files")]
@@ -193,6 +233,12 @@ impl DirectoryFlags {
     pub fn describe(&self) -> Directory {
         Directory {
             path: self.path.clone(),
+            protocol: self.protocol,
+            security_model: self.security_model,
+            fmode: self.fmode,
+            dmode: self.dmode,
+            multidevs: self.multidevs,
+            msize: self.msize,
             tag: self.tag.clone(),
             cache: self.cache,
             attr_timeout: self.attr_timeout,
@@ -233,11 +279,12 @@ impl AddDirArgs {
         let mut new = NewExport {
             name: self.name.clone(),
             kind: ExportKind::Dir,
-            socket: Some(self.socket.clone()),
+            socket: self.socket.clone(),
             socket_mode: self.socket_mode,
             socket_owner: self.socket_owner.clone(),
             socket_group: self.socket_group.clone(),
             socket_fd: None,
+            listen: self.listen.clone(),
             storage: None,
             directory: Some(self.directory.describe()),
             queues: self.queues,

@@ -1,5 +1,6 @@
 //! What happened between two looks at the daemon.
 
+use super::p9::{self, P9Sample};
 use super::volume::{self, VolumeSample};
 use crate::model::{Export, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, Worker, WorkerState};
 use serde::Serialize;
@@ -19,6 +20,7 @@ pub(super) struct Sample {
     pub(super) rings: Vec<RingSample>,
     pub(super) workers: Vec<WorkerSample>,
     pub(super) volumes: Vec<VolumeSample>,
+    pub(super) p9: Vec<P9Sample>,
 }
 
 /// A ring in an interval; the queue depth is that of its end.
@@ -110,6 +112,7 @@ pub(super) fn compare(before: &Look, after: &Look, interval_seconds: f64) -> Sam
         rings: after.exports.iter().flat_map(rings).map(ring).collect(),
         workers: after.workers.iter().map(worker).collect(),
         volumes: volume::compare(&before.exports, &after.exports, interval_seconds),
+        p9: p9::look(&after.exports),
     }
 }
 

@@ -5,6 +5,7 @@ mod args;
 mod directory;
 mod figures;
 mod limit;
+mod p9;
 mod run;
 mod table;
 mod top;

@@ -1,9 +1,9 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
-use super::{limit, volume};
+use super::{limit, p9, volume};
 use crate::model::directory::CachePolicy;
 use crate::model::{
-    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, RingInfo, RingState,
+    ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, Protocol, RingInfo, RingState,
     SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
 };
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
@@ -185,10 +185,12 @@ pub(super) fn exports(exports: &[Export]) -> String {
         let storage = export.storage.as_ref();
         let target =
             storage.map(|storage| &storage.target).or(export.directory.as_ref().map(|directory| &directory.path));
+        let over_9p = export.directory.as_ref().is_some_and(|directory| directory.p9.is_some());
+        let kind = if over_9p { Protocol::P9.to_string() } else { export.kind.to_string() };
         vec![
             export.name.clone(),
             session_state(export.state).to_owned(),
-            storage.map_or_else(|| export.kind.to_string(), |storage| storage.kind.clone()),
+            storage.map_or(kind, |storage| storage.kind.clone()),
             or_nothing(storage.map(|storage| size(storage.capacity_bytes))),
             export.queues_max.to_string(),
             export.placement.to_string(),
@@ -252,13 +254,21 @@ fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
     ]
 }
 
-fn directory_facts(directory: &DirectoryInfo) -> [(&'static str, String); 8] {
+fn directory_facts(directory: &DirectoryInfo) -> Vec<(&'static str, String)> {
     let read_only = flag(directory.read_only, "read-only");
-    [
+    let protocol = directory.protocol.as_ref().map(|version| match directory.p9 {
+        Some(_) => version.clone(),
+        None => format!("FUSE {version}"),
+    });
+    let mut lines = vec![
         ("directory", format!("{}{read_only}", directory.path)),
+        ("security", directory.security_model.to_string()),
         ("tag", or_nothing(directory.tag.as_ref())),
-        ("protocol", or_nothing(directory.protocol.as_ref().map(|version| format!("FUSE {version}")))),
-        ("cache", cache_policy(directory.cache).to_owned()),
+        ("protocol", or_nothing(protocol)),
+    ];
+    lines.extend(directory.p9.iter().flat_map(p9::facts));
+    lines.extend(directory.cache.map(|policy| ("cache", cache_policy(policy).to_owned())));
+    lines.extend([
         ("execution", execution(directory.execution, directory.execution_chosen)),
         (
             "inodes",
@@ -269,7 +279,8 @@ fn directory_facts(directory: &DirectoryInfo) -> [(&'static str, String); 8] {
         ),
         ("open files", directory.open_files.to_string()),
         ("locks", format!("{} waiting", directory.locks_waiting)),
-    ]
+    ]);
+    lines
 }
 
 /// `vringd ctl ring list`.

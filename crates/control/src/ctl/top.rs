@@ -4,7 +4,7 @@ use super::args::TopArgs;
 use super::figures::{Look, RingSample, Sample, WorkerSample, compare};
 use super::run::CtlError;
 use super::table::{self, NOTHING};
-use super::volume;
+use super::{p9, volume};
 use crate::client::{Client, ClientError};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -86,11 +86,9 @@ fn show(sample: &Sample) -> String {
         [] => "no workers\n".to_owned(),
         samples => table::table(&workers, samples.iter().map(worker_row)),
     };
-    let volumes = match volume::samples(&sample.volumes) {
-        none if none.is_empty() => none,
-        volumes => format!("{volumes}\n"),
-    };
-    format!("{rings}\n{volumes}{workers}")
+    let part = |table: String| if table.is_empty() { table } else { format!("{table}\n") };
+    let (volumes, over_9p) = (part(volume::samples(&sample.volumes)), part(p9::samples(&sample.p9)));
+    format!("{rings}\n{volumes}{over_9p}{workers}")
 }
 
 fn ring_row(ring: &RingSample) -> Vec<String> {

@@ -3,6 +3,7 @@
 
 use super::directory::Directory;
 use super::limits::Limits;
+use super::p9::Listen;
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 use super::volume::{IntentLog, SyncMode, VolumeStorage};
 use serde::de::{self, DeserializeOwned, Error as _};
@@ -18,7 +19,7 @@ pub enum ExportKind {
     /// A disk (virtio-blk).
     #[default]
     Disk,
-    /// A directory (virtio-fs).
+    /// A directory (virtio-fs or 9P).
     Dir,
 }
 
@@ -31,7 +32,7 @@ impl fmt::Display for ExportKind {
     }
 }
 
-/// Description of an export. Give either `socket` or `socket_fd`.
+/// Description of an export. Give one of `socket`, `socket_fd` and `listen`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewExport {
@@ -57,6 +58,10 @@ pub struct NewExport {
     /// configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_fd: Option<i32>,
+    /// For a directory over 9p without a device: where clients connect, each of which is served by a ring of its own.
+    /// Descriptors only in the configuration file and on the command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Listen>,
     /// What stands behind a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -64,7 +69,8 @@ pub struct NewExport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
     /// Number of queues the device offers; when left out, the number of CPUs up to 8. 1 to 256 for a disk. For a
-    /// directory 1 to 64 request queues; its queue for urgent requests comes on top.
+    /// directory 1 to 64 request queues; with virtio-fs its queue for urgent requests comes on top. With `listen` the
+    /// clients that may be connected, 1 to 1024; 64 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Largest number of descriptors in a ring: a power of two, 2 to 32768; 1024 when left out. A frontend that sets
@@ -314,6 +320,10 @@ impl NewExport {
     pub const QUEUES_MAX: u16 = 256;
     /// Request queues of one directory, at most.
     pub const REQUEST_QUEUES_MAX: u16 = 64;
+    /// Connections of one 9p stream, at most.
+    pub const CONNECTIONS_MAX: u16 = 1024;
+    /// The connections that are meant when they are left out.
+    pub const CONNECTIONS_DEFAULT: u16 = 64;
     /// Descriptors in a split ring, at most (virtio 1.3, 2.7).
     pub const QUEUE_SIZE_MAX: u16 = 32768;
     /// Longest serial number in bytes: VIRTIO_BLK_ID_BYTES (linux/virtio_blk.h; virtio 1.3, 5.2.6).
@@ -358,8 +368,12 @@ impl NewExport {
         self.block_size.unwrap_or(512)
     }
 
-    /// The number of queues: as given, or one a CPU up to 8, so that a guest has what it can use and no more.
+    /// The number of queues: as given, or one a CPU up to 8, so that a guest has what it can use and no more. Of a stream,
+    /// the connections.
     pub fn queues(&self) -> u16 {
+        if self.listen.is_some() {
+            return self.queues.unwrap_or(Self::CONNECTIONS_DEFAULT);
+        }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         self.queues.unwrap_or(u16::try_from(cpus.min(8)).unwrap_or(8))
     }
@@ -383,44 +397,10 @@ impl NewExport {
         Ok(())
     }
 
-    fn check_socket(&self) -> Result<(), FieldError> {
-        match (&self.socket, self.socket_fd) {
-            (None, None) => {
-                return Err(FieldError::new("socket", "is missing: give the path of the vhost-user socket"));
-            }
-            (Some(_), Some(_)) => {
-                return Err(FieldError::new("socket_fd", "excludes `socket`: give one of the two"));
-            }
-            (None, Some(fd)) if fd < 3 => {
-                return Err(FieldError::new("socket_fd", "must be 3 or more: 0, 1 and 2 are the standard streams"));
-            }
-            (None, Some(_)) => {
-                let on_path = [
-                    ("socket_mode", self.socket_mode.is_some()),
-                    ("socket_owner", self.socket_owner.is_some()),
-                    ("socket_group", self.socket_group.is_some()),
-                ];
-                if let Some((field, _)) = on_path.iter().find(|(_, given)| *given) {
-                    return Err(FieldError::new(*field, "only goes with `socket`, not with an inherited descriptor"));
-                }
-            }
-            (Some(path), None) => {
-                let length = path.as_os_str().len();
-                if length == 0 || length > Self::SOCKET_PATH_BYTES_MAX {
-                    let most = Self::SOCKET_PATH_BYTES_MAX;
-                    return Err(FieldError::new(
-                        "socket",
-                        format_args!("must be 1 to {most} bytes long, not {length}"),
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn check_device(&self) -> Result<(), FieldError> {
         let most = match self.kind {
             ExportKind::Disk => Self::QUEUES_MAX,
+            ExportKind::Dir if self.listen.is_some() => Self::CONNECTIONS_MAX,
             ExportKind::Dir => Self::REQUEST_QUEUES_MAX,
         };
         if let Some(queues) = self.queues.filter(|queues| !(1..=most).contains(queues)) {

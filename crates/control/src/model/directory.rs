@@ -2,7 +2,8 @@
 //! of a request.
 
 use super::config::FieldError;
-use super::value::{Execution, Span};
+use super::p9::{Multidevs, Protocol, SecurityModel};
+use super::value::{ByteSize, Execution, FileMode, Span};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,8 +90,27 @@ pub struct Directory {
     /// Path of the directory.
     #[schema(value_type = String)]
     pub path: PathBuf,
+    /// Protocol by which it is served.
+    #[serde(default, skip_serializing_if = "Protocol::is_default")]
+    pub protocol: Protocol,
+    /// Where owner, mode and kind of a file are kept that the guest sees.
+    #[serde(default, skip_serializing_if = "SecurityModel::is_default")]
+    pub security_model: SecurityModel,
+    /// Mode that files have on the host under `mapped-xattr` and `mapped-file`, in octal; 0600 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fmode: Option<FileMode>,
+    /// Mode that directories have on the host under `mapped-xattr` and `mapped-file`, in octal; 0700 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dmode: Option<FileMode>,
+    /// For 9p: what becomes of files of other file systems below the directory; `remap` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multidevs: Option<Multidevs>,
+    /// For 9p: longest message that a client is granted, 4K to 1M; 1M when left out. A client asks for less unless it is
+    /// told otherwise (`msize=` among its mount options).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub msize: Option<ByteSize>,
     /// Name by which the guest mounts it, 1 to 36 bytes; the first 36 bytes of the export's name when left out. Empty
-    /// to offer none, for a frontend that gives the device its tag.
+    /// to offer none, for a frontend that gives the device its tag. A 9p stream (`listen`) has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// For how long the guest may believe what it was told.
@@ -123,7 +143,9 @@ pub struct Directory {
     /// Rules that translate names of extended attributes between guest and host, as in `:map::user.virtiofs.:`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xattrmap: Option<String>,
-    /// POSIX access control lists. They need `xattr`, and exclude the translation of ids.
+    /// POSIX access control lists over virtio-fs. They need `xattr`, and exclude the translation of ids and a mapped
+    /// `security_model`. Over 9p they are attributes like others, which the client applies (`posixacl` among its mount
+    /// options).
     #[serde(default)]
     pub posix_acl: Negotiation,
     /// The guest labels what it creates (SELinux). It needs `xattr`.
@@ -197,11 +219,26 @@ impl Directory {
     pub const OPEN_FILES_MAX_DEFAULT: u32 = 65_536;
     /// The longest `delay` that is accepted: beyond it a guest takes the device for dead.
     pub const DELAY_MAX: Duration = Duration::from_secs(10);
+    /// Bounds of `msize`, in bytes: a directory cannot be read in less than the one, and what a client has in flight is bounded
+    /// by the other.
+    pub const MSIZE: std::ops::RangeInclusive<u64> = 4096..=1 << 20;
+    /// The `msize` that is meant when it is left out, in bytes.
+    pub const MSIZE_DEFAULT: u32 = 1 << 20;
+    /// The `fmode` that is meant when it is left out (QEMU's).
+    pub const FMODE_DEFAULT: FileMode = FileMode(0o600);
+    /// The `dmode` that is meant when it is left out (QEMU's).
+    pub const DMODE_DEFAULT: FileMode = FileMode(0o700);
 
     /// The directory at `path` with every other field at its default.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            protocol: Protocol::default(),
+            security_model: SecurityModel::default(),
+            fmode: None,
+            dmode: None,
+            multidevs: None,
+            msize: None,
             tag: None,
             cache: CachePolicy::default(),
             attr_timeout: None,
@@ -270,6 +307,12 @@ impl Directory {
         self.open_files_max.unwrap_or(Self::OPEN_FILES_MAX_DEFAULT)
     }
 
+    /// Longest 9p message that a client is granted, in bytes: as given, or the default.
+    pub fn msize_max(&self) -> u32 {
+        // What is larger has been refused.
+        self.msize.and_then(|msize| u32::try_from(msize.0).ok()).unwrap_or(Self::MSIZE_DEFAULT)
+    }
+
     /// Checks everything that can be checked without opening anything, but for the grammars of the translation rules,
     /// which belong to the file tree.
     pub(super) fn check(&self) -> Result<(), FieldError> {
@@ -282,6 +325,7 @@ impl Directory {
             return refuse("tag", &message);
         }
         self.check_attributes()?;
+        self.check_protocol()?;
         for (field, most) in [("descriptors_max", self.descriptors_max), ("open_files_max", self.open_files_max)] {
             if let Some(most) = most.filter(|most| !Self::DESCRIPTORS.contains(most)) {
                 let (least, largest) = Self::DESCRIPTORS.into_inner();
@@ -292,6 +336,59 @@ impl Directory {
             return refuse("delay", &format!("must be at most {}, not {delay}", Span(Self::DELAY_MAX)));
         }
         Ok(())
+    }
+
+    /// What means nothing for the protocol, and what only goes with something else.
+    fn check_protocol(&self) -> Result<(), FieldError> {
+        let refuse = |field: &str, message: &str| Err(FieldError::new(format!("directory.{field}"), message));
+        let modes = [("fmode", self.fmode), ("dmode", self.dmode)];
+        if let Some((field, _)) = modes.iter().find(|(_, mode)| mode.is_some() && !self.security_model.is_mapped()) {
+            return refuse(field, "only goes with `security_model` mapped-xattr or mapped-file: leave it out");
+        }
+        if let Some(msize) = self.msize.filter(|msize| !Self::MSIZE.contains(&msize.0)) {
+            let (least, most) = Self::MSIZE.into_inner();
+            return refuse("msize", &format!("must be {} to {}, not {msize}", ByteSize(least), ByteSize(most)));
+        }
+        let (elsewhere, message) = match self.protocol {
+            Protocol::Virtiofs => {
+                (self.of_9p().find(|(_, given)| *given), "is for 9p: set `protocol` to 9p, or leave it out")
+            }
+            Protocol::P9 => (self.of_virtiofs().find(|(_, given)| *given), "means nothing for 9p: leave it out"),
+        };
+        if let Some((field, _)) = elsewhere {
+            return refuse(field, message);
+        }
+        if self.security_model.is_mapped() && self.posix_acl != Negotiation::Never {
+            return refuse(
+                "posix_acl",
+                "excludes a mapped `security_model`, under which no list is applied to new files",
+            );
+        }
+        Ok(())
+    }
+
+    fn of_9p(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        [("multidevs", self.multidevs.is_some()), ("msize", self.msize.is_some())].into_iter()
+    }
+
+    /// What a 9p client decides by its own mount options, or cannot be told.
+    fn of_virtiofs(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        [
+            ("cache", self.cache != CachePolicy::default()),
+            ("attr_timeout", self.attr_timeout.is_some()),
+            ("entry_timeout", self.entry_timeout.is_some()),
+            ("negative_timeout", self.negative_timeout.is_some()),
+            ("writeback", self.writeback),
+            ("allow_mmap", self.allow_mmap),
+            ("readdirplus", self.readdirplus != Readdirplus::default()),
+            ("posix_acl", self.posix_acl != Negotiation::Never),
+            ("security_label", self.security_label != Negotiation::Never),
+            ("killpriv_v2", !self.killpriv_v2),
+            ("posix_lock", !self.posix_lock),
+            ("flock", !self.flock),
+            ("announce_submounts", !self.announce_submounts),
+        ]
+        .into_iter()
     }
 
     fn check_attributes(&self) -> Result<(), FieldError> {

@@ -4,6 +4,7 @@ use super::config::ExportKind;
 use super::directory::CachePolicy;
 use super::latency::LatencySummary;
 use super::limits::Limits;
+use super::p9::{P9Info, SecurityModel};
 use super::sandbox::SandboxInfo;
 use super::upgrade::Takeover;
 use super::value::{ByteSize, Execution, Placement, Poll};
@@ -93,11 +94,16 @@ pub struct DirectoryInfo {
     /// Name by which the guest mounts it; absent when the frontend gives the device its tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Version of the FUSE protocol that the guest speaks, as in `7.45`; absent before it has said so.
+    /// Version of the protocol that the guest speaks: of FUSE, as in `7.45`, or of 9P, as in `9P2000.L`; absent before it
+    /// has said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// For how long the guest may believe what it was told.
-    pub cache: CachePolicy,
+    /// For how long the guest may believe what it was told; absent for 9p, whose clients choose by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CachePolicy>,
+    /// Where owner, mode and kind of a file are kept that the guest sees.
+    #[serde(default)]
+    pub security_model: SecurityModel,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Execution as it was set.
@@ -114,6 +120,9 @@ pub struct DirectoryInfo {
     pub open_files: u64,
     /// Requests for a lock that wait now.
     pub locks_waiting: u64,
+    /// What 9p adds; absent for virtio-fs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9: Option<P9Info>,
 }
 
 /// Sessions with frontends since the export was added. All are counts.
@@ -140,7 +149,7 @@ pub struct Export {
     /// What a directory serves; absent for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<DirectoryInfo>,
-    /// Path of the vhost-user socket, or `fd N` for an inherited one.
+    /// Path of the vhost-user socket, `fd N` for an inherited one, or the address of a stream.
     pub socket: String,
     /// Whether a frontend is there.
     pub state: SessionState,
@@ -150,7 +159,8 @@ pub struct Export {
     /// Names of the negotiated virtio and vhost-user features, as in the virtio specification without their prefix;
     /// empty when no frontend is connected.
     pub features: Vec<String>,
-    /// Number of queues the device offers; for a directory the request queues, without the one for urgent requests.
+    /// Number of queues the device offers; for a directory the request queues, without the one for urgent requests; for a
+    /// stream the clients that may be connected.
     pub queues_max: u16,
     /// Placement as it was set.
     pub placement: Placement,
@@ -198,14 +208,14 @@ pub enum RingState {
 /// One ring with its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RingInfo {
-    /// Index of the ring (the virtqueue number), from 0.
+    /// Index of the ring, from 0: the number of the virtqueue, or of a stream's connection.
     pub index: u16,
     /// What it does now.
     pub state: RingState,
     /// How the guest broke it; absent when it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
-    /// Number of descriptors; 0 before the frontend has said it.
+    /// Number of descriptors, 0 before the frontend has said it; of a connection, the requests that may be in flight.
     pub size: u32,
     /// Identifier of the worker it is attached to; absent when it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,8 +228,8 @@ pub struct RingInfo {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RingFigures {
     /// Requests taken, by kind: for a disk `read`, `write`, `flush`, `discard`, `write_zeroes` and `get_id`
-    /// (VIRTIO_BLK_T_IN and so on), for a directory the FUSE operations, as in `lookup` or `getattr`. What did not come
-    /// yet may be absent.
+    /// (VIRTIO_BLK_T_IN and so on), for a directory the FUSE operations, as in `lookup` or `getattr`, or the 9P messages, as in
+    /// `Twalk` or `Tlopen`. What did not come yet may be absent.
     pub requests: BTreeMap<String, u64>,
     /// Requests that were refused as they came: of an unknown type or a wrong form.
     pub unsupported: u64,

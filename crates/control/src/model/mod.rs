@@ -6,6 +6,8 @@ pub mod directory;
 mod export;
 mod latency;
 mod limits;
+pub mod p9;
+mod place;
 mod sandbox;
 mod text;
 mod upgrade;
@@ -21,6 +23,7 @@ pub use export::{
 };
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
+pub use p9::{Listen, Multidevs, P9Info, Protocol, SecurityModel};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use text::ParseError;
 pub use upgrade::{NewUpgrade, Takeover};

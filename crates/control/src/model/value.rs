@@ -352,7 +352,7 @@ text_value!(
     "0-3,5"
 );
 
-/// Permission bits of a socket, written in octal: `0660`.
+/// Permission bits of a socket or a file, written in octal: `0660`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMode(pub u32);
 
@@ -366,7 +366,7 @@ impl FromStr for FileMode {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let octal = (1..=4).contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'7'));
         let mode = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
-        // Set-user-id and its kin mean nothing on a socket: refuse them rather than drop them.
+        // Set-user-id and its kin mean nothing there: refuse them rather than drop them.
         mode.filter(|&mode| mode <= 0o777).map(Self).ok_or_else(|| ParseError::new(text, Self::EXPECTED))
     }
 }

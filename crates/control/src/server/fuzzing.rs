@@ -20,7 +20,7 @@ use super::listen::Peer;
 use super::{answer, routes};
 use crate::daemon::Daemon;
 use crate::model::config::NewExport;
-use crate::model::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+use crate::model::{ByteSize, CpuList, Execution, FileMode, Listen, Placement, Poll, Span};
 
 /// Methods that an input chooses from; the last one is none that any route knows.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "BREW"];
@@ -110,6 +110,7 @@ pub fn text(data: &[u8]) -> bool {
         value::<CpuList>(text),
         value::<Execution>(text),
         value::<FileMode>(text),
+        value::<Listen>(text),
         value::<Placement>(text),
         value::<Poll>(text),
         value::<Span>(text),

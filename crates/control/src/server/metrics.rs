@@ -1,12 +1,13 @@
 //! All figures in the OpenMetrics text format. A scrape reads one snapshot of the daemon.
 
+mod p9;
 mod volume;
 
 use crate::daemon::{Daemon, Scope};
 use crate::error::ApiError;
 use crate::model::{
-    DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, RingInfo, RingState, SessionState, StorageInfo,
-    VolumeInfo, Worker,
+    DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
+    StorageInfo, VolumeInfo, Worker,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -249,6 +250,7 @@ impl Collector for Snapshot {
         let disks: Vec<_> = self.behind(|export| export.storage.as_ref());
         let directories: Vec<_> = self.behind(|export| export.directory.as_ref());
         let volumes: Vec<(_, &VolumeInfo)> = self.behind(|export| export.storage.as_ref()?.volume.as_ref());
+        let over_9p: Vec<(_, &P9Info)> = self.behind(|export| export.directory.as_ref()?.p9.as_ref());
         let rings: Vec<_> = self.exports.iter().flat_map(labelled_rings).collect();
         let workers: Vec<_> = self.workers.iter().map(|worker| (worker_labels(worker), worker)).collect();
         self.encode_build(encoder)?;
@@ -256,6 +258,7 @@ impl Collector for Snapshot {
         EXPORT.iter().try_for_each(|figure| figure.encode(encoder, &exports))?;
         DISK.iter().try_for_each(|figure| figure.encode(encoder, &disks))?;
         DIRECTORY.iter().try_for_each(|figure| figure.encode(encoder, &directories))?;
+        p9::encode(encoder, &over_9p)?;
         volume::encode(encoder, &volumes)?;
         encode_requests(encoder, &rings)?;
         RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;

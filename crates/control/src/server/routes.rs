@@ -7,7 +7,8 @@ use crate::daemon::{Daemon, Scope};
 use crate::error::{ApiError, ErrorBody};
 use crate::model::config::{FieldError, Storage};
 use crate::model::{
-    Attach, Attached, Export, Info, NewExport, NewUpgrade, NewWorker, Remove, Resize, RingInfo, Settings, Worker,
+    Attach, Attached, Export, Info, Listen, NewExport, NewUpgrade, NewWorker, Remove, Resize, RingInfo, Settings,
+    Worker,
 };
 use axum::Json;
 use axum::Router;
@@ -129,8 +130,12 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
         let message = "only goes in the configuration file and on the command line: give `socket`";
         return Err(FieldError::new("socket_fd", message));
     }
+    if matches!(new.listen, Some(Listen::Fd(_))) {
+        let message = "a descriptor only goes in the configuration file and on the command line: give another address";
+        return Err(FieldError::new("listen", message));
+    }
     new.check()?;
-    let socket = new.socket.as_deref().map(|path| ("socket", path));
+    let socket = new.socket_path().map(|path| (new.socket_field(), path));
     let storage = new.storage.iter().flat_map(Storage::paths);
     let directory = new.directory.as_ref().map(|directory| ("directory.path", directory.path.as_path()));
     for (field, path) in socket.into_iter().chain(storage).chain(directory) {

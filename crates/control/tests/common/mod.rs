@@ -3,13 +3,13 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use control::error::RingRefs;
-use control::model::config::{ExportKind, Storage};
+use control::model::config::Storage;
 use control::model::directory::Directory;
 use control::model::{
     Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
-    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, Poll, Rates, Resize, RingFigures,
-    RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo,
-    VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
+    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Poll, Protocol, Rates, Resize,
+    RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
+    StorageInfo, VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use std::path::PathBuf;
@@ -133,11 +133,13 @@ impl Fake {
 
 /// What the fake serves of a directory: a guest has looked around in it.
 fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
+    let over_9p = directory.protocol == Protocol::P9;
     DirectoryInfo {
         path: directory.path.display().to_string(),
         tag: directory.tag(export),
-        protocol: Some("7.45".into()),
-        cache: directory.cache,
+        protocol: Some(if over_9p { "9P2000.L" } else { "7.45" }.into()),
+        cache: (!over_9p).then_some(directory.cache),
+        security_model: directory.security_model,
         read_only: directory.read_only,
         execution: directory.execution,
         execution_chosen: Execution::Inline,
@@ -146,6 +148,13 @@ fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
         descriptors_max: u64::from(directory.descriptors_max()),
         open_files: 12,
         locks_waiting: 1,
+        p9: over_9p.then(|| P9Info {
+            msize: Some(512_000),
+            msize_max: directory.msize_max(),
+            multidevs: directory.multidevs.unwrap_or_default(),
+            fids: 130,
+            connections: 2,
+        }),
     }
 }
 
@@ -290,13 +299,16 @@ impl Daemon for Fake {
         let storage = new.storage.as_ref().map(|storage| storage_info(&new, storage)).transpose()?;
         let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
         // The queue for urgent requests comes first.
-        let rings = new.queues() + u16::from(new.kind == ExportKind::Dir);
+        let urgent = new.directory.as_ref().is_some_and(|directory| directory.protocol == Protocol::Virtiofs);
+        let rings = new.queues() + u16::from(urgent);
+        let path = new.socket.as_ref().map(|path| path.display().to_string());
+        let socket = path.or(new.listen.as_ref().map(ToString::to_string)).unwrap_or_default();
         let export = Export {
             name: new.name.clone(),
             kind: new.kind,
             storage,
             directory,
-            socket: new.socket.clone().unwrap_or_default().display().to_string(),
+            socket,
             state: SessionState::Listening,
             frontend: None,
             features: vec![],

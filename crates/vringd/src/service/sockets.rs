@@ -1,7 +1,7 @@
 //! Sockets that the service manager made for us, so that frontends can connect before we run (sd_listen_fds(3)).
 
 use crate::failure::Failure;
-use control::model::NewExport;
+use control::model::{Listen, NewExport};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The name of the control socket among them.
@@ -44,12 +44,15 @@ impl Sockets {
                     "no export has this name: set FileDescriptorName= to that of an export, or to `control`",
                 );
             };
-            if export.socket_fd.is_some() {
+            if export.socket_fd.is_some() || matches!(export.listen, Some(Listen::Fd(_))) {
                 return refuse(
                     "its export has a descriptor already: pass one socket an export, and no `socket_fd` beside it",
                 );
             }
-            export.socket_fd = Some(fd);
+            match &mut export.listen {
+                Some(address) => *address = Listen::Fd(fd),
+                None => export.socket_fd = Some(fd),
+            }
             // Whoever made the socket has seen to these.
             (export.socket, export.socket_mode) = (None, None);
             (export.socket_owner, export.socket_group) = (None, None);
@@ -94,6 +97,17 @@ mod tests {
         for export in &exports {
             export.check().unwrap();
         }
+    }
+
+    #[test]
+    fn a_stream_listens_on_the_socket_of_its_name() {
+        let text = "name = 'p9'\nkind = 'dir'\nlisten = 'tcp:5640'\ndirectory = { path = '/srv', protocol = '9p' }";
+        let mut exports: [NewExport; 1] = [toml::from_str(text).unwrap()];
+        sockets(&[(3, "p9")]).give(&mut exports, false).unwrap();
+        assert_eq!((&exports[0].listen, exports[0].socket_fd), (&Some(Listen::Fd(3)), None));
+        exports[0].check().unwrap();
+        let line = sockets(&[(4, "p9")]).give(&mut exports, false).unwrap_err().to_string();
+        assert!(line.contains("has a descriptor already"), "{line}");
     }
 
     #[test]

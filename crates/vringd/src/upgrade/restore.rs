@@ -3,9 +3,9 @@
 use super::descriptors::Incoming;
 use super::state;
 use crate::convert;
-use crate::daemon::Prepared;
+use crate::prepared::Prepared;
 use engine::WorkerSpec;
-use export::{Carried, SessionCounts, Socket};
+use export::{Carried, SessionCounts, Socket, StreamListener};
 use link::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
 use std::sync::mpsc::Sender;
 use storage::Handed;
@@ -35,9 +35,14 @@ pub(super) fn worker(worker: &state::Worker) -> Result<WorkerSpec, String> {
 /// # Errors
 /// A descriptor that is missing or of another kind.
 pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Resumed) -> Result<Prepared, String> {
-    let state::Export { socket, storage, sessions, session: begun, .. } = export;
+    let state::Export { description, socket, storage, sessions, session: begun, .. } = export;
     let file = socket.file.map(|file| SocketFile { path: file.path, device: file.device, inode: file.inode });
-    let endpoint = Endpoint::adopt(incoming.take(socket.fd)?, file).map_err(|error| error.to_string())?;
+    let listens = incoming.take(socket.fd)?;
+    let socket = if description.listen.is_some() {
+        Socket::Stream(StreamListener::adopt(listens, file).map_err(|error| error.to_string())?)
+    } else {
+        Socket::Bound(Endpoint::adopt(listens, file).map_err(|error| error.to_string())?)
+    };
     let storage = storage.map(|kept| handed(&kept, incoming)).transpose()?;
     let carried = Carried {
         placed: export.placed,
@@ -55,7 +60,7 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
     let begun = begun.map(|it| session(it, incoming)).transpose()?;
     let resume = begun.map(|session| Resume { session, resumed });
     let begun = Begun { storage, carried, resume };
-    Ok(Prepared { socket: Some(Socket::Bound(endpoint)), begun: Some(begun), ..Prepared::default() })
+    Ok(Prepared { socket: Some(socket), begun: Some(begun), ..Prepared::default() })
 }
 
 fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {

@@ -46,6 +46,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         socket_owner: None,
         socket_group: options.socket_group,
         socket_fd: options.fd,
+        listen: None,
         storage: None,
         directory: Some(directory),
         queues: Some(options.queues),

@@ -1,0 +1,192 @@
+use super::super::config::NewExport;
+use super::super::directory::Directory;
+use super::*;
+use proptest::prelude::*;
+
+const P9: &str =
+    "name = 'home'\nkind = 'dir'\nsocket = '/run/home.sock'\n[directory]\npath = '/srv'\nprotocol = '9p'\n";
+const STREAM: &str = "name = 'home'\nkind = 'dir'\nlisten = 'tcp:5640'\n[directory]\npath = '/srv'\nprotocol = '9p'\n";
+
+fn parse(text: &str) -> NewExport {
+    toml::from_str(text).unwrap()
+}
+
+fn fault(text: &str) -> String {
+    let error = parse(text).check().expect_err(text);
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error.field
+}
+
+fn top(text: &str, line: &str) -> String {
+    text.replacen("[directory]", &format!("{line}\n[directory]"), 1)
+}
+
+#[test]
+fn an_address_is_one_of_four_forms() {
+    let tcp = |host: &str, port| Listen::Tcp(SocketAddr::new(host.parse().unwrap(), port));
+    for (text, address, shown) in [
+        ("unix:/run/p9.sock", Listen::Unix("/run/p9.sock".into()), "unix:/run/p9.sock"),
+        ("unix:a:b", Listen::Unix("a:b".into()), "unix:a:b"),
+        ("tcp:5640", tcp("127.0.0.1", 5640), "tcp:127.0.0.1:5640"),
+        ("tcp::5640", tcp("127.0.0.1", 5640), "tcp:127.0.0.1:5640"),
+        ("tcp:0.0.0.0:564", tcp("0.0.0.0", 564), "tcp:0.0.0.0:564"),
+        ("tcp:[::1]:564", tcp("::1", 564), "tcp:[::1]:564"),
+        ("tcp:localhost:0", tcp("127.0.0.1", 0), "tcp:127.0.0.1:0"),
+        ("vsock:564", Listen::Vsock { cid: None, port: 564 }, "vsock:any:564"),
+        ("vsock:4294967295:564", Listen::Vsock { cid: None, port: 564 }, "vsock:any:564"),
+        ("vsock:any:564", Listen::Vsock { cid: None, port: 564 }, "vsock:any:564"),
+        ("vsock:2:4294967294", Listen::Vsock { cid: Some(2), port: u32::MAX - 1 }, "vsock:2:4294967294"),
+        ("fd:3", Listen::Fd(3), "fd:3"),
+    ] {
+        assert_eq!(text.parse(), Ok(address), "{text}");
+        assert_eq!(text.parse::<Listen>().unwrap().to_string(), shown, "{text}");
+    }
+    let long = format!("unix:{}", "x".repeat(108));
+    for text in [
+        "",
+        "unix",
+        "unix:",
+        &long,
+        "unix:a\0b",
+        "/run/p9.sock",
+        "tcp:",
+        "tcp:x",
+        "tcp:+1",
+        "tcp:65536",
+        "tcp:::1:564",
+        "tcp:[::1]",
+        "tcp:[::1:564",
+        "tcp:[127.0.0.1]:564",
+        "tcp:files.example:564",
+        "vsock:",
+        "vsock:any",
+        "vsock:-1:564",
+        "vsock:all:564",
+        "vsock:4294967295",
+        "fd:",
+        "fd:-1",
+        "fd:x",
+        "udp:564",
+    ] {
+        let error = text.parse::<Listen>().expect_err(text).to_string();
+        assert!(error.contains("tcp:IP:PORT") && !error.contains('\n'), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_shown_is_read_again(text in "(unix|tcp|vsock|fd):(any:|[0-9a-f.:\\[\\]]{0,12}:)?[0-9]{1,6}") {
+        if let Ok(address) = text.parse::<Listen>() {
+            prop_assert_eq!(address.to_string().parse(), Ok(address));
+        }
+    }
+}
+
+#[test]
+fn a_protocol_is_enough() {
+    let new = parse(P9);
+    new.check().unwrap();
+    let directory = new.directory().unwrap();
+    assert_eq!(*directory, Directory { protocol: Protocol::P9, ..Directory::new("/srv") });
+    assert_eq!(directory.msize_max(), 1 << 20);
+    assert_eq!(directory.tag(&new.name).as_deref(), Some("home"));
+    assert!((1..=8).contains(&new.queues()));
+    let stream = parse(STREAM);
+    stream.check().unwrap();
+    assert_eq!(stream.queues(), 64);
+}
+
+#[test]
+fn a_full_description_is_the_same_in_toml_and_json() {
+    let all = "security_model = 'mapped-xattr'\nfmode = '0640'\ndmode = '0750'\nmultidevs = 'forbid'\nmsize = '512K'\n\
+               read_only = true\nexecution = 'pool=4'\n";
+    for text in [format!("{P9}{all}tag = 'data'\n"), format!("{}{all}", top(STREAM, "queues = 1024"))] {
+        let new = parse(&text);
+        new.check().unwrap();
+        let json = serde_json::to_string(&new).unwrap();
+        assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
+        assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
+    }
+}
+
+/// An older program goes on with a directory that has nothing of this.
+#[test]
+fn what_is_left_out_is_not_written() {
+    let json = serde_json::to_string(&Directory::new("/srv")).unwrap();
+    for word in ["protocol", "security_model", "fmode", "dmode", "multidevs", "msize"] {
+        assert!(!json.contains(word), "{word}: {json}");
+    }
+}
+
+#[test]
+fn what_means_nothing_for_9p_is_refused_by_name() {
+    for (line, field) in [
+        ("cache = 'always'", "cache"),
+        ("attr_timeout = '1s'", "attr_timeout"),
+        ("entry_timeout = '1s'", "entry_timeout"),
+        ("negative_timeout = '1s'", "negative_timeout"),
+        ("writeback = true", "writeback"),
+        ("allow_mmap = true", "allow_mmap"),
+        ("readdirplus = 'off'", "readdirplus"),
+        ("posix_acl = 'auto'", "posix_acl"),
+        ("security_label = 'auto'", "security_label"),
+        ("killpriv_v2 = false", "killpriv_v2"),
+        ("posix_lock = false", "posix_lock"),
+        ("flock = false", "flock"),
+        ("announce_submounts = false", "announce_submounts"),
+    ] {
+        assert_eq!(fault(&format!("{P9}{line}\n")), format!("directory.{field}"));
+    }
+}
+
+#[test]
+fn what_only_9p_has_is_refused_for_virtiofs() {
+    let virtiofs = P9.replace("9p", "virtiofs");
+    parse(&virtiofs).check().unwrap();
+    assert_eq!(fault(&format!("{virtiofs}multidevs = 'remap'\n")), "directory.multidevs");
+    assert_eq!(fault(&format!("{virtiofs}msize = '64K'\n")), "directory.msize");
+    assert_eq!(fault(&STREAM.replace("9p", "virtiofs")), "listen");
+    // Owners and modes can be kept elsewhere whatever the protocol.
+    let mapped = format!("{virtiofs}security_model = 'mapped-file'\nfmode = '0600'\n");
+    parse(&mapped).check().unwrap();
+    assert_eq!(fault(&format!("{mapped}posix_acl = 'auto'\n")), "directory.posix_acl");
+}
+
+#[test]
+fn every_check_names_its_field() {
+    for msize in ["4095", "'1025K'", "0"] {
+        assert_eq!(fault(&format!("{P9}msize = {msize}\n")), "directory.msize");
+    }
+    for model in ["passthrough", "none"] {
+        let model = format!("{P9}security_model = '{model}'\n");
+        parse(&model).check().unwrap();
+        assert_eq!(fault(&format!("{model}fmode = '0600'\n")), "directory.fmode");
+        assert_eq!(fault(&format!("{model}dmode = '0700'\n")), "directory.dmode");
+    }
+    for line in
+        ["multidevs = 'allow'", "security_model = 'mapped'", "protocol = '9p2000'", "fmode = '0999'", "fmode = 600"]
+    {
+        let text =
+            if line.starts_with("protocol") { P9.replace("protocol = '9p'", line) } else { format!("{P9}{line}\n") };
+        assert!(toml::from_str::<NewExport>(&text).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_stream_has_an_address_and_no_device() {
+    assert_eq!(fault(&top(STREAM, "socket = '/run/home.sock'")), "listen");
+    assert_eq!(fault(&top(STREAM, "socket_fd = 3")), "listen");
+    assert_eq!(fault(&top(STREAM, "queue_size = 128")), "queue_size");
+    assert_eq!(fault(&top(STREAM, "queues = 0")), "queues");
+    assert_eq!(fault(&top(STREAM, "queues = 1025")), "queues");
+    assert_eq!(fault(&format!("{STREAM}tag = 'home'\n")), "directory.tag");
+    for field in ["socket_mode = '0660'", "socket_owner = 'root'", "socket_group = 'root'"] {
+        let name = field.split(' ').next().unwrap();
+        assert_eq!(fault(&top(STREAM, field)), name);
+        parse(&top(&STREAM.replace("tcp:5640", "unix:/run/p9.sock"), field)).check().unwrap();
+    }
+    assert_eq!(fault(&STREAM.replace("tcp:5640", "fd:2")), "listen");
+    parse(&STREAM.replace("tcp:5640", "fd:3")).check().unwrap();
+    assert_eq!(fault("name = 'a'\nlisten = 'tcp:1'\nstorage = { kind = 'null', size = '1M' }"), "listen");
+    assert!(toml::from_str::<NewExport>(&STREAM.replace("tcp:5640", "tcp")).is_err());
+}

@@ -1,0 +1,108 @@
+//! What is made for an export before it serves: its socket, and what stands behind a disk. They have paths, which go out of
+//! sight with a sandbox.
+
+use crate::convert::{self, field};
+use crate::p9;
+use crate::service::take_descriptor;
+use crate::upgrade::Begun;
+use crate::volume;
+use control::ApiError;
+use control::model::Listen;
+use control::model::config::{ExportKind, NewExport, Storage as StorageConfig};
+use export::{Socket, StreamListener};
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+use storage::Opened;
+use tree::Source;
+
+/// What was made for an export before its path went out of sight, and who is to hear of its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// Its socket; made now when there is none.
+    pub(crate) socket: Option<Socket>,
+    /// Where that socket was made.
+    pub(crate) bound_at: Option<String>,
+    /// What stands behind a disk; opened by its path when there is none.
+    pub(crate) storage: Option<Opened>,
+    /// Its directory; opened by its path when there is none.
+    pub(crate) tree: Option<Source>,
+    /// Told at the end of every session.
+    pub(crate) session_ended: Option<Sender<()>>,
+    /// Told when it cannot serve any more.
+    pub(crate) failed: Option<Sender<()>>,
+    /// What the program before this one has begun.
+    pub(crate) begun: Option<Begun>,
+}
+
+impl Prepared {
+    /// Makes the socket of an export, and opens the storage of a disk.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the field at fault.
+    pub(crate) fn open(new: &NewExport) -> Result<Prepared, ApiError> {
+        let socket = socket_in(new)?;
+        let storage = match new.kind {
+            ExportKind::Disk => Some(open_storage(new)?),
+            ExportKind::Dir => None,
+        };
+        let socket = match socket {
+            Socket::Path { path, options } => {
+                Socket::Bound(link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?)
+            }
+            other => other,
+        };
+        Ok(Prepared { socket: Some(socket), storage, ..Prepared::default() })
+    }
+
+    /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
+    /// be seen then.
+    pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
+        match exports.first().map(socket_in).transpose()? {
+            Some(Socket::Path { path, options }) => {
+                let endpoint = link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
+                let socket = endpoint.as_fd().try_clone_to_owned();
+                let failed = |error| ApiError::Failed { message: format!("cannot duplicate a descriptor: {error}") };
+                self.socket = Some(Socket::Fd(socket.map_err(failed)?));
+                self.bound_at = Some(path.display().to_string());
+                Ok(Some(endpoint))
+            }
+            inherited => {
+                self.socket = inherited;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Opens what stands behind a disk, as far as it has a path.
+pub(crate) fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
+    let storage = new.storage()?;
+    let opened = Opened::new(convert::storage_in(storage)).map_err(|error| field("storage", error))?;
+    if let StorageConfig::File(file) = storage {
+        volume::warn_of_volume(&new.name, &file.path);
+    }
+    Ok(opened)
+}
+
+/// Where an export is to be reached. A stream listens by now; a vhost-user socket that has a path is still to be made.
+pub(crate) fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
+    let inherited = |name: &str, number| {
+        take_descriptor(number).ok_or_else(|| field(name, format_args!("descriptor {number} is not open")))
+    };
+    if let Some(number) = new.socket_fd {
+        return inherited("socket_fd", number).map(Socket::Fd);
+    }
+    let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;
+    let group = new.socket_group.as_deref().map(crate::users::group).transpose()?;
+    let mode = Some(new.socket_mode.map_or(0o600, |mode| mode.0));
+    let options = link::SocketOptions { mode, owner, group };
+    if let Some(listen) = &new.listen {
+        let listener = match listen {
+            Listen::Fd(number) => StreamListener::from_fd(inherited("listen", *number)?),
+            address => StreamListener::bind(&p9::address_in(address), &options),
+        };
+        return listener.map(Socket::Stream).map_err(|error| field("listen", error));
+    }
+    let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
+    Ok(Socket::Path { path, options })
+}
