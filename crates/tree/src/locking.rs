@@ -38,6 +38,12 @@ impl Tree {
         self.locks.set(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
     }
 
+    /// Whether an owner has POSIX locks on a node, or waits for some. No system call.
+    #[must_use]
+    pub fn has_locks(&self, node: Node, owner: u64) -> bool {
+        self.locks.knows(node, owner)
+    }
+
     /// Takes a POSIX lock, and waits for it on a thread of its own when it is not free. `done` is called once, perhaps
     /// before this returns: with what [`Tree::set_lock`] answers but for `EAGAIN`, with `EINTR` when the wait was cancelled.
     pub fn wait_lock(

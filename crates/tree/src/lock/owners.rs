@@ -353,6 +353,11 @@ impl Locks {
         }
     }
 
+    /// Whether `owner` holds something on `node`, or waits for it.
+    pub(crate) fn knows(&self, node: Node, owner: u64) -> bool {
+        self.table.find((node, owner)).is_some()
+    }
+
     /// Drops all that `owner` holds on `node`: a file of the owner was closed. Waits go on, as they do in a process that
     /// closes another descriptor of the file. Costs no system call when there is nothing.
     pub(crate) fn drop_owner(&self, node: Node, owner: u64) {

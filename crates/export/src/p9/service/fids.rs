@@ -1,5 +1,6 @@
 //! Fids: what a client calls its places, open files and attributes by.
 
+use super::bound::Bound;
 use super::place::{Place, lock};
 use device::p9::NOFID;
 use rustix::io::Errno;
@@ -11,6 +12,9 @@ use tree::{Handle, OpenFile};
 
 /// The most fids of one session. Linux keeps one for each open file, and with its cache one for each name that it caches.
 pub(super) const FIDS_MAX: usize = 1 << 20;
+
+/// The most fids of all sessions of an export.
+pub(super) const FIDS_OF_ALL_MAX: usize = 2 * FIDS_MAX;
 
 /// The most owners of locks that one open fid remembers.
 const OWNERS_MAX: usize = 4096;
@@ -169,7 +173,7 @@ impl Open {
         Ok(())
     }
 
-    /// `owner` has dropped everything on the whole file.
+    /// `owner` has no locks any more.
     pub(super) fn remove_owner(&self, owner: u64) {
         lock(&self.owners).remove(&owner);
     }
@@ -191,29 +195,32 @@ impl Drop for Open {
 }
 
 /// One of the values that a session may have at one time; see [`Values`].
-pub(super) struct Counted(Arc<AtomicUsize>);
+pub(super) struct Counted(Arc<Bound>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.give(1);
     }
 }
 
 /// How many fids of a session stand for extended attributes: each may hold 64 KiB.
-#[derive(Default)]
-pub(super) struct Values(Arc<AtomicUsize>);
+pub(super) struct Values(Arc<Bound>);
 
 impl Values {
     const MAX: usize = 256;
+    const OF_ALL_MAX: usize = 1024;
+
+    /// `all` counts those of all sessions.
+    pub(super) fn new(all: &Arc<AtomicUsize>) -> Values {
+        Values(Arc::new(Bound::new(Values::MAX, all, Values::OF_ALL_MAX)))
+    }
 
     /// Room for one more.
     ///
     /// # Errors
     /// `ENFILE` when there are as many as allowed.
     pub(super) fn room(&self) -> Result<Counted, Errno> {
-        let more = |now: usize| (now < Values::MAX).then_some(now + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Errno::NFILE)?;
-        Ok(Counted(Arc::clone(&self.0)))
+        if self.0.take() { Ok(Counted(Arc::clone(&self.0))) } else { Err(Errno::NFILE) }
     }
 }
 
@@ -314,15 +321,15 @@ impl Shard {
 /// The fids of a session. What is dropped, with the files that it closes, is dropped without a lock.
 pub(super) struct Fids {
     shards: [Shard; SHARDS],
-    count: AtomicUsize,
-    count_max: usize,
+    count: Bound,
     generation: AtomicU64,
 }
 
 impl Fids {
-    pub(super) fn new(count_max: usize) -> Fids {
-        let (count, generation) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Fids { shards: Default::default(), count, count_max, generation }
+    /// `all` counts those of all sessions.
+    pub(super) fn new(count_max: usize, all: &Arc<AtomicUsize>) -> Fids {
+        let count = Bound::new(count_max, all, FIDS_OF_ALL_MAX);
+        Fids { shards: Default::default(), count, generation: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -352,7 +359,7 @@ impl Fids {
         if fid == NOFID || self.shard(fid).read().contains_key(&fid) {
             return Err(Errno::BADF);
         }
-        if self.len() >= self.count_max { Err(Errno::MFILE) } else { Ok(()) }
+        if self.count.is_full() { Err(Errno::MFILE) } else { Ok(()) }
     }
 
     /// How often the client has begun anew. What was made for a request of before finds no place any more: a slow one may end
@@ -372,8 +379,9 @@ impl Fids {
         if map.contains_key(&fid) || new.born != self.generation() {
             return Err(Errno::BADF);
         }
-        let more = |now: usize| (now < self.count_max).then_some(now + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Errno::MFILE)?;
+        if !self.count.take() {
+            return Err(Errno::MFILE);
+        }
         map.insert(fid, new);
         Ok(())
     }
@@ -394,12 +402,12 @@ impl Fids {
     /// `EBADF` for a fid that the client does not have.
     pub(super) fn remove(&self, fid: u32) -> Result<Arc<Fid>, Errno> {
         let removed = self.shard(fid).write().remove(&fid).ok_or(Errno::BADF)?;
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.count.give(1);
         Ok(removed)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.count.len()
     }
 
     /// The client begins anew.
@@ -407,7 +415,7 @@ impl Fids {
         self.generation.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
             let fids = std::mem::take(&mut *shard.write());
-            self.count.fetch_sub(fids.len(), Ordering::Relaxed);
+            self.count.give(fids.len());
         }
     }
 }

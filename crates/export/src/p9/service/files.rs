@@ -10,13 +10,13 @@ use std::sync::Arc;
 use tree::{Attributes, Handle, OpenFile};
 
 /// What a client may ask for beside the access mode, in its numbers and in this machine's. `O_NONBLOCK` means nothing for a
-/// regular file, and a file that was walked to is no link to be followed.
-const OPEN_FLAGS: [(u32, i32); 6] = [
+/// regular file, and a file that was walked to is no link to be followed. `O_DIRECT` is the client's own business: what it
+/// sends lies behind a message's header, where no disk could read or write it.
+const OPEN_FLAGS: [(u32, i32); 5] = [
     (open_flag::TRUNC, libc::O_TRUNC),
     (open_flag::APPEND, libc::O_APPEND),
     (open_flag::DSYNC, libc::O_DSYNC),
     (open_flag::SYNC, libc::O_SYNC),
-    (open_flag::DIRECT, libc::O_DIRECT),
     (open_flag::NOATIME, libc::O_NOATIME),
 ];
 

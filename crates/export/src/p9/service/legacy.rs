@@ -79,7 +79,8 @@ impl Session {
         let mode = permissions(new.perm);
         let remove_on_clunk = new.mode & open_mode::RCLOSE != 0;
         if new.perm & (special | perm::DIR) == 0 {
-            let flags = open_flags(new.mode) | if new.perm & perm::EXCL == 0 { 0 } else { libc::O_EXCL };
+            // A name that is in use is refused (create(5)); who wants to open what is there walks to it.
+            let flags = open_flags(new.mode) | libc::O_EXCL;
             return self.create_open(new.fid, new.name, flags, (mode, u32::MAX), remove_on_clunk, reply);
         }
         let dir = self.fids.get(new.fid)?;

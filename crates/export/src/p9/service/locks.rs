@@ -11,7 +11,10 @@ use device::p9::{GetLock, LockKind, LockRequest, lock_status};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tree::{Lock, Wait};
+use tree::{Lock, Tree, Wait};
+
+/// The most locks that one session waits for at a time: half of what the tree has threads for.
+const WAITS_MAX: usize = 32;
 
 /// The locks that a session waits for.
 #[derive(Default)]
@@ -76,6 +79,28 @@ struct Asked {
     lock: Lock,
 }
 
+impl Asked {
+    /// Takes the lock, or drops it.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another is in the way, and the tree's.
+    fn try_now(&self, tree: &Tree) -> Result<(), Errno> {
+        let handle = self.fid.open()?.handle;
+        let answer = tree.set_lock(self.fid.place.node(), handle, self.owner, self.lock);
+        self.settle(tree);
+        answer
+    }
+
+    /// The fid remembers those alone who have something to lose.
+    fn settle(&self, tree: &Tree) {
+        if let Ok(open) = self.fid.open()
+            && !tree.has_locks(self.fid.place.node(), self.owner)
+        {
+            open.remove_owner(self.owner);
+        }
+    }
+}
+
 impl Session {
     fn asked(&self, request: &LockRequest<'_>) -> Result<Asked, Errno> {
         let fid = self.fids.get(request.fid)?;
@@ -90,22 +115,18 @@ impl Session {
 
     /// At once or not at all.
     pub(super) fn set_lock(&self, request: &LockRequest<'_>, reply: &mut Vec<u8>) -> Outcome {
-        let Asked { fid, owner, lock } = self.asked(request)?;
-        let open = fid.open()?;
-        let status = match self.tree().set_lock(fid.place.node(), open.handle, owner, lock) {
+        let asked = self.asked(request)?;
+        let status = match asked.try_now(self.tree()) {
             Ok(()) => lock_status::SUCCESS,
             Err(Errno::AGAIN) => lock_status::BLOCKED,
             Err(error) => return Err(error),
         };
-        if request.kind == LockKind::Unlock && lock.start == 0 && lock.end >= Lock::END {
-            open.remove_owner(owner);
-        }
         device::p9::lock_out(reply, status);
         Ok(Answer::Reply)
     }
 
-    /// Waits for a lock. `done` is told once, perhaps before this returns: that it is granted, with `EINTR` that the wait was
-    /// given up, or why it cannot be had.
+    /// Waits for a lock. `done` is told once, perhaps before this returns: that it is granted, why it cannot be had, or, with
+    /// `EINTR`, that the wait was given up or that too many wait already: a client that still wants it asks again.
     ///
     /// The file stays open until then, so that a lock that is granted when the client has given the fid back goes with it.
     pub(crate) fn wait_lock(
@@ -113,20 +134,29 @@ impl Session {
         request: &LockRequest<'_>,
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) -> Option<Arc<Wait>> {
-        let asked = self.asked(request);
-        let opened = asked.and_then(|asked| Ok((asked.fid.open()?.handle, asked)));
-        let (handle, Asked { fid, owner, lock }) = match opened {
+        let again = |outcome| if outcome == Err(Errno::AGAIN) { Err(Errno::INTR) } else { outcome };
+        let opened = self.asked(request).and_then(|asked| Ok((asked.fid.open()?.handle, asked)));
+        let (handle, asked) = match opened {
+            Ok((_, asked)) if self.waits.len() >= WAITS_MAX => {
+                done(again(asked.try_now(self.tree())));
+                return None;
+            }
             Ok(opened) => opened,
             Err(error) => {
                 done(Err(error));
                 return None;
             }
         };
-        let (waits, node, born) = (Arc::clone(&self.waits), fid.place.node(), fid.born);
+        let (owner, lock) = (asked.owner, asked.lock);
+        let (node, born) = (asked.fid.place.node(), asked.fid.born);
+        let (waits, tree) = (Arc::clone(&self.waits), Arc::clone(self.tree()));
         let number = waits.begin();
         let ended = move |outcome| {
             waits.end(number);
-            drop(fid);
+            // No thread to wait with: other clients have taken them all.
+            let outcome = if outcome == Err(Errno::NOLCK) { again(asked.try_now(&tree)) } else { outcome };
+            asked.settle(&tree);
+            drop(asked);
             done(outcome);
         };
         let wait = Arc::new(self.tree().wait_lock(node, handle, owner, lock, ended));

@@ -14,6 +14,7 @@
 //! | `legacy` | what 9P2000.u does in another way |
 //! | `place` | where a client has walked to |
 //! | `fids` | what a client calls that by |
+//! | `bound` | how many of them there may be |
 //! | `qids` | by which numbers a client tells files apart |
 //! | `tags` | which requests are under way, and who flushes them |
 //! | `policy` | what an operator decides |
@@ -23,6 +24,7 @@
 //! it does on the host.
 
 mod attributes;
+mod bound;
 mod fids;
 mod files;
 mod legacy;

@@ -7,19 +7,27 @@
 //!
 //! Locks are taken in this order: renames, and then one at a time of what places have.
 
+use super::bound::Bound;
 use super::fids::FIDS_MAX;
 use device::p9::qid_type;
 use device::p9::spec::NAME_BYTES_MAX;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tree::{Node, ROOT, Tree};
 
 /// The most places of one session, those on the way to its fids included: a client that makes directories in each other without
 /// end is told ENFILE.
 const PLACES_MAX: usize = FIDS_MAX + FIDS_MAX / 4;
+
+/// The most places of all sessions of an export.
+const PLACES_OF_ALL_MAX: usize = 2 * PLACES_MAX;
+
+/// How far a rename looks back for what moves: longer than any path that a program can name. What is moved further down is no
+/// longer known by its name.
+const WAY_MAX: usize = 4096;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,19 +59,19 @@ impl Name {
 /// What the places of one session have in common.
 pub(super) struct Ground {
     pub(super) tree: Arc<Tree>,
-    places: AtomicUsize,
-    places_max: usize,
+    places: Bound,
     /// Held while a place moves, so that none can get beneath itself.
     renames: Mutex<()>,
 }
 
 impl Ground {
-    pub(super) fn new(tree: Arc<Tree>) -> Arc<Ground> {
-        Ground::of(tree, PLACES_MAX)
+    /// `all` counts the places of all sessions.
+    pub(super) fn new(tree: Arc<Tree>, all: &Arc<AtomicUsize>) -> Arc<Ground> {
+        Ground::of(tree, Bound::new(PLACES_MAX, all, PLACES_OF_ALL_MAX))
     }
 
-    fn of(tree: Arc<Tree>, places_max: usize) -> Arc<Ground> {
-        Arc::new(Ground { tree, places: AtomicUsize::new(0), places_max, renames: Mutex::default() })
+    fn of(tree: Arc<Tree>, places: Bound) -> Arc<Ground> {
+        Arc::new(Ground { tree, places, renames: Mutex::default() })
     }
 }
 
@@ -93,11 +101,12 @@ pub(super) struct Place {
 impl Place {
     /// Where the tree begins. `kind` and `path` are of its qid.
     pub(super) fn root(ground: &Arc<Ground>, (kind, path): (u8, u64)) -> Arc<Place> {
+        ground.places.take_anyway();
         Place::new(ground, ROOT, (kind, path), Link { parent: None, name: Arc::from(c"/"), gone: false })
     }
 
+    /// One that is counted already.
     fn new(ground: &Arc<Ground>, node: Node, (kind, path): (u8, u64), link: Link) -> Arc<Place> {
-        ground.places.fetch_add(1, Ordering::Relaxed);
         let (ground, link, children) = (Arc::clone(ground), Mutex::new(link), Mutex::default());
         Arc::new(Place { ground, node, kind, path, link, children })
     }
@@ -157,7 +166,7 @@ impl Place {
             self.ground.tree.forget(node, 1);
             return Ok(known);
         }
-        if self.ground.places.load(Ordering::Relaxed) >= self.ground.places_max {
+        if !self.ground.places.take() {
             drop(children);
             self.ground.tree.forget(node, 1);
             return Err(Errno::NFILE);
@@ -189,7 +198,8 @@ impl Place {
         let _one_at_a_time = lock(&self.ground.renames);
         let moved = lock(&self.children).remove(name).and_then(|child| child.upgrade());
         let Some(moved) = moved else { return to.removed(new_name) };
-        if to.is_at_or_beneath(&moved) {
+        // Within one directory nothing can get beneath itself.
+        if !std::ptr::eq(self, Arc::as_ptr(to)) && !to.is_elsewhere_than(&moved) {
             // The host knows better: somebody else has moved one of them. The way there would never end.
             lock(&moved.link).gone = true;
             return;
@@ -205,14 +215,16 @@ impl Place {
         drop(old);
     }
 
-    fn is_at_or_beneath(self: &Arc<Place>, other: &Arc<Place>) -> bool {
+    /// Whether this is neither `other` nor beneath it, as far back as is looked.
+    fn is_elsewhere_than(self: &Arc<Place>, other: &Arc<Place>) -> bool {
         if !other.is_directory() {
-            return false;
+            return true;
         }
         let mut at = Some(Arc::clone(self));
-        while let Some(place) = at {
+        for _ in 0..WAY_MAX {
+            let Some(place) = at else { return true };
             if Arc::ptr_eq(&place, other) {
-                return true;
+                return false;
             }
             at = place.parent();
         }
@@ -242,7 +254,7 @@ impl Drop for Place {
     /// The way back may be longer than a stack is deep.
     fn drop(&mut self) {
         self.ground.tree.forget(self.node, 1);
-        self.ground.places.fetch_sub(1, Ordering::Relaxed);
+        self.ground.places.give(1);
         let mut parent = self.leave();
         while let Some(mut last) = parent.and_then(Arc::into_inner) {
             parent = last.leave();
@@ -261,7 +273,7 @@ mod tests {
     fn ground(places_max: usize) -> (Arc<Ground>, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
-        (Ground::of(Arc::new(tree), places_max), directory)
+        (Ground::of(Arc::new(tree), Bound::new(places_max, &Arc::default(), usize::MAX)), directory)
     }
 
     /// Nodes that the tree does not know: what is forgotten of them is nothing.
@@ -281,7 +293,7 @@ mod tests {
         assert_eq!(root.reached_by().err(), Some(Errno::BUSY));
         drop((one, another));
         assert!(lock(&root.children).is_empty());
-        assert_eq!(ground.places.load(Ordering::Relaxed), 1);
+        assert_eq!(ground.places.len(), 1);
     }
 
     #[test]
@@ -314,7 +326,7 @@ mod tests {
         root.renamed(c"outer", &inner, c"outer");
         assert_eq!(outer.reached_by().err(), Some(Errno::NOENT));
         drop((outer, inner));
-        assert_eq!(ground.places.load(Ordering::Relaxed), 1);
+        assert_eq!(ground.places.len(), 1);
     }
 
     #[test]
@@ -325,8 +337,17 @@ mod tests {
             at = child(&at, c"d", 1000 + node);
         }
         assert_eq!(at.child(c"d", 1, DIRECTORY).err(), Some(Errno::NFILE));
+        // Nobody looks back all the way when something moves to its end.
+        let mut first = Arc::clone(&at);
+        while let Some(parent) = first.parent().filter(|parent| parent.parent().is_some()) {
+            first = parent;
+        }
+        let root = first.parent().unwrap();
+        root.renamed(c"d", &at, c"moved");
+        assert_eq!(first.reached_by().err(), Some(Errno::NOENT));
+        drop((first, root));
         drop(at);
-        assert_eq!(ground.places.load(Ordering::Relaxed), 0);
+        assert_eq!(ground.places.len(), 0);
     }
 
     #[test]

@@ -13,12 +13,12 @@ type Device = (u32, u32);
 
 /// Set in every number that is not a file's own inode number.
 const REMAPPED: u64 = 1 << 63;
-/// A remapped number is a prefix of 15 bits and an inode number of so many.
+/// A remapped number is a prefix of 15 bits and so many lower bits of an inode number.
 const INO_BITS: u32 = 48;
-/// The prefix of numbers that stand for one file each. Those below, from 1 on, stand for a device each.
+/// The prefix of numbers that stand for one file each. Those below, from 1 on, stand for a device and the upper bits of its
+/// inode numbers, which many file systems leave alone and others fill in a few ways.
 const EXACT: u64 = 0x7fff;
-/// Files that get a number each: those whose inode numbers are too long, and those of devices beyond the prefixes. A client that
-/// asks for more is told ENFILE.
+/// Files that get a number each, when there are no prefixes left. A client that asks for more is told ENFILE.
 const EXACT_MAX: usize = 65_536;
 
 /// Makes the qids of an export.
@@ -34,22 +34,22 @@ pub(super) struct Qids {
 /// Numbers that were given out. They stay for as long as the export: a client may keep a qid for ever.
 #[derive(Debug, Default)]
 struct Given {
-    prefixes: HashMap<Device, u64>,
+    /// By device and the upper bits of inode numbers.
+    prefixes: HashMap<(Device, u64), u64>,
     exact: HashMap<(Device, u64), u64>,
 }
 
 impl Given {
     fn number(&mut self, device: Device, ino: u64) -> Result<u64, Errno> {
-        if ino >> INO_BITS == 0 {
-            let next = self.prefixes.len() as u64 + 1;
-            let prefix = match self.prefixes.get(&device) {
-                Some(&prefix) => Some(prefix),
-                None if next < EXACT => Some(*self.prefixes.entry(device).or_insert(next)),
-                None => None,
-            };
-            if let Some(prefix) = prefix {
-                return Ok(REMAPPED | prefix << INO_BITS | ino);
-            }
+        let upper = (device, ino >> INO_BITS);
+        let next = self.prefixes.len() as u64 + 1;
+        let prefix = match self.prefixes.get(&upper) {
+            Some(&prefix) => Some(prefix),
+            None if next < EXACT => Some(*self.prefixes.entry(upper).or_insert(next)),
+            None => None,
+        };
+        if let Some(prefix) = prefix {
+            return Ok(REMAPPED | prefix << INO_BITS | ino & ((1 << INO_BITS) - 1));
         }
         let next = self.exact.len() as u64;
         match self.exact.get(&(device, ino)) {
@@ -159,6 +159,16 @@ mod tests {
         for (device, ino) in asked {
             assert!(numbers.contains(&qids.path(device, ino).unwrap()), "{device:?} {ino} has another number now");
         }
+    }
+
+    #[test]
+    fn files_with_upper_bits_take_a_prefix_together() {
+        let mut given = Given::default();
+        for ino in 0..200_000 {
+            given.number(HOME, REMAPPED | 5 << INO_BITS | ino).unwrap();
+            given.number(AWAY, 7 << INO_BITS | ino).unwrap();
+        }
+        assert_eq!((given.prefixes.len(), given.exact.len()), (2, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use device::p9::{Dialect, IO_HEADER_BYTES, MSIZE_MIN, qid_type};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tree::{ROOT, Tree};
 
 /// What reads and writes are best multiples of, in bytes: a page of most machines.
@@ -27,6 +27,10 @@ pub(crate) struct Service {
     /// Makes the numbers of lock owners, which nobody can choose so that two are the same.
     owners: RandomState,
     sessions: AtomicU64,
+    /// How many fids, places and extended attributes all clients have.
+    fids: Arc<AtomicUsize>,
+    places: Arc<AtomicUsize>,
+    values: Arc<AtomicUsize>,
 }
 
 impl Service {
@@ -41,7 +45,17 @@ impl Service {
         };
         let qids = Qids::new(home, policy.multidevs);
         let root = (kind, qids.path(home, ino).unwrap_or(ino));
-        Arc::new(Service { tree, policy, qids, root, owners: RandomState::new(), sessions: AtomicU64::new(0) })
+        Arc::new(Service {
+            tree,
+            policy,
+            qids,
+            root,
+            owners: RandomState::new(),
+            sessions: AtomicU64::new(0),
+            fids: Arc::default(),
+            places: Arc::default(),
+            values: Arc::default(),
+        })
     }
 
     pub(crate) fn tree(&self) -> &Arc<Tree> {
@@ -75,13 +89,13 @@ impl Session {
 
     /// A client that may have so many fids.
     pub(super) fn with_fids(service: &Arc<Service>, fids_max: usize) -> Arc<Session> {
-        let ground = Ground::new(Arc::clone(&service.tree));
+        let ground = Ground::new(Arc::clone(&service.tree), &service.places);
         Arc::new(Session {
             service: Arc::clone(service),
             number: service.sessions.fetch_add(1, Ordering::Relaxed),
             root: Place::root(&ground, service.root),
-            fids: Fids::new(fids_max),
-            values: Values::default(),
+            fids: Fids::new(fids_max, &service.fids),
+            values: Values::new(&service.values),
             waits: Arc::default(),
             tags: Tags::default(),
             agreed: AtomicU64::new(0),

@@ -72,7 +72,8 @@ fn everything_is_made_by_one_request() {
     made(4, "pipe", NAMED_PIPE | 0o600, "").unwrap();
     made(5, "another", LINK, "1\n").unwrap();
     assert_eq!(served.get("another"), "content");
-    assert_eq!(made(6, "bad", LINK, "99"), Err(Errno::BADF));
+    assert_eq!(made(6, "file", 0o644, ""), Err(Errno::EXIST), "a name that is in use is refused");
+    assert_eq!(create(&client, 6, "bad", LINK, 0, "99"), Err(Errno::BADF));
     assert_eq!(create(&client, 6, "bad", LINK, 0, "x"), Err(Errno::INVAL));
     assert_eq!(create(&client, 6, "bad", LINK | DIR, 0, "1"), Err(Errno::INVAL));
     let file = stat(&client, 1);

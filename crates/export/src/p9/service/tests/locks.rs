@@ -127,3 +127,34 @@ fn a_lock_that_is_granted_too_late_is_given_back() {
     assert_eq!(lock(&one, 1, WRITE, ALL, 5), Ok(SUCCESS));
     assert_eq!(served.service.tree().describe().handles, 1);
 }
+
+#[test]
+fn who_has_no_locks_is_forgotten() {
+    let (_served, one, two) = two();
+    // More owners than one fid remembers, and none that keeps anything.
+    for process in 0..5000 {
+        assert_eq!(lock(&one, 1, WRITE, (0, 10), process), Ok(SUCCESS), "{process}");
+        assert_eq!(lock(&one, 1, UNLOCK, (0, 10), process), Ok(SUCCESS));
+    }
+    assert_eq!(lock(&two, 1, WRITE, ALL, 1), Ok(SUCCESS));
+    for process in 0..5000 {
+        assert_eq!(lock(&one, 1, WRITE, (0, 10), process), Ok(BLOCKED), "{process}");
+    }
+}
+
+#[test]
+fn too_many_who_wait_ask_again() {
+    let (_served, one, two) = two();
+    assert_eq!(lock(&one, 1, WRITE, ALL, 5), Ok(SUCCESS));
+    let waiting: Vec<_> = (0..32).map(|process| wait(&two, 1, WRITE, process)).collect();
+    let (none, refused) = wait(&two, 1, WRITE, 99);
+    assert!(none.is_none());
+    assert_eq!(refused.recv(), Ok(Err(Errno::INTR)));
+    let (none, granted) = wait(&two, 1, UNLOCK, 99);
+    assert!(none.is_none());
+    assert_eq!(granted.recv(), Ok(Ok(())));
+    drop(two);
+    for (_, ended) in waiting {
+        assert_eq!(ended.recv(), Ok(Err(Errno::INTR)));
+    }
+}
