@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tree::{OpenFile, Wait};
 use vring::Segment;
 
+/// What a slot keeps of a buffer for the next request, in bytes: there are many slots, and listings of directories are long.
+const KEPT_BYTES: usize = 8192;
+
 /// What a request in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -61,6 +64,15 @@ impl Job {
         self.reply.clear();
         self.moved = Moved::default();
         self.failed = false;
+    }
+
+    /// It is done: what it moved, and whether it failed.
+    pub(crate) fn conclude(&mut self) -> (Moved, bool) {
+        for buffer in [&mut self.request, &mut self.reply] {
+            buffer.clear();
+            buffer.shrink_to(KEPT_BYTES);
+        }
+        (self.moved, self.failed)
     }
 
     /// How many readable bytes there are, those of data included.
@@ -205,5 +217,20 @@ impl<Id> Slot<Id> {
     /// not count.
     pub(crate) fn oldest_ns(slots: &[Self]) -> Option<u64> {
         slots.iter().filter(|slot| slot.busy && slot.work.is_ours()).map(|slot| slot.started_ns).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_answer_does_not_stay_in_its_slot() {
+        let mut job = Job::default();
+        job.load(&[1; 100], &[], &[]);
+        job.reply.extend_from_slice(&[2; 1 << 20]);
+        job.failed = true;
+        assert_eq!(job.conclude(), (Moved::default(), true));
+        assert!(job.reply.capacity() < 2 * KEPT_BYTES && job.request.capacity() >= 100);
     }
 }

@@ -246,8 +246,9 @@ impl Requests for DirectoryRing {
             Ok((header, request)) => {
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.id, slot.kind) = (header.unique, kind::of(header.opcode));
+                // A guest may ask for more than it has room for: its limits, and those of its group, count what can move.
                 self.turns.begun_bytes += match &request {
-                    Request::Read(read) => u64::from(read.size),
+                    Request::Read(read) => data::room(chain.writable_segments()).min(read.size as usize) as u64,
                     Request::Write(write) => u64::from(write.size),
                     _ => 0,
                 };
@@ -273,10 +274,7 @@ impl Requests for DirectoryRing {
     fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
         let slot = &mut self.slots[usize::from(head)];
         if slot.work == Work::Pool && result >= 0 {
-            let (moved, failed) = {
-                let job = lock(&slot.job);
-                (job.moved, job.failed)
-            };
+            let (moved, failed) = lock(&slot.job).conclude();
             self.count(moved);
             return (result as u32, failed);
         }

@@ -142,10 +142,13 @@ impl P9Ring {
                 if self.closed && !passes_limits(&request) {
                     return self.hold_up(head, given, bytes);
                 }
-                self.turns.begun_bytes += match &request {
-                    Request::Read { count, .. } | Request::Write { count, .. } => u64::from(*count),
+                // A client may ask for more than it could get: its limits, and those of its group, count what can move.
+                let most = match request {
+                    Request::Read { count, .. } => data::room(given.writable).min(count as usize),
+                    Request::Write { count, .. } => count as usize,
                     _ => 0,
                 };
+                self.turns.begun_bytes += most.min(self.session.msize() as usize) as u64;
                 self.execute(given, head, (bytes, &header, &request), io);
             }
             Err(malformed) => self.refuse(head, given, &malformed),
@@ -359,10 +362,7 @@ impl Requests for P9Ring {
         let failed = |result: i32| Err(Errno::from_raw_os_error(result.saturating_neg()));
         let outcome = match work {
             Work::Pool if result >= 0 => {
-                let (moved, failed) = {
-                    let job = lock(&slot.job);
-                    (job.moved, job.failed)
-                };
+                let (moved, failed) = lock(&slot.job).conclude();
                 self.count(moved);
                 return (result as u32, failed);
             }

@@ -1,6 +1,6 @@
 //! Limits: what ends things passes, and what is held up can be flushed.
 
-use crate::client::{Client, Server, clunk, flush, getattr, outcome};
+use crate::client::{Client, Server, clunk, flush, getattr, outcome, read};
 use device::p9::Kind;
 use engine::Execution;
 use export::{Limits, Rate};
@@ -49,4 +49,18 @@ fn a_ring_that_stops_owes_nothing_to_a_limit() {
     // GET_VRING_BASE is answered when nothing is in flight.
     client.guest.frontend.get_vring_base(0).unwrap();
     assert_eq!(held.iter().filter(|sent| client.guest.is_answered(**sent)).count(), held.len());
+}
+
+#[test]
+fn a_limit_counts_what_can_move_and_not_what_is_asked_for() {
+    let server = Server::new(1, Execution::Inline, Options::default());
+    let mut client = Client::new(&server, 1);
+    server.export.set_limits(Limits { requests: None, bytes: Some(Rate::new(1 << 20, None)) }, None);
+    // Of a fid that there is not. As it stands there, it would take an hour's worth.
+    for _ in 0..3 {
+        let sent = client.send(0, &read(1, 77, 0, u32::MAX));
+        assert_eq!(outcome(client.guest.wait(sent), Kind::Read), Err(libc::EBADF));
+    }
+    let sent = client.send(0, &getattr(2, 1));
+    outcome(client.guest.wait(sent), Kind::GetAttr).unwrap();
 }
