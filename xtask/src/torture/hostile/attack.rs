@@ -10,7 +10,7 @@ use tests::driver::{NEXT, Ring, WRITE};
 
 use super::raw::Raw;
 use super::session::{BLOCK, BUFFER, Device, HEADER, STATUS, Session, settle};
-use super::{descriptors, frontend, guest, memory};
+use super::{descriptors, frontend, guest, memory, p9};
 use crate::torture::rng::Rng;
 
 /// How long the end of an idle session takes at most, as a rule.
@@ -31,6 +31,7 @@ pub(crate) enum On {
     Any,
     Disk,
     Directory,
+    P9,
 }
 
 /// One attack.
@@ -53,13 +54,15 @@ impl Attack {
             On::Any => true,
             On::Disk => device == Device::Disk,
             On::Directory => device == Device::Directory,
+            On::P9 => device == Device::P9,
         }
     }
 }
 
 /// All of them, in the order in which they are tried.
 pub(crate) fn all() -> impl Iterator<Item = &'static Attack> {
-    guest::ATTACKS.iter().chain(memory::ATTACKS).chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
+    let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(memory::ATTACKS);
+    guests.chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }
 
 /// What an attack works with.

@@ -10,6 +10,7 @@ mod descriptors;
 mod frontend;
 mod guest;
 mod memory;
+mod p9;
 mod raw;
 mod server;
 mod session;

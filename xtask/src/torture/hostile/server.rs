@@ -52,7 +52,7 @@ impl Program {
     /// What it can serve.
     pub(crate) fn devices(self) -> &'static [Device] {
         match self {
-            Self::Vringd => &[Device::Disk, Device::Directory],
+            Self::Vringd => &[Device::Disk, Device::Directory, Device::P9],
             Self::StorageDaemon => &[Device::Disk],
         }
     }
@@ -184,7 +184,7 @@ impl Server {
     }
 }
 
-/// `vringd serve` with one worker for the quiet disk, the attacked disk and the attacked directory.
+/// `vringd serve` with one worker for the quiet disk, the attacked disk and the attacked directories.
 fn serve(program: &Path, directory: &Path, image: &Path, round: u64) -> Result<Command> {
     let shown = |path: &Path| path.to_str().map(str::to_owned).context("temporary directories are UTF-8");
     let (place, image) = (shown(directory)?, shown(image)?);
@@ -202,7 +202,9 @@ fn serve(program: &Path, directory: &Path, image: &Path, round: u64) -> Result<C
          storage = {{ kind = 'memory', size = '16M' }}\n\
          [[export]]\nname = 'disk'\nsocket = '{place}/disk.sock'\nqueues = 4\nstorage = {storage}\n\
          [[export]]\nname = 'directory'\nkind = 'dir'\nsocket = '{place}/directory.sock'\nqueues = 2\n\
-         directory = {{ path = '{place}/shared' }}\n"
+         directory = {{ path = '{place}/shared' }}\n\
+         [[export]]\nname = '9p'\nkind = 'dir'\nsocket = '{place}/9p.sock'\nqueues = 2\n\
+         directory = {{ path = '{place}/shared', protocol = '9p' }}\n"
     );
     let path = directory.join("config.toml");
     fs::write(&path, config)?;

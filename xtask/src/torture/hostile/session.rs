@@ -12,6 +12,7 @@ use tests::frontend::{DATA, EVENT_IDX, kind, status};
 use tests::fuse::{OUT_HEADER_BYTES, ROOT, init_body, op};
 use tests::guest_memory::{GuestMemory, USER_BASE};
 
+use super::p9;
 use super::raw::{Raw, request};
 use crate::torture::rng::Rng;
 
@@ -37,7 +38,7 @@ const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 9 | 1 << 15;
 /// INFLIGHT_SHMFD (as above).
 pub(crate) const INFLIGHT_SHMFD: u64 = 1 << 12;
 /// How long a server may take to serve whoever comes next.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// How long a server is given to meet what was laid out for it.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -47,6 +48,8 @@ const SETTLE: Duration = Duration::from_millis(20);
 pub(crate) enum Device {
     Disk,
     Directory,
+    /// A directory that speaks 9P.
+    P9,
 }
 
 impl Device {
@@ -55,13 +58,14 @@ impl Device {
         match self {
             Self::Disk => "disk",
             Self::Directory => "directory",
+            Self::P9 => "9p",
         }
     }
 
     /// The ring that requests go to.
     pub(crate) fn request_ring(self) -> usize {
         match self {
-            Self::Disk => 0,
+            Self::Disk | Self::P9 => 0,
             // The first is the high-priority queue (virtio 1.3, 5.11.2).
             Self::Directory => 1,
         }
@@ -219,6 +223,7 @@ pub(crate) fn check(socket: &Path, device: Device) -> Result<()> {
     match device {
         Device::Disk => check_disk(&mut session),
         Device::Directory => check_directory(&mut session),
+        Device::P9 => p9::check(&mut session),
     }
 }
 
