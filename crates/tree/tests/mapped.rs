@@ -297,6 +297,26 @@ fn names_of_records_are_out_of_reach() {
 }
 
 #[test]
+fn another_name_of_a_record_is_no_way_to_it() {
+    only(&mapped_file(), |at| {
+        let tree = &at.tree;
+        let file = tree.mknod(SOMEBODY, ROOT, c"file", libc::S_IFREG | 0o644, (0, 0), 0, None).unwrap().node;
+        let change = Change { mode: Some(0o755), ..Change::default() };
+        tree.set_attributes(ROOT, None, &change).unwrap();
+        // As on a file system to which two names are one.
+        fs::hard_link(at.path(".virtfs_metadata_root"), at.path("alias")).unwrap();
+        assert_eq!(tree.lookup(ROOT, c"alias").err(), Some(Errno::NOENT));
+        assert_eq!(tree.unlink(ROOT, c"alias"), Err(Errno::NOENT));
+        assert_eq!(tree.rename(ROOT, c"alias", ROOT, c"mine", 0), Err(Errno::NOENT));
+        assert_eq!(tree.rename(ROOT, c"file", ROOT, c"alias", 0), Err(Errno::INVAL));
+        let made = tree.create(SELF, ROOT, c"alias", RDWR, 0o600, 0, false, None);
+        assert_eq!(made.err(), Some(Errno::EXIST));
+        assert_eq!(tree.link(file, ROOT, c"alias").err(), Some(Errno::EXIST));
+        assert_eq!(at.lookup("file").attributes.uid, 1000);
+    });
+}
+
+#[test]
 fn attributes_of_records_are_out_of_reach() {
     everywhere(|at| {
         let tree = &at.tree;

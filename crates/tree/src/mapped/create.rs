@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::file::Opened;
 use crate::lookup::Entry;
 use crate::node::{Inode, Pin};
+use crate::stat::stat;
 use crate::tree::Tree;
 use rustix::fs::{AtFlags, OFlags, makedev};
 use rustix::io::Errno;
@@ -64,7 +65,12 @@ impl Tree {
     fn record_new(&self, mapped: &Mapped, at: In<'_>, name: &CStr, fd: &impl AsFd, record: Record) -> Result<()> {
         match &mapped.files {
             None => attrs::store(&self.place(fd), &record),
-            Some(_) => files::replace(at.pin.as_fd(), name, record),
+            Some(_) => {
+                if files::is_record(at.pin.as_fd(), &stat(fd.as_fd(), c"")?)? {
+                    return Err(Errno::INVAL);
+                }
+                files::replace(at.pin.as_fd(), name, record)
+            }
         }
     }
 

@@ -5,7 +5,8 @@
 use super::record::Record;
 use crate::creds::with_umask;
 use crate::error::Result;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
+use crate::stat::{Key, Kind, stat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,18 @@ const BYTES_MAX: usize = 1024;
 /// Names that no client sees, in any directory.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name == DIRECTORY.to_bytes() || name == ROOT_FILE.to_bytes()
+}
+
+/// Whether what was found in `dir` keeps records there, under whatever name it was found: to some file systems several
+/// spellings are one name, and some give a file a second, short one. One system call.
+pub(crate) fn is_record(dir: BorrowedFd<'_>, found: &Statx) -> Result<bool> {
+    let kind = Kind::of(found);
+    let name = if kind.is_directory() { DIRECTORY } else { ROOT_FILE };
+    match stat(dir, name) {
+        Ok(record) => Ok(Key::of(&record) == Key::of(found)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whose record.

@@ -190,6 +190,9 @@ impl Tree {
         mapped.existing(name)?;
         let _names = mapped.locks.names(dir);
         let seen = stat(dir_fd, name)?;
+        if mapped.files.is_some() && files::is_record(dir_fd, &seen)? {
+            return Err(Errno::NOENT);
+        }
         let (inode, stat) = match self.table.reference(&Key::of(&seen)) {
             Found::Known(inode) => (inode, seen),
             // By a descriptor, which its record takes anyway: a handle that was taken by name may lead elsewhere.

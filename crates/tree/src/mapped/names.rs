@@ -23,9 +23,12 @@ impl Tree {
         };
         mapped.existing(name)?;
         let _names = mapped.locks.change_names(at.dir);
-        let key = Key::of(&stat(at.pin.as_fd(), name)?);
+        let seen = stat(at.pin.as_fd(), name)?;
+        if files::is_record(at.pin.as_fd(), &seen)? {
+            return Err(Errno::NOENT);
+        }
         rustix::fs::unlinkat(at.pin, name, AtFlags::empty())?;
-        self.name_is_gone(known, at, name, &key);
+        self.name_is_gone(known, at, name, &Key::of(&seen));
         Ok(())
     }
 
@@ -40,6 +43,9 @@ impl Tree {
         let seen = stat(at.pin.as_fd(), name)?;
         if !Kind::of(&seen).is_directory() {
             return Err(Errno::NOTDIR);
+        }
+        if files::is_record(at.pin.as_fd(), &seen)? {
+            return Err(Errno::NOENT);
         }
         files::clear(at.pin.as_fd(), name)?;
         rustix::fs::unlinkat(at.pin, name, AtFlags::REMOVEDIR)?;
@@ -88,6 +94,13 @@ impl Tree {
             Err(Errno::NOENT) => None,
             Err(error) => return Err(error),
         };
+        let (dir, new_dir) = (from.pin.as_fd(), to.pin.as_fd());
+        if files::is_record(dir, &moved)? {
+            return Err(Errno::NOENT);
+        }
+        if replaced.as_ref().map_or(Ok(false), |stat| files::is_record(new_dir, stat))? {
+            return Err(Errno::INVAL);
+        }
         let (moved_key, replaced_key) = (Key::of(&moved), replaced.as_ref().map(Key::of));
         let onto_directory =
             Kind::of(&moved).is_directory() && replaced.as_ref().is_some_and(|stat| Kind::of(stat).is_directory());
@@ -103,13 +116,12 @@ impl Tree {
             // Two names of one inode: nothing has moved.
             return Ok(());
         }
-        let (dir, new_dir) = (from.pin.as_fd(), to.pin.as_fd());
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let followed = if exchange {
-            files::exchange(dir, name, new_dir, new_name)
-        } else {
-            files::rename(dir, name, new_dir, new_name)
-        };
+        let followed = files::is_record(new_dir, &moved).and_then(|is_record| match (is_record, exchange) {
+            (true, _) => Err(Errno::INVAL),
+            (false, true) => files::exchange(dir, name, new_dir, new_name),
+            (false, false) => files::rename(dir, name, new_dir, new_name),
+        });
         if let Err(error) = followed {
             if let Err(undone) = rename(to.pin, new_name, from.pin, name, flags) {
                 tracing::debug!(error = %undone, ?new_name, "a file was renamed without its metadata file");
@@ -164,6 +176,9 @@ impl Tree {
 
     /// Gives a new name of an inode its record: the one of another name, or a new one where none is known.
     fn link_record(&self, known: &Known, inode: &Inode, new_dir: BorrowedFd<'_>, new_name: &CStr) -> Result<()> {
+        if files::is_record(new_dir, &stat(new_dir, new_name)?)? {
+            return Err(Errno::INVAL);
+        }
         for name in known.names(inode.node) {
             let Ok(dir) = self.table.pin(&name.dir) else { continue };
             let is_there = stat(dir.as_fd(), &name.name).is_ok_and(|stat| Key::of(&stat) == inode.key);
