@@ -24,7 +24,9 @@ pub fn options(more: &str) -> String {
 /// Wraps a script as [`fs_guest::script`] does, for a directory by 9p that is mounted with `more`
 /// beside what it needs; of what is said twice the kernel takes the last.
 pub fn script(lab: &Lab, more: &str, body: &str) -> Result<String> {
-    fs_guest::around(lab, &format!("mount -t 9p -o {} {TAG} /mnt/share", options(more)), body)
+    // A kernel that goes down waits for ever for a 9p device that is mounted: a script that fails must leave none.
+    let mount = format!("trap 'cd /; umount -a -l -t 9p' EXIT\nmount -t 9p -o {} {TAG} /mnt/share", options(more));
+    fs_guest::around(lab, &mount, body)
 }
 
 /// Boots a guest on a directory that is served by 9p and lets it run a script; see [`script`].

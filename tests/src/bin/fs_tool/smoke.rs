@@ -36,8 +36,8 @@ pub(crate) const FUSE: Asked = Asked { without: &[], instead: &[], unmapped: Err
 
 /// What 9P2000.L has no message for, or Linux sends none: see `docs/9p.md`, "Where it differs".
 pub(crate) const P9: Asked = Asked {
-    without: &["rename-flags", "tmpfile", "fallocate", "seek-data", "birth", "flags"],
-    instead: &[("not-in-9p", metadata::not_in_9p)],
+    without: &["rename-flags", "tmpfile", "fallocate", "seek-data", "times", "birth", "flags"],
+    instead: &[("whole-times", metadata::times_in_seconds), ("not-in-9p", metadata::not_in_9p)],
     unmapped: Errno::INVAL,
 };
 
