@@ -204,7 +204,7 @@ impl P9Ring {
             Execution::Uring if transfer => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
-            Execution::Auto if transfer && (!self.pace.quick() || self.session.past_the_cache(request)) => Route::Uring,
+            Execution::Auto if transfer && !self.pace.quick() => Route::Uring,
             Execution::Uring | Execution::Auto => Route::Here,
         }
     }

@@ -103,16 +103,6 @@ impl Session {
         Some(file)
     }
 
-    /// Whether a transfer goes to the disk itself (O_DIRECT, where the export allows it).
-    #[inline]
-    pub(crate) fn past_the_cache(&self, request: &Request<'_>) -> bool {
-        let (Request::Read { fid, .. } | Request::Write { fid, .. }) = *request else {
-            return false;
-        };
-        self.tree().allows_direct_io()
-            && self.fids.with(fid, |fid| Ok(fid.open()?.file.flags() & libc::O_DIRECT != 0)) == Ok(true)
-    }
-
     pub(super) fn read(&self, fid: u32, offset: u64, count: u32, scene: &mut Scene<'_>) -> Outcome {
         let began_ns = files::monotonic_ns();
         let fid = self.fids.get(fid)?;

@@ -129,7 +129,7 @@ impl StreamRing {
             Execution::Uring => transfer,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
-            Execution::Auto => transfer.filter(|_| !self.pace.quick() || self.session.past_the_cache(request)),
+            Execution::Auto => transfer.filter(|_| !self.pace.quick()),
         };
         by_uring
             .and_then(|transfer| Some(Route::Uring(self.session.file_for_uring(request)?, transfer)))
