@@ -51,6 +51,9 @@ pub(crate) trait Device: Send + Sync {
         Ok(())
     }
 
+    /// The driver has given the device up, and every ring has been stopped.
+    fn reset(&self) {}
+
     /// The frontend is gone, and every ring has been stopped.
     fn session_ended(&self);
 }

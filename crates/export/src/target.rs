@@ -121,6 +121,10 @@ impl Target for ExportTarget {
         in_flight.map_err(|error| error.to_string())
     }
 
+    fn reset(&mut self) {
+        self.shared.device.reset();
+    }
+
     fn hand_over(&self) -> Result<(), String> {
         self.shared.device.hand_over().map_err(str::to_owned)
     }

@@ -308,6 +308,7 @@ impl<'a> Session<'a> {
         if let Some(region) = &self.inflight {
             region.reset();
         }
+        self.target.reset();
         Ok(Answer::Done)
     }
 

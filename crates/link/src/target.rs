@@ -71,6 +71,10 @@ pub trait Target: Send {
         Ok(0)
     }
 
+    /// The driver has given the device up (RESET_DEVICE): every ring has been stopped, and whoever starts one knows nothing of
+    /// what was.
+    fn reset(&mut self) {}
+
     /// Whether the session could go on in another program: an error says what would stay behind.
     fn hand_over(&self) -> Result<(), String> {
         Ok(())

@@ -185,6 +185,11 @@ impl Device for P9 {
              disconnect the frontend, or restart the daemon instead")
     }
 
+    /// A client that begins anew says so by a version; until then, others wait for the locks of the one before.
+    fn reset(&self) {
+        self.session.reset();
+    }
+
     fn session_ended(&self) {
         self.session.reset();
     }

@@ -64,3 +64,18 @@ fn a_ring_that_stops_lets_go_of_locks_that_it_waits_for() {
     // P9_LOCK_BLOCKED: a client that goes on asks again.
     assert_eq!(outcome(client.guest.wait(waiting), Kind::Lock), Ok(vec![1]));
 }
+
+#[test]
+fn a_guest_that_resets_the_device_leaves_nothing() {
+    use vhost::vhost_user::VhostUserFrontend;
+    let server = Server::new(1, Execution::Auto, Options::default());
+    let mut client = Client::new(&server, 1);
+    let fid = client.create("file");
+    let sent = client.send(0, &lock(1, fid, 1));
+    assert_eq!(outcome(client.guest.wait(sent), Kind::Lock), Ok(vec![0]));
+    assert_eq!((server.status().fids, server.status().tree.lock_owners), (2, 1));
+    client.guest.frontend.reset_device().unwrap();
+    // The frontend stays.
+    server.wait_until("everything is given up", |status| status.fids == 0 && status.tree.lock_owners == 0);
+    assert!(server.export.connected());
+}
