@@ -180,6 +180,8 @@ fn a_stream_has_an_address_and_no_device() {
     assert_eq!(fault(&top(STREAM, "queues = 0")), "queues");
     assert_eq!(fault(&top(STREAM, "queues = 1025")), "queues");
     assert_eq!(fault(&format!("{STREAM}tag = 'home'\n")), "directory.tag");
+    assert_eq!(fault(&format!("{STREAM}allow_direct_io = true\n")), "directory.allow_direct_io");
+    parse(&format!("{P9}allow_direct_io = true\n")).check().unwrap();
     for field in ["socket_mode = '0660'", "socket_owner = 'root'", "socket_group = 'root'"] {
         let name = field.split(' ').next().unwrap();
         assert_eq!(fault(&top(STREAM, field)), name);
