@@ -84,6 +84,11 @@ fn virtiofs_vs_9p() -> Result<()> {
 }
 
 #[test]
+fn nine_p() -> Result<()> {
+    smoke("9p", &["--workload", "create-10000-files"])
+}
+
+#[test]
 fn worker_per_vq() -> Result<()> {
     smoke("worker-per-vq", &[])
 }
