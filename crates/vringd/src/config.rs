@@ -138,7 +138,7 @@ impl Config {
             control_fd: None,
             stuck_after: stuck_after_default(),
             workers: shared_default(),
-            workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX),
+            workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX).min(WORKERS_MAX),
             poll,
             sandbox: Confinement::default(),
             one_disk: false,
@@ -293,6 +293,11 @@ mod tests {
         assert!(refusal(&format!("{p9}cache = 'always'")).contains("export b: directory.cache: means nothing for 9p"));
         assert!(refusal(&format!("{p9}msize = 1")).contains("export b: directory.msize: must be 4K to 1M, not 1"));
         assert!(refusal(&format!("{p9}fmode = '0600'")).contains("export b: directory.fmode: only goes with"));
+        let many =
+            "name = 'b'\nkind = 'dir'\nlisten = 'tcp:0'\nqueues = 1024\ndirectory = { path = '/srv', protocol = '9p' }";
+        let of = |text: &str| Config::of_one(toml::from_str(text).unwrap(), None, poll_default(), Sockets::default());
+        assert_eq!(of(many).unwrap().exports[0].queues(), 1024);
+        assert!(of(&many.replace("1024", "1025")).unwrap_err().to_string().contains("queues: must be 1 to 1024"));
         let twins = format!("{stream}{}", stream.replace("'b'", "'c'").replace("tcp:5640", "tcp::5640"));
         assert!(refusal(&twins).contains("export c: listen: tcp:127.0.0.1:5640 is used twice"));
         let path = stream.replace("tcp:5640", "unix:/tmp/p9");
