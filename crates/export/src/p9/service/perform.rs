@@ -26,7 +26,8 @@ impl Session {
             Request::Version { msize, version } => self.version(msize, version, scene.reply),
             _ if self.dialect() == Dialect::Unknown => Err(Errno::PROTO),
             // Nobody is asked for more than a number; a client that hears so attaches without.
-            Request::Auth(_) => Err(Errno::OPNOTSUPP),
+            // Nobody has to say who he is. Clients take no other error for that (diod's libnpclient).
+            Request::Auth(_) => Err(Errno::NOENT),
             Request::Attach(ref attach) => self.attach(attach, scene.reply),
             // Who answers later knows what is under way; here nothing is.
             Request::Flush { .. } => Ok(Answer::Reply),

@@ -30,11 +30,11 @@ pub enum StreamAddress {
 /// Why a text is no address.
 #[derive(Clone, Debug, PartialEq, Eq, displaydoc::Display, thiserror::Error)]
 pub enum StreamAddressError {
-    /// `{0}` is no address: use unix:PATH, tcp:[HOST:]PORT, vsock:[CID:]PORT or fd:N
+    /// `{0}` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N
     Scheme(String),
     /// `{0}` has no path: use unix:PATH
     Path(String),
-    /// `{0}`: the host must be an IP address, such as 127.0.0.1 or [::1]; names are not looked up
+    /// `{0}`: the host must be an IP address, such as 127.0.0.1, or `[::1]` in its brackets; names are not looked up
     Host(String),
     /// `{0}`: the port must be a number from 0 to 65535
     Port(String),
@@ -137,19 +137,19 @@ mod tests {
     #[test]
     fn what_is_no_address_says_what_would_be() {
         for (text, expected) in [
-            ("/run/9p.sock", "`/run/9p.sock` is no address: use unix:PATH, tcp:[HOST:]PORT, vsock:[CID:]PORT or fd:N"),
-            ("udp:1", "`udp:1` is no address: use unix:PATH, tcp:[HOST:]PORT, vsock:[CID:]PORT or fd:N"),
+            ("/run/9p.sock", "`/run/9p.sock` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N"),
+            ("udp:1", "`udp:1` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N"),
             ("unix:", "`unix:` has no path: use unix:PATH"),
             ("tcp:", "`tcp:`: the port must be a number from 0 to 65535"),
             ("tcp:+1", "`tcp:+1`: the port must be a number from 0 to 65535"),
             ("tcp:65536", "`tcp:65536`: the port must be a number from 0 to 65535"),
             (
                 "tcp:example.org:1",
-                "`tcp:example.org:1`: the host must be an IP address, such as 127.0.0.1 or [::1]; names are not looked up",
+                "`tcp:example.org:1`: the host must be an IP address, such as 127.0.0.1, or `[::1]` in its brackets; names are not looked up",
             ),
             (
                 "tcp:::1:1",
-                "`tcp:::1:1`: the host must be an IP address, such as 127.0.0.1 or [::1]; names are not looked up",
+                "`tcp:::1:1`: the host must be an IP address, such as 127.0.0.1, or `[::1]` in its brackets; names are not looked up",
             ),
             ("vsock:x:1", "`vsock:x:1`: the context id must be a number or `any`"),
             ("vsock:4294967295", "`vsock:4294967295`: the port of a vsock must be a number from 0 to 4294967294"),
