@@ -137,8 +137,14 @@ mod tests {
     #[test]
     fn what_is_no_address_says_what_would_be() {
         for (text, expected) in [
-            ("/run/9p.sock", "`/run/9p.sock` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N"),
-            ("udp:1", "`udp:1` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N"),
+            (
+                "/run/9p.sock",
+                "`/run/9p.sock` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N",
+            ),
+            (
+                "udp:1",
+                "`udp:1` is no address: use unix:PATH, tcp:PORT, tcp:HOST:PORT, vsock:PORT, vsock:CID:PORT or fd:N",
+            ),
             ("unix:", "`unix:` has no path: use unix:PATH"),
             ("tcp:", "`tcp:`: the port must be a number from 0 to 65535"),
             ("tcp:+1", "`tcp:+1`: the port must be a number from 0 to 65535"),
