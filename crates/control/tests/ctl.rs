@@ -374,9 +374,11 @@ fn something_else_on_the_socket_is_said_so() {
     let socket = directory.path().join("other.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let other = std::thread::spawn(move || {
-        use std::io::Write;
+        use std::io::{Read, Write};
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"220 mail.example.org ESMTP\r\n").unwrap();
+        // Who hangs up with a request unread takes the answer back.
+        let _ = stream.read(&mut [0; 4096]);
     });
     let (status, text) = ctl_words(&socket, &["info"]);
     other.join().unwrap();

@@ -35,4 +35,6 @@ else
 	echo $? >"$job/exit.new"
 	mv "$job/exit.new" "$job/exit"
 fi
+# Where devices are removed at the end, as under User Mode Linux, 9p waits until nobody has it mounted.
+umount -a -l -t 9p 2>/dev/null
 busybox poweroff -f || poweroff -f || echo o >/proc/sysrq-trigger
