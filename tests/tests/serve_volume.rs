@@ -109,7 +109,9 @@ fn what_was_flushed_is_there_after_a_kill() -> Result<()> {
         }
         let figures = volume_of(daemon.export("disk")?);
         assert!(figures.commits >= 60 && figures.committed_requests >= figures.commits, "{figures:?}");
-        assert!(figures.committed_blocks >= 600, "{figures:?}");
+        // What a sweep has made stable while the log was empty need not be in a record.
+        let accounted_bytes = figures.committed_blocks * 4096 + figures.written_back_bytes;
+        assert!(figures.committed_blocks > 0 && accounted_bytes >= 600 * 4096, "{figures:?}");
         assert_eq!(figures.commit_latency.count, figures.commits);
         // SIGKILL.
         drop(daemon);
