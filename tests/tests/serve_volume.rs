@@ -109,9 +109,9 @@ fn what_was_flushed_is_there_after_a_kill() -> Result<()> {
         }
         let figures = volume_of(daemon.export("disk")?);
         assert!(figures.commits >= 60 && figures.committed_requests >= figures.commits, "{figures:?}");
-        // What a sweep has made stable while the log was empty need not be in a record.
-        let accounted_bytes = figures.committed_blocks * 4096 + figures.written_back_bytes;
-        assert!(figures.committed_blocks > 0 && accounted_bytes >= 600 * 4096, "{figures:?}");
+        // What a sweep has made stable while the log was empty need not be in a record: at most what came since the last flush.
+        let spared = (figures.sweeps + 1) * 10;
+        assert!(figures.committed_blocks + spared >= 600, "{figures:?}");
         assert_eq!(figures.commit_latency.count, figures.commits);
         // SIGKILL.
         drop(daemon);
