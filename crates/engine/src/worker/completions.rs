@@ -1,0 +1,92 @@
+//! What has ended or has come: completions, kicks, deadlines.
+
+use super::Worker;
+use crate::lane::{Completion, Tag};
+use crate::mailbox::RingMail;
+use crate::slots::ring_of;
+use crate::{Ring, Token};
+
+impl<R: Ring> Worker<R> {
+    pub(super) fn take_completions(&mut self) -> bool {
+        self.lane.reap();
+        let mut any = !self.lane.completions.is_empty();
+        let completions = std::mem::take(&mut self.lane.completions);
+        self.lane.figures.cqes += completions.len() as u64;
+        for completion in &completions {
+            match completion.tag {
+                Tag::Request { slot, token } => self.complete(slot, token, completion.result),
+                Tag::Receive { slot, token } => self.received(slot, token, completion.result),
+                Tag::Kick { slot } => self.kicked(slot, completion),
+                Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.mailbox.wake_fd()),
+                Tag::Mail | Tag::Silent => {}
+            }
+        }
+        // Handing the emptied buffer back keeps its capacity; completions that a full queue forced out meanwhile stay first.
+        let mut emptied = completions;
+        emptied.clear();
+        emptied.append(&mut self.lane.completions);
+        self.lane.completions = emptied;
+        while let Some(due) = self.lane.timers.pop_due(self.lane.now_ns) {
+            any = true;
+            self.complete(due.slot, due.token, 0);
+        }
+        any
+    }
+
+    fn kicked(&mut self, slot: u32, completion: &Completion) {
+        let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let renew = entry.renew_watch(completion.more, completion.result);
+        let Some(here) = &mut entry.here else {
+            self.retire(slot);
+            return;
+        };
+        here.stay.kicks += 1;
+        here.kicked = true;
+        if renew {
+            self.watch_kick(slot);
+        } else if !completion.more {
+            let (ring, result) = (entry.id.0, completion.result);
+            tracing::warn!(ring, result, "the kick descriptor cannot be watched; the ring gets no kicks any more");
+        }
+        self.touch(slot);
+    }
+
+    /// Work that was started from `slot` on this worker has ended.
+    pub(super) fn complete(&mut self, slot: u32, token: Token, result: i32) {
+        let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            debug_assert!(false, "completion for slot {slot}, which nobody holds");
+            return;
+        };
+        entry.outstanding -= 1;
+        self.outstanding -= 1;
+        self.deliver(slot, token, result);
+    }
+
+    /// A ring's client has said something, or will not do so here.
+    fn received(&mut self, slot: u32, token: Token, result: i32) {
+        if let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            entry.awaited = None;
+            self.deliver(slot, token, result);
+        }
+    }
+
+    /// To the ring in this slot, or after the one that was there.
+    fn deliver(&mut self, slot: u32, token: Token, result: i32) {
+        if ring_of(&self.slots, slot).is_some() {
+            self.complete_here(slot, token, result);
+        } else if let Some(entry) = &self.slots[slot as usize] {
+            let id = entry.id;
+            self.retire(slot);
+            self.directory.forward(id, RingMail::Completion { token, result });
+        }
+    }
+
+    pub(super) fn complete_here(&mut self, slot: u32, token: Token, result: i32) {
+        self.drive(slot, |here, io| here.ring.complete(token, result, io));
+        self.mark_dirty(slot);
+        // The driver will soon fill the place that this completion freed.
+        self.touch(slot);
+    }
+}
