@@ -2,7 +2,8 @@
  * Writes the bytes of FUSE structures as the kernel's header lays them out, as Rust constants: what the tests here
  * compare with. It needs a linux/fuse.h of protocol 7.45 (Linux 6.18) on a little-endian machine:
  *
- *     cc -Wall -I PATH-TO-HEADERS vectors.c -o vectors && ./vectors > vectors.rs && rustfmt vectors.rs
+ *     cc -Wall -I PATH-TO-HEADERS vectors.c -o vectors
+ *     for kind in numbers requests replies; do ./vectors $kind > $kind.rs && rustfmt $kind.rs; done
  *
  * A field's value is its own, so that two fields cannot be taken for each other.
  */
@@ -330,15 +331,26 @@ static void constants(void)
 	printf("];\n");
 }
 
-int main(void)
+int main(int count, char **words)
 {
-	printf("//! Bytes of FUSE requests and replies, written by `vectors.c` from the kernel's header.\n");
-	constants();
-	requests();
-	printf("\n/// Every request above.\npub(crate) const REQUESTS: &[&[u8]] = &[");
-	for (size_t i = 0; i < all_length; i++)
-		printf("%s,", all[i]);
-	printf("];\n");
-	replies();
+	const char *kind = count == 2 ? words[1] : "";
+
+	if (strcmp(kind, "numbers") == 0) {
+		printf("//! Numbers of FUSE, written by `vectors.c` from the kernel's header.\n");
+		constants();
+	} else if (strcmp(kind, "requests") == 0) {
+		printf("//! Bytes of FUSE requests, written by `vectors.c` from the kernel's header.\n");
+		requests();
+		printf("\n/// Every request above.\npub(crate) const REQUESTS: &[&[u8]] = &[");
+		for (size_t i = 0; i < all_length; i++)
+			printf("%s,", all[i]);
+		printf("];\n");
+	} else if (strcmp(kind, "replies") == 0) {
+		printf("//! Bytes of FUSE replies, written by `vectors.c` from the kernel's header.\n");
+		replies();
+	} else {
+		fprintf(stderr, "usage: vectors numbers|requests|replies\n");
+		return 2;
+	}
 	return 0;
 }
