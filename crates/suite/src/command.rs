@@ -43,6 +43,11 @@ pub struct ReportArgs {
     out: Option<PathBuf>,
 }
 
+/// The newest QEMU of the lab, for what else measures itself against it; `None` without a lab that has one.
+pub fn qemu_of_lab() -> Option<PathBuf> {
+    guest::lab::Lab::find()?.kit().qemu
+}
+
 /// Runs `vringd bench list`.
 ///
 /// # Errors

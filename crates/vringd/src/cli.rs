@@ -178,7 +178,10 @@ fn measure(what: Bench) -> Result<ExitCode, Failure> {
     let failed = |error: anyhow::Error| Failure::Runtime(format!("{error:#}"));
     match what {
         Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
-        Bench::Fs(args) => bench::fs::run(&args, &own_path()?).map_err(failed),
+        Bench::Fs(mut args) => {
+            args.qemu_path = suite::command::qemu_of_lab();
+            bench::fs::run(&args, &own_path()?).map_err(failed)
+        }
         Bench::Commits(args) => bench::commits::run(&args, &own_path()?).map_err(failed),
         Bench::Moves(args) => moves::run(&args),
         Bench::Limits(args) => shares::run(&args),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::{ValueEnum, ValueHint};
 use serde::Serialize;
 
-use super::contest::{Contender, JobResults, Outcome, Rules, hold};
+use super::contest::{Contender, JobResults, Kind, Outcome, Rules, hold};
 use super::device::Shape;
 use super::job::Job;
 use super::lane::LISTING_BYTES;
@@ -56,17 +56,23 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t = Protocol::Virtiofs)]
     pub protocol: Protocol,
 
-    /// Run this server in turn with ours: virtiofsd, diod, vringd, or a command; may be repeated
+    /// Run this server in turn with ours: virtiofsd, diod, qemu, vringd, or a command; may be repeated
     ///
     /// Written PROTOCOL:SERVER it speaks that protocol, otherwise what ours does; so `--protocol 9p --against
     /// virtiofs:vringd` compares our own two. virtiofsd runs without sandbox and seccomp filter, diod without
-    /// authentication and on a unix socket unless told otherwise, both with their defaults; virtiofsd=PATH and diod=PATH
-    /// say where they are. In a command {socket} (HOST:PORT over TCP), {port} and {dir} are replaced; it is split as a
-    /// shell would, but run without one, so that what is measured is the server.
+    /// authentication and on a unix socket unless told otherwise, both with their defaults; virtiofsd=PATH, diod=PATH and
+    /// qemu=PATH say where they are. In a command {socket} (HOST:PORT over TCP), {port} and {dir} are replaced; it is
+    /// split as a shell would, but run without one, so that what is measured is the server.
+    ///
+    /// qemu is QEMU's own 9p server, which is a part of a virtual machine. The machine that it gets has no guest: its
+    /// memory is shared with the frontend, which keeps the same ring in it and tells of requests by QEMU's protocol for
+    /// tests (qtest). QEMU reads that from a socket, where under KVM it would read an eventfd; what this costs is measured
+    /// and shown, and nothing is subtracted. Since nobody is told of replies there, every contender's are looked for as
+    /// with --poll.
     #[arg(long, value_name = "SERVER", value_hint = ValueHint::CommandString)]
     pub against: Vec<String>,
 
-    /// More arguments for virtiofsd or diod, such as '--cache always --thread-pool-size 2'
+    /// More arguments for virtiofsd, diod or qemu, such as '--cache always --thread-pool-size 2'
     #[arg(long, value_name = "ARGS", requires = "against", allow_hyphen_values = true)]
     pub against_args: Option<String>,
 
@@ -147,6 +153,8 @@ pub struct Args {
     pub no_event_idx: bool,
 
     /// Look for replies all the time, instead of sleeping until one is announced
+    ///
+    /// Between looks others may use the processor.
     #[arg(long)]
     pub poll: bool,
 
@@ -177,6 +185,10 @@ pub struct Args {
     /// Write every run, the medians and the system calls as JSON to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub json: Option<PathBuf>,
+
+    /// The QEMU that is meant by `--against qemu` [default: the one on the path]; no option, but for the program to set.
+    #[arg(skip)]
+    pub qemu_path: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -193,6 +205,11 @@ Examples:
   9p beside virtio-fs, both ours, and beside diod on a unix socket:
     vringd bench fs --tmpfs --protocol 9p --job read-rand --job write-rand --against virtiofs:vringd
     vringd bench fs --tmpfs --protocol 9p+unix --all --against diod
+
+  9p beside QEMU's own server, one request at a time and sixteen, and with the largest messages of a Linux guest:
+    vringd bench fs --tmpfs --protocol 9p --against qemu --depth 1 --job read-rand --job write-rand --job create-stat-unlink
+    vringd bench fs --tmpfs --protocol 9p --against qemu --depth 16 --job read-rand
+    vringd bench fs --tmpfs --protocol 9p --against qemu --depth 1 --job read-seq --bs 1M --msize 500K
 
   A server that is running:
     vringd bench fs --socket /run/d.sock --dir /srv/shared --server-pid 123 --rounds 1
@@ -288,6 +305,8 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     args.check()?;
     let contenders = args.contenders(vringd)?;
     let jobs = args.jobs_for(&contenders)?;
+    // The same for all: who sleeps until it is told of replies is woken, which takes time.
+    let poll = args.poll || contenders.iter().any(|contender| matches!(contender.kind, Kind::Qemu(_)));
     let tool = syscalls::choose(args.syscalls)?;
     if let Some(list) = &args.load_cpus {
         // Threads that are started later inherit it; servers are pinned by themselves.
@@ -310,7 +329,7 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
             event_idx: !args.no_event_idx,
             msize: args.msize,
         },
-        conditions: Conditions { ramp: args.ramp, time: args.seconds, poll: args.poll },
+        conditions: Conditions { ramp: args.ramp, time: args.seconds, poll },
         rounds: args.rounds,
         block_bytes: args.bs,
         direct: args.direct,
@@ -324,7 +343,7 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let outcome = hold(&contenders, &rules, &progress)?;
     drop(progress);
     let file_system = file_system(scratch.path());
-    let asked = args.asked(&jobs, &file_system);
+    let asked = Asked { poll, ..args.asked(&jobs, &file_system) };
     write(args, &asked, &outcome)?;
     let is_clean = outcome.jobs.iter().all(JobResults::is_clean);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -397,6 +416,9 @@ fn write(args: &Args, asked: &Asked<'_>, outcome: &Outcome) -> Result<()> {
         for (name, mounted) in outcome.servers.iter().filter(|(_, mounted)| mounted.queues != usize::from(args.queues))
         {
             println!("{name} has fewer queues: depth {} on {}\n", mounted.depth, mounted.queues);
+        }
+        for (name, cost) in outcome.servers.iter().filter_map(|(name, mounted)| Some((name, mounted.qtest?))) {
+            println!("{}", table::kick_cost(name, cost));
         }
         println!("{}", table::render(&outcome.jobs));
     }

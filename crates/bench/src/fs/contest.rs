@@ -1,6 +1,7 @@
 //! Contenders on the same jobs, one after the other, round after round; then their system calls.
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::device::{ConnectError, Shape};
 use super::job::Job;
 use super::lane::Order;
 use super::protocol::{Address, Protocol};
+use super::qemu::Qemu;
 use super::run::Conditions;
 use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
 use super::session::{CountedStep, Mounted, Session};
@@ -27,6 +29,8 @@ use crate::server::{Server, Template};
 pub(crate) enum Kind {
     /// A server that is started for each run.
     Server(Template),
+    /// QEMU's own 9p server, started likewise.
+    Qemu(Qemu),
     /// A server that runs already, where it listens, and its pid.
     Running(Address, Option<u32>),
     /// fio on the host's file.
@@ -211,37 +215,58 @@ impl Contest<'_> {
         contender: &Contender,
         work: impl FnOnce(&mut Self, &mut Session, Option<u32>) -> Result<T>,
     ) -> Result<T> {
-        let rules = self.rules;
-        let (shape, protocol, dir) = (rules.shape, contender.protocol, rules.scratch.path());
-        let aname = contender.aname.replace("{dir}", &dir.to_string_lossy());
-        match &contender.kind {
+        let (mut server, mut session) = match &contender.kind {
             Kind::Fio(_) => bail!("fio is no server"),
             Kind::Running(address, pid) => {
                 let mut session = match self.session.take() {
                     Some(session) => session,
-                    None => Session::connect((protocol, &aname), address, shape, *pid)
-                        .with_context(|| address.to_string())?,
+                    None => {
+                        let aname = self.aname(contender);
+                        let tree = (contender.protocol, &*aname);
+                        Session::connect(tree, address, self.rules.shape, *pid).with_context(|| address.to_string())?
+                    }
                 };
                 self.servers.insert(contender.name.clone(), session.mounted());
                 let result = work(self, &mut session, *pid)?;
                 self.session = Some(session);
-                Ok(result)
+                return Ok(result);
             }
-            Kind::Server(template) => {
-                let address = Address::fresh(protocol, &self.socket)?;
-                let places = [("socket", Some(address.place())), ("port", address.port()), ("dir", Some(dir))];
-                let words = template.replace(&places);
-                let mut server = Server::start(&words, &self.socket, rules.server_cpus)?;
-                let pid = Some(server.pid());
-                let connect = |_: &Path| Session::connect((protocol, &aname), &address, shape, pid);
-                let mut session = server.connect(connect, ConnectError::is_early)?;
-                self.servers.insert(contender.name.clone(), session.mounted());
-                let result = work(self, &mut session, pid).map_err(|error| server.blame(error))?;
-                drop(session);
-                server.stop()?;
-                Ok(result)
-            }
-        }
+            Kind::Server(template) => self.start(contender, template)?,
+            Kind::Qemu(qemu) => self.start_qemu(qemu)?,
+        };
+        self.servers.insert(contender.name.clone(), session.mounted());
+        let pid = Some(server.pid());
+        let result = work(self, &mut session, pid).map_err(|error| server.blame(error))?;
+        drop(session);
+        server.stop()?;
+        Ok(result)
+    }
+
+    fn aname(&self, contender: &Contender) -> String {
+        contender.aname.replace("{dir}", &self.rules.scratch.path().to_string_lossy())
+    }
+
+    fn start(&self, contender: &Contender, template: &Template) -> Result<(Server, Session)> {
+        let (protocol, dir, shape) = (contender.protocol, self.rules.scratch.path(), self.rules.shape);
+        let aname = self.aname(contender);
+        let address = Address::fresh(protocol, &self.socket)?;
+        let places = [("socket", Some(address.place())), ("port", address.port()), ("dir", Some(dir))];
+        let mut server = Server::start(&template.replace(&places), &self.socket, self.rules.server_cpus)?;
+        let pid = Some(server.pid());
+        let connect = |_: &Path| Session::connect((protocol, &aname), &address, shape, pid);
+        let session = server.connect(connect, ConnectError::is_early)?;
+        Ok((server, session))
+    }
+
+    fn start_qemu(&self, qemu: &Qemu) -> Result<(Server, Session)> {
+        let (dir, shape) = (self.rules.scratch.path(), self.rules.shape);
+        let ram = Session::ram(shape)?;
+        let mut server = Server::start(&qemu.command(&self.socket, dir, &ram)?, &self.socket, self.rules.server_cpus)?;
+        let pid = Some(server.pid());
+        let connect = |socket: &Path| UnixStream::connect(socket).map_err(ConnectError::Connect);
+        let socket = server.connect(connect, ConnectError::is_early)?;
+        let session = Session::on_qemu(socket, ram, shape, pid).map_err(|error| server.blame(error))?;
+        Ok((server, session))
     }
 
     fn run_fio(&self, job: Job, options: &fio::Options) -> Result<Report> {

@@ -12,12 +12,13 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Frontend as Link, VhostUserFrontend};
 
+use super::bell::Bell;
 use super::memory::{Area, Memory};
 use super::queue::Queue;
 
 /// VIRTIO_F_VERSION_1 and VIRTIO_RING_F_EVENT_IDX (virtio 1.3, 6).
-const VERSION_1: u64 = 1 << 32;
-const EVENT_IDX: u64 = 1 << 29;
+pub(crate) const VERSION_1: u64 = 1 << 32;
+pub(crate) const EVENT_IDX: u64 = 1 << 29;
 /// How long the server may take to answer a message.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -131,7 +132,7 @@ impl Device {
         let mut area = || areas.next().context("an area for each part");
         let mut started = Vec::new();
         for (index, wanted) in plan.iter().enumerate() {
-            let queue = Queue::new(area()?, wanted.size, self.event_idx)?;
+            let queue = Queue::new(area()?, wanted.size, self.event_idx, Bell::eventfds()?);
             self.start_queue(index, &queue).with_context(|| format!("queue {index} of {}", plan.len()))?;
             started.push((queue, area()?));
         }
@@ -139,7 +140,7 @@ impl Device {
     }
 
     fn start_queue(&mut self, index: usize, queue: &Queue) -> Result<()> {
-        let (kick, call) = queue.eventfds();
+        let Bell::Eventfds { kick, call } = queue.bell() else { bail!("a queue has no eventfds") };
         let link = &mut self.link;
         link.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
         link.set_vring_base(index, 0).context("SET_VRING_BASE")?;

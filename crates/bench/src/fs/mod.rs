@@ -1,11 +1,12 @@
 //! `bench fs`: a load on a server of directories, ours or a peer's, over FUSE or 9P.
 //!
-//! From below: `memory` and `queue` are the driver's side of virtio, and `device` the vhost-user connection. `fuse` and
-//! `p9` each put requests of their protocol on a queue or a socket, mount, prepare a `job` in a `scratch` directory, and
+//! From below: `memory`, `queue` and `bell` are the driver's side of virtio, `device` the vhost-user connection, and `qemu`
+//! a virtual machine without a guest, for a server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a socket, mount, prepare a `job` in a `scratch` directory, and
 //! do its operations as a `lane`. `run` does so for how long, `session` ties them together, and `contest` lets `servers`
 //! do so in turn.
 
 mod args;
+mod bell;
 mod bytes;
 mod check;
 mod contest;
@@ -18,6 +19,7 @@ mod p9;
 mod patience;
 mod process;
 mod protocol;
+mod qemu;
 mod queue;
 mod run;
 mod scratch;

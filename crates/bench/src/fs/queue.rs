@@ -5,13 +5,14 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::VringConfigData;
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
+use super::bell::Bell;
 use super::memory::Area;
 
 /// Descriptor flags (2.7.5).
@@ -46,8 +47,7 @@ pub(crate) struct Queue {
     area: Area,
     size: u16,
     event_idx: bool,
-    kick: EventFd,
-    call: EventFd,
+    bell: Bell,
     /// Next available index, and how far the device was shown it.
     avail: u16,
     shown: u16,
@@ -62,11 +62,15 @@ impl Queue {
     }
 
     /// An empty queue of `size` descriptors (a power of two) in `area`, which is zero.
-    pub(crate) fn new(area: Area, size: u16, event_idx: bool) -> Result<Self> {
-        let eventfd = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).context("cannot make an eventfd");
-        let queue = Self { area, size, event_idx, kick: eventfd()?, call: eventfd()?, avail: 0, shown: 0, used: 0 };
+    pub(crate) fn new(area: Area, size: u16, event_idx: bool, bell: Bell) -> Self {
+        let queue = Self { area, size, event_idx, bell, avail: 0, shown: 0, used: 0 };
         queue.disarm();
-        Ok(queue)
+        queue
+    }
+
+    /// Guest addresses of descriptors, available ring and used ring of a queue of `size` descriptors in `area`.
+    pub(crate) fn guest_addresses(area: &Area, size: u16) -> [u64; 3] {
+        [0, avail_at(size), used_at(size)].map(|at| area.guest_addr(at))
     }
 
     /// Descriptors.
@@ -74,9 +78,9 @@ impl Queue {
         self.size
     }
 
-    /// The eventfds: kick, call.
-    pub(crate) fn eventfds(&self) -> (&EventFd, &EventFd) {
-        (&self.kick, &self.call)
+    /// How the device is told of requests, and tells of those it has used.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// Where the areas are, as SET_VRING_ADDR says it.
@@ -124,7 +128,7 @@ impl Queue {
             self.load(used_at(self.size)) & QUIET == 0
         };
         if is_wanted {
-            self.kick.write(1).context("cannot kick")?;
+            self.bell.ring()?;
         }
         Ok(())
     }
@@ -171,24 +175,38 @@ impl Queue {
         }
     }
 
-    /// Sleeps until the device has used a chain, at most `limit`; whether it has.
+    /// Waits until the device has used a chain, at most `limit`; whether it has. Where the device cannot say so, it is
+    /// looked for.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<bool> {
+        let Bell::Eventfds { call, .. } = &self.bell else { return Ok(self.look(limit)) };
         if !self.arm() {
             self.disarm();
             return Ok(true);
         }
         // SAFETY: the descriptor is open as long as `self` lives.
-        let call = unsafe { BorrowedFd::borrow_raw(self.call.as_raw_fd()) };
+        let announced = unsafe { BorrowedFd::borrow_raw(call.as_raw_fd()) };
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-        let mut fds = [PollFd::from_borrowed_fd(call, PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(announced, PollFlags::IN)];
         match poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for the server"),
         }
         // Empties the counter; that it was empty is the time-out.
-        let _count = self.call.read();
+        let _count = call.read();
         self.disarm();
         Ok(self.has_used())
+    }
+
+    fn look(&self, limit: Duration) -> bool {
+        let started = Instant::now();
+        while !self.has_used() {
+            if started.elapsed() > limit {
+                return false;
+            }
+            // Whoever is to use it may need this processor.
+            thread::yield_now();
+        }
+        true
     }
 }
 
@@ -209,6 +227,8 @@ fn needs_event(event: u16, now: u16, before: u16) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use vmm_sys_util::eventfd::EventFd;
+
     use super::super::memory::Memory;
     use super::*;
 
@@ -218,7 +238,7 @@ mod tests {
     fn pair(event_idx: bool) -> (Queue, Area, vring::SplitRing) {
         let (memory, areas) = Memory::areas(&[Queue::area_bytes(SIZE), 4096]).unwrap();
         let [ring, data]: [Area; 2] = areas.try_into().unwrap();
-        let queue = Queue::new(ring, SIZE, event_idx).unwrap();
+        let queue = Queue::new(ring, SIZE, event_idx, Bell::eventfds().unwrap());
         let info = memory.info();
         let mapping = vring::Mapping::shared(memory.file(), 0, info.memory_size as usize).unwrap();
         let region = vring::Region {
@@ -240,6 +260,11 @@ mod tests {
             indirect: false,
         };
         (queue, data, vring::SplitRing::new(table, layout, 0).unwrap())
+    }
+
+    fn kicks(queue: &Queue) -> &EventFd {
+        let Bell::Eventfds { kick, .. } = queue.bell() else { panic!("eventfds") };
+        kick
     }
 
     fn echo(queue: &mut Queue, data: &mut Area, device: &mut vring::SplitRing, round: u8) {
@@ -284,12 +309,12 @@ mod tests {
             queue.add(0, &buffer);
             queue.add(1, &buffer);
             queue.publish().unwrap();
-            assert_eq!(queue.kick.read().unwrap(), 1);
+            assert_eq!(kicks(&queue).read().unwrap(), 1);
             while device.pop(&mut chain).unwrap().is_some() {}
             device.disable_kicks();
             queue.add(2, &buffer);
             queue.publish().unwrap();
-            assert!(queue.kick.read().is_err(), "event_idx {event_idx}: no kick was wanted");
+            assert!(kicks(&queue).read().is_err(), "event_idx {event_idx}: no kick was wanted");
         }
     }
 

@@ -7,10 +7,14 @@ use anyhow::{Context, Result, bail};
 use super::args::{Args, cpus};
 use super::contest::{Contender, Kind};
 use super::protocol::{Address, Protocol};
+use super::qemu::Qemu;
 use crate::disk::number_namesakes;
 use crate::fio;
 use crate::server::Template;
 
+/// Requests that QEMU's 9p device has room for: its queue has 128 descriptors (`MAX_REQ` in its sources), and one takes up
+/// to 4.
+const QEMU_REQUESTS_MAX: u32 = 32;
 /// Where distributions put virtiofsd, which is on no path.
 const VIRTIOFSD_PATHS: [&str; 3] = ["/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd"];
 /// Where distributions put diod, which is not on every path.
@@ -114,12 +118,21 @@ impl Args {
                 // Its trees are called by their paths.
                 Ok(Contender { aname: "{dir}".into(), ..contender })
             }
+            "qemu" => {
+                let protocol = asked.unwrap_or(Protocol::P9);
+                if protocol != Protocol::P9 {
+                    bail!("{}", wrong("9p"));
+                }
+                Ok(self.contender("qemu".into(), Kind::Qemu(self.qemu(path)?), protocol))
+            }
             _ => {
                 let template = Template::parse("--against", server)?;
                 let has_socket =
                     template.mentions("socket") || (protocol == Protocol::P9Tcp && template.mentions("port"));
                 if !has_socket || !template.mentions("dir") {
-                    bail!("--against {peer:?}: must be virtiofsd, diod or vringd, or mention {{socket}} and {{dir}}");
+                    bail!(
+                        "--against {peer:?}: must be virtiofsd, diod, qemu or vringd, or mention {{socket}} and {{dir}}"
+                    );
                 }
                 Ok(self.contender(template.program().to_owned(), Kind::Server(template), protocol))
             }
@@ -141,6 +154,15 @@ impl Args {
         words.extend(["--export", "{dir}", "--listen", "{socket}"].map(String::from));
         words.extend(self.more_arguments()?);
         Ok(Template::from_words(words))
+    }
+
+    fn qemu(&self, path: &str) -> Result<Qemu> {
+        if u32::from(self.depth) * u32::from(self.queues) > QEMU_REQUESTS_MAX {
+            let (depth, queues) = (self.depth, self.queues);
+            bail!("--depth {depth} on --queues {queues}: qemu takes at most {QEMU_REQUESTS_MAX} requests at a time");
+        }
+        let path = if path.is_empty() { self.qemu_path.as_deref() } else { Some(Path::new(path)) };
+        Ok(Qemu::at(path, self.more_arguments()?))
     }
 
     fn more_arguments(&self) -> Result<Vec<String>> {
@@ -236,6 +258,23 @@ mod tests {
     }
 
     #[test]
+    fn qemu_is_where_it_is_said_to_be_or_where_the_program_knows_one() {
+        let of = |line: &str, known: Option<&str>| {
+            let args = Args { qemu_path: known.map(Into::into), ..args(line).unwrap() };
+            let mut contenders = args.contenders(Path::new("/v")).unwrap();
+            let peer = contenders.remove(1);
+            let Kind::Qemu(qemu) = peer.kind else { panic!("{line}: {:?}", peer.kind) };
+            (peer.name, peer.protocol, qemu.program, qemu.more)
+        };
+        let nine = |name: &str, program: &str| (name.to_owned(), Protocol::P9, program.to_owned(), Vec::new());
+        assert_eq!(of("--protocol 9p --against qemu", None), nine("qemu", "qemu-system-x86_64"));
+        assert_eq!(of("--protocol 9p --against qemu", Some("/lab/qemu")), nine("qemu", "/lab/qemu"));
+        assert_eq!(of("--protocol 9p --against qemu=/x", Some("/lab/qemu")), nine("qemu", "/x"));
+        let (name, _, _, more) = of("--against 9p:qemu --against-args '-trace x'", None);
+        assert_eq!((&*name, more), ("qemu 9p", vec!["-trace".to_owned(), "x".to_owned()]));
+    }
+
+    #[test]
     fn a_command_may_take_a_port_over_tcp_alone() {
         assert_eq!(commands("--alone --against '9p+tcp:peer -p {port} {dir}'")[0].1, "peer -p P D");
         assert!(refused("--alone --against '9p+unix:peer -p {port} {dir}'").contains("{socket}"));
@@ -248,6 +287,8 @@ mod tests {
         assert!(refused("--against 9p:virtiofsd").contains("speaks virtiofs"));
         assert!(refused("--against virtiofs:diod").contains("9p+unix"));
         assert!(refused("--against 9p:diod").contains("9p+unix"));
+        assert!(refused("--against virtiofs:qemu").contains("qemu speaks 9p"));
+        assert!(refused("--against qemu --depth 16 --queues 3").contains("--depth 16 on --queues 3"));
         assert!(refused("--against diod --against-args \"'\"").contains("--against-args"));
     }
 }

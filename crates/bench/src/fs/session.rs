@@ -1,5 +1,6 @@
 //! A job on a server: prepared, then run for a time or counted step by step.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,6 +12,7 @@ use super::job::Job;
 use super::lane::{Lane, Order};
 use super::p9;
 use super::protocol::{Address, Protocol};
+use super::qemu::{KickCost, Ram};
 use super::run::{Conditions, do_step, run};
 use super::syscalls::{Calls, Counter, Tool, around};
 use crate::frontend::Report;
@@ -58,6 +60,9 @@ pub(crate) struct Mounted {
     /// Request queues or connections that are used, and requests in flight on each.
     pub(crate) queues: usize,
     pub(crate) depth: u16,
+    /// What it costs to tell QEMU of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) qtest: Option<KickCost>,
 }
 
 impl Mounted {
@@ -106,6 +111,16 @@ impl Session {
             Protocol::Virtiofs => fuse::Mount::connect(address.place(), shape, server_pid).map(Self::Fuse),
             _ => p9::Mount::connect(address, protocol.is_stream(), aname, shape, server_pid).map(Self::P9),
         }
+    }
+
+    /// Memory for a QEMU that is to be mounted.
+    pub(crate) fn ram(shape: Shape) -> Result<Ram> {
+        p9::Mount::ram(shape)
+    }
+
+    /// Mounts what the QEMU serves that listens for qtest at the other end of `socket` and has `ram`, made for `shape`.
+    pub(crate) fn on_qemu(socket: UnixStream, ram: Ram, shape: Shape, server_pid: Option<u32>) -> Result<Self> {
+        p9::Mount::on_qemu(socket, ram, shape, server_pid).map(Self::P9)
     }
 
     /// How the server is used.
@@ -223,9 +238,12 @@ mod tests {
     #[test]
     fn what_was_agreed_on_stands_under_its_protocol() {
         let agreed = Agreed::P9(p9::Granted { msize: 8192, has_at: false });
-        let mounted = Mounted { agreed, queues: 2, depth: 4 };
+        let mounted = Mounted { agreed, queues: 2, depth: 4, qtest: None };
         let json = serde_json::to_value(mounted).unwrap();
         assert_eq!(json, serde_json::json!({ "9p": { "msize": 8192, "has_at": false }, "queues": 2, "depth": 4 }));
+        let qtest = Some(KickCost { round_trip_ns: 9000, server_cpu_ns: None });
+        let json = serde_json::to_value(Mounted { qtest, ..mounted }).unwrap();
+        assert_eq!(json["qtest"], serde_json::json!({ "round_trip_ns": 9000 }));
     }
 
     fn step(request: &'static str, done: (u64, u64), calls: &[(&str, u64)]) -> CountedStep {

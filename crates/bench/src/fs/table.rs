@@ -1,6 +1,7 @@
 //! Results for people: one table for all jobs, and the system calls of each kind of request.
 
 use super::contest::{Counted, JobResults};
+use super::qemu::KickCost;
 use crate::contest::{Ratios, Standing, trim_lines, with_range};
 use crate::report::{count, table, time_us, times};
 use crate::stats::{Spread, ratio};
@@ -15,6 +16,17 @@ pub(crate) fn render(jobs: &[JobResults]) -> String {
         text += &format!("\n{}, {}: FAILED: {}", job.name(), failure.contender, failure.error);
     }
     trim_lines(&text)
+}
+
+/// What it costs to tell QEMU of requests, in a line.
+pub(crate) fn kick_cost(name: &str, cost: KickCost) -> String {
+    let us = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
+    let used =
+        cost.server_cpu_ns.map(|ns| format!(", and takes QEMU {} of processor time", us(ns))).unwrap_or_default();
+    format!(
+        "{name}: a kick without a request is answered after {}{used}: qtest, not subtracted",
+        us(cost.round_trip_ns)
+    )
 }
 
 fn medians(jobs: &[JobResults]) -> comfy_table::Table {
@@ -133,6 +145,14 @@ mod tests {
         assert!(row(&["ours / peer", "4.00x", "0.25x"]), "{text}");
         assert!(row(&["GETATTR", "statx 1.00"]), "{text}");
         assert!(row(&["getattr, third: FAILED: GETATTR failed"]), "{text}");
+    }
+
+    #[test]
+    fn the_cost_of_a_kick_is_shown_with_what_is_known_of_it() {
+        let line = kick_cost("qemu", KickCost { round_trip_ns: 9120, server_cpu_ns: Some(4000) });
+        assert!(line.starts_with("qemu: ") && line.contains("9.1 us") && line.contains("4.0 us"), "{line}");
+        let line = kick_cost("qemu", KickCost { round_trip_ns: 9120, server_cpu_ns: None });
+        assert!(!line.contains("processor"), "{line}");
     }
 
     #[test]

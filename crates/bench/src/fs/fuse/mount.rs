@@ -34,7 +34,7 @@ impl session::Mount for Mount {
     fn mounted(&self) -> Mounted {
         let device = &self.client.device;
         let depth = device.ports.first().map_or(0, Port::depth);
-        Mounted { agreed: Agreed::Fuse(self.client.granted), queues: device.ports.len(), depth }
+        Mounted { agreed: Agreed::Fuse(self.client.granted), queues: device.ports.len(), depth, qtest: None }
     }
 
     fn server_pid(&self) -> Option<u32> {

@@ -1,5 +1,6 @@
 //! A 9p server that is mounted: one session on the queues of a device, or one on each connection.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +15,7 @@ use super::wire::IO_HEADER_BYTES;
 use crate::fs::device::{ConnectError, Device, QueuePlan, Shape};
 use crate::fs::lane::Order;
 use crate::fs::protocol::Address;
+use crate::fs::qemu::{KickCost, Ram, Started};
 use crate::fs::session::{self, Agreed, Mounted};
 
 /// VIRTIO_9P_MOUNT_TAG (virtio 1.3, 5.15.3), which Linux's driver does not do without.
@@ -26,6 +28,8 @@ pub(crate) struct Mount {
     /// The device, whose queues share a session.
     device: Option<Device>,
     server_pid: Option<u32>,
+    /// Where QEMU is told of requests.
+    kick_cost: Option<KickCost>,
 }
 
 impl Mount {
@@ -37,19 +41,33 @@ impl Mount {
         shape: Shape,
         server_pid: Option<u32>,
     ) -> Result<Self, ConnectError> {
-        let data_bytes = shape.data_bytes.min((shape.msize - IO_HEADER_BYTES) as usize);
-        let shape = Shape { data_bytes, ..shape };
+        let shape = within_msize(shape);
         if !is_stream {
             let device = Device::connect(address.place(), shape.event_idx, MOUNT_TAG)?;
             return Self::on_device(device, aname, shape, server_pid).map_err(ConnectError::Device);
         }
         let mut clients = Vec::new();
         for _ in 0..shape.queues {
-            let stream = Stream::connect(address, shape.depth, data_bytes, shape.msize);
+            let stream = Stream::connect(address, shape.depth, shape.data_bytes, shape.msize);
             let channel = Channel::Stream(stream.map_err(ConnectError::Connect)?);
             clients.push(Client::mount(channel, aname, shape.msize, server_pid).map_err(ConnectError::Device)?);
         }
-        Ok(Self { clients, device: None, server_pid })
+        Ok(Self { clients, device: None, server_pid, kick_cost: None })
+    }
+
+    /// Memory for a QEMU whose device is to be driven as `shape` says.
+    pub(crate) fn ram(shape: Shape) -> Result<Ram> {
+        Ram::new(plan(shape.depth_on(1), within_msize(shape).data_bytes))
+    }
+
+    /// Starts the device of the QEMU that listens for qtest at the other end of `socket` and has `ram`, which was made for
+    /// `shape`, and attaches to its tree.
+    pub(crate) fn on_qemu(socket: UnixStream, ram: Ram, shape: Shape, server_pid: Option<u32>) -> Result<Self> {
+        let shape = within_msize(shape);
+        let Started { queue, buffers, kick_cost } = ram.start(socket, (shape.event_idx, MOUNT_TAG), server_pid)?;
+        let channel = Channel::Ring(Ring::new(queue, buffers, shape.depth_on(1), shape.data_bytes));
+        let client = Client::mount(channel, "", shape.msize, server_pid)?;
+        Ok(Self { clients: vec![client], device: None, server_pid, kick_cost: Some(kick_cost) })
     }
 
     fn on_device(mut device: Device, aname: &str, shape: Shape, server_pid: Option<u32>) -> Result<Self> {
@@ -58,17 +76,25 @@ impl Mount {
             _ => bail!("the server has no queue, or more than there can be"),
         };
         let depth = shape.depth_on(queues);
-        let plan =
-            QueuePlan { size: Ring::queue_size(depth), buffer_bytes: Ring::buffers_bytes(depth, shape.data_bytes) };
         let mut channels = device
-            .start(&vec![plan; usize::from(queues)])?
+            .start(&vec![plan(depth, shape.data_bytes); usize::from(queues)])?
             .into_iter()
             .map(|(queue, buffers)| Channel::Ring(Ring::new(queue, buffers, depth, shape.data_bytes)));
         let first = Client::mount(channels.next().context("a queue")?, aname, shape.msize, server_pid)?;
         let others: Vec<Client> = channels.map(|channel| first.beside(channel)).collect();
         let clients = std::iter::once(first).chain(others).collect();
-        Ok(Self { clients, device: Some(device), server_pid })
+        Ok(Self { clients, device: Some(device), server_pid, kick_cost: None })
     }
+}
+
+/// A request's data fits into a message.
+fn within_msize(shape: Shape) -> Shape {
+    Shape { data_bytes: shape.data_bytes.min((shape.msize - IO_HEADER_BYTES) as usize), ..shape }
+}
+
+/// A queue for `depth` requests with `data_bytes` each.
+fn plan(depth: u16, data_bytes: usize) -> QueuePlan {
+    QueuePlan { size: Ring::queue_size(depth), buffer_bytes: Ring::buffers_bytes(depth, data_bytes) }
 }
 
 impl session::Mount for Mount {
@@ -78,7 +104,8 @@ impl session::Mount for Mount {
         // There is one at least, and all agreed on the same.
         let (depth, agreed) =
             self.clients.first().map_or((0, None), |client| (client.channel.slots().depth(), Some(client.granted)));
-        Mounted { agreed: Agreed::P9(agreed.unwrap_or_default()), queues: self.clients.len(), depth }
+        let agreed = Agreed::P9(agreed.unwrap_or_default());
+        Mounted { agreed, queues: self.clients.len(), depth, qtest: self.kick_cost }
     }
 
     fn server_pid(&self) -> Option<u32> {
