@@ -16,6 +16,8 @@ use tests::vringd;
 const BLOCK: u32 = 4096;
 const SECTORS_A_BLOCK: u64 = 8;
 const RING_SIZE: u16 = 64;
+/// Of the field `writeback` in the configuration space (linux/virtio_blk.h).
+const WRITEBACK: u32 = 32;
 /// Where reads go, behind the buffers of writes.
 const READ_AT: u64 = DATA + (32 << 20);
 
@@ -209,6 +211,33 @@ fn modes_change_while_it_is_served() -> Result<()> {
     for line in ["vringd_volume_commits_total{export=\"disk\"} 11", "vringd_volume_dirty_bytes{export=\"disk\"} 0"] {
         assert!(metrics.lines().any(|is| is == line), "{line}:\n{metrics}");
     }
+    drop(frontend);
+    daemon.stop()
+}
+
+/// One round trip for a synchronous write: no flush follows.
+#[test]
+fn a_disk_without_a_write_cache_commits_each_write() -> Result<()> {
+    let place = Place::new(&[])?;
+    let daemon = Daemon::serve(&format!(
+        "[[export]]\nname = 'disk'\nsocket = '{}'\nqueues = 1\nwrite_cache = 'off'\n\
+         storage = {{ kind = 'volume', path = '{}' }}\n",
+        place.path("disk.sock").display(),
+        place.path("disk.vol").display()
+    ))?;
+    let (mut frontend, mut ring) = place.connect()?;
+    let commits = || Ok::<_, anyhow::Error>(volume_of(daemon.export("disk")?).commits);
+    assert_eq!(frontend.config(WRITEBACK, 1)?, [0], "a guest finds no write cache");
+    for block in 0..10 {
+        write(&mut ring, block, 1);
+    }
+    assert_eq!(commits()?, 10);
+    // A guest may have one all the same.
+    frontend.set_config(WRITEBACK, &[1])?;
+    write(&mut ring, 10, 1);
+    assert_eq!(commits()?, 10);
+    flush(&mut ring);
+    assert_eq!(commits()?, 11);
     drop(frontend);
     daemon.stop()
 }

@@ -59,4 +59,6 @@ pub struct DiskOptions {
     pub serial: String,
     /// Smallest logical block the guest may see, in bytes; the storage may need larger ones.
     pub block_size_bytes: u32,
+    /// Whether a driver finds a write cache; it may turn it on or off.
+    pub write_back: bool,
 }

@@ -65,7 +65,7 @@ impl Server {
             carried: Carried::default(),
             resume: None,
         };
-        let options = DiskOptions { queues: 1, serial: String::new(), block_size_bytes: 512 };
+        let options = DiskOptions { queues: 1, serial: String::new(), write_back: true, block_size_bytes: 512 };
         let export = Export::disk(hosting, options, storage, &Engine::new(1)).unwrap();
         Server { export, dir }
     }

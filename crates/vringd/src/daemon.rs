@@ -251,6 +251,7 @@ impl Daemon {
                     queues: new.queues(),
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
+                    write_back: new.write_cache.unwrap_or_default().is_on(),
                 };
                 let storage = match handed {
                     Some(handed) => storage::adopt(&convert::storage_in(new.storage()?), handed),

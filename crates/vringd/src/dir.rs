@@ -102,6 +102,7 @@ impl Args {
             queue_size: self.queue_size,
             serial: None,
             block_size: None,
+            write_cache: None,
             workers: self.workers,
             poll: self.poll.or_else(|| Some(crate::config::poll_default())),
             cpus: self.cpus,

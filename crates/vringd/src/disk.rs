@@ -8,6 +8,7 @@ use control::model::config::{
 };
 use control::model::{
     ByteSize, CpuList, Execution, FileMode, IntentLog, MemoryFile, Placement, Poll, Span, SyncMode, VolumeStorage,
+    WriteCache,
 };
 use std::path::PathBuf;
 
@@ -109,6 +110,9 @@ pub(crate) struct Args {
     /// Logical block size in bytes, 512 or 4096 [default: 512, or what the storage needs]
     #[arg(long, value_name = "BYTES", help_heading = "Device")]
     pub(crate) block_size: Option<u32>,
+    /// Whether the guest finds a disk with a write cache, which it may turn on or off [default: on]
+    #[arg(long, value_name = "WHETHER", help_heading = "Device")]
+    pub(crate) write_cache: Option<WriteCache>,
 
     /// Who serves the queues: shared, one (worker), per-queue, or a number of workers
     #[arg(long, value_name = "PLACEMENT", default_value = "shared", help_heading = "Execution")]
@@ -218,6 +222,7 @@ impl Args {
             queue_size: self.queue_size,
             serial: self.serial,
             block_size: self.block_size,
+            write_cache: self.write_cache,
             workers: self.workers,
             poll: self.poll.or_else(|| Some(crate::config::poll_default())),
             cpus: self.cpus,

@@ -161,6 +161,7 @@ fn serve(directory: &Path, iops: u64) -> Result<Daemon, Failure> {
             queue_size: None,
             serial: None,
             block_size: None,
+            write_cache: None,
             workers: Placement::Shared,
             poll: None,
             cpus: None,

@@ -52,6 +52,7 @@ impl Stage {
             queue_size: None,
             serial: None,
             block_size: None,
+            write_cache: None,
             workers: Placement::Shared,
             poll: None,
             cpus: None,

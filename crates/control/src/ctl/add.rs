@@ -5,7 +5,7 @@ use crate::model::config::{
 };
 use crate::model::{
     ByteSize, CpuList, Execution, FileMode, IntentLog, Limits, Listen, MemoryFile, Placement, Poll, SyncMode,
-    VolumeStorage,
+    VolumeStorage, WriteCache,
 };
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -128,6 +128,10 @@ pub struct ExportFlags {
     #[arg(long, value_name = "BYTES")]
     pub block_size: Option<u32>,
 
+    /// Whether the guest finds a disk with a write cache, which it may turn on or off [default: on].
+    #[arg(long, value_name = "WHETHER")]
+    pub write_cache: Option<WriteCache>,
+
     /// Which workers its rings get: shared, one, per-queue or a number.
     #[arg(long, value_name = "PLACEMENT", default_value = "shared")]
     pub workers: Placement,
@@ -240,6 +244,7 @@ impl ExportFlags {
             queue_size: self.queue_size,
             serial: self.serial.clone(),
             block_size: self.block_size,
+            write_cache: self.write_cache,
             workers: self.workers,
             poll: self.poll,
             cpus: self.cpus.clone(),

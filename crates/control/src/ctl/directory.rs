@@ -291,6 +291,7 @@ impl AddDirArgs {
             queue_size: self.queue_size,
             serial: None,
             block_size: None,
+            write_cache: None,
             workers: self.workers,
             poll: self.poll,
             cpus: self.cpus.clone(),

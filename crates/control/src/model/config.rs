@@ -6,6 +6,7 @@ use super::limits::Limits;
 use super::p9::Listen;
 use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 use super::volume::{IntentLog, SyncMode, VolumeStorage};
+use super::write_cache::WriteCache;
 use serde::de::{self, DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -83,6 +84,9 @@ pub struct NewExport {
     /// Logical block size of a disk in bytes, 512 or 4096; 512 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
+    /// The write cache of a disk as a guest finds it, which may turn it on or off; `on` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_cache: Option<WriteCache>,
     /// Placement of its rings on workers; `shared` when left out.
     #[serde(default)]
     pub workers: Placement,
@@ -445,6 +449,7 @@ impl NewExport {
             ("storage", self.storage.is_some()),
             ("serial", self.serial.is_some()),
             ("block_size", self.block_size.is_some()),
+            ("write_cache", self.write_cache.is_some()),
         ];
         if let Some((field, _)) = of_disks.iter().find(|(_, given)| *given) {
             return Err(FieldError::new(*field, "is for disks: a directory has `directory`"));

@@ -114,6 +114,8 @@ fn every_check_names_its_field() {
     assert_eq!(field_at_fault(&with("block_size = 1024")), "block_size");
     assert_eq!(field_at_fault(&with("serial = '123456789012345678901'")), "serial");
     assert_eq!(field_at_fault(&with("serial = 'ü'")), "serial");
+    let error = toml::from_str::<NewExport>(&with("write_cache = 'maybe'")).unwrap_err().to_string();
+    assert!(error.contains("write_cache"), "{error}");
     assert_eq!(field_at_fault(&with("cpus = '0'")), "cpus");
 }
 

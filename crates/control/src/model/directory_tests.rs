@@ -90,6 +90,7 @@ fn disks_and_directories_are_kept_apart() {
     assert_eq!(field_at_fault(&with_top("storage = { kind = 'null', size = '1G' }")), "storage");
     assert_eq!(field_at_fault(&with_top("serial = 'x'")), "serial");
     assert_eq!(field_at_fault(&with_top("block_size = 512")), "block_size");
+    assert_eq!(field_at_fault(&with_top("write_cache = 'on'")), "write_cache");
     assert_eq!(field_at_fault(&with_top("queues = 65")), "queues");
     parse(&with_top("queues = 64")).check().unwrap();
     assert_eq!(field_at_fault(&with("").replace("kind = 'dir'\n", "")), "directory");

@@ -14,6 +14,7 @@ mod upgrade;
 mod value;
 mod volume;
 mod worker;
+mod write_cache;
 
 pub use config::NewExport;
 pub use directory::Directory;
@@ -30,3 +31,4 @@ pub use upgrade::{NewUpgrade, Takeover};
 pub use value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 pub use volume::{IntentLog, MemoryFile, SyncMode, VolumeInfo, VolumeStorage};
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};
+pub use write_cache::WriteCache;

@@ -182,6 +182,6 @@ fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -
             max_segments: RANGE_SEGMENTS_MAX,
             may_unmap: about.discard,
         }),
-        writeback: true,
+        writeback: options.write_back,
     }
 }

@@ -53,6 +53,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         queue_size: None,
         serial: None,
         block_size: None,
+        write_cache: None,
         workers: Placement::Shared,
         poll: Some(crate::config::poll_default()),
         cpus: None,

@@ -1,0 +1,22 @@
+//! The write cache of a disk.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Whether a disk has a volatile write cache (virtio 1.3, section 5.2.6: the `writeback` field).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteCache {
+    /// It has: writes are answered early, and a guest sends a flush to make them durable
+    #[default]
+    On,
+    /// It has none: every write is durable when it is answered, and a guest needs no flushes
+    Off,
+}
+
+impl WriteCache {
+    /// Whether there is one.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
