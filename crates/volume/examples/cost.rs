@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 use volume::SectorMask;
-use volume::cache::{Cache, CacheOptions, Pins};
+use volume::cache::{Cache, CacheOptions, Pins, Round};
 
 const DATA_SLOTS: u32 = 32 * 1024;
 const CAPACITY_BYTES: u64 = 64 << 30;
@@ -89,7 +89,7 @@ fn main() {
         measure("lone synchronous write: store, take, logged", threads, |thread, time| {
             let mut pins = pins[0].lock().expect("no panic");
             target.store(full(thread, time), SectorMask::ALL, |_| {}).expect("a slot");
-            target.take_unlogged(1, &mut pins);
+            target.take_unlogged(1, &mut Round::default(), &mut pins);
             target.logged(&pins);
             pins.clear();
         });

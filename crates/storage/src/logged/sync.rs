@@ -53,7 +53,7 @@ impl LoggedStorage {
                 io.timer(token, at_ns);
                 Step::Pending
             }
-            Joined::Leads => self.lead(parts, true, token, io),
+            Joined::Leads => self.lead(parts, token, io),
         }
     }
 
@@ -76,7 +76,7 @@ impl LoggedStorage {
                 // Our reply is not needed: we lead. It comes all the same, because every reply does.
                 parts.progress.echo_owed = true;
                 own.reply.complete(reply::NOTHING);
-                self.lead(parts, true, token, io)
+                self.lead(parts, token, io)
             }
             None => {
                 // Somebody else leads, and our reply is with them.
@@ -90,7 +90,7 @@ impl LoggedStorage {
     pub(super) fn told(&self, parts: &mut Parts<'_>, result: i32, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
         match result {
-            reply::COMMITTED if std::mem::take(&mut parts.progress.passing) => self.lead(parts, false, token, io),
+            reply::COMMITTED if std::mem::take(&mut parts.progress.passing) => self.lead(parts, token, io),
             reply::COMMITTED => self.finish(parts, Ok(())),
             reply::LEAD => {
                 let restart = std::mem::take(&mut parts.progress.parked);
@@ -109,23 +109,16 @@ impl LoggedStorage {
         }
     }
 
-    /// With the lead in hand: takes what is unlogged, and writes it. `first` begins a pass; otherwise it goes on.
-    fn lead(&self, parts: &mut Parts<'_>, first: bool, token: Token, io: &mut Io<'_>) -> Step {
+    /// With the lead in hand: takes what is unlogged, and writes it. A pass begins, or goes on.
+    fn lead(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
         let progress = &mut *parts.progress;
         let since_ns = progress.since_ns;
         let mut batch = shared.committer.batch(shared);
         let now_ns = io.clock_ns();
         let waiter = || Waiter { reply: io.reply(token), since_ns };
-        match shared.committer.take(
-            &shared.cache,
-            &shared.poke,
-            now_ns,
-            &mut batch,
-            &mut progress.waiters,
-            first,
-            waiter,
-        ) {
+        let waiters = &mut progress.waiters;
+        match shared.committer.take(&shared.cache, &shared.poke, now_ns, &mut batch, waiters, waiter) {
             Taken::Done => {}
             other => {
                 shared.committer.keep(batch);

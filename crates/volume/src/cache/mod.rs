@@ -35,6 +35,7 @@ mod file;
 mod map;
 mod memory;
 mod pins;
+mod round;
 mod slots;
 mod sync;
 #[cfg(test)]
@@ -57,6 +58,7 @@ use self::file::MemoryFile;
 use self::map::Map;
 use self::pins::Held;
 pub use self::pins::{Pinned, Pins};
+pub use self::round::Round;
 use self::slots::{Fresh, Logged, Slots};
 use crate::{BLOCK_BYTES, SECTOR_BYTES, SectorMask};
 
@@ -114,8 +116,6 @@ pub struct Cache {
     slots: Slots,
     dirty: Bits,
     unlogged: Bits,
-    /// Where the next `take_unlogged` goes on.
-    unlogged_next: AtomicU64,
     blocks: AtomicU64,
     growing: Mutex<()>,
     /// Pages of map that may be backed before empty ones are looked for.
@@ -155,7 +155,6 @@ impl Cache {
             slots,
             dirty,
             unlogged,
-            unlogged_next: AtomicU64::new(0),
             blocks: AtomicU64::new(blocks),
             growing: Mutex::new(()),
             backed_max: BACKED_SPARE + total_slots,
@@ -354,19 +353,18 @@ impl Cache {
         held
     }
 
-    /// Takes versions that are in no record, at most `max`, and pins them: ascending from where the last call ended, once
-    /// around the disk. They count as in flight until [`Cache::logged`] or [`Cache::unlog`]. Fewer than `max` means that all
-    /// versions stored before the call are in a record or have been taken. None may be taken although
-    /// [`Cache::has_unlogged`] was true, when what was marked has been discarded: then nothing is left to log.
+    /// Takes versions that are in no record, at most `max` (at least 1), and pins them, ascending, as far as `round` has still to
+    /// go. They count as in flight until [`Cache::logged`] or [`Cache::unlog`]. When the round is done, all versions stored before
+    /// it began are in a record or have been taken, unless some were unlogged again meanwhile. None may be taken although
+    /// [`Cache::has_unlogged`] was true, when what was marked has been discarded: then the round is done, and nothing is left to log.
     ///
     /// One caller at a time, of this, of [`Cache::logged`], [`Cache::unlog`] and [`Cache::evict`].
     ///
     /// # Panics
     ///
     /// If `into` are pins of another cache.
-    pub fn take_unlogged(&self, max: usize, into: &mut Pins) -> usize {
+    pub fn take_unlogged(&self, max: usize, round: &mut Round, into: &mut Pins) -> usize {
         assert!(into.are_of(self), "pins of another cache");
-        let start = self.unlogged_next.load(Relaxed);
         let count = Cell::new(0);
         let mut take = |block| {
             let Some(slot) = self.current(block) else { return false };
@@ -383,16 +381,17 @@ impl Cache {
             }
             unlogged
         };
-        let ahead = self.unlogged.take(start, u64::MAX, max, &mut take);
-        let mut bits = ahead.bits;
-        let mut next = ahead.next;
-        if next.is_none() {
-            // Not at the end because of `max`, so that there is room.
-            let behind = self.unlogged.take(0, start, max - count.get(), &mut take);
-            bits += behind.bits;
-            next = behind.next;
+        let mut bits = 0;
+        if let Some(from) = round.ahead() {
+            let ahead = self.unlogged.take(from, u64::MAX, max, &mut take);
+            bits += ahead.bits;
+            round.comes_to(ahead.next);
         }
-        self.unlogged_next.store(next.unwrap_or(start), Relaxed);
+        if let Some(rest) = round.behind() {
+            let behind = self.unlogged.take(rest.start, rest.end, max - count.get(), &mut take);
+            bits += behind.bits;
+            round.comes_to(behind.next);
+        }
         // After the pins were made: until now `has_unlogged` said yes.
         self.unlogged.discount(bits);
         count.get()

@@ -153,6 +153,7 @@ impl Committer {
             state.chain = rewind.chain;
             state.failing = None;
             state.broken = true;
+            state.pass.breaks();
             if let (Some(next), Some(last)) = (state.call_next(now_ns), told.last_mut()) {
                 last.next = Some(next);
             }

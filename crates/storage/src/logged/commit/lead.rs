@@ -7,7 +7,7 @@ use crate::logged::figures::{Counters, add};
 use crate::logged::poke::{Poke, Wish};
 use engine::Reply;
 use std::sync::atomic::Ordering;
-use volume::cache::Cache;
+use volume::cache::{Cache, Round};
 use volume::commit::{Decision, Here};
 
 /// Who decides about the next batch.
@@ -34,6 +34,26 @@ impl Lead {
                 None
             }
         }
+    }
+}
+
+/// The leader's way through what is unlogged.
+///
+/// It ends where it began and not where nothing is left: writers who do not wait may store as much during each record as the next
+/// one holds, and would keep everybody waiting who flushes.
+#[derive(Default)]
+pub(super) struct Pass {
+    round: Round,
+    /// The round before the last batch was taken.
+    before: Round,
+    /// It has begun: whoever gathers now is not part of it. A leader that is called after it was parked goes on with it.
+    open: bool,
+}
+
+impl Pass {
+    /// What was taken is unlogged again: only another round, from where this one is, will have been past everything.
+    pub(super) fn breaks(&mut self) {
+        self.open = false;
     }
 }
 
@@ -75,7 +95,7 @@ impl State {
         let here = self.here(1);
         match self.policy.decide(now_ns, here) {
             Decision::Start => {
-                self.lead = Lead::Building;
+                self.builds();
                 Joined::Leads
             }
             Decision::Until { at_ns } => {
@@ -96,6 +116,12 @@ impl State {
                 Joined::Waits
             }
         }
+    }
+
+    /// Somebody begins a pass.
+    fn builds(&mut self) {
+        self.lead = Lead::Building;
+        self.pass.open = false;
     }
 
     fn here(&self, more: usize) -> Here {
@@ -148,7 +174,7 @@ impl Committer {
                 if let Some(relieved) = state.lead.take_waiter() {
                     state.gathering.push_front(relieved);
                 }
-                state.lead = Lead::Building;
+                state.builds();
                 Joined::Leads
             }
             _ => {
@@ -158,7 +184,7 @@ impl Committer {
         }
     }
 
-    /// A request was told to lead; `restart` says that it was parked and begins its pass again.
+    /// A request was told to lead; `restart` says that it was parked, and goes on with its pass.
     pub(in crate::logged) fn called(
         &self,
         now_ns: u64,
@@ -170,8 +196,12 @@ impl Committer {
         if state.dead {
             return Joined::Dead;
         }
-        if restart || matches!(state.lead, Lead::Called { at_once: true }) {
+        if restart {
             state.lead = Lead::Building;
+            return Joined::Leads;
+        }
+        if matches!(state.lead, Lead::Called { at_once: true }) {
+            state.builds();
             return Joined::Leads;
         }
         state.decide(now_ns, true, since_ns, reply)
@@ -195,14 +225,14 @@ impl Committer {
                 state.policy.waited(waited_ns, before, gathered);
                 figures.company_wait.record(waited_ns);
                 let waiter = state.lead.take_waiter();
-                state.lead = Lead::Building;
+                state.builds();
                 waiter
             }
             _ => None,
         }
     }
 
-    /// The leader takes what is unlogged, as much as one record holds; with the first batch of its pass also all who have
+    /// The leader takes what is unlogged, as much as one record holds; with the first batch of a round also all who have
     /// gathered. What it means to find nothing is decided in the same step: a flight that holds the versions might fail in
     /// between.
     #[allow(clippy::too_many_arguments, reason = "taking and its three ends, in one locked step")]
@@ -213,7 +243,6 @@ impl Committer {
         now_ns: u64,
         batch: &mut Batch,
         waiters: &mut Vec<Waiter>,
-        first: bool,
         waiter: impl FnOnce() -> Waiter,
     ) -> Taken {
         let mut state = self.state();
@@ -224,15 +253,19 @@ impl Committer {
         if state.broken || state.failing.is_some() {
             return self.park(&mut state, poke, Wish::Mend, waiter());
         }
-        if first {
-            waiters.extend(state.gathering.drain(..));
+        let State { pass, gathering, .. } = &mut *state;
+        if !pass.open {
+            waiters.extend(gathering.drain(..));
+            (pass.round, pass.open) = (pass.round.again(), true);
         }
+        pass.before = pass.round;
         self.begin();
-        let taken = cache.take_unlogged(self.versions_max, &mut batch.pins);
-        batch.last = taken < self.versions_max;
+        let taken = cache.take_unlogged(self.versions_max, &mut pass.round, &mut batch.pins);
+        batch.last = pass.round.is_done();
         if taken > 0 {
             return Taken::Done;
         }
+        pass.open = false;
         self.end();
         state.lead = Lead::Free;
         let State { flights, .. } = &mut *state;
@@ -289,6 +322,7 @@ impl Committer {
         let place = if usable { state.space.reserve(bytes) } else { None };
         let Some((position, _)) = place else {
             cache.unlog(&batch.pins);
+            state.pass.round = state.pass.before;
             self.end();
             let taken = if state.dead {
                 state.lead = Lead::Free;
@@ -315,7 +349,7 @@ impl Committer {
             // Swapped, so that both lists keep their memory.
             std::mem::swap(&mut flight.waiters, waiters);
             flight.requests = flight.waiters.len() + 1;
-            state.lead = Lead::Free;
+            (state.lead, state.pass.open) = (Lead::Free, false);
         }
         state.flights.push_back(flight);
         state.sequence = sequence.saturating_add(1);

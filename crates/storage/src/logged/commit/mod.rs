@@ -32,7 +32,7 @@ pub(super) use lead::{Joined, Taken};
 use super::batch::{Batch, versions_max};
 use super::shared::Shared;
 use flight::{Flight, Rewind};
-use lead::Lead;
+use lead::{Lead, Pass};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,6 +63,7 @@ struct State {
     /// Sequence in the superblock that is known to be durable: equal to `sequence`, nothing can be replayed.
     durable_sequence: u64,
     lead: Lead,
+    pass: Pass,
     ticket: u64,
     /// Requests for the next batch.
     gathering: VecDeque<Waiter>,
@@ -87,6 +88,7 @@ impl Committer {
             chain: tail.chain,
             durable_sequence: tail.sequence,
             lead: Lead::Free,
+            pass: Pass::default(),
             ticket: 0,
             gathering: VecDeque::new(),
             flights: VecDeque::new(),

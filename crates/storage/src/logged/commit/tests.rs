@@ -26,7 +26,7 @@ impl World {
         let capacity_bytes = 1 << 20;
         let lower = NullStorage::open(&NullOptions { size_bytes: 8 << 20, zeroes: true }).unwrap();
         let lower = Arc::new(lower);
-        let cache = Cache::new(&CacheOptions { capacity_bytes, data_slots: 64, zero_slots: 64 }).unwrap();
+        let cache = Cache::new(&CacheOptions { capacity_bytes, data_slots: 512, zero_slots: 64 }).unwrap();
         let layout = Layout { data_offset: 2 << 20, log_offset: 64 << 10, log_bytes: 1 << 20, log_uuid: Uuid::nil() };
         let tail = Tail { position: START, sequence: SEQUENCE, chain: 99 };
         let cache = Arc::new(cache);
@@ -46,19 +46,25 @@ impl World {
 
     /// Takes and seals what is unlogged, for one waiter besides the leader.
     fn seal(&mut self, token: Token) -> Box<Batch> {
-        let shared = self.shared.clone();
         let mut waiters = vec![self.waiter(token)];
+        let batch = self.part(&mut waiters);
+        assert!(batch.last && waiters.is_empty());
+        batch
+    }
+
+    /// Takes and seals as much of what is unlogged as one record holds.
+    fn part(&mut self, waiters: &mut Vec<Waiter>) -> Box<Batch> {
+        let shared = self.shared.clone();
         let mut batch = shared.committer.batch(&shared);
         let none = || -> Waiter { panic!("nobody parks here") };
-        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, true, none);
-        assert!(matches!(taken, Taken::Done));
-        assert!(!batch.pins.is_empty() && batch.last);
+        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, waiters, none);
+        assert!(matches!(taken, Taken::Done) && !batch.pins.is_empty());
         batch.build().unwrap();
         let (sealed, ..) =
-            shared.committer.seal(&shared.cache, &shared.poke, &shared.figures, 0, &mut batch, &mut waiters, || {
+            shared.committer.seal(&shared.cache, &shared.poke, &shared.figures, 0, &mut batch, waiters, || {
                 panic!("nobody parks here")
             });
-        assert!(matches!(sealed, Taken::Done) && waiters.is_empty());
+        assert!(matches!(sealed, Taken::Done));
         batch
     }
 
@@ -83,6 +89,9 @@ impl World {
             assert_eq!(self.solo.wait().unwrap(), (100 + token, reply::NOTHING));
         }
         for answer in told {
+            if let Some(next) = answer.next {
+                next.reply.complete(reply::LEAD);
+            }
             for waiter in answer.waiters {
                 waiter.reply.complete(answer.result.map_or_else(|errno| -errno, |()| reply::COMMITTED));
             }
@@ -166,7 +175,7 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     let mut waiters = Vec::new();
     let mut batch = shared.committer.batch(&shared);
     let parks = || Waiter { reply: io.io().reply(7), since_ns: 0 };
-    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, true, parks);
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, parks);
     assert!(matches!(taken, Taken::Parked) && shared.committer.is_parked());
     let mark = world.shared.committer.mark();
     assert_eq!(mark, early);
@@ -207,7 +216,7 @@ fn a_log_is_not_empty_while_a_record_is_made() {
     let shared = world.shared.clone();
     let mut batch = shared.committer.batch(&shared);
     let none = || -> Waiter { panic!("nobody parks here") };
-    shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), true, none);
+    shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), none);
     // A newer version, which nobody has logged; the older one is on its way into the log.
     world.store(1);
     assert_eq!(world.evict(1), 0);
@@ -226,7 +235,7 @@ fn whoever_finds_nothing_to_write_shares_the_fate_of_what_is_in_flight() {
         let mut empty = shared.committer.batch(&shared);
         let io = &mut world.solo;
         let leader = || Waiter { reply: io.io().reply(3), since_ns: 0 };
-        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut waiters, true, leader);
+        let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut waiters, leader);
         assert!(matches!(taken, Taken::Rides(None)) && waiters.is_empty());
         assert!(!world.is_clean());
         assert!(matches!(world.land(batch, result, 1), Landed::With(landed) if landed == result));
@@ -242,7 +251,7 @@ fn whoever_finds_nothing_and_nobody_is_stable() {
     let shared = world.shared.clone();
     let mut empty = shared.committer.batch(&shared);
     let none = || -> Waiter { panic!("nobody waits here") };
-    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut Vec::new(), true, none);
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut Vec::new(), none);
     assert!(matches!(taken, Taken::Stable(None)));
     assert!(world.is_clean());
 }
@@ -262,4 +271,69 @@ fn a_dead_volume_answers_everybody() {
     assert!(matches!(world.land(batch, Ok(()), 1), Landed::Dead));
     let reply = world.solo.io().reply(3);
     assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || reply), Joined::Dead));
+}
+
+#[test]
+fn writers_who_do_not_wait_keep_no_pass_from_its_end() {
+    let mut world = World::new();
+    let mut waiters = vec![world.waiter(1)];
+    let mut records = 0;
+    loop {
+        // More than one record holds, during each of them.
+        (0..100).for_each(|block| world.store(block));
+        let batch = world.part(&mut waiters);
+        let last = batch.last;
+        records += 1;
+        assert!(matches!(world.land(batch, Ok(()), 1), Landed::With(Ok(()))));
+        if last {
+            break;
+        }
+        assert!(records < 9, "who flushes waits for those who do not");
+    }
+    assert_eq!(records, 2);
+    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert!(!world.is_clean(), "what was stored behind the pass is in no record");
+}
+
+#[test]
+fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
+    let mut world = World::new();
+    (0..256).for_each(|block| world.store(block));
+    let mut waiters = vec![world.waiter(1)];
+    for _ in 0..4 {
+        let batch = world.part(&mut waiters);
+        assert!(!batch.last);
+        assert!(matches!(world.land(batch, Ok(()), 1), Landed::With(Ok(()))));
+    }
+    // The log is full. What is taken for the next record goes back to where it was.
+    let shared = world.shared.clone();
+    let mut batch = shared.committer.batch(&shared);
+    let none = || -> Waiter { panic!("there is something to take") };
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, none);
+    assert!(matches!(taken, Taken::Done) && batch.last);
+    batch.build().unwrap();
+    let leader = world.waiter(2);
+    let (sealed, ..) =
+        shared.committer.seal(&shared.cache, &shared.poke, &shared.figures, 0, &mut batch, &mut waiters, || leader);
+    assert!(matches!(sealed, Taken::Parked));
+    shared.committer.keep(batch);
+    // Behind where the pass is: it does not come to this block, and so must not answer for it.
+    world.store(0);
+    let newcomer = world.solo.io().reply(3);
+    assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || newcomer), Joined::Waits));
+    let mark = shared.committer.mark();
+    shared.committer.checkpointed(&mark);
+    assert_eq!(world.told(1), [(2, reply::LEAD)]);
+    let joined = shared.committer.called(0, 0, true, || panic!("it leads"));
+    assert!(matches!(joined, Joined::Leads));
+    let batch = world.part(&mut waiters);
+    assert!(batch.last && batch.pins.iter().map(|version| version.block).eq(252..256));
+    assert!(matches!(world.land(batch, Ok(()), 2), Landed::With(Ok(()))));
+    assert_eq!(world.told(2), [(3, reply::LEAD), (1, reply::COMMITTED)]);
+    let joined = shared.committer.called(0, 0, false, || panic!("it leads"));
+    assert!(matches!(joined, Joined::Leads));
+    let batch = world.seal(4);
+    assert!(batch.pins.iter().map(|version| version.block).eq([0]));
+    assert!(matches!(world.land(batch, Ok(()), 3), Landed::With(Ok(()))));
+    assert_eq!(world.told(1), [(4, reply::COMMITTED)]);
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
-use super::super::{Cache, CacheOptions, Pins, create, peek, recover};
+use super::super::{Cache, CacheOptions, Pins, Round, create, peek, recover};
 use crate::{BLOCK_BYTES, SectorMask};
 
 const VOLUME: [u8; 16] = *b"of these sixteen";
@@ -56,7 +56,7 @@ fn what_a_process_leaves_is_found_once() {
     assert_eq!((figures.data_slots_free, figures.zero_slots_free), (2, 2));
     assert_eq!((figures.dirty_blocks, figures.unlogged_blocks), (3, 3));
     let mut pins = Pins::new(&cache);
-    assert_eq!(cache.take_unlogged(10, &mut pins), 3);
+    assert_eq!(cache.take_unlogged(10, &mut Round::default(), &mut pins), 3);
     cache.logged(&pins);
     pins.clear();
     assert_eq!(cache.take_dirty(0, 10, &mut pins), None);

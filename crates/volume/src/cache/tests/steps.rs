@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Cache, CacheOptions, Full, Pins};
+use super::super::{Cache, CacheOptions, Full, Pins, Round};
 use super::world::{BLOCKS, Batch, CAPACITY_BYTES, Sweep, World};
 use crate::SectorMask;
 
@@ -87,7 +87,7 @@ impl Run {
             }
             Step::BeginCommit(max) => {
                 self.end_commit(true);
-                self.batch = self.world.begin_commit(max);
+                self.batch = self.world.begin_commit(max, &mut Round::default());
             }
             Step::EndCommit { ok } => self.end_commit(ok),
             Step::BeginSweep => {
@@ -182,7 +182,7 @@ fn a_version_whose_record_may_fail_does_not_leave() {
     assert!(world.flush(9, || false));
     // The first version is in a record that the sweep does not cut off; the second is written back while its record is in flight.
     world.store(0, SectorMask::ALL, 2).unwrap();
-    let batch = world.begin_commit(9).unwrap();
+    let batch = world.begin_commit(9, &mut Round::default()).unwrap();
     while world.step_sweep(&mut sweep, 9, false) {}
     world.end_sweep(sweep);
     world.end_commit(&batch, false);

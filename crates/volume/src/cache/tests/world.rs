@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::super::{Cache, CacheOptions, Full, Pins, recover};
+use super::super::{Cache, CacheOptions, Full, Pins, Round, recover};
 use super::turns::turn;
 use crate::{SECTOR_BYTES, SECTORS_PER_BLOCK, SectorMask};
 
@@ -25,6 +25,8 @@ pub(super) struct World {
     committer: Turnstile,
     /// Held for the length of a commit.
     commits: Turnstile,
+    /// The last flush's.
+    round: Mutex<Round>,
     zero_slots: u32,
 }
 
@@ -90,6 +92,7 @@ impl World {
             disk: Mutex::new(Disk { facts, ..Disk::default() }),
             committer: Turnstile::default(),
             commits: Turnstile::default(),
+            round: Mutex::default(),
             zero_slots,
         }
     }
@@ -161,19 +164,17 @@ impl World {
         let before = self.disk().facts.clone();
         let _commit = self.commits.enter();
         // No batch is in flight: this thread holds what every commit holds.
-        while self.cache.has_unlogged() {
-            let Some(batch) = self.begin_commit(max) else { break };
-            let whole = batch.pins.len() < max;
+        let mut round = self.round.lock().unwrap().again();
+        while self.cache.has_unlogged() && !round.is_done() {
+            let Some(batch) = self.begin_commit(max, &mut round) else { break };
             turn();
             let ok = !fails();
             self.end_commit(&batch, ok);
             if !ok {
                 return false;
             }
-            if whole {
-                break;
-            }
         }
+        *self.round.lock().unwrap() = round;
         let mut disk = self.disk();
         for (fact, before) in disk.facts.iter_mut().zip(before) {
             if fact.discards == before.discards && !before.unknown {
@@ -183,11 +184,11 @@ impl World {
         true
     }
 
-    /// Takes what is unlogged into a record, if there is any. One batch at a time.
-    pub(super) fn begin_commit(&self, max: usize) -> Option<Batch> {
+    /// Takes what is unlogged into a record, if the round comes to any. One batch at a time.
+    pub(super) fn begin_commit(&self, max: usize, round: &mut Round) -> Option<Batch> {
         let _lock = self.committer.enter();
         let mut pins = Pins::new(&self.cache);
-        if self.cache.take_unlogged(max, &mut pins) == 0 {
+        if self.cache.take_unlogged(max, round, &mut pins) == 0 {
             return None;
         }
         let versions = pins
