@@ -20,13 +20,15 @@ pub(crate) struct StorageBlocks {
     task: Task,
     barriers: bool,
     attempts: u32,
+    flush_attempts: u32,
 }
 
 impl StorageBlocks {
     /// # Errors
     /// The kernel's refusal of an io_uring.
     pub(crate) fn new(storage: Arc<dyn Storage>) -> io::Result<StorageBlocks> {
-        Ok(StorageBlocks { storage, solo: Solo::new()?, task: Task::new(), barriers: true, attempts: 1 })
+        let (solo, task) = (Solo::new()?, Task::new());
+        Ok(StorageBlocks { storage, solo, task, barriers: true, attempts: 1, flush_attempts: 1 })
     }
 
     /// From now on [`flush`](Blocks::flush) does nothing: for tests that have to see what that would cost.
@@ -34,13 +36,20 @@ impl StorageBlocks {
         self.barriers = false;
     }
 
-    /// From now on an operation fails only if it does so this often in a row.
+    /// From now on an operation fails only if it does so this often in a row. Not so a flush: a page cache forgets what it could
+    /// not write and says so once, so that the flush after it would be believed.
     pub(crate) fn try_often(&mut self, attempts: u32) {
         self.attempts = attempts;
     }
 
+    /// The same of flushes: for models of storage, which forget nothing.
+    pub(crate) fn flush_often(&mut self, attempts: u32) {
+        self.flush_attempts = attempts;
+    }
+
     fn run(&mut self, operation: Operation, buffer: Option<iovec>) -> io::Result<()> {
-        for _ in 1..self.attempts {
+        let attempts = if operation == Operation::Flush { self.flush_attempts } else { self.attempts };
+        for _ in 1..attempts {
             if self.run_once(operation, buffer).is_ok() {
                 return Ok(());
             }

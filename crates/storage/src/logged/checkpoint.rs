@@ -3,10 +3,11 @@
 use super::blocking::StorageBlocks;
 use crate::Storage;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use volume::format::{FormatError, Superblock, write_superblock};
 
-/// How often a write of the superblock is tried before that is an error.
+/// How often a superblock is tried to be made durable before that is an error.
 const ATTEMPTS: u32 = 4;
 
 /// The superblock as the storage has it. The write-back thread changes it with each checkpoint, whoever resizes the volume
@@ -16,12 +17,19 @@ pub(super) struct Checkpoints {
     lower: Arc<dyn Storage>,
     /// Whether a superblock is durable before it counts.
     barrier: bool,
+    /// Log writes that have failed on the same storage.
+    log_failures: Arc<AtomicU64>,
 }
 
 impl Checkpoints {
-    /// `superblock` is what `lower` begins with.
-    pub(super) fn new(superblock: Superblock, lower: Arc<dyn Storage>, barrier: bool) -> Checkpoints {
-        Checkpoints { superblock: Mutex::new(superblock), lower, barrier }
+    /// `superblock` is what `lower` begins with; `log_failures` counts log writes that have failed there.
+    pub(super) fn new(
+        superblock: Superblock,
+        lower: Arc<dyn Storage>,
+        barrier: bool,
+        log_failures: Arc<AtomicU64>,
+    ) -> Checkpoints {
+        Checkpoints { superblock: Mutex::new(superblock), lower, barrier, log_failures }
     }
 
     /// A way to the storage for the calling thread, to be used again and again there.
@@ -51,19 +59,38 @@ impl Checkpoints {
         way: &mut StorageBlocks,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), FormatError> {
-        Checkpoints::write(way, &mut self.lock(), change)
+        self.write(way, &mut self.lock(), change)
     }
 
     /// As [`change`](Self::change), for who holds the lock.
     pub(super) fn write(
+        &self,
         way: &mut StorageBlocks,
         superblock: &mut Superblock,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), FormatError> {
-        let mut next = superblock.clone();
-        change(&mut next);
-        write_superblock(way, &mut next)?;
-        *superblock = next;
+        let mut changed = superblock.clone();
+        change(&mut changed);
+        for attempt in 1.. {
+            // Write and flush together, from the beginning: a flush that is repeated alone may tell of nothing that is lost.
+            let before = self.log_failures.load(Ordering::SeqCst);
+            let mut next = changed.clone();
+            let written = write_superblock(way, &mut next);
+            // What a page cache has lost it tells whoever asks first, and that may have been a log write.
+            let told_elsewhere = self.log_failures.load(Ordering::SeqCst) != before;
+            match written {
+                Ok(()) if !told_elsewhere => {
+                    *superblock = next;
+                    break;
+                }
+                _ if attempt < ATTEMPTS => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    let source = io::Error::from_raw_os_error(libc::EIO);
+                    return Err(FormatError::Io { what: "flush the superblock", offset: next.slot_offset(), source });
+                }
+            }
+        }
         Ok(())
     }
 }

@@ -69,6 +69,7 @@ impl LoggedSpec {
         let opening = self.opening(lower.clone(), MemoryFile::anonymous()?);
         let mut way = way(&opening.path, lower)?;
         way.try_often(ATTEMPTS);
+        way.flush_often(ATTEMPTS);
         let blank = opening.memory.contents(&superblock)?;
         let cache = opening.memory.cache(&blank, &superblock, self.dirty_bytes)?;
         opening.start(superblock, cache, &mut way)

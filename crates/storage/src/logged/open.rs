@@ -209,6 +209,7 @@ impl Opening {
     fn way(&self, storage: &Arc<dyn Storage>) -> Result<StorageBlocks, VolumeError> {
         let mut way = way(&self.path, storage.clone())?;
         way.try_often(self.attempts);
+        way.flush_often(self.attempts);
         Ok(way)
     }
 

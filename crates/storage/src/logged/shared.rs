@@ -58,6 +58,8 @@ pub(super) struct Shared {
     pub(super) line: Line,
     pub(super) passes: Passes,
     pub(super) epoch: u64,
+    /// Log writes that have failed on the storage of the data, see [`Shared::log_write_failed`].
+    pub(super) log_failures: Arc<AtomicU64>,
     capacity_bytes: AtomicU64,
     sync: AtomicU8,
     /// Why the volume serves nothing any more.
@@ -77,6 +79,7 @@ impl Shared {
             figures: Counters::default(),
             barriers: options.barriers,
             epoch: parts.epoch,
+            log_failures: Arc::default(),
             capacity_bytes: AtomicU64::new(parts.capacity_bytes),
             sync: AtomicU8::new(options.sync.to_bits()),
             dead: OnceLock::new(),
@@ -129,6 +132,14 @@ impl Shared {
     pub(super) fn write_back_failed(&self, error: &StorageError) {
         add(&self.figures.write_back_errors, 1);
         tracing::debug!(%error, "a write-back failed and will be tried again");
+    }
+
+    /// A log write has failed. Where the log lies in the storage of the data, a page cache may have told it what write-back has
+    /// lost, and tells nobody a second time.
+    pub(super) fn log_write_failed(&self) {
+        if Arc::ptr_eq(&self.lower, &self.log) {
+            self.log_failures.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn sweep_ended(&self) {

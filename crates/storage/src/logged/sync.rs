@@ -195,6 +195,7 @@ impl LoggedStorage {
         let (last, since_ns) = (batch.last, progress.since_ns);
         let result = written.map_err(|error| {
             tracing::warn!(%error, "a write to the intent log failed");
+            shared.log_write_failed();
             match error {
                 StorageError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
                 _ => libc::EIO,

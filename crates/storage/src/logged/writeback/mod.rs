@@ -87,7 +87,8 @@ impl WriteBack {
         path: &Path,
     ) -> Result<WriteBack, VolumeError> {
         let failed = |source| VolumeError::Thread { path: path.to_owned(), source };
-        let checkpoints = Arc::new(Checkpoints::new(superblock, shared.lower.clone(), shared.barriers.checkpoint));
+        let (lower, barrier) = (shared.lower.clone(), shared.barriers.checkpoint);
+        let checkpoints = Arc::new(Checkpoints::new(superblock, lower, barrier, shared.log_failures.clone()));
         let ending = Arc::new(Ending::default());
         let (told, started) = channel();
         let body = {
@@ -161,7 +162,8 @@ impl WriteBack {
             durable.map_err(|error| cannot(format!("its end cannot be written: {error}")))?;
         }
         let grow = |next: &mut Superblock| next.capacity_bytes = capacity_bytes;
-        Checkpoints::write(&mut way, &mut superblock, grow).map_err(|error| cannot(error.to_string()))?;
+        let written = self.checkpoints.write(&mut way, &mut superblock, grow);
+        written.map_err(|error| cannot(error.to_string()))?;
         self.shared.set_capacity_bytes(capacity_bytes);
         Ok(())
     }

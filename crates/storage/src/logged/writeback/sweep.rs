@@ -8,11 +8,12 @@
 use super::Ending;
 use super::plan::{Piece, Plan, Version};
 use crate::logged::shared::Shared;
-use crate::{Operation, Step, StorageError, Task};
+use crate::{Action, Operation, Step, StorageError, Task};
 use engine::{Solo, Token};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use volume::cache::Pins;
 
 /// Operations under way at once.
@@ -70,6 +71,8 @@ pub(super) struct Sweeper {
     /// Where to take dirty blocks next; `None` at the end of the disk.
     from: Option<u64>,
     trouble: Option<StorageError>,
+    /// Log writes that had failed when the pass began.
+    log_failures: u64,
 }
 
 /// Versions that a pass has brought to stable storage and that are still in the cache.
@@ -105,6 +108,7 @@ impl Sweeper {
             stable: Vec::new(),
             from: None,
             trouble: None,
+            log_failures: 0,
         })
     }
 
@@ -115,6 +119,7 @@ impl Sweeper {
     pub(super) fn pass(&mut self) -> Result<Swept, StorageError> {
         self.from = Some(0);
         self.trouble = None;
+        self.log_failures = self.shared.log_failures.load(Ordering::SeqCst);
         loop {
             self.begin_writes();
             self.begin_flush();
@@ -293,15 +298,20 @@ impl Sweeper {
 
     fn flushed(&mut self, result: Result<(), StorageError>) {
         let groups = self.flushing.take().unwrap_or_default();
-        let Err(error) = result else {
-            self.stable.extend(groups);
-            self.settle_if_short();
-            return;
+        let told_elsewhere = self.shared.log_failures.load(Ordering::SeqCst) != self.log_failures;
+        let error = match result {
+            Ok(()) if !told_elsewhere => {
+                self.stable.extend(groups);
+                self.settle_if_short();
+                return;
+            }
+            Ok(()) => StorageError::errno(Action::Flush, libc::EIO),
+            Err(error) => error,
         };
         self.shared.write_back_failed(&error);
         self.trouble = Some(error);
-        // A page cache forgets what it failed to write, and says so once: nothing that was not stable before may count on the
-        // next flush.
+        // A page cache forgets what it failed to write, and says so once, to whoever asks first: nothing that was not stable
+        // before may count on the next flush.
         for group in groups.into_iter().chain(std::mem::take(&mut self.written)) {
             self.shared.cache.dirty_again(&group.pins);
         }
