@@ -256,6 +256,73 @@ fn a_lost_log_is_said_and_given_up() {
     assert_eq!(get(&at, 0, 4096), [1; 4096]);
 }
 
+/// The memory file has all that the log had, and more: who gives the log up does not give that up.
+#[test]
+fn memory_is_not_passed_over_when_a_log_is_lost() {
+    let place = Place::new();
+    let mut at = place.with_log();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], true);
+    put(&served, 4096, &[2; 4096], false);
+    served.abandon();
+    std::fs::remove_file(at.log_path.take().unwrap()).unwrap();
+    let info = tools::log_remove(&at, true, &mut |_| {}).unwrap();
+    assert_eq!(info.memory.unwrap().blocks, 2);
+    let raw = place.directory.path().join("raw");
+    for error in [
+        tools::to_raw(&at, &raw, false, &mut |_| {}).unwrap_err(),
+        tools::resize(&at, SIZE / 2).unwrap_err(),
+        tools::log_add(&place.with_log(), LOG, false, &mut |_| {}).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("vringd volume replay"), "{error}");
+    }
+    assert!(!raw.exists() && !place.with_log().log_path.unwrap().exists());
+    assert_eq!(tools::replay(&at, false, &mut |_| {}).unwrap().memory_blocks, 2);
+    tools::to_raw(&at, &raw, false, &mut |_| {}).unwrap();
+    let content = std::fs::read(&raw).unwrap();
+    assert!(content[..4096] == [1; 4096] && content[4096..8192] == [2; 4096]);
+}
+
+#[test]
+fn what_is_refused_is_left_as_it_was() {
+    let place = Place::new();
+    let forced = CreateOptions { force: true, ..options() };
+    let image = place.directory.path().join("image");
+    std::fs::write(&image, [5; 4096]).unwrap();
+    let at = VolumeAt { log_path: Some("/nonexistent/log".into()), ..place.at() };
+    std::fs::write(&at.path, "precious").unwrap();
+    tools::create(&at, &forced, &mut |_| {}).unwrap_err();
+    tools::to_volume(&image, &at, &CreateOptions { size_bytes: 0, ..forced.clone() }, &mut |_| {}).unwrap_err();
+    assert_eq!(std::fs::read(&at.path).unwrap(), b"precious");
+    // Memory that was to be given up, for the volume's sake.
+    let at = place.with_log();
+    tools::create(&at, &forced, &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], false);
+    served.abandon();
+    let error = tools::replay(&place.at(), true, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("--log"), "{error}");
+    assert_eq!(tools::info(&at).unwrap().memory.unwrap().blocks, 1);
+    assert_eq!(tools::replay(&at, true, &mut |_| {}).unwrap().discarded_blocks, 1);
+}
+
+/// Power went when the superblock said the smaller size already, and nothing had been cut off.
+#[test]
+fn what_was_to_be_cut_off_does_not_come_back() {
+    let place = Place::new();
+    let at = place.at();
+    let whole = tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let small = tools::resize(&at, SIZE / 2 + 512).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&at.path).unwrap();
+    let end = small.data_offset + small.capacity_bytes;
+    file.write_all_at(&vec![9; (whole.file_bytes - end) as usize], end).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    tools::resize(&at, SIZE).unwrap();
+    assert!(get(&at, SIZE / 2, (SIZE / 2) as usize).iter().all(|byte| *byte == 0));
+}
+
 fn patterned(path: &Path, bytes: u64) -> Vec<u8> {
     let mut content = vec![0; bytes as usize];
     let file = std::fs::File::create(path).unwrap();

@@ -162,10 +162,7 @@ fn look_at_log(
                 if let Err(error) = anew(superblock, scan.tail(), storage) {
                     report.error(&error);
                 }
-                match scan.end(storage) {
-                    Ok(end) => found.end = end,
-                    Err(error) => report.error(&error),
-                }
+                found.end = scan.end(storage);
                 break;
             }
             Err(error) => {

@@ -104,7 +104,12 @@ pub enum VolumeError {
         /// The file.
         path: PathBuf,
     },
-    /// {path}: belongs to another user: remove it, or name another memory file (`--memory-file`)
+    /// {path}: may hold what guests wrote before a server was killed, in a directory of another user: do this as that user, or as root; or name another memory file, or `none` (`--memory-file`), if that user has never served this volume
+    HiddenMemory {
+        /// Where the file would be.
+        path: PathBuf,
+    },
+    /// {path}: belongs to another user and may hold what guests wrote before a server of that user was killed: replay the volume as that user, or name another memory file (`--memory-file`)
     NotOurs {
         /// The file.
         path: PathBuf,

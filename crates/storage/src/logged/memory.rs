@@ -117,9 +117,15 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// The volume's file, if there is one.
-    pub(crate) fn find(place: &MemoryPlace, volume: &Uuid) -> Result<Option<MemoryFile>, VolumeError> {
-        for path in place.candidates(volume) {
+    /// The volume's file, if there is one. `closed`: the volume was closed in order, so that no file holds anything of it.
+    pub(crate) fn find(place: &MemoryPlace, volume: &Uuid, closed: bool) -> Result<Option<MemoryFile>, VolumeError> {
+        MemoryFile::find_in(place.candidates(volume), *place == MemoryPlace::Default, closed)
+    }
+
+    /// `others`: in a directory of somebody else there may be files of others, and none of ours.
+    fn find_in(candidates: Vec<PathBuf>, others: bool, closed: bool) -> Result<Option<MemoryFile>, VolumeError> {
+        let mut hidden = None;
+        for path in candidates {
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
             match rustix::fs::open(&path, flags, Mode::empty()) {
                 Ok(fd) => {
@@ -127,15 +133,22 @@ impl MemoryFile {
                     return Ok(Some(MemoryFile { fd, path: Some(path), found: true, handed: false }));
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
+                // Not the file but its directory keeps us out.
+                Err(Errno::ACCESS) if others && matches!(rustix::fs::lstat(&path), Err(Errno::ACCESS)) => {
+                    hidden = Some(path);
+                }
                 Err(errno) => return Err(VolumeError::io(&path, "open the memory file")(errno.into())),
             }
         }
-        Ok(None)
+        match hidden {
+            Some(path) if !closed => Err(VolumeError::HiddenMemory { path }),
+            _ => Ok(None),
+        }
     }
 
-    /// The volume's file, or a new one.
-    pub(crate) fn open(place: &MemoryPlace, volume: &Uuid) -> Result<MemoryFile, VolumeError> {
-        if let Some(file) = MemoryFile::find(place, volume)? {
+    /// The volume's file, or a new one; `closed` as for [`MemoryFile::find`].
+    pub(crate) fn open(place: &MemoryPlace, volume: &Uuid, closed: bool) -> Result<MemoryFile, VolumeError> {
+        if let Some(file) = MemoryFile::find(place, volume, closed)? {
             file.lock()?;
             return Ok(file);
         }
@@ -225,11 +238,12 @@ impl MemoryFile {
         Err(VolumeError::StaleMemory { path, volume, versions: header.current })
     }
 
-    /// Whether nobody has written its first page: it was made, and then the process was killed.
+    /// Whether nobody has finished its header: it was made, and then the process was killed.
     fn is_blank(&self) -> io::Result<bool> {
         let mut page = [0; BLOCK_BYTES];
         let got = rustix::io::pread(&self.fd, &mut page[..], 0)?;
-        Ok(page.iter().take(got).all(|byte| *byte == 0))
+        // What says that it is a header comes last.
+        Ok((0..got).zip(page).all(|(at, byte)| byte == 0 || cache::HEADER_REST.contains(&at)))
     }
 
     /// The cache that lives in the file, with what was found there.
@@ -294,25 +308,25 @@ mod tests {
     fn a_file_is_made_found_and_removed() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
-        let made = MemoryFile::open(&place, &uuid()).unwrap();
+        assert!(MemoryFile::find(&place, &uuid(), false).unwrap().is_none());
+        let made = MemoryFile::open(&place, &uuid(), false).unwrap();
         assert!(!made.found);
-        let used = MemoryFile::open(&place, &uuid()).unwrap_err();
+        let used = MemoryFile::open(&place, &uuid(), false).unwrap_err();
         assert!(matches!(used, VolumeError::MemoryInUse { .. }), "{used}");
         drop(made);
-        let found = MemoryFile::open(&place, &uuid()).unwrap();
+        let found = MemoryFile::open(&place, &uuid(), false).unwrap();
         assert!(found.found);
         let mode = rustix::fs::fstat(&found.fd).unwrap().st_mode;
         assert_eq!(mode & 0o777, 0o600);
         found.remove();
-        assert!(MemoryFile::find(&place, &uuid()).unwrap().is_none());
+        assert!(MemoryFile::find(&place, &uuid(), false).unwrap().is_none());
     }
 
     #[test]
     fn what_cannot_be_removed_is_emptied() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        let mut file = MemoryFile::open(&place, &uuid()).unwrap();
+        let mut file = MemoryFile::open(&place, &uuid(), false).unwrap();
         rustix::io::write(&file.fd, &[7; 10_000]).unwrap();
         // A directory that is not there stands for one that nothing may be removed from.
         file.path = Some(directory.path().join("gone/memory"));
@@ -326,13 +340,61 @@ mod tests {
     fn disks_and_strange_files_are_refused() {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = directory.path().join("memory");
-        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &uuid()).unwrap_err();
+        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &uuid(), false).unwrap_err();
         assert!(matches!(error, VolumeError::NotTmpfs { .. }), "{error}");
         assert!(!path.exists(), "and nothing is left");
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        assert!(MemoryFile::open(&MemoryPlace::Path(link), &uuid()).is_err());
+        assert!(MemoryFile::open(&MemoryPlace::Path(link), &uuid(), false).is_err());
+    }
+
+    #[test]
+    fn a_header_that_was_not_finished_is_none() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = MemoryPlace::Path(directory.path().join("memory"));
+        let file = MemoryFile::open(&place, &uuid(), false).unwrap();
+        let mut page = [0; 4096];
+        page[8..64].fill(1);
+        rustix::io::pwrite(&file.fd, &page, 0).unwrap();
+        assert!(file.is_blank().unwrap());
+        for at in [0, 7, 64, 4095] {
+            rustix::io::pwrite(&file.fd, &[1], at).unwrap();
+            assert!(!file.is_blank().unwrap(), "byte {at} is not one of those that come first");
+            rustix::io::pwrite(&file.fd, &[0], at).unwrap();
+        }
+    }
+
+    /// Becomes nobody, this thread alone, if it may look everywhere.
+    fn lose_rights() {
+        if rustix::process::geteuid().is_root() {
+            // SAFETY: the system call takes three numbers. libc's function of that name would change all threads.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        }
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_hides_nothing_of_a_closed_volume() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let shut = directory.path().join("shut");
+        std::fs::create_dir(&shut).unwrap();
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&shut, PermissionsExt::from_mode(0)).unwrap();
+        let candidates = || vec![shut.join("memory"), directory.path().join("memory")];
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                lose_rights();
+                assert!(MemoryFile::find_in(candidates(), true, true).unwrap().is_none());
+                let hidden = MemoryFile::find_in(candidates(), true, false).unwrap_err();
+                assert!(matches!(&hidden, VolumeError::HiddenMemory { path } if path.starts_with(&shut)), "{hidden}");
+                // It was named: whoever named it meant it.
+                let named = MemoryFile::find_in(candidates(), false, true).unwrap_err();
+                assert!(matches!(named, VolumeError::Io { .. }), "{named}");
+            });
+            looks.join().unwrap();
+        });
+        std::fs::set_permissions(&shut, PermissionsExt::from_mode(0o700)).unwrap();
     }
 
     #[test]

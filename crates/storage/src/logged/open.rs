@@ -138,7 +138,7 @@ impl OpenedVolume {
         superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
         let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
         superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
-        let memory = MemoryFile::open(&options.memory, &superblock.volume)?;
+        let memory = MemoryFile::open(&options.memory, &superblock.volume, superblock.clean)?;
         if let Err(error) = memory.contents(&superblock) {
             memory.remove_if_new();
             return Err(error);
@@ -312,7 +312,7 @@ impl LoggedStorage {
         check_dirty_bytes(options.dirty_bytes)?;
         let path = PathBuf::from(data.describe().target);
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
-        let memory = MemoryFile::open(memory, &superblock.volume)?;
+        let memory = MemoryFile::open(memory, &superblock.volume, superblock.clean)?;
         let log_path = log.as_ref().map(|log| log.describe().target);
         let opening = Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1 };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)

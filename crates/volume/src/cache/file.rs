@@ -31,6 +31,10 @@ const LAYOUT: u32 = 1;
 /// No slot, in a record.
 const NONE: u32 = u32::MAX;
 
+/// Bytes of the first page that are written before it says that it is the head of a memory file. As long as it does not, nothing
+/// that the file holds was promised to anybody.
+pub const HEADER_REST: std::ops::Range<usize> = size_of::<AtomicU64>()..size_of::<Head>();
+
 /// What the first page of a memory file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -53,8 +53,8 @@ use displaydoc::Display;
 use thiserror::Error;
 
 use self::bitmap::Bits;
-pub use self::file::Header;
 use self::file::MemoryFile;
+pub use self::file::{HEADER_REST, Header};
 use self::map::Map;
 use self::pins::Held;
 pub use self::pins::{Pinned, Pins};

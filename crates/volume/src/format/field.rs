@@ -40,11 +40,13 @@ impl Field {
         self.get(structure).first_chunk().map_or(Uuid::nil(), |bytes| Uuid::from_bytes(*bytes))
     }
 
-    /// Text that ends at its first zero byte or with the field; what is not UTF-8 is shown as such.
+    /// Text that ends at its first zero byte or with the field; what is not UTF-8 is shown as such. So is what would be more than
+    /// text on somebody's terminal: a volume may come from anywhere.
     pub(crate) fn text(&self, structure: &[u8]) -> String {
         let bytes = self.get(structure);
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+        let text = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+        text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
     }
 
     /// Writes `value` from the field's start on, as far as the field goes.
@@ -104,6 +106,8 @@ mod tests {
         let text = Field::new("text", 20, 8);
         text.put(&mut structure, b"abc\0");
         assert_eq!(text.text(&structure), "abc");
+        text.put(&mut structure, b"a\n\x1b[2J\0\0");
+        assert_eq!(text.text(&structure), "a\u{fffd}\u{fffd}[2J");
         text.put(&mut structure, b"exactly8 and more");
         assert_eq!(text.text(&structure), "exactly8");
         assert_eq!(structure.get(28), Some(&0xff), "a text leaves its field");

@@ -139,27 +139,29 @@ impl Scan {
         self.next.position - self.start
     }
 
-    /// How the log ends, after the last record: looks at what lies behind.
-    pub(crate) fn end(&mut self, log: &mut dyn Blocks) -> Result<End, ScanError> {
+    /// How the log ends, after the last record: looks at what lies behind, as far as it can be read. Nothing there is replayed, and
+    /// what a power cut has left of a write may be unreadable.
+    pub(crate) fn end(&mut self, log: &mut dyn Blocks) -> End {
         let from = self.next.position;
         let to = (self.start + self.region.len).min(from + BEYOND_BYTES);
         let mut position = from + BLOCK_BYTES as u64;
         let mut stranded = 0;
         while position + BLOCK_BYTES as u64 <= to {
-            position += match self.stranded(log, position)? {
-                Some(len) => {
+            position += match self.stranded(log, position) {
+                Ok(Some(len)) => {
                     stranded += 1;
                     len
                 }
-                None => BLOCK_BYTES as u64,
+                Ok(None) => BLOCK_BYTES as u64,
+                Err(_) => break,
             };
         }
         // The first that failed may be in flight with all but one of these.
-        Ok(match stranded {
+        match stranded {
             _ if stranded as usize >= IN_FLIGHT_MAX => End::Damaged { stranded },
             0 if !self.torn => End::Blank,
             _ => End::Torn,
-        })
+        }
     }
 
     /// The length of a record at `position` that is later than the last one read and whose header is whole.

@@ -93,7 +93,7 @@ pub fn recover(
             }
         }
         done.write(&mut batch, data, superblock.data_offset)?;
-        end = scan.end(log_of(data, &mut log))?;
+        end = scan.end(log_of(data, &mut log));
         // The superblock lets go of the log: what was in it is durable elsewhere before.
         data.flush().map_err(|source| RecoverError::Write { offset: superblock.data_offset, source })?;
     }

@@ -237,6 +237,47 @@ fn a_log_that_is_gone_says_what_is_lost() {
     assert_eq!(data, untouched, "a refusal changes nothing");
 }
 
+/// A storage that cannot be read from some byte on.
+struct Unreadable(Ram, u64);
+
+impl Blocks for Unreadable {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if offset + buf.len() as u64 > self.1 { Err(io::Error::other("bad")) } else { self.0.read_at(offset, buf) }
+    }
+
+    fn write_at(&mut self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, buf)
+    }
+
+    fn zero_at(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.zero_at(offset, len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_nobody_needs_of_a_log_may_be_unreadable() {
+    // The log's header, a record of two blocks, and the place of the next one.
+    for (readable, opens) in [(4096 * 4, true), (4096 * 3, false)] {
+        let (mut data, log, _) = with_log();
+        let mut log = Unreadable(log, readable);
+        let report = check(&mut data, Some(&mut log), &mut quiet());
+        assert_eq!(report.is_sound(), opens, "{report:?}");
+        match recover(&mut data, Some(&mut log), &mut quiet()) {
+            Ok(recovered) => assert!(opens && (recovered.records, recovered.end) == (1, End::Blank)),
+            // Whether a record follows is not known.
+            Err(error) => assert!(!opens && error.to_string().contains("cannot read the log at byte 12288"), "{error}"),
+        }
+    }
+}
+
 #[test]
 fn a_record_that_says_what_cannot_be_is_refused() {
     let (mut data, mut log, opened) = with_log();

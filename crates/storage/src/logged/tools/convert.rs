@@ -2,7 +2,7 @@
 
 use super::copy::{Copied, Route, Zeroes, copy, data_ranges};
 use super::target::Target;
-use super::{CreateOptions, VolumeAt, lay_out, log_target, plan, storage_error};
+use super::{CreateOptions, VolumeAt, check_closed, lay_out, log_target, plan, storage_error};
 use crate::Storage;
 use crate::logged::blocking::StorageBlocks;
 use crate::logged::error::VolumeError;
@@ -10,7 +10,7 @@ use crate::logged::open::way;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use volume::format::{self, FormatError};
+use volume::format;
 use volume::{BLOCK_BYTES, Blocks, Progress};
 
 /// What a conversion has done.
@@ -44,8 +44,10 @@ pub fn to_volume(
     let options = CreateOptions { size_bytes, ..options.clone() };
     let plan = plan(at, &options);
     let bytes = plan.storage_bytes().map_err(at.format())?;
-    let data = Target::make(&at.path, bytes, options.force)?;
-    let log = log_target(at, options.log_bytes, options.force)?;
+    let mut data = Target::make(&at.path, bytes, options.force)?;
+    let mut log = log_target(at, options.log_bytes, options.force)?;
+    data.clear()?;
+    log.as_mut().map_or(Ok(()), Target::clear)?;
     let copied = {
         let to = at.open(&at.path, false)?;
         let mut data_way = way(&at.path, to.clone())?;
@@ -85,11 +87,10 @@ pub fn to_raw(
     let from = at.open(&at.path, true)?;
     let superblock = format::read_superblock(&mut way(&at.path, from.clone())?).map_err(at.format())?;
     superblock.check_length(from.capacity_bytes()).map_err(at.format())?;
-    if !superblock.clean {
-        return Err(at.format()(FormatError::NotClean));
-    }
+    check_closed(at, &superblock)?;
     let (offset, len) = (superblock.data_offset, superblock.capacity_bytes);
-    let target = Target::make(image, len, force)?;
+    let mut target = Target::make(image, len, force)?;
+    target.clear()?;
     let copied = {
         let to = at.open(image, false)?;
         let ranges = data_of(&at.path, offset, len)?;

@@ -19,7 +19,7 @@ pub use volume::recover::Recovered;
 
 use super::blocking::StorageBlocks;
 use super::error::VolumeError;
-use super::memory::{Contents, MemoryFile, MemoryPlace};
+use super::memory::{Contents, MemoryFile, MemoryPlace, default_memory_path};
 use super::open::{OpenedVolume, VolumeOptions, way};
 use crate::{FileOptions, FileStorage, Storage};
 use std::os::unix::fs::MetadataExt;
@@ -148,8 +148,10 @@ pub struct Replayed {
 pub fn create(at: &VolumeAt, options: &CreateOptions, progress: &mut dyn FnMut(Progress)) -> Result<Info, VolumeError> {
     let plan = plan(at, options);
     let bytes = plan.storage_bytes().map_err(at.format())?;
-    let data = Target::make(&at.path, bytes, options.force)?;
-    let log = log_target(at, options.log_bytes, options.force)?;
+    let mut data = Target::make(&at.path, bytes, options.force)?;
+    let mut log = log_target(at, options.log_bytes, options.force)?;
+    data.clear()?;
+    log.as_mut().map_or(Ok(()), Target::clear)?;
     {
         let mut data_way = way(&at.path, at.open(&at.path, false)?)?;
         lay_out(at, &plan, &mut data_way, progress)?;
@@ -216,7 +218,15 @@ pub fn info(at: &VolumeAt) -> Result<Info, VolumeError> {
 
 /// What is in the volume's memory file.
 fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, VolumeError> {
-    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume)? else { return Ok(None) };
+    let file = match MemoryFile::find(&at.memory, &superblock.volume, superblock.clean) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
+        Err(error @ VolumeError::HiddenMemory { .. }) => {
+            let (path, refused) = (default_memory_path(&superblock.volume), Some(error.to_string()));
+            return Ok(Some(MemoryInfo { path, blocks: 0, refused }));
+        }
+        Err(error) => return Err(error),
+    };
     let path = file.shown();
     Ok(match file.contents(superblock) {
         Ok(Contents::Blank) => None,
@@ -256,9 +266,12 @@ pub fn replay(
 
 /// Gives up what a killed server has left in memory.
 fn discard(at: &VolumeAt) -> Result<u64, VolumeError> {
-    let (mut data, _) = VolumeAt { log_path: None, ..at.clone() }.ways(false)?;
+    let (mut data, mut log) = at.ways(false)?;
     let superblock = format::read_superblock(&mut data).map_err(at.format())?;
-    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume)? else { return Ok(0) };
+    // Not before it is known that the volume is going to be opened without it.
+    superblock.check_length(data.len()).map_err(at.format())?;
+    superblock.check_log(log.as_mut().map(|log| log as &mut dyn Blocks)).map_err(at.format())?;
+    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume, superblock.clean)? else { return Ok(0) };
     let blocks = match file.contents(&superblock) {
         Ok(contents) => contents.versions(),
         Err(VolumeError::StaleMemory { versions, .. }) => versions,
@@ -283,11 +296,16 @@ pub fn resize(at: &VolumeAt, size_bytes: u64) -> Result<Info, VolumeError> {
         let file = at.open(&at.path, false)?;
         let mut data = way(&at.path, file.clone())?;
         let before = format::read_superblock(&mut data).map_err(at.format())?;
-        if !before.clean {
-            return Err(at.format()(FormatError::NotClean));
-        }
+        check_closed(at, &before)?;
+        let (end, file_bytes) = (before.data_offset + before.capacity_bytes, file.capacity_bytes());
         let needed_bytes = Superblock { capacity_bytes: size_bytes, ..before }.storage_bytes();
-        if needed_bytes > file.capacity_bytes() {
+        if size_bytes > before.capacity_bytes && file_bytes > end && file.describe().kind == "file" {
+            // A shrinking that was cut off has left its end behind.
+            data.zero_at(end, file_bytes - end)
+                .and_then(|()| data.flush())
+                .map_err(VolumeError::io(&at.path, "clear the end of"))?;
+        }
+        if needed_bytes > file_bytes {
             file.resize(needed_bytes).map_err(|source| VolumeError::Storage { path: at.path.clone(), source })?;
         }
         format::resize(&mut data, size_bytes).map_err(at.format())?;
@@ -321,10 +339,9 @@ pub fn log_add(
             FormatError::LogMissing { hint, .. } => at.format()(FormatError::LogPresent { hint }),
             other => at.format()(other),
         })?;
-        if !superblock.clean {
-            return Err(at.format()(FormatError::NotClean));
-        }
-        let target = log_target(at, log_bytes, force)?;
+        check_closed(at, &superblock)?;
+        let mut target = log_target(at, log_bytes, force)?;
+        target.as_mut().map_or(Ok(()), Target::clear)?;
         let mut log = way(path, at.open(path, false)?)?;
         let shown = path.display().to_string();
         format::log_add(&mut data, &mut log, Uuid::new_v4(), Some(shown), progress).map_err(at.format())?;
@@ -350,6 +367,16 @@ pub fn log_remove(at: &VolumeAt, lost: bool, progress: &mut dyn FnMut(Progress))
         format::log_remove(&mut data, log, Uuid::new_v4(), progress).map_err(at.format())?;
     }
     info(at)
+}
+
+/// Refuses a volume that was not closed in order. One whose log was lost says that it was, and yet a killed server may have left
+/// something for it in memory.
+fn check_closed(at: &VolumeAt, superblock: &Superblock) -> Result<(), VolumeError> {
+    let remembers = |memory: MemoryInfo| memory.refused.is_none() && memory.blocks > 0;
+    if !superblock.clean || memory(at, superblock)?.is_some_and(remembers) {
+        return Err(at.format()(FormatError::NotClean));
+    }
+    Ok(())
 }
 
 /// What is no error of a volume.

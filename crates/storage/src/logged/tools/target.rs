@@ -17,19 +17,22 @@ pub(super) struct Target {
     path: PathBuf,
     /// It was made, and nothing counts on it yet.
     made: bool,
-    /// It reads as zeroes.
+    /// A file that was there and is still as it was, and the size that it is to have.
+    found: Option<(File, u64)>,
+    /// It reads as zeroes, at the latest when it is cleared.
     pub(super) blank: bool,
 }
 
 impl Target {
-    /// Makes a sparse file of `bytes`, or checks that a device has them. Whatever is there is only overwritten with `force`.
+    /// Makes a sparse file of `bytes`, or checks that a device has them. Whatever is there is only overwritten with `force`, and not
+    /// before it is [cleared](Self::clear).
     pub(super) fn make(path: &Path, bytes: u64, force: bool) -> Result<Target, VolumeError> {
         let path = path.to_owned();
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         match rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => {
                 // From here on it is removed if something fails.
-                let target = Target { path, made: true, blank: true };
+                let target = Target { path, made: true, found: None, blank: true };
                 File::from(fd).set_len(bytes).map_err(VolumeError::io(&target.path, "make a file of this size"))?;
                 return Ok(target);
             }
@@ -48,10 +51,17 @@ impl Target {
         if about.st_size > 0 && !force {
             return Err(VolumeError::Exists { path, what: "is a file with contents" });
         }
-        let file = File::from(fd);
+        Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), blank: true })
+    }
+
+    /// Nothing stands against it any more: what a file held is gone.
+    ///
+    /// # Errors
+    /// The file system has no file of that size.
+    pub(super) fn clear(&mut self) -> Result<(), VolumeError> {
+        let Some((file, bytes)) = self.found.take() else { return Ok(()) };
         let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
-        fresh.map_err(VolumeError::io(&path, "make a file of this size"))?;
-        Ok(Target { path, made: false, blank: true })
+        fresh.map_err(VolumeError::io(&self.path, "make a file of this size"))
     }
 
     fn device(path: PathBuf, fd: &OwnedFd, needed_bytes: u64, force: bool) -> Result<Target, VolumeError> {
@@ -65,7 +75,7 @@ impl Target {
         if !force && begin.iter().take(got).any(|byte| *byte != 0) {
             return Err(VolumeError::Exists { path, what: "is a device with contents" });
         }
-        Ok(Target { path, made: false, blank: false })
+        Ok(Target { path, made: false, found: None, blank: false })
     }
 
     /// It is whole: it stays, also when the power goes.
@@ -102,12 +112,16 @@ mod tests {
         let error = Target::make(&path, 4096, false).unwrap_err();
         assert!(error.to_string().contains("--force"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-        let target = Target::make(&path, 4096, true).unwrap();
+        let mut target = Target::make(&path, 4096, true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious", "something else may be wrong");
+        target.clear().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), [0; 4096]);
         drop(target);
         assert!(path.exists(), "it was there before");
         std::fs::write(&path, "").unwrap();
-        Target::make(&path, 4096, false).unwrap().keep().unwrap();
+        let mut target = Target::make(&path, 4096, false).unwrap();
+        target.clear().unwrap();
+        target.keep().unwrap();
     }
 
     #[test]

@@ -150,11 +150,18 @@ impl WriteBack {
         let larger = Superblock { capacity_bytes, ..superblock.clone() };
         let (old_end, new_end) = (superblock.storage_bytes(), larger.storage_bytes());
         let lower = &self.shared.lower;
+        // A shrinking that was cut off has left its end in the file; what is new of a device holds what it holds.
+        let end = superblock.data_offset + present;
+        let left_behind = lower.capacity_bytes().checked_sub(end).filter(|_| lower.describe().kind == "file");
         if lower.capacity_bytes() < new_end {
             lower.resize(new_end)?;
         }
         self.shared.cache.grow(capacity_bytes).map_err(|error| cannot(format!("no memory for its map: {error}")))?;
         let mut way = self.checkpoints.way().map_err(|error| cannot(format!("no io_uring: {error}")))?;
+        if let Some(len) = left_behind.filter(|len| *len > 0) {
+            let cleared = way.zero_at(end, len).and_then(|()| way.flush());
+            cleared.map_err(|error| cannot(format!("its new part cannot be cleared: {error}")))?;
+        }
         if new_end > old_end {
             // A file's new size alone may be lost with the power although a flush came after it; data at its end is not.
             let last = new_end - BLOCK_BYTES as u64;
