@@ -12,18 +12,29 @@
 //!
 //! # What is learnt
 //! The *crowd*: how many requests were in the last commits or waited behind them, i.e. how many writers there are. It follows
-//! a rise at once and forgets slowly. The mean *time* of a commit: a wait is at most a tenth of it. Whether waits *pay*: a wait
-//! that lengthens a commit by a tenth has to bring more than a tenth in company; when it does not, waits are tried rarely.
+//! a rise at once and forgets slowly. The mean *time* of a commit: a wait is a tenth of it, and no more where nobody knows better.
+//! Whether waits *pay*: a wait that lengthens a commit by a tenth has to bring more than a tenth in company; when it does not,
+//! waits are tried rarely.
+//!
+//! How long company *takes*: writers need time for their answer and their next write, on a fast device more than a tenth of a
+//! commit. There they fall into two parties, one of which writes while the other waits, and every commit answers half of them. When
+//! waits do not pay, the rare one that is tried is half a commit long; if all are there before it is over, those after it may last
+//! twice as long as that took. A wait longer than a tenth counts only if it brings everybody: so commits become longer by less than a
+//! half and answer twice as many, or the waits are found out as useless.
 
 /// Most commits in flight at once.
 pub const COMMITS_MAX: usize = 4;
 
-/// Longest wait, as a share of the mean time of a commit: one part in this many.
+/// Longest wait while nothing is known of how long company takes, as a share of the mean time of a commit: one part in this many.
 const WAIT_SHARE: u64 = 10;
+/// Longest wait for company that has been seen to come so late.
+const WAIT_SHARE_MAX: u64 = 2;
 /// Longest wait at all, in nanoseconds: a device that takes a second for a flush has other troubles.
 const WAIT_MAX_NS: u64 = 10_000_000;
 /// A shorter wait is not worth its bookkeeping, in nanoseconds: commits that take ten times this have nothing to share.
 const WAIT_MIN_NS: u64 = 2_000;
+/// Waits that have cost much are not remembered for long: one that pays makes up for them, in parts of [`SCALE`].
+const GAIN_MIN: i64 = -SCALE / 16;
 /// Of the waits that would not have paid lately, one in this many is tried all the same.
 const WAIT_TRIAL: u32 = 32;
 /// Of the commits that could begin beside another on a device that seems to be serial, one in this many does.
@@ -71,6 +82,8 @@ pub struct Policy {
     crowd: i64,
     /// Mean of what waits brought less what they cost, both relative to the commit, in parts of [`SCALE`].
     gain: i64,
+    /// Mean time of waits until everybody was there, in nanoseconds; 0 = none yet.
+    company_ns: u64,
     waits_declined: u32,
     beside_declined: u32,
 }
@@ -111,23 +124,35 @@ impl Policy {
         if here.commits > 0 {
             return if self.begins_beside(here) { Decision::Start } else { Decision::Behind };
         }
-        let wait_ns = (self.commit_ns() / WAIT_SHARE).min(WAIT_MAX_NS);
-        if self.is_enough(here.gathered) || wait_ns < WAIT_MIN_NS || !self.waits_pay() {
+        if self.is_enough(here.gathered) {
             return Decision::Start;
         }
-        Decision::Until { at_ns: now_ns.saturating_add(wait_ns) }
+        match self.wait_ns() {
+            Some(wait_ns) => Decision::Until { at_ns: now_ns.saturating_add(wait_ns) },
+            None => Decision::Start,
+        }
     }
 
-    fn waits_pay(&mut self) -> bool {
+    /// How long to wait for company, if at all.
+    fn wait_ns(&mut self) -> Option<u64> {
+        let (short_ns, long_ns) = (self.short_ns(), (self.commit_ns() / WAIT_SHARE_MAX).min(WAIT_MAX_NS));
+        if short_ns < WAIT_MIN_NS {
+            return None;
+        }
         if self.gain >= 0 {
-            return true;
+            return Some(self.company_ns.saturating_mul(2).clamp(short_ns, long_ns));
         }
         self.waits_declined += 1;
-        let trial = self.waits_declined >= WAIT_TRIAL;
-        if trial {
-            self.waits_declined = 0;
+        if self.waits_declined < WAIT_TRIAL {
+            return None;
         }
-        trial
+        self.waits_declined = 0;
+        Some(long_ns)
+    }
+
+    /// A wait that needs no reason.
+    fn short_ns(&self) -> u64 {
+        (self.commit_ns() / WAIT_SHARE).min(WAIT_MAX_NS)
     }
 
     fn begins_beside(&mut self, here: Here) -> bool {
@@ -150,11 +175,18 @@ impl Policy {
     /// A wait for company has ended: it took `waited_ns`, and found `before` requests and left `after`.
     pub fn waited(&mut self, waited_ns: u64, before: usize, after: usize) {
         let commit_ns = self.commit_ns().max(1);
-        let brought = after.saturating_sub(before).min(1 << 20) as i64 * SCALE / before.clamp(1, 1 << 20) as i64;
+        let everybody = self.is_enough(after);
+        if everybody {
+            self.company_ns = follow(self.company_ns, waited_ns.min(1 << 50));
+        }
+        // Of a long wait that somebody missed, the others would have been there in time for the next commit.
+        let counts = everybody || waited_ns <= self.short_ns() * 2;
+        let brought = if counts { after.saturating_sub(before).min(1 << 20) as i64 } else { 0 };
+        let brought = brought * SCALE / before.clamp(1, 1 << 20) as i64;
         let cost = (u128::from(waited_ns) * SCALE as u128 / u128::from(commit_ns)).min(1 << 40) as i64;
         // One lucky wait must not hide a hundred that brought nothing.
         let gain = (brought - cost).clamp(-SCALE, SCALE);
-        self.gain += (gain - self.gain) / WEIGHT;
+        self.gain = (self.gain + (gain - self.gain) / WEIGHT).max(GAIN_MIN);
     }
 
     /// A commit of `requests` requests has completed after `took_ns`; `gathered` wait behind it, and `beside` says that it
@@ -229,6 +261,33 @@ mod tests {
     }
 
     #[test]
+    fn company_that_takes_longer_than_a_tenth_is_found_and_waited_for() {
+        const US: u64 = 1_000;
+        let mut policy = Policy::new();
+        let mut longest_ns = 0;
+        for _ in 0..200 {
+            // Two parties of four: the other one is back 60 us after its answer.
+            policy.completed(170 * US, 4, 4, false);
+            if let Decision::Until { at_ns } = policy.decide(0, idle(4)) {
+                longest_ns = at_ns;
+                policy.waited(at_ns.min(60 * US), 4, if at_ns < 60 * US { 4 } else { 8 });
+            }
+        }
+        assert_eq!(longest_ns, 85 * US, "half a commit at most");
+        assert!(matches!(policy.decide(0, idle(4)), Decision::Until { .. }), "it pays");
+        // They have become slower: nobody waits in vain for long.
+        let mut waits = 0;
+        for _ in 0..320 {
+            policy.completed(170 * US, 4, 4, false);
+            if let Decision::Until { at_ns } = policy.decide(0, idle(4)) {
+                waits += 1;
+                policy.waited(at_ns, 4, 7);
+            }
+        }
+        assert!(waits <= 25, "{waits} of 320");
+    }
+
+    #[test]
     fn fast_commits_are_not_waited_for() {
         let mut policy = Policy::new();
         policy.completed(15_000, 1, 31, false);
@@ -280,7 +339,7 @@ mod tests {
                     prop_assert_eq!(commits, 0);
                     prop_assert!(!policy.is_enough(gathered));
                     let wait = at_ns - now;
-                    prop_assert!(at_ns == u64::MAX || wait <= policy.commit_ns() / 10 && wait <= 10 * MS);
+                    prop_assert!(at_ns == u64::MAX || wait <= policy.commit_ns() / 2 && wait <= 10 * MS);
                 }
             }
         }

@@ -203,6 +203,18 @@ fn a_commit_carries_nearly_all_writers() {
 }
 
 #[test]
+fn two_parties_become_one_on_a_fast_device() {
+    // Writers are back after a third of a commit. Half of them behind each commit of the others would be the worse for all.
+    for writers in [8, 32] {
+        let (commit_ns, think_ns) = (170 * US, 60 * US);
+        let outcome = run(writers, 1, commit_ns, think_ns);
+        let parties = (writers / 2) as f64 * 1e9 / commit_ns as f64;
+        assert!(outcome.requests_a_second() > 1.2 * parties, "{writers} writers: {outcome:?}");
+        assert!(outcome.requests_a_commit() > 0.75 * writers as f64, "{writers} writers: {outcome:?}");
+    }
+}
+
+#[test]
 fn sharing_beats_a_flush_each_on_a_serial_device() {
     for (writers, least) in [(1, 0.999), (8, 6.0), (32, 24.0)] {
         let think_ns = 50 * US;
