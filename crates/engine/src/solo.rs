@@ -61,6 +61,17 @@ impl Solo {
     /// # Errors
     /// `NotFound` when nothing is outstanding.
     pub fn wait(&mut self) -> io::Result<(Token, i32)> {
+        self.wait_gathered(1, 0)
+    }
+
+    /// As [`wait`](Self::wait), but where it has to sleep it sleeps until `want` of the kernel's completions are there, or
+    /// `patience_us` microseconds are over and there is one: with many under way, a wake-up and a submission for many. Deadlines
+    /// and replies are not kept waiting: while there are deadlines, or nothing of the kernel's is under way, it is a plain wait. So
+    /// it is on a kernel that cannot do it (before 6.12).
+    ///
+    /// # Errors
+    /// `NotFound` when nothing is outstanding.
+    pub fn wait_gathered(&mut self, want: usize, patience_us: u32) -> io::Result<(Token, i32)> {
         if self.outstanding == 0 && self.awaited.is_none() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is outstanding"));
         }
@@ -70,7 +81,9 @@ impl Solo {
                 self.outstanding -= 1;
                 return Ok(done);
             }
-            self.lane.submit_and_wait(1, 0);
+            let has_deadline = self.lane.timers.next_ns().is_some();
+            let most = if has_deadline { 1 } else { self.lane.in_kernel as usize };
+            self.lane.submit_and_wait(want.min(most), patience_us);
         }
     }
 

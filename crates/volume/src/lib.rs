@@ -2,7 +2,8 @@
 //!
 //! A volume is a lower storage (its data) and an intent log, in the same storage or in a second one. This room holds the parts
 //! that can be thought through alone: the [`cache`] that a guest's writes land in, the bytes on disk ([`mod@format`], [`log`]), their
-//! recovery after a power cut ([`recover`]) and their examination ([`check`]), and the policy of commits ([`commit`]).
+//! recovery after a power cut ([`recover`]) and their examination ([`check`]), the policy of commits ([`commit`]), and the
+//! pace of write-back ([`pace`]).
 //!
 //! Nothing here starts a thread, holds a descriptor or knows an io_uring. What touches a disk does so through the blocking
 //! trait [`Blocks`], so that a test can put a recording, lying or failing one in its place. The machine that drives these
@@ -17,6 +18,7 @@ pub mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod log;
+pub mod pace;
 mod ram;
 pub mod recover;
 #[cfg(any(test, feature = "fuzzing"))]

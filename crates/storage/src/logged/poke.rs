@@ -20,7 +20,12 @@ pub(super) enum Wish {
     Change = 16,
     /// The volume is being closed.
     Close = 32,
+    /// Discards wait for the end of the pass under way.
+    PassEnd = 64,
 }
+
+/// Wishes that a pass under way is not to be slow for.
+const PRESSING: u32 = Wish::Parked as u32 | Wish::Mend as u32 | Wish::Close as u32 | Wish::PassEnd as u32;
 
 /// What the write-back thread was asked for since it last looked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +127,28 @@ impl Poke {
         }
     }
 
+    /// Whether somebody waits for what the pass under way brings, or the next one. For the write-back thread, in a pass.
+    pub(super) fn is_pressing(&self) -> bool {
+        self.presses(&self.state())
+    }
+
+    fn presses(&self, state: &State) -> bool {
+        self.bits.load(Ordering::SeqCst) & PRESSING != 0 || state.asked > state.swept
+    }
+
+    /// Sleeps for that time, or until somebody presses. Takes no wish. For the write-back thread, in a pass.
+    pub(super) fn rest(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut state = self.state();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.presses(&state) {
+                return;
+            }
+            state = self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// A sweep has ended that began after [`wait`](Self::wait) had given this number.
     pub(super) fn swept(&self, sweep: u64) {
         let mut state = self.state();
@@ -195,6 +222,34 @@ mod tests {
         assert_eq!(poke.sweep_and_wait(Duration::ZERO), Err(NoSweep::Timeout));
         poke.gone();
         assert_eq!(poke.sweep_and_wait(LONG), Err(NoSweep::Gone));
+    }
+
+    #[test]
+    fn who_waits_ends_a_rest_and_others_do_not() {
+        let poke = Arc::new(Poke::default());
+        poke.ask(Wish::Dirty);
+        poke.ask(Wish::LogFill);
+        assert!(!poke.is_pressing());
+        poke.rest(Duration::from_micros(10));
+        for wish in [Wish::Parked, Wish::Mend, Wish::Close, Wish::PassEnd] {
+            let sleeper = std::thread::spawn({
+                let poke = poke.clone();
+                move || poke.rest(LONG)
+            });
+            poke.ask(wish);
+            sleeper.join().unwrap();
+            assert!(poke.is_pressing());
+            assert!(poke.wait(Duration::ZERO).has(wish), "it is there for who takes it");
+            assert!(!poke.is_pressing());
+        }
+        let waiter = std::thread::spawn({
+            let poke = poke.clone();
+            move || poke.sweep_and_wait(LONG)
+        });
+        poke.rest(LONG);
+        assert!(poke.is_pressing());
+        poke.swept(poke.wait(Duration::ZERO).sweep);
+        assert_eq!(waiter.join().unwrap(), Ok(()));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use super::LoggedStorage;
 use super::cursor::Cursor;
 use super::machine::Parts;
+use super::poke::Wish;
 use super::progress::Stage;
 use super::shared::Part;
 use crate::{Operation, Step};
@@ -102,6 +103,7 @@ impl LoggedStorage {
         shared.slots_freed();
         if shared.passes.wait(|| io.reply(token)) {
             parts.progress.stage = Stage::Pass;
+            shared.poke.ask(Wish::PassEnd);
             if shared.is_dead() {
                 shared.passes.end(-libc::EIO);
             }

@@ -180,10 +180,19 @@ impl Shared {
     /// Something was stored: tells the write-back thread when that gives it a reason to look, which costs a few loads when not.
     pub(super) fn changed(&self) {
         self.poke.first_change();
-        // Half of the slots are for those who write while the other half is written back.
-        if self.cache.figures().data_slots_free < self.half_of_slots {
+        if self.is_half_dirty() {
             self.poke.ask_once(Wish::Dirty);
         }
+    }
+
+    /// Whether more than half of the slots are in use: half of them are for those who write while the other half is written back.
+    pub(super) fn is_half_dirty(&self) -> bool {
+        self.cache.figures().data_slots_free < self.half_of_slots
+    }
+
+    /// Commits so far.
+    pub(super) fn commits(&self) -> u64 {
+        self.figures.commits.load(Ordering::Relaxed)
     }
 
     /// Why the volume serves nothing any more, if so.

@@ -71,6 +71,11 @@ impl LogSpace {
         self.head - self.tail
     }
 
+    /// Whether half of it or more is in use.
+    pub fn is_half_full(&self) -> bool {
+        self.used() >= self.len / 2
+    }
+
     /// Whether nothing is in use.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail

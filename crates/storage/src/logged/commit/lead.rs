@@ -354,7 +354,7 @@ impl Committer {
         state.flights.push_back(flight);
         state.sequence = sequence.saturating_add(1);
         state.chain = sealed.chain;
-        let fill = state.space.used() >= state.space.len_bytes() / 2;
+        let fill = state.space.is_half_full();
         let offset = position % state.space.len_bytes();
         let next = if batch.last { state.call_next(now_ns) } else { None };
         drop(state);

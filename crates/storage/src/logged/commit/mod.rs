@@ -129,6 +129,11 @@ impl Committer {
         self.state().space.used()
     }
 
+    /// Whether half of the log is in use: a sweep should let it begin later.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.state().space.is_half_full()
+    }
+
     /// Whether a commit waits for a sweep.
     pub(super) fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use volume::{BLOCK_BYTES, SECTOR_BYTES, SectorMask};
 
 /// Most bytes of one write. Larger ones gain nothing on disks, and keep other requests waiting longer.
-const WRITE_BYTES_MAX: u64 = 1 << 20;
+pub(super) const WRITE_BYTES_MAX: u64 = 1 << 20;
 
 /// A version of a block.
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +36,17 @@ impl Piece {
 }
 
 /// The operations of some versions.
-#[derive(Default)]
 pub(super) struct Plan {
     pub(super) pieces: Vec<Piece>,
     pub(super) buffers: Vec<iovec>,
+    write_bytes_max: u64,
 }
 
 impl Plan {
-    /// `versions` come in ascending order of their blocks; block 0 is at byte `data_offset`.
-    pub(super) fn new(versions: impl Iterator<Item = Version>, data_offset: u64) -> Plan {
-        let mut plan = Plan::default();
+    /// `versions` come in ascending order of their blocks; block 0 is at byte `data_offset`, and no write is longer than
+    /// `write_bytes_max`, which is a block at least.
+    pub(super) fn new(versions: impl Iterator<Item = Version>, data_offset: u64, write_bytes_max: u64) -> Plan {
+        let mut plan = Plan { pieces: Vec::new(), buffers: Vec::new(), write_bytes_max };
         for version in versions {
             plan.add(version, data_offset);
         }
@@ -84,7 +85,7 @@ impl Plan {
             && !last.zeroes()
             && last.offset + last.len == offset
             && last.len.is_multiple_of(BLOCK_BYTES as u64)
-            && last.len + len <= WRITE_BYTES_MAX
+            && last.len + len <= self.write_bytes_max
         {
             last.len += len;
             last.buffers.end = at + 1;
@@ -135,6 +136,7 @@ mod tests {
         #[test]
         fn every_sector_goes_where_it_belongs(
             blocks in proptest::collection::btree_map(0u64..600, (1u8.., any::<bool>(), any::<bool>()), 0..400),
+            blocks_max in 1..=256u64,
         ) {
             let address = |block: u64| 0x10_0000 + block as usize * 4096;
             let version = |(block, (bits, whole, zeroes)): (&u64, &(u8, bool, bool))| Version {
@@ -143,7 +145,7 @@ mod tests {
                 data: (!*zeroes).then(|| std::ptr::without_provenance(address(*block))),
             };
             let versions: Vec<_> = blocks.iter().map(version).collect();
-            let plan = Plan::new(versions.iter().copied(), DATA_OFFSET);
+            let plan = Plan::new(versions.iter().copied(), DATA_OFFSET, blocks_max * 4096);
             let expected: Vec<_> = versions.iter().flat_map(|version| {
                 let first = DATA_OFFSET / 512 + version.block * 8;
                 let data = version.data.map(|_| address(version.block));
@@ -154,7 +156,7 @@ mod tests {
             prop_assert_eq!(effect(&plan), expected);
             prop_assert_eq!(plan.bytes() % 512, 0);
             for piece in &plan.pieces {
-                prop_assert!(piece.zeroes() || piece.len <= WRITE_BYTES_MAX);
+                prop_assert!(piece.zeroes() || piece.len <= blocks_max * 4096);
                 // What is longer than a part of a block is whole blocks.
                 prop_assert!(piece.zeroes() || piece.len < 4096 || piece.offset % 4096 == 0 && piece.len % 4096 == 0);
             }
@@ -165,11 +167,12 @@ mod tests {
     fn neighbours_are_written_together() {
         let memory = std::ptr::without_provenance::<u8>(1 << 20);
         let whole = |block| Version { block, sectors: SectorMask::ALL, data: Some(memory) };
-        let plan = Plan::new((10..10 + 300).map(whole), 0);
+        let plan = Plan::new((10..10 + 300).map(whole), 0, WRITE_BYTES_MAX);
         let lengths: Vec<_> = plan.pieces.iter().map(|piece| piece.len / 4096).collect();
         assert_eq!(lengths, [256, 44]);
         let zero = |block| Version { block, sectors: SectorMask::ALL, data: None };
-        assert_eq!(Plan::new((0..5000).map(zero), 0).pieces.len(), 1);
-        assert_eq!(Plan::new([whole(1), zero(2), whole(3), whole(5)].into_iter(), 0).pieces.len(), 4);
+        assert_eq!(Plan::new((0..5000).map(zero), 0, WRITE_BYTES_MAX).pieces.len(), 1);
+        let apart = [whole(1), zero(2), whole(3), whole(5)];
+        assert_eq!(Plan::new(apart.into_iter(), 0, WRITE_BYTES_MAX).pieces.len(), 4);
     }
 }

@@ -4,9 +4,11 @@
 //! them. Groups whose writes have completed are covered by the next flush, which runs while later groups are written; so a
 //! stream of writes meets neither a storage that only writes nor one that only flushes. A group keeps its versions pinned
 //! until they are settled: left in the cache, or given back with the room that they took.
+//!
+//! How many operations are under way, and how long the pass rests between them, is the pace's ([`volume::pace`]).
 
 use super::Ending;
-use super::plan::{Piece, Plan, Version};
+use super::plan::{Piece, Plan, Version, WRITE_BYTES_MAX};
 use crate::logged::shared::Shared;
 use crate::{Action, Operation, Step, StorageError, Task};
 use engine::{Solo, Token};
@@ -14,12 +16,20 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use volume::cache::Pins;
+use volume::pace::{DEPTH_MAX, Pace, Seen, Stride};
 
-/// Operations under way at once.
-const DEPTH: usize = 64;
 /// Blocks of a group.
 const GROUP_BLOCKS: usize = 1024;
+/// Blocks of a group of a pass that has time: what it has not taken yet may be written again and be one write.
+const GENTLE_GROUP_BLOCKS: usize = 256;
+/// Most bytes of one write of a pass that has time: a commit may have to wait behind it.
+const GENTLE_WRITE_BYTES_MAX: u64 = 256 << 10;
+/// So many bytes of one write count as an operation.
+const OPERATION_BYTES: u64 = 64 << 10;
+/// Completions are awaited together for so long, in microseconds: a wake-up for each would cost more than the writes.
+const GATHER_US: u32 = 250;
 /// Groups whose writes are under way or wait to be.
 const GROUPS_MAX: usize = 8;
 /// How often a write is tried before its pass has failed; once that has happened, the others are not tried again.
@@ -73,6 +83,28 @@ pub(super) struct Sweeper {
     trouble: Option<StorageError>,
     /// Log writes that had failed when the pass began.
     log_failures: u64,
+    tempo: Tempo,
+}
+
+/// How fast the pass goes.
+struct Tempo {
+    began: Instant,
+    pace: Pace,
+    stride: Stride,
+    /// Operations of the stride that have not begun.
+    left: usize,
+    /// Blocks that the pass has taken.
+    taken: u64,
+    /// Somebody waits for the pass since before it began.
+    hurry: bool,
+}
+
+impl Tempo {
+    fn new(hurry: bool, seen: &Seen) -> Tempo {
+        let mut pace = Pace::new(seen);
+        let stride = pace.stride(seen);
+        Tempo { began: Instant::now(), pace, stride, left: stride.operations, taken: 0, hurry }
+    }
 }
 
 /// Versions that a pass has brought to stable storage and that are still in the cache.
@@ -95,11 +127,12 @@ impl Sweeper {
     pub(super) fn new(shared: Arc<Shared>, ending: Arc<Ending>) -> io::Result<Sweeper> {
         let slot = |_| Slot { task: Box::new(Task::new()), work: None };
         Ok(Sweeper {
+            tempo: Tempo::new(false, &Seen::default()),
             shared,
             ending,
             solo: Solo::new()?,
-            slots: (0..DEPTH).map(slot).collect(),
-            free: (0..DEPTH).collect(),
+            slots: (0..DEPTH_MAX).map(slot).collect(),
+            free: (0..DEPTH_MAX).collect(),
             groups: Vec::new(),
             queue: VecDeque::new(),
             written: Vec::new(),
@@ -112,21 +145,24 @@ impl Sweeper {
         })
     }
 
-    /// One pass.
+    /// One pass; with `hurry` somebody waits for it.
     ///
     /// # Errors
     /// The last operation of the lower storage that failed. What it should have written is dirty again.
-    pub(super) fn pass(&mut self) -> Result<Swept, StorageError> {
+    pub(super) fn pass(&mut self, hurry: bool) -> Result<Swept, StorageError> {
         self.from = Some(0);
         self.trouble = None;
         self.log_failures = self.shared.log_failures.load(Ordering::SeqCst);
+        self.tempo = Tempo::new(hurry, &Seen { pressed: hurry, elapsed: Duration::ZERO, taken: 0, ..self.look() });
         loop {
             self.begin_writes();
             self.begin_flush();
-            if self.free.len() == DEPTH && self.queue.is_empty() && self.written.is_empty() && self.from.is_none() {
+            if self.is_at_end() && self.written.is_empty() && self.flushing.is_none() {
                 break;
             }
-            if self.free.len() < DEPTH {
+            if self.tempo.left == 0 && self.goes_on() {
+                self.next_stride();
+            } else if self.under_way() > 0 {
                 self.wait();
             }
         }
@@ -141,23 +177,63 @@ impl Sweeper {
         }
     }
 
-    fn begin_writes(&mut self) {
-        loop {
-            while let Some((group, piece)) = self.next_piece() {
-                let Some(place) = self.free.pop() else {
-                    self.queue.push_front((group, piece));
-                    return;
-                };
-                self.begin_piece(place, group, piece);
-            }
-            if self.free.is_empty() || !self.take_group() {
-                return;
-            }
+    /// Operations under way.
+    fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether nothing is left to be written, and all writes have ended.
+    fn is_at_end(&self) -> bool {
+        self.from.is_none() && self.queue.is_empty() && self.groups.iter().all(Option::is_none)
+    }
+
+    /// Whether more is to be written, and may be now.
+    fn goes_on(&self) -> bool {
+        let more = self.from.is_some() || !self.queue.is_empty();
+        more && (self.tempo.stride.rest.is_zero() || self.under_way() == 0)
+    }
+
+    /// Rests, if the last stride said so, and asks for the next.
+    fn next_stride(&mut self) {
+        let rest = self.tempo.stride.rest;
+        if !rest.is_zero() {
+            self.shared.poke.rest(rest);
+        }
+        let seen = self.look();
+        let tempo = &mut self.tempo;
+        tempo.stride = tempo.pace.stride(&seen);
+        tempo.left = tempo.stride.operations;
+    }
+
+    fn look(&self) -> Seen {
+        let shared = &self.shared;
+        let cache = shared.cache.figures();
+        Seen {
+            elapsed: self.tempo.began.elapsed(),
+            taken: self.tempo.taken,
+            dirty: cache.dirty_blocks,
+            slots: u64::from(cache.data_slots),
+            slots_used: u64::from(cache.data_slots.saturating_sub(cache.data_slots_free)),
+            log_bytes: shared.layout.log_bytes,
+            log_used_bytes: shared.committer.log_used_bytes(),
+            pressed: self.tempo.hurry || self.ending.begun() || shared.poke.is_pressing() || shared.short_of_room(),
         }
     }
 
-    fn next_piece(&mut self) -> Option<(usize, usize)> {
-        self.queue.pop_front()
+    fn begin_writes(&mut self) {
+        while self.tempo.left > 0 && self.under_way() < self.tempo.stride.depth {
+            let Some((group, piece)) = self.queue.pop_front() else {
+                if self.take_group() {
+                    continue;
+                }
+                return;
+            };
+            let Some(place) = self.free.pop() else {
+                self.queue.push_front((group, piece));
+                return;
+            };
+            self.begin_piece(place, group, piece);
+        }
     }
 
     /// Takes more of what is dirty. False when there is no more, or no more is wanted now.
@@ -172,10 +248,16 @@ impl Sweeper {
             self.from = None;
             return false;
         }
+        let (blocks, write_bytes_max) = if self.tempo.stride.is_full() {
+            (GROUP_BLOCKS, WRITE_BYTES_MAX)
+        } else {
+            (GENTLE_GROUP_BLOCKS, GENTLE_WRITE_BYTES_MAX)
+        };
         let mut pins = Pins::new(&self.shared.cache);
-        self.from = self.shared.cache.take_dirty(from, GROUP_BLOCKS, &mut pins);
+        self.from = self.shared.cache.take_dirty(from, blocks, &mut pins);
+        self.tempo.taken += pins.len() as u64;
         let versions = pins.iter().map(|it| Version { block: it.block, sectors: it.sectors, data: it.data });
-        let plan = Plan::new(versions, self.shared.layout.data_offset);
+        let plan = Plan::new(versions, self.shared.layout.data_offset, write_bytes_max);
         if plan.pieces.is_empty() {
             // Marks of blocks that were discarded: to be taken back all the same.
             self.shared.settle(&mut pins);
@@ -198,6 +280,9 @@ impl Sweeper {
         let found = found.and_then(|it| it.plan.pieces.get(piece).map(|piece| (piece, &it.plan.buffers)));
         let (Some((what, buffers)), Some(slot)) = (found, self.slots.get_mut(place)) else { return };
         let Piece { offset, len, .. } = *what;
+        // Of zeroes a range of any length is one small request.
+        let weight = if what.zeroes() { 1 } else { len.div_ceil(OPERATION_BYTES).max(1) };
+        self.tempo.left = self.tempo.left.saturating_sub(weight as usize);
         slot.task.buffers.clear();
         let operation = if what.zeroes() {
             Operation::WriteZeroes { offset, len, unmap: true, durable: false }
@@ -215,8 +300,7 @@ impl Sweeper {
         if self.flushing.is_some() || self.written.is_empty() {
             return;
         }
-        let idle = self.free.len() == DEPTH && self.queue.is_empty();
-        if !idle && self.written_bytes < self.flush_bytes() {
+        if !self.is_at_end() && self.written_bytes < self.flush_bytes() {
             return;
         }
         let Some(place) = self.free.pop() else { return };
@@ -246,10 +330,14 @@ impl Sweeper {
         self.take_step(place, step);
     }
 
-    /// Waits for one completion.
+    /// Waits for a completion. Where it has to sleep it waits for half of what is under way, so that the storage has the other
+    /// half to do meanwhile; before a rest, for all.
     fn wait(&mut self) {
+        let under_way = self.under_way();
+        let rests = self.tempo.left == 0 && !self.tempo.stride.rest.is_zero();
+        let want = if rests { under_way } else { under_way.div_ceil(2) };
         // An error says that nothing is under way, while slots are taken: a storage that lost a task.
-        let (token, result) = self.solo.wait().expect("a task that is pending completes");
+        let (token, result) = self.solo.wait_gathered(want, GATHER_US).expect("a task that is pending completes");
         let place = token as usize;
         let Some(slot) = self.slots.get_mut(place) else { return };
         let step = self.shared.lower.resume(&mut slot.task, result, token, &mut self.solo.io());

@@ -12,9 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use volume::format::FormatError;
+use volume::pace::Age;
 
-/// What is dirty is written back after this time, though nothing else asks for it: what is lost with the power has a bound.
-const AGE_MAX: Duration = Duration::from_secs(5);
 /// How long the thread sleeps when nothing is dirty and nobody wakes it.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 /// After a pass that failed, the next one comes so much later; twice that after it...
@@ -37,8 +36,10 @@ pub(super) struct Machine {
     way: StorageBlocks,
     sweeper: Sweeper,
     ending: Arc<Ending>,
-    /// Since when something has been dirty, or in the log alone.
-    dirty_since: Option<Instant>,
+    /// When the thread's time begins.
+    zero: Instant,
+    /// How long something has been dirty, or in the log alone: what is lost with the power has a bound.
+    age: Age,
     /// The last pass failed: how long to wait before the next.
     retry: Option<Duration>,
     /// Somebody still waits for room after the last pass, and asks no second time.
@@ -51,7 +52,8 @@ impl Machine {
     pub(super) fn new(shared: Arc<Shared>, checkpoints: Arc<Checkpoints>, ending: Arc<Ending>) -> io::Result<Machine> {
         let sweeper = Sweeper::new(shared.clone(), ending.clone())?;
         let way = checkpoints.way()?;
-        Ok(Machine { shared, checkpoints, way, sweeper, ending, dirty_since: None, retry: None, hurry: false })
+        let (zero, age) = (Instant::now(), Age::default());
+        Ok(Machine { shared, checkpoints, way, sweeper, ending, zero, age, retry: None, hurry: false })
     }
 
     /// Works until the volume is closed. A panic is the end of the volume and of nothing else.
@@ -84,13 +86,17 @@ impl Machine {
             if !self.is_due(wishes) {
                 continue;
             }
-            let began = Instant::now();
-            match self.sweep() {
+            let (began, commits) = (self.zero.elapsed(), self.shared.commits());
+            match self.sweep(self.is_waited_for(wishes)) {
                 Ok(()) => {
                     self.shared.poke.swept(wishes.sweep);
                     self.retry = None;
-                    self.dirty_since = self.has_work().then_some(began);
-                    self.hurry = self.dirty_since.is_some() && self.shared.short_of_room();
+                    self.age.end();
+                    let has_work = self.has_work();
+                    if has_work {
+                        self.age.begin(began, commits);
+                    }
+                    self.hurry = has_work && self.shared.short_of_room();
                 }
                 Err(error) => self.failed(&error),
             }
@@ -107,9 +113,9 @@ impl Machine {
             }
             return self.shared.poke.wait(Duration::ZERO);
         }
-        let timeout = match self.dirty_since {
+        let timeout = match self.age.look() {
             Some(_) if self.hurry => AGAIN,
-            Some(since) => (since + AGE_MAX).saturating_duration_since(Instant::now()),
+            Some(look) => look.saturating_sub(self.zero.elapsed()),
             None => {
                 self.shared.cache.trim();
                 self.shared.poke.falls_asleep();
@@ -125,12 +131,20 @@ impl Machine {
     }
 
     fn is_due(&mut self, wishes: Wishes) -> bool {
-        if self.dirty_since.is_none() && self.has_work() {
-            self.dirty_since = Some(Instant::now());
+        let (now, commits) = (self.zero.elapsed(), self.shared.commits());
+        if self.has_work() {
+            self.age.begin(now, commits);
         }
-        let asked = [Wish::Parked, Wish::LogFill, Wish::Dirty, Wish::Mend].into_iter().any(|wish| wishes.has(wish));
-        let old = self.dirty_since.is_some_and(|since| since.elapsed() >= AGE_MAX);
-        asked || old || wishes.sweep_wanted || self.retry.is_some() || self.hurry
+        // These two may have been asked for in the middle of the last pass, and be over with its end.
+        let filling = wishes.has(Wish::Dirty) && self.shared.is_half_dirty()
+            || wishes.has(Wish::LogFill) && self.shared.committer.is_half_full();
+        filling || self.is_waited_for(wishes) || self.age.is_over(now, commits)
+    }
+
+    /// Whether somebody waits for a pass.
+    fn is_waited_for(&self, wishes: Wishes) -> bool {
+        let wanted = wishes.sweep_wanted || wishes.has(Wish::Parked) || wishes.has(Wish::Mend);
+        wanted || self.retry.is_some() || self.hurry
     }
 
     fn failed(&mut self, error: &StorageError) {
@@ -141,12 +155,12 @@ impl Machine {
         self.retry = Some(retry);
     }
 
-    /// A pass, and the checkpoint that it allows.
-    fn sweep(&mut self) -> Result<(), StorageError> {
+    /// A pass, and the checkpoint that it allows; with `hurry` somebody waits for them.
+    fn sweep(&mut self, hurry: bool) -> Result<(), StorageError> {
         // Noted before anything is taken: whatever is in the log before it is found dirty, or is stable already.
         let mark = self.shared.committer.mark();
         self.shared.passes.begin();
-        let swept = self.sweeper.pass();
+        let swept = self.sweeper.pass(hurry);
         self.shared.passes.end(reply::ROOM);
         let swept = swept?;
         if self.ending.abandoned() {
@@ -177,7 +191,7 @@ impl Machine {
         let (mut failures, mut passes) = (0, 0);
         // Once at least: marks are approximate.
         loop {
-            match self.sweep() {
+            match self.sweep(true) {
                 Ok(()) if !self.has_work() => break,
                 Ok(()) => {
                     failures = 0;
