@@ -47,7 +47,7 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// Whether a session could go on in another program: an error says what would stay behind.
-    fn hand_over(&self) -> Result<(), &'static str> {
+    fn hand_over(&self) -> Result<(), String> {
         Ok(())
     }
 

@@ -317,6 +317,9 @@ impl Export {
         let queues = directory.queues();
         Self::serve(hosting, queues, directory.clone(), Served::Directory(directory), engine)
     }
+        if let Some(session) = &hosting.carried.fuse {
+            directory.adopt(session);
+        }
 
     /// Serves a directory by 9P: binds the socket and starts to listen.
     ///

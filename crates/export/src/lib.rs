@@ -24,7 +24,8 @@ mod target;
 mod workers;
 
 pub use directory::{
-    Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, Grant, Policy, REQUEST_QUEUES_MAX, ReadDirPlus,
+    Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, FuseSession, Grant, Policy, REQUEST_QUEUES_MAX,
+    ReadDirPlus,
 };
 pub use disk::DiskRing;
 pub use error::ExportError;

@@ -51,6 +51,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(start: link::RingStart) -> Result<Self, RingError> {
         let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
+        ring.owe(&start.owed)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
         let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
         let mut queue = Queue {
@@ -98,6 +99,11 @@ impl Queue {
     /// Requests that an earlier life of the ring took and never answered, and that have not been taken again yet.
     pub(crate) fn owed(&self) -> usize {
         self.ring.owed()
+    }
+
+    /// Gives those up, the oldest first: they are for the next life of the ring.
+    pub(crate) fn take_owed(&mut self) -> Vec<u16> {
+        self.ring.take_owed()
     }
 
     pub(crate) fn notified(&self) -> Notified {
@@ -159,7 +165,8 @@ impl Queue {
         self.forget(epoch);
     }
 
-    /// Ends a request without an answer: its ring is broken. In the inflight region it stays what it is, unanswered.
+    /// Ends a request without an answer: its ring is broken, or the ring's next life answers it. In the inflight region it stays
+    /// what it is, unanswered.
     pub(crate) fn forget(&mut self, epoch: u64) {
         self.in_flight -= 1;
         let index = (epoch - self.epochs_gone) as usize;
@@ -285,8 +292,8 @@ mod tests {
         let region = Region { guest_addr: 0, user_addr: 0, len: 0x1000, mapping, offset: 0 };
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
-        let (inflight, kick) = (None, None);
-        let start = link::RingStart { memory, layout, next_avail: 0, inflight, enabled: true, kick, call, err };
+        let (inflight, kick, owed) = (None, None, Vec::new());
+        let start = link::RingStart { memory, layout, next_avail: 0, owed, inflight, enabled: true, kick, call, err };
         Queue::new(start).unwrap()
     }
 

@@ -77,6 +77,29 @@ impl Ring {
         }
     }
 
+    /// As [`requests_in_flight`](Self::requests_in_flight), without those that can be left to the ring's next life.
+    pub(crate) fn requests_to_drain(&self) -> usize {
+        match self {
+            Ring::Directory(ring) => self.requests_in_flight() - ring.waiting(),
+            _ => self.requests_in_flight(),
+        }
+    }
+
+    /// What cannot be waited for is left to the ring's next life from now on. The ring is detached next.
+    pub(crate) fn suspend(&mut self) {
+        if let Ring::Directory(ring) = self {
+            ring.suspend();
+        }
+    }
+
+    /// What is left to its next life, once it has been suspended and detached: heads, the oldest first.
+    pub(crate) fn take_owed(&mut self) -> Vec<u16> {
+        match self {
+            Ring::Directory(ring) => ring.take_owed(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The place from which its next life takes requests.
     pub(crate) fn next_avail(&self) -> u16 {
         self.queue().map_or(0, Queue::next_avail)

@@ -6,7 +6,7 @@ use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::rings::Running;
 use engine::Panic;
-use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Target};
+use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vring::Memory;
@@ -16,6 +16,28 @@ pub(crate) struct ExportTarget {
 }
 
 impl ExportTarget {
+    /// Ends a ring with what it has in flight, and says where it stands.
+    fn end_ring(&mut self, running: Running, index: u16) -> Suspended {
+        let stay = self.shared.engine.with_ring(running.id, |_: &mut Ring, stay, _| *stay).unwrap_or_default();
+        let ended = self.shared.engine.detach(running.id);
+        let (stands, figures, broken) = match ended {
+            Ok(mut ring) => {
+                let stands = Suspended { next_avail: ring.next_avail(), owed: ring.take_owed() };
+                (stands, ring.figures(), ring.broken())
+            }
+            Err(error) => {
+                // Said already where the export has failed by it.
+                let why = self.shared.failure();
+                if why.is_none() {
+                    tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
+                }
+                (Suspended::default(), RingFigures::default(), Some(why.unwrap_or_else(|| error.to_string())))
+            }
+        };
+        self.shared.lock().rings.stopped(index, &figures, stay, broken);
+        stands
+    }
+
     /// The session's thread has panicked: what the session would have ended is ended here.
     pub(crate) fn give_up(&mut self, why: &Panic) {
         self.shared.fail(&format!("its session ended by a {why}"));
@@ -76,24 +98,15 @@ impl Target for ExportTarget {
     }
 
     fn stop(&mut self, index: u16) -> u16 {
+        self.shared.running(index).map_or(0, |running| self.end_ring(running, index).next_avail)
+    }
+
+    fn suspend(&mut self, index: u16) -> Suspended {
         let Some(running) = self.shared.running(index) else {
-            return 0;
+            return Suspended::default();
         };
-        let stay = self.shared.engine.with_ring(running.id, |_: &mut Ring, stay, _| *stay).unwrap_or_default();
-        let ended = self.shared.engine.detach(running.id);
-        let (next_avail, figures, broken) = match ended {
-            Ok(ring) => (ring.next_avail(), ring.figures(), ring.broken()),
-            Err(error) => {
-                // Said already where the export has failed by it.
-                let why = self.shared.failure();
-                if why.is_none() {
-                    tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
-                }
-                (0, RingFigures::default(), Some(why.unwrap_or_else(|| error.to_string())))
-            }
-        };
-        self.shared.lock().rings.stopped(index, &figures, stay, broken);
-        next_avail
+        self.shared.with_ring(index, Ring::suspend);
+        self.end_ring(running, index)
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
@@ -117,7 +130,7 @@ impl Target for ExportTarget {
         let Some(running) = self.shared.running(index) else {
             return Ok(0);
         };
-        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.requests_in_flight());
+        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.requests_to_drain());
         in_flight.map_err(|error| error.to_string())
     }
 
@@ -126,7 +139,7 @@ impl Target for ExportTarget {
     }
 
     fn hand_over(&self) -> Result<(), String> {
-        self.shared.device.hand_over().map_err(str::to_owned)
+        self.shared.device.hand_over()
     }
 
     fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {

@@ -77,6 +77,8 @@ pub struct RingState {
     pub areas: Option<[u64; 3]>,
     /// The first avail entry to take when it starts.
     pub next_avail: u16,
+    /// Heads of entries before it that are to be taken again, the oldest first.
+    pub owed: Vec<u16>,
     /// SET_VRING_KICK.
     pub kick: Kick,
     /// SET_VRING_CALL.

@@ -39,4 +39,4 @@ pub use peer::info as peer_info;
 pub use rings::Kick;
 pub use serve::{serve, serve_on};
 pub use stop::StopFd;
-pub use target::{Misspoken, QUEUES_MAX, RingStart, SessionEnd, SessionInfo, Target};
+pub use target::{Misspoken, QUEUES_MAX, RingStart, SessionEnd, SessionInfo, Suspended, Target};

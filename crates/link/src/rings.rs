@@ -45,6 +45,8 @@ pub(crate) struct Ring {
     err: Option<OwnedFd>,
     /// What SET_VRING_ENABLE said last. Until it speaks, the negotiated features decide.
     enabled: Option<bool>,
+    /// Taken by the ring when it was suspended, and not answered: for its next start.
+    owed: Vec<u16>,
     /// Present exactly while the target serves the ring.
     running: Option<Layout>,
 }
@@ -60,6 +62,7 @@ impl Ring {
             call: None,
             err: None,
             enabled: None,
+            owed: Vec::new(),
             running: None,
         }
     }
@@ -178,6 +181,7 @@ impl Ring {
             memory: memory.clone(),
             layout,
             next_avail: self.next_avail,
+            owed: self.owed.clone(),
             inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?.flatten(),
             enabled,
             kick: duplicate(kick)?,
@@ -186,6 +190,7 @@ impl Ring {
         };
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
         self.running = Some(layout);
+        self.owed.clear();
         Ok(())
     }
 

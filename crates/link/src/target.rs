@@ -53,6 +53,12 @@ pub trait Target: Send {
     /// GET_VRING_BASE). Only called for rings that run; the same index may be started again later.
     fn stop(&mut self, index: u16) -> u16;
 
+    /// As [`Target::stop`], for a ring that is started again at once, here or by another program: what would have to be waited
+    /// for without end may be left to its next life.
+    fn suspend(&mut self, index: u16) -> Suspended {
+        Suspended { next_avail: self.stop(index), owed: Vec::new() }
+    }
+
     /// The frontend replaced the notification fd of a running ring. `None`: it wants no notifications.
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
 
@@ -64,8 +70,8 @@ pub trait Target: Send {
     /// at the same guest addresses.
     fn set_memory(&mut self, memory: &Arc<Memory>);
 
-    /// How many requests a running ring has taken and not yet answered. An error says why that cannot be told: the ring
-    /// is lost, or would not stop. Asked of rings that are to be handed over; a target whose [`Target::stop`] never has to
+    /// How many requests a running ring has taken that have to be answered before [`Target::suspend`]. An error says why that cannot be told: the ring
+    /// is lost, or would not stop. Asked of rings that are to be handed over; a target whose [`Target::suspend`] never has to
     /// wait need not say more than 0.
     fn in_flight(&mut self, _index: u16) -> Result<usize, String> {
         Ok(0)
@@ -92,6 +98,15 @@ pub trait Target: Send {
     fn session_ended(&mut self, reason: &SessionEnd);
 }
 
+/// Where a ring stands that pauses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suspended {
+    /// Index of the first avail entry to take.
+    pub next_avail: u16,
+    /// Head descriptors of requests that were taken before it and are to be taken again, the oldest first.
+    pub owed: Vec<u16>,
+}
+
 /// Everything a ring needs to be served.
 #[derive(Debug)]
 pub struct RingStart {
@@ -101,6 +116,8 @@ pub struct RingStart {
     pub layout: Layout,
     /// Index of the first avail entry to take, unless `inflight` says otherwise.
     pub next_avail: u16,
+    /// Heads that were taken before and are to be taken again before anything new ([`Suspended::owed`]).
+    pub owed: Vec<u16>,
     /// Where requests in flight are to be written down, and what an earlier backend left there. `None`: the frontend did
     /// not ask for it.
     pub inflight: Option<InflightQueue>,

@@ -77,6 +77,33 @@ fn a_session_that_was_not_handed_over_goes_on() {
 }
 
 #[test]
+fn requests_that_were_left_are_taken_again_once() {
+    let old = Server::new(4);
+    let (mut frontend, _guest, _fds) = running(&old);
+    let left = vec![3, 1];
+    *old.shared.owed.lock().unwrap() = left.clone();
+    old.shared.take();
+    // Here, where nothing came of it; and in another program.
+    drop(pause(&old).unwrap());
+    old.shared.wait_for(|event| matches!(event, Event::Start { .. }));
+    assert_eq!(old.shared.rings.lock().unwrap()[&0].owed, left);
+    let (state, hold) = pause(&old).unwrap();
+    assert_eq!(state.session.as_ref().unwrap().rings[0].owed, left);
+    let (new, outcome) = Server::resumed(state, 4);
+    assert_eq!(outcome, Ok(1));
+    assert_eq!(new.shared.rings.lock().unwrap()[&0].owed, left);
+    old.stop.signal();
+    drop(hold);
+    drop(old);
+    // A ring that the frontend stops leaves nothing, and neither does one that is suspended with nothing left.
+    let (state, hold) = pause(&new).unwrap();
+    assert_eq!(state.session.as_ref().unwrap().rings[0].owed, Vec::<u16>::new());
+    drop((state, hold));
+    new.shared.wait_for(|event| *event == started(0, 3 * RING_PROGRESS, true, [true, true, false]));
+    frontend.get_vring_base(0).unwrap();
+}
+
+#[test]
 fn looking_stops_nothing() {
     let server = Server::new(4);
     let (frontend, _guest, _fds) = running(&server);

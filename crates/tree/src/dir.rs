@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::file::Handle;
 use crate::handle::last_error;
+use crate::handover::Listing;
 use crate::sync::{Counted, lock};
 use crate::tree::Tree;
 use rustix::fs::SeekFrom;
@@ -58,6 +59,24 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Where its reader is. The descriptor is further: it is where the piece ends.
+    pub(crate) fn hand_over(&self) -> Listing {
+        let position = lock(&self.position);
+        let rest = position.piece.get(position.at..).unwrap_or_default().to_vec();
+        Listing { rest, offset: position.offset, expects_unknown: self.expects_unknown() }
+    }
+
+    /// The stream whose reader was there.
+    pub(crate) fn again(listing: &Listing, pieces: &Arc<AtomicUsize>) -> Stream {
+        let mut position = Position { offset: listing.offset, ..Position::default() };
+        if !listing.rest.is_empty() {
+            // As large as any piece, whatever is left of this one: the next takes its place.
+            position.make_room(pieces);
+            position.piece.extend_from_slice(&listing.rest);
+        }
+        Stream { position: Mutex::new(position), expects_unknown: AtomicBool::new(listing.expects_unknown) }
+    }
+
     pub(crate) fn expects_unknown(&self) -> bool {
         self.expects_unknown.load(Ordering::Relaxed)
     }
@@ -68,13 +87,18 @@ impl Stream {
 }
 
 impl Position {
+    /// Room for a piece, of which nothing is there yet.
+    fn make_room(&mut self, pieces: &Arc<AtomicUsize>) {
+        self.large = Counted::within(pieces, PIECES_MAX);
+        self.piece.reserve_exact(if self.large.is_some() { PIECE_BYTES } else { SMALL_PIECE_BYTES });
+    }
+
     /// Reads on from where the descriptor is. `false` at the end of the directory.
     fn fill(&mut self, dir: BorrowedFd<'_>, pieces: &Arc<AtomicUsize>) -> Result<bool> {
         self.at = 0;
         self.piece.clear();
         if self.piece.capacity() == 0 {
-            self.large = Counted::within(pieces, PIECES_MAX);
-            self.piece.reserve_exact(if self.large.is_some() { PIECE_BYTES } else { SMALL_PIECE_BYTES });
+            self.make_room(pieces);
         }
         // SAFETY: the kernel writes at most as many bytes as it is told, all of them into the vector's own room.
         let len = unsafe {

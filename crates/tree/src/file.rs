@@ -1,5 +1,7 @@
 //! Files and directories that a client has open.
 
+mod handover;
+
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;

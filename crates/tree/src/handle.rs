@@ -97,6 +97,16 @@ impl FileHandle {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
+    /// Its type and bytes, for [`FileHandle::again`].
+    pub(crate) fn parts(&self) -> (i32, &[u8]) {
+        (self.kind, self.data.bytes())
+    }
+
+    /// The handle of these parts, which came from a handle.
+    pub(crate) fn again(kind: i32, bytes: &[u8]) -> FileHandle {
+        FileHandle { kind, data: Data::new(bytes) }
+    }
+
     #[cfg(test)]
     pub(crate) fn made_up(bytes: &[u8]) -> FileHandle {
         FileHandle { kind: 1, data: Data::new(bytes) }

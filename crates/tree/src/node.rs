@@ -23,6 +23,12 @@ impl Held {
     }
 }
 
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// A descriptor of a node for as long as an operation needs it.
 #[derive(Clone, Debug)]
 pub(crate) enum Pin {

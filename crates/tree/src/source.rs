@@ -79,7 +79,8 @@ fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
         .map_err(|source| OpenError::Root { path: path.to_owned(), source })
 }
 
-fn open_proc(path: &Path) -> Result<OwnedFd, OpenError> {
+/// `/proc/self/fd` of this process. `path` is what it is needed for.
+pub(crate) fn open_proc(path: &Path) -> Result<OwnedFd, OpenError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())
         .map_err(|source| OpenError::Proc { path: path.to_owned(), source })

@@ -53,6 +53,11 @@ impl Kind {
         Kind(u32::from(stat.stx_mode) & libc::S_IFMT)
     }
 
+    /// The type with these `S_IFMT` bits.
+    pub(crate) fn from_mode(mode: u32) -> Kind {
+        Kind(mode & libc::S_IFMT)
+    }
+
     /// `S_IFMT` bits.
     pub(crate) fn mode(self) -> u32 {
         self.0

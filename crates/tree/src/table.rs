@@ -3,6 +3,8 @@
 //! No lock here is held during a system call, but for the close of a descriptor that is found superfluous. Locks are taken
 //! in this order: identities, nodes; clock, nodes, slot of a node.
 
+mod handover;
+
 use crate::error::Result;
 use crate::file::OpenFile;
 use crate::handle::FileHandle;

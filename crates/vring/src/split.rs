@@ -135,6 +135,27 @@ impl SplitRing {
         Ok(recovery)
     }
 
+    /// Has these requests, which an earlier life of the ring popped, popped again in this order before anything new. To be
+    /// called before the first pop, for a ring that does not track its requests.
+    ///
+    /// # Errors
+    /// A head that is no descriptor of the ring.
+    pub fn owe(&mut self, heads: &[u16]) -> Result<(), RingError> {
+        let size = self.layout.size;
+        if let Some(&head) = heads.iter().find(|head| **head >= size) {
+            return Err(RingError::HeadOutOfRange { head, size });
+        }
+        self.owed = heads.iter().rev().copied().collect();
+        Ok(())
+    }
+
+    /// Gives up what is [owed](SplitRing::owed), the oldest first: it is for the next life of the ring.
+    pub fn take_owed(&mut self) -> Vec<u16> {
+        let mut heads = std::mem::take(&mut self.owed);
+        heads.reverse();
+        heads
+    }
+
     /// Requests of an earlier life that have not been popped again yet.
     pub fn owed(&self) -> usize {
         self.owed.len()

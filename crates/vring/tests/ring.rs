@@ -89,6 +89,37 @@ fn indirect_tables_may_lie_anywhere() {
 }
 
 #[test]
+fn what_an_earlier_life_left_comes_first_and_once() {
+    let (mut driver, mut ring) = pair(plain(8), 0);
+    for head in [2, 5, 1] {
+        driver.set(head, DATA, 8, WRITE, 0);
+        driver.offer(head);
+    }
+    let mut chain = Chain::default();
+    for head in [2, 5] {
+        assert_eq!(ring.pop(&mut chain), Ok(Some(head)));
+    }
+    let next = ring.next_avail();
+    let mut again = SplitRing::new(Arc::clone(&driver.memory), *ring.layout(), next).unwrap();
+    assert_eq!(again.owe(&[2, 8]), Err(RingError::HeadOutOfRange { head: 8, size: 8 }));
+    again.owe(&[2, 5]).unwrap();
+    assert!(again.has_pending() && again.enable_kicks());
+    assert_eq!(again.pop(&mut chain), Ok(Some(2)));
+    assert_eq!(chain.writable_bytes(), 8);
+    assert_eq!((again.take_owed(), again.owed()), (vec![5], 0));
+    again.owe(&[5]).unwrap();
+    for head in [5, 1] {
+        assert_eq!(again.pop(&mut chain), Ok(Some(head)));
+    }
+    assert_eq!(again.pop(&mut chain), Ok(None));
+    for head in [1, 2, 5] {
+        again.push(head, 0);
+    }
+    again.publish();
+    assert_eq!((driver.used_idx(), again.next_avail()), (3, 3));
+}
+
+#[test]
 fn empty_buffers_are_skipped() {
     let (mut driver, mut ring) = pair(layout_at(BASE, 4), 0);
     driver.set(0, 0xdead_0000_0000, 0, NEXT, 1);

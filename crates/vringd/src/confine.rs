@@ -343,6 +343,9 @@ pub(crate) struct Held {
     landlock: Option<Paths>,
     /// The list of system calls has none for directories.
     disks_alone: bool,
+    /// The list of system calls has none to start a program.
+    #[serde(default)]
+    no_programs: bool,
     /// TCP ports at which exports may listen that are added now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     ports: BTreeSet<u16>,
@@ -350,9 +353,20 @@ pub(crate) struct Held {
 
 impl Held {
     /// What holds a process that serves one directory.
-    pub(crate) fn around_directory(seccomp: Seccomp, file_system: FileSystem) -> Held {
+    pub(crate) fn around_directory(seccomp: Seccomp, file_system: FileSystem, role: Role) -> Held {
         let landlock_off = Some("the sandbox of one directory is made without".to_owned());
-        Held { seccomp: seccomp_out(seccomp), file_system, landlock_off, ..Held::default() }
+        let no_programs = role == Role::Directory;
+        Held { seccomp: seccomp_out(seccomp), file_system, landlock_off, no_programs, ..Held::default() }
+    }
+
+    /// Why no other program can take this one's place, if that is so.
+    pub(crate) fn keeps_its_program(&self) -> Option<&'static str> {
+        if self.file_system != FileSystem::Host {
+            return Some(
+                "it is isolated from the paths of other programs (only `--sandbox none` is not): restart it instead",
+            );
+        }
+        self.no_programs.then_some("it was made for one session, and may start no program: restart it instead")
     }
 
     /// With what the kernel says now.

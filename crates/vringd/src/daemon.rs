@@ -243,7 +243,7 @@ impl Daemon {
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
         let Prepared { socket, storage, tree, session_ended, failed, begun, .. } = prepared;
-        let Begun { storage: handed, carried, resume } = begun.unwrap_or_default();
+        let Begun { storage: handed, tree: adopted, carried, resume } = begun.unwrap_or_default();
         let hosting = Hosting { session_ended, failed, carried, resume, ..hosting_in(&new, socket)? };
         let export = match new.kind {
             ExportKind::Disk => {
@@ -262,7 +262,10 @@ impl Daemon {
             }
             ExportKind::Dir => {
                 let about = new.directory()?;
-                let tree = directory::open(about, tree)?;
+                let tree = match adopted {
+                    Some(adopted) => directory::adopt(about, adopted)?,
+                    None => directory::open(about, tree)?,
+                };
                 match about.protocol {
                     Protocol::Virtiofs => {
                         let options = directory::device_in(about, &new.name, new.queues());

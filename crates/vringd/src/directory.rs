@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tree::{FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
+use tree::{Adopted, FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
 
 /// Opens the tree; from `source` when its path is out of sight.
 ///
@@ -19,6 +19,15 @@ pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<
     let source = source.unwrap_or_else(|| Source::Path(directory.path.clone()));
     let tree = Tree::new(source, options_in(directory)?).map_err(|error| field("directory.path", error))?;
     Ok(Arc::new(tree))
+}
+
+/// Goes on with the tree that another program has handed over.
+///
+/// # Errors
+/// [`ApiError::InvalidField`] with the reason.
+pub(crate) fn adopt(directory: &Directory, adopted: Adopted) -> Result<Arc<Tree>, ApiError> {
+    let tree = Tree::handed_over(options_in(directory)?, adopted);
+    tree.map(Arc::new).map_err(|error| field("directory.path", error))
 }
 
 /// What a tree allows and holds.

@@ -34,11 +34,11 @@ pub(crate) struct IsolationArgs {
 
 impl IsolationArgs {
     /// Isolates this process, which has one thread and serves one directory. What is returned stands for that directory,
-    /// whose path may be out of sight. With a sandbox of namespaces it returns in a child; see [`Sandbox::enter`].
+    /// whose path may be out of sight. `role` says whether another program may take this one's place. With a sandbox of namespaces it returns in a child; see [`Sandbox::enter`].
     ///
     /// # Errors
     /// [`Failure::Usage`]: what cannot be had, after the option that asked for it.
-    pub(crate) fn enter(&self, directory: &Directory) -> Result<(Source, Held), Failure> {
+    pub(crate) fn enter(&self, directory: &Directory, role: Role) -> Result<(Source, Held), Failure> {
         let capabilities =
             Capabilities::new(directory.inode_file_handles != FileHandles::Never, self.modcaps.as_deref())
                 .map_err(|error| refused("--modcaps", error))?;
@@ -57,13 +57,13 @@ impl IsolationArgs {
         })?;
         sandbox::give_up_new_privileges().map_err(|error| refused("--sandbox", error))?;
         capabilities.apply().map_err(|error| refused("--modcaps", error))?;
-        self.seccomp.apply(Role::Directory).map_err(|error| refused("--seccomp", error))?;
+        self.seccomp.apply(role).map_err(|error| refused("--seccomp", error))?;
         let file_system = match self.sandbox {
             Mode::Namespace => FileSystem::Namespace,
             Mode::Chroot => FileSystem::Chroot,
             Mode::None => FileSystem::Host,
         };
-        let held = Held::around_directory(self.seccomp, file_system);
+        let held = Held::around_directory(self.seccomp, file_system, role);
         Ok((Source::Opened { root: entered.root, proc_self_fd: entered.proc_self_fd, label }, held))
     }
 }

@@ -13,6 +13,7 @@ use crate::virtiofsd::PidFile;
 use crate::watch::Watch;
 use control::model::NewExport;
 use control::{ControlServer, ControlSocket, Daemon as _};
+use sandbox::{Mode, Role};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
@@ -41,6 +42,13 @@ pub(crate) struct Alone {
     pub(crate) one_session: bool,
 }
 
+impl Alone {
+    /// Nothing hides other programs, and nothing ends that began with this one.
+    fn may_be_upgraded(&self) -> bool {
+        self.isolation.sandbox == Mode::None && self.pid_file.is_none() && !self.one_session
+    }
+}
+
 /// Serves until SIGTERM, SIGINT or a shutdown by the API.
 pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
@@ -65,11 +73,21 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     // All that has a path, and every socket, is made before paths and system calls are taken away; threads are started
     // after that, as they would not be in the sandbox.
     let control = bind_control(&config)?;
-    let mut prepared = Prepared::default();
     let mut held = Held::default();
-    let _endpoint = prepared.bind(&config.exports)?;
+    // Somebody may ask for another program to go on, and it can be seen from here.
+    let upgradable = control.is_some() && alone.may_be_upgraded();
+    let (mut prepared, _endpoint) = match config.exports.as_slice() {
+        // The file of its socket goes along.
+        [export] if upgradable => (Prepared::open(export)?, None),
+        exports => {
+            let mut prepared = Prepared::default();
+            let endpoint = prepared.bind(exports)?;
+            (prepared, endpoint)
+        }
+    };
+    let role = if upgradable { Role::Daemon } else { Role::Directory };
     if let [NewExport { directory: Some(directory), .. }] = config.exports.as_slice() {
-        let (tree, now) = alone.isolation.enter(directory)?;
+        let (tree, now) = alone.isolation.enter(directory, role)?;
         (prepared.tree, held) = (Some(tree), now);
     }
     let told = channel();

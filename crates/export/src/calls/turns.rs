@@ -81,6 +81,12 @@ impl Turns {
         self.pushed += 1;
     }
 
+    /// Ends a request without an answer.
+    pub(crate) fn put_off<Id>(&mut self, slot: &mut Slot<Id>) {
+        slot.end();
+        self.queue.forget(slot.epoch);
+    }
+
     /// A request is refused before anybody has looked at what it wants.
     pub(crate) fn report_refusal(&self, reason: &dyn std::fmt::Display) {
         let Label { export, ring, .. } = &self.label;
@@ -110,6 +116,12 @@ pub(crate) trait Requests {
 
     /// What the completion of a deferred request means: the answer's length, and whether it is an error.
     fn conclude(&mut self, head: u16, result: i32) -> (u32, bool);
+
+    /// Whether a deferred request has ended without an answer: the ring's next life takes it again.
+    fn put_off(&mut self, head: u16, result: i32) -> bool {
+        let _ = (head, result);
+        false
+    }
 
     /// Ends a request: its answer is written.
     fn finish(&mut self, head: u16, written: u32, failed: bool);
@@ -205,6 +217,9 @@ pub(crate) fn complete(ring: &mut impl Requests, token: Token, result: i32, io: 
     };
     slot.fresh = false;
     let (head, started_ns) = (token as u16, slot.started_ns);
+    if ring.put_off(head, result) {
+        return;
+    }
     let (written, failed) = ring.conclude(head, result);
     ring.finish(head, written, failed);
     ring.turns().figures.served.record(io.now_ns().saturating_sub(started_ns), 1);

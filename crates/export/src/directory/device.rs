@@ -1,7 +1,7 @@
 //! A directory's part in its export: config space, sessions, and where its calls run.
 
 use super::service::Service;
-use super::{DirectoryRing, Policy};
+use super::{DirectoryRing, FuseSession, Policy};
 use crate::calls::Executing;
 use crate::device::Device;
 use crate::export::Shared;
@@ -81,6 +81,19 @@ impl Directory {
         self.executing.set(shared, execution)
     }
 
+    /// Its session, and its tree with what the guest knows and has open, for another program. Every ring is stopped.
+    ///
+    /// # Errors
+    /// What would stay behind.
+    pub(crate) fn hand_over_session(&self) -> Result<(FuseSession, tree::Handed), tree::NotHandedOver> {
+        Ok((self.service.hand_over(), self.service.tree().hand_over()?))
+    }
+
+    /// Goes on with a session that another program has begun.
+    pub(crate) fn adopt(&self, session: &FuseSession) {
+        self.service.adopt(session);
+    }
+
     pub(crate) fn status(&self) -> DirectoryStatus {
         DirectoryStatus {
             tag: self.tag.clone(),
@@ -141,9 +154,8 @@ impl Device for Directory {
         index != 0
     }
 
-    fn hand_over(&self) -> Result<(), &'static str> {
-        Err("it is a directory with a connected frontend, whose inodes and open files cannot be handed over: \
-             disconnect the frontend, or restart the daemon instead")
+    fn hand_over(&self) -> Result<(), String> {
+        self.service.tree().may_be_handed_over().map_err(|why| why.to_string())
     }
 
     fn session_ended(&self) {

@@ -19,5 +19,6 @@ pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
 pub use policy::{Cache, Grant, Policy, ReadDirPlus};
 pub use ring::DirectoryRing;
+pub use service::FuseSession;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use service::Service;

@@ -4,6 +4,7 @@
 //! remembers.
 
 use super::{Export, Served};
+use crate::FuseSession;
 use crate::status::SessionCounts;
 use link::Pending;
 use std::io;
@@ -27,6 +28,8 @@ pub struct Carried {
     pub write_back: Option<bool>,
     /// How its socket is shown; as usual if this does not say.
     pub shown: Option<String>,
+    /// The guest's session with a directory by FUSE, whose tree was made from [`Export::hand_directory_over`].
+    pub fuse: Option<FuseSession>,
 }
 
 impl Export {
@@ -62,10 +65,22 @@ impl Export {
                 Served::Directory(_) | Served::P9(_) => None,
             },
             shown: Some(self.socket.clone()),
+            fuse: None,
         }
     }
 
-    /// What the storage of a disk keeps open. `None` for a directory, which is opened anew.
+    /// What the guest of a directory knows and has open, while its session pauses. `None` for anything else.
+    ///
+    /// # Errors
+    /// What would stay behind.
+    pub fn hand_directory_over(&self) -> Result<Option<(FuseSession, tree::Handed)>, tree::NotHandedOver> {
+        match &self.served {
+            Served::Directory(directory) => directory.hand_over_session().map(Some),
+            Served::Disk(_) | Served::P9(_) => Ok(None),
+        }
+    }
+
+    /// What the storage of a disk keeps open. `None` for a directory.
     ///
     /// # Errors
     /// No more descriptors.

@@ -119,6 +119,7 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(link::RingStart, u8
         let layout =
             Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: options & 2 != 0, indirect: true };
         let start = link::RingStart {
+            owed: Vec::new(),
             memory: stage.full.clone(),
             layout,
             next_avail: 0,

@@ -180,9 +180,10 @@ impl Device for P9 {
         self.queues
     }
 
-    fn hand_over(&self) -> Result<(), &'static str> {
-        Err("it is a 9P directory with a connected frontend, whose fids and open files cannot be handed over: \
-             disconnect the frontend, or restart the daemon instead")
+    fn hand_over(&self) -> Result<(), String> {
+        let why = "it is a 9P directory with a connected frontend, whose fids and open files cannot be handed over: \
+                   disconnect the frontend, or restart the daemon instead";
+        Err(why.to_owned())
     }
 
     /// A client that begins anew says so by a version; until then, others wait for the locks of the one before.

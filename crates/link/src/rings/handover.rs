@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Areas, Kick, Ring};
-use crate::Target;
 use crate::features::Acked;
 use crate::handover::{RingState, duplicate};
+use crate::{Suspended, Target};
 
 impl Ring {
     /// Whether the target serves it.
@@ -37,7 +37,10 @@ impl Ring {
 
     /// Stops a ring that runs and leaves everything else as the frontend has said it.
     pub(crate) fn pause(&mut self, target: &mut dyn Target) {
-        self.halt(target);
+        if self.running.take().is_some() {
+            let Suspended { next_avail, owed } = target.suspend(self.index);
+            (self.next_avail, self.owed) = (next_avail, owed);
+        }
     }
 
     /// What was said about it; `None` when that is nothing. `running` is whether it is to run again.
@@ -62,6 +65,7 @@ impl Ring {
             size: self.size,
             areas: self.areas.map(|areas| [areas.desc, areas.avail, areas.used]),
             next_avail: self.next_avail,
+            owed: self.owed.clone(),
             kick,
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
@@ -76,6 +80,7 @@ impl Ring {
             size: state.size,
             areas: state.areas.map(|[desc, avail, used]| Areas { desc, avail, used }),
             next_avail: state.next_avail,
+            owed: state.owed,
             kick: state.kick,
             call: state.call,
             err: state.err,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use link::{
     ConfigChange, Endpoint, EndpointState, Handover, Resume, RingStart, SessionEnd, SessionInfo, SocketOptions, StopFd,
-    Target, serve_on,
+    Suspended, Target, serve_on,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
@@ -67,6 +67,7 @@ pub struct Running {
     pub memory: Arc<Memory>,
     pub layout: Layout,
     pub inflight: Option<InflightQueue>,
+    pub owed: Vec<u16>,
     next_avail: u16,
 }
 
@@ -78,6 +79,8 @@ pub struct Shared {
     pub config_change: Mutex<Option<ConfigChange>>,
     /// Requests that every ring has in flight, or why it cannot tell.
     pub in_flight: Mutex<Result<usize, String>>,
+    /// What a ring that is suspended leaves to its next life.
+    pub owed: Mutex<Vec<u16>>,
     /// The next start fails with this.
     pub start_error: Mutex<Option<String>>,
 }
@@ -91,6 +94,7 @@ impl Default for Shared {
             info: Mutex::default(),
             config_change: Mutex::default(),
             in_flight: Mutex::new(Ok(0)),
+            owed: Mutex::default(),
             start_error: Mutex::default(),
         }
     }
@@ -183,8 +187,8 @@ impl Target for Recorder {
         let started =
             Event::Start { index, size: ring.layout.size, next_avail: ring.next_avail, enabled: ring.enabled, fds };
         let entries = ring.inflight.as_ref().map(InflightQueue::entries);
-        let used =
-            Running { memory: ring.memory, layout: ring.layout, inflight: ring.inflight, next_avail: ring.next_avail };
+        let RingStart { memory, layout, inflight, owed, next_avail, .. } = ring;
+        let used = Running { memory, layout, inflight, owed, next_avail };
         let before = self.shared.rings.lock().unwrap().insert(index, used);
         assert!(before.is_none(), "ring {index} was started twice");
         self.shared.record(started);
@@ -199,6 +203,10 @@ impl Target for Recorder {
         let ring = ring.expect("only a ring that runs can be stopped");
         self.shared.record(Event::Stop(index));
         ring.next_avail + RING_PROGRESS
+    }
+
+    fn suspend(&mut self, index: u16) -> Suspended {
+        Suspended { next_avail: self.stop(index), owed: self.shared.owed.lock().unwrap().clone() }
     }
 
     fn in_flight(&mut self, _index: u16) -> Result<usize, String> {

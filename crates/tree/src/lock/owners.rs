@@ -1,5 +1,7 @@
 //! Who holds what: a description an owner and node, and what the kernel granted on it.
 
+mod handover;
+
 use super::kernel::{self, Span};
 use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
@@ -9,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +53,12 @@ struct State {
 impl Owner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Owner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -25,6 +25,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// The pieces in order: first byte, last byte, kind.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, u64, LockKind)> {
+        self.0.iter().map(|piece| (piece.start, piece.end, piece.kind))
+    }
+
     pub(super) fn clear(&mut self) {
         self.0 = Vec::new();
     }

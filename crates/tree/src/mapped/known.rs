@@ -128,6 +128,21 @@ impl Known {
         }
     }
 
+    /// All that is known: nodes with their records and names, the latest last.
+    pub(crate) fn all(&self) -> Vec<(Node, Record, Vec<Name>)> {
+        let mut all = Vec::new();
+        for shard in &self.0 {
+            all.extend(read(shard).iter().map(|(&node, kept)| (node, kept.record, kept.names.clone())));
+        }
+        all
+    }
+
+    /// What another program knew of a node.
+    pub(crate) fn adopt(&self, node: Node, record: Record, mut names: Vec<Name>) {
+        names.truncate(NAMES_MAX);
+        write(self.shard(node)).insert(node, Kept { record, names });
+    }
+
     /// How many nodes something is known of.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

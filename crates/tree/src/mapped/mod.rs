@@ -10,6 +10,7 @@ mod attrs;
 mod change;
 mod create;
 mod files;
+mod handover;
 mod known;
 mod locks;
 mod names;

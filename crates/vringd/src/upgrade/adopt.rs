@@ -51,7 +51,16 @@ pub(crate) fn run(args: &Args, start_log: impl FnOnce() -> Result<(), Failure>) 
 
 fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<ExitCode, Failure> {
     let lost = |what: &str, error: &dyn std::fmt::Display| Failure::Runtime(format!("upgrade: {what}: {error}"));
-    let mut incoming = Incoming::new(&state.descriptors).map_err(|error| lost("state", &error))?;
+    let incoming = Incoming::new(&state.descriptors).and_then(|mut incoming| {
+        for (name, directory) in
+            state.exports.iter().filter_map(|it| Some((&it.description.name, it.directory.as_ref()?)))
+        {
+            let meaning = format!("a file of {name}");
+            directory.tree.descriptors.iter().try_for_each(|number| incoming.add(*number, &meaning))?;
+        }
+        Ok(incoming)
+    });
+    let mut incoming = incoming.map_err(|error| lost("state", &error))?;
     let told = channel();
     run::watch(signals, told.0.clone())?;
     let service = Service::connect();
@@ -86,6 +95,7 @@ fn daemon(state: &State, stop: Sender<()>) -> Result<Daemon, String> {
     for group in &state.groups {
         daemon.groups.add(group.clone()).map_err(|error| error.to_string())?;
     }
+    let daemon = if state.alone { daemon.alone(None) } else { daemon };
     Ok(daemon.since(started.unwrap_or_else(Instant::now)))
 }
 

@@ -1,10 +1,11 @@
 //! From running exports to a state.
 
 use super::descriptors::Outgoing;
+use super::envelope;
 use super::state::{self, State};
 use crate::convert;
 use control::model::NewExport;
-use control::model::config::Storage as StorageConfig;
+use control::model::config::{ExportKind, Storage as StorageConfig};
 use engine::WorkerStatus;
 use export::{Export, ExportStatus};
 use link::{EndpointState, RegionState, RingState, SessionState};
@@ -59,20 +60,55 @@ pub(super) fn socket(fd: OwnedFd, file: Option<state::SocketFile>, what: String,
     state::Socket { fd: out.give(fd, what), file }
 }
 
+/// What a state is collected for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be understood, while everything runs.
+    Check,
+    /// To be gone on with, while sessions pause.
+    Handover,
+}
+
+/// What the guest of a directory knows and has open.
+///
+/// # Errors
+/// What would stay behind.
+fn directory(export: &Export, purpose: Purpose, out: &mut Outgoing) -> Result<Option<state::Directory>, String> {
+    if purpose == Purpose::Check {
+        // That it can be handed over has been asked already, and there may be much of it.
+        let tree = state::Tree { form: tree::FORM, nodes: None, descriptors: Vec::new() };
+        return Ok(Some(state::Directory { agreed: None, interrupted: Vec::new(), tree }));
+    }
+    let handed = export.hand_directory_over().map_err(|error| error.to_string())?;
+    let Some((session, tree::Handed { bytes, descriptors })) = handed else {
+        return Ok(None);
+    };
+    let nodes = envelope::write_bytes(&bytes).map_err(|error| format!("cannot write its nodes down: {error}"))?;
+    let nodes = out.give(nodes, format!("nodes of {}", export.name()));
+    let descriptors = descriptors.into_iter().map(|fd| out.lend(fd)).collect();
+    let tree = state::Tree { form: tree::FORM, nodes: Some(nodes), descriptors };
+    Ok(Some(state::Directory { agreed: session.agreed, interrupted: session.interrupted, tree }))
+}
+
 /// An export whose endpoint is `endpoint`.
 ///
 /// # Errors
-/// No more descriptors.
+/// No more descriptors, or something that would stay behind.
 pub(super) fn export(
     new: NewExport,
     export: &Export,
     endpoint: EndpointState,
+    purpose: Purpose,
     out: &mut Outgoing,
-) -> std::io::Result<state::Export> {
+) -> Result<state::Export, String> {
     let name = export.name();
     let carried = export.carried();
     let file = endpoint.file.map(|file| state::SocketFile { path: file.path, device: file.device, inode: file.inode });
-    let storage = export.hand_storage_over()?.map(|handed| storage(handed, name, out));
+    let handed = export.hand_storage_over().map_err(|error| error.to_string())?;
+    let storage = handed.map(|handed| storage(handed, name, out));
+    // Without a session there is nothing that anybody knows.
+    let has_guest = endpoint.session.is_some() && new.kind == ExportKind::Dir;
+    let directory = if has_guest { directory(export, purpose, out)? } else { None };
     Ok(state::Export {
         description: present(new, &export.status()),
         socket: socket(endpoint.socket, file, format!("socket of {name}"), out),
@@ -89,6 +125,7 @@ pub(super) fn export(
         },
         last_error: carried.last_error,
         session: endpoint.session.map(|it| session(it, name, out)),
+        directory,
     })
 }
 
@@ -129,6 +166,7 @@ fn ring(ring: RingState, name: &str, out: &mut Outgoing) -> state::Ring {
         size: ring.size,
         areas: ring.areas,
         next_avail: ring.next_avail,
+        owed: ring.owed,
         kick: match ring.kick {
             link::Kick::Missing => state::Kick::Missing,
             link::Kick::Polled => state::Kick::Polled,

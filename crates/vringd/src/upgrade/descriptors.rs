@@ -5,12 +5,13 @@ use crate::service::take_descriptor;
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// On their way out. They are duplicates: whoever uses the originals goes on with them if the way ends here.
-#[derive(Debug, Default)]
+/// On their way out. They are duplicates, or lent: whoever uses them goes on with them if the way ends here.
+#[derive(Default)]
 pub(super) struct Outgoing {
     descriptors: Vec<(OwnedFd, String)>,
+    lent: Vec<tree::Descriptor>,
 }
 
 impl Outgoing {
@@ -21,7 +22,14 @@ impl Outgoing {
         number
     }
 
-    /// What they are, by their numbers.
+    /// Takes one along that others use, and there may be many of these, so that it is neither duplicated nor described.
+    pub(super) fn lend(&mut self, fd: tree::Descriptor) -> Number {
+        let number = fd.as_fd().as_raw_fd();
+        self.lent.push(fd);
+        number
+    }
+
+    /// What they are, by their numbers, but for those that are lent.
     pub(super) fn meanings(&self) -> BTreeMap<Number, String> {
         self.descriptors.iter().map(|(fd, meaning)| (fd.as_raw_fd(), meaning.clone())).collect()
     }
@@ -31,7 +39,18 @@ impl Outgoing {
         for (fd, _) in &self.descriptors {
             fcntl_setfd(fd, FdFlags::empty())?;
         }
+        for fd in &self.lent {
+            fcntl_setfd(fd.as_fd(), FdFlags::empty())?;
+        }
         Ok(())
+    }
+
+    /// Undoes [`Outgoing::stay_open`] for those that are lent: no child is to have them.
+    pub(super) fn close_again(&self) {
+        for fd in &self.lent {
+            // It is open: its owner keeps it so.
+            let _ = fcntl_setfd(fd.as_fd(), FdFlags::CLOEXEC);
+        }
     }
 }
 
@@ -47,14 +66,26 @@ impl Incoming {
     /// # Errors
     /// One that is not open; the others are closed then.
     pub(super) fn new(meanings: &BTreeMap<Number, String>) -> Result<Incoming, String> {
-        let mut left = BTreeMap::new();
+        let mut incoming = Incoming::default();
         for (number, meaning) in meanings {
-            let found = (*number > 2).then(|| take_descriptor(*number)).flatten();
-            let fd = found.ok_or_else(|| format!("descriptor {number} ({meaning}) is not open"))?;
-            fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| format!("descriptor {number} ({meaning}): {error}"))?;
-            left.insert(*number, fd);
+            incoming.add(*number, meaning)?;
         }
-        Ok(Incoming { left })
+        Ok(incoming)
+    }
+
+    /// Takes one more over, which `meaning` describes.
+    ///
+    /// # Errors
+    /// One that is not open, or was taken over already.
+    pub(super) fn add(&mut self, number: Number, meaning: &str) -> Result<(), String> {
+        if self.left.contains_key(&number) {
+            return Err(format!("descriptor {number} ({meaning}) is named twice"));
+        }
+        let found = (number > 2).then(|| take_descriptor(number)).flatten();
+        let fd = found.ok_or_else(|| format!("descriptor {number} ({meaning}) is not open"))?;
+        fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| format!("descriptor {number} ({meaning}): {error}"))?;
+        self.left.insert(number, fd);
+        Ok(())
     }
 
     /// The descriptor of this number.
@@ -93,6 +124,20 @@ mod tests {
         assert!(fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
         assert!(incoming.take(number).unwrap_err().contains("named twice"));
         drop(writer);
+    }
+
+    #[test]
+    fn what_is_lent_is_as_before_if_nothing_comes_of_it() {
+        let mut out = Outgoing::default();
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let lent: tree::Descriptor = std::sync::Arc::new(reader);
+        let number = out.lend(lent.clone());
+        assert_eq!((number, out.meanings().len()), (lent.as_fd().as_raw_fd(), 0));
+        out.stay_open().unwrap();
+        assert!(!fcntl_getfd(lent.as_fd()).unwrap().contains(FdFlags::CLOEXEC));
+        out.close_again();
+        drop(out);
+        assert!(fcntl_getfd(lent.as_fd()).unwrap().contains(FdFlags::CLOEXEC));
     }
 
     #[test]

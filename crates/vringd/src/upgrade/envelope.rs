@@ -40,6 +40,15 @@ pub(crate) enum ReadError {
         /// What there is.
         present: u64,
     },
+    /// the state of the directory of export {export} has form {form} and this program reads form {known}: upgrade to another program
+    Tree {
+        /// The export.
+        export: String,
+        /// The form it has.
+        form: u32,
+        /// The form that can be read.
+        known: u32,
+    },
     /// the state cannot be understood: {0}
     Body(String),
 }
@@ -74,7 +83,45 @@ pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let state = serde_path_to_error::deserialize(&mut json).map_err(|error| ReadError::Body(error.to_string()))?;
     json.end().map_err(|error| ReadError::Body(error.to_string()))?;
+    understood(&state)?;
     Ok(state)
+}
+
+/// What a state refers to has forms of its own.
+fn understood(state: &State) -> Result<(), ReadError> {
+    let trees = state.exports.iter().filter_map(|export| Some((export, export.directory.as_ref()?)));
+    match trees.map(|(export, directory)| (export, directory.tree.form)).find(|(_, form)| *form != tree::FORM) {
+        Some((export, form)) => {
+            Err(ReadError::Tree { export: export.description.name.clone(), form, known: tree::FORM })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Bytes that the state refers to by the descriptor of their memory.
+///
+/// # Errors
+/// No more descriptors, or no more memory.
+pub(super) fn write_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+/// Reads what [`write_bytes`] has written.
+///
+/// # Errors
+/// The kernel's, or more than a state can have.
+pub(super) fn read_bytes(memory: OwnedFd) -> io::Result<Vec<u8>> {
+    let file = File::from(memory);
+    let length = file.metadata()?.len();
+    if length > BODY_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Puts a state into memory that another program can be given.
@@ -84,11 +131,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
 pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
     let bytes = encode(state)?;
     let failed = |error: io::Error| format!("cannot write the state down: {error}");
-    let memory =
-        rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-    let mut file = File::from(memory);
-    file.write_all(&bytes).map_err(failed)?;
-    Ok(file.into())
+    write_bytes(&bytes).map_err(failed)
 }
 
 /// Reads a state from the start of `memory`, wherever its position is.
@@ -132,7 +175,7 @@ mod tests {
             (b"", "no upgrade state"),
             (b"#!/bin/sh\nexit 0\n", "no upgrade state"),
             (&good[..10], "no upgrade state"),
-            (&newer, "has version 2"),
+            (&newer, "has version 3"),
             (&good[..good.len() - 1], "is damaged"),
             (&longer, "is damaged"),
             (&unknown, "brogram"),
@@ -140,6 +183,21 @@ mod tests {
         for (bytes, words) in cases {
             let line = decode(bytes).unwrap_err().to_string();
             assert!(line.contains(words) && !line.contains('\n'), "{words}: {line}");
+        }
+    }
+
+    #[test]
+    fn a_tree_in_another_form_is_refused() {
+        let mut state = samples::state();
+        state.exports[0].directory.as_mut().unwrap().tree.form += 1;
+        let line = decode(&encode(&state).unwrap()).unwrap_err().to_string();
+        assert!(line.contains("export disk has form 2 and this program reads form 1"), "{line}");
+    }
+
+    #[test]
+    fn bytes_are_read_as_they_were_written() {
+        for bytes in [vec![], vec![7; 100_000]] {
+            assert_eq!(read_bytes(write_bytes(&bytes).unwrap()).unwrap(), bytes);
         }
     }
 
@@ -152,7 +210,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_state_survives(state in samples::any_state()) {
+        fn any_state_survives(mut state in samples::any_state()) {
+            state.exports.iter_mut().filter_map(|export| export.directory.as_mut()).for_each(|it| it.tree.form = tree::FORM);
             prop_assert_eq!(decode(&encode(&state).unwrap()).unwrap(), state);
         }
 

@@ -1,6 +1,6 @@
 //! The last acts of a program that another one follows.
 
-use super::collect;
+use super::collect::{self, Purpose};
 use super::descriptors::Outgoing;
 use super::state::{self, State};
 use super::{check, envelope, monotonic_ns};
@@ -56,7 +56,7 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     let looks: Vec<_> = exports.iter().map(|(export, _)| export.look()).collect();
     let by = Instant::now() + ANSWER_PATIENCE;
     let states = looks.into_iter().map(|look| look.wait(by));
-    let (state, holds) = gather(begin(daemon, 0, &mut out)?, &exports, states, &mut out)?;
+    let (state, holds) = gather(begin(daemon, 0, &mut out)?, &exports, (states, Purpose::Check), &mut out)?;
     // Sessions go on, and what the descriptors mean is all that the other program has to understand now.
     drop((holds, out));
     let memory = envelope::write(&state).map_err(failed)?;
@@ -70,7 +70,8 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     let drained_by = Instant::now() + DRAIN_PATIENCE;
     let pauses: Vec<_> = exports.iter().map(|(export, _)| export.pause(drained_by)).collect();
     let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
-    let (state, holds) = gather(begin(daemon, paused_ns, &mut out)?, &exports, states, &mut out)?;
+    let begun = begin(daemon, paused_ns, &mut out)?;
+    let (state, holds) = gather(begun, &exports, (states, Purpose::Handover), &mut out)?;
     if daemon.upgrade.is_ending() {
         return Err(ApiError::Stopping);
     }
@@ -106,8 +107,8 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
     let mut served = Vec::new();
     for export in daemon.all() {
         let name = export.name();
-        if daemon.alone {
-            return Err(cannot(name, &"it is isolated from the paths of other programs: restart the daemon instead"));
+        if let Some(why) = daemon.held.keeps_its_program() {
+            return Err(cannot(name, &why));
         }
         if let Some(why) = export.failure() {
             return Err(cannot(name, &format_args!("it has failed ({why}): remove it first")));
@@ -152,6 +153,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         held: daemon.held.clone(),
         stuck_after: control::model::Span(along.stuck_after),
         one: along.one,
+        alone: daemon.alone,
         groups: daemon.groups.all(),
         exports: Vec::new(),
     })
@@ -161,7 +163,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
 fn gather(
     mut state: State,
     exports: &[Served],
-    states: impl Iterator<Item = Result<(EndpointState, Hold), HandoverError>>,
+    (states, purpose): (impl Iterator<Item = Result<(EndpointState, Hold), HandoverError>>, Purpose),
     out: &mut Outgoing,
 ) -> Result<(State, Vec<Hold>), ApiError> {
     let mut holds = Vec::new();
@@ -169,7 +171,7 @@ fn gather(
         let name = export.name();
         let (endpoint, hold) = answer.map_err(|error| cannot(name, &error))?;
         holds.push(hold);
-        let collected = collect::export(description.clone(), export, endpoint, out);
+        let collected = collect::export(description.clone(), export, endpoint, purpose, out);
         state.exports.push(collected.map_err(|error| failed(format!("export `{name}`: {error}")))?);
     }
     state.descriptors = out.meanings();
@@ -187,7 +189,10 @@ fn become_program(program: &Path, state: &State, out: &mut Outgoing) -> String {
     });
     let (path, arguments) = match prepared {
         Ok(command) => command,
-        Err(error) => return error,
+        Err(error) => {
+            out.close_again();
+            return error;
+        }
     };
     // A signal that comes from here on waits for the next program's handlers.
     let blocked = end_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
@@ -198,6 +203,7 @@ fn become_program(program: &Path, state: &State, out: &mut Outgoing) -> String {
     if let Ok(before) = blocked {
         let _ = before.thread_set_mask();
     }
+    out.close_again();
     error.to_string()
 }
 

@@ -1,20 +1,23 @@
 //! From a state to what exports are made from.
 
 use super::descriptors::Incoming;
-use super::state;
+use super::{envelope, state};
 use crate::convert;
 use crate::prepared::Prepared;
 use engine::WorkerSpec;
-use export::{Carried, SessionCounts, Socket, StreamListener};
+use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use link::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
 use std::sync::mpsc::Sender;
 use storage::Handed;
+use tree::Adopted;
 
 /// An export that another program has begun.
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     /// What stands behind a disk.
     pub(crate) storage: Option<Handed>,
+    /// What the guest of a directory knows and has open.
+    pub(crate) tree: Option<Adopted>,
     /// What it remembers.
     pub(crate) carried: Carried,
     /// Its session.
@@ -35,7 +38,7 @@ pub(super) fn worker(worker: &state::Worker) -> Result<WorkerSpec, String> {
 /// # Errors
 /// A descriptor that is missing or of another kind.
 pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Resumed) -> Result<Prepared, String> {
-    let state::Export { description, socket, storage, sessions, session: begun, .. } = export;
+    let state::Export { description, socket, storage, sessions, session: begun, directory, .. } = export;
     let file = socket.file.map(|file| SocketFile { path: file.path, device: file.device, inode: file.inode });
     let listens = incoming.take(socket.fd)?;
     let socket = if description.listen.is_some() {
@@ -44,6 +47,7 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
         Socket::Bound(Endpoint::adopt(listens, file).map_err(|error| error.to_string())?)
     };
     let storage = storage.map(|kept| handed(&kept, incoming)).transpose()?;
+    let (fuse, tree) = directory.map(|directory| guest(directory, incoming)).transpose()?.unzip();
     let carried = Carried {
         placed: export.placed,
         attached: export.attached,
@@ -56,10 +60,11 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
         last_error: export.last_error,
         write_back: export.write_back,
         shown: export.shown,
+        fuse,
     };
     let begun = begun.map(|it| session(it, incoming)).transpose()?;
     let resume = begun.map(|session| Resume { session, resumed });
-    let begun = Begun { storage, carried, resume };
+    let begun = Begun { storage, tree, carried, resume };
     Ok(Prepared { socket: Some(socket), begun: Some(begun), ..Prepared::default() })
 }
 
@@ -71,6 +76,15 @@ fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, Stri
         log: kept.log.as_deref().map(|log| handed(log, incoming).map(Box::new)).transpose()?,
         memory: incoming.take_if(kept.memory)?,
     })
+}
+
+/// A guest's session with a directory, and what it knows there.
+fn guest(directory: state::Directory, incoming: &mut Incoming) -> Result<(FuseSession, Adopted), String> {
+    let state::Directory { agreed, interrupted, tree: state::Tree { nodes, descriptors, .. } } = directory;
+    let nodes = incoming.take_if(nodes)?.ok_or("the nodes of its guest are not there")?;
+    let bytes = envelope::read_bytes(nodes).map_err(|error| format!("the nodes of its guest: {error}"))?;
+    let descriptors = descriptors.into_iter().map(|number| incoming.take(number)).collect::<Result<_, _>>()?;
+    Ok((FuseSession { agreed, interrupted }, Adopted { bytes, descriptors }))
 }
 
 fn session(session: state::Session, incoming: &mut Incoming) -> Result<SessionState, String> {
@@ -105,6 +119,7 @@ fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String
         size: ring.size,
         areas: ring.areas,
         next_avail: ring.next_avail,
+        owed: ring.owed.clone(),
         kick: match ring.kick {
             state::Kick::Missing => link::Kick::Missing,
             state::Kick::Polled => link::Kick::Polled,

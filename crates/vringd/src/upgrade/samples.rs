@@ -1,7 +1,8 @@
 //! States for tests: one of everything, and any.
 
 use super::state::{
-    Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Worker,
+    Directory, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Tree,
+    Worker,
 };
 use crate::confine::Held;
 use proptest::prelude::*;
@@ -13,6 +14,7 @@ fn ring() -> Ring {
         size: Some(256),
         areas: Some([0x7f00_0000_0000, u64::MAX - 4096, 0x7f00_0000_2000]),
         next_avail: u16::MAX,
+        owed: vec![7, 0],
         kick: Kick::Eventfd(20),
         call: Some(21),
         err: None,
@@ -59,6 +61,11 @@ fn export() -> Export {
         sessions: Sessions { connects: 3, disconnects: 1, errors: 1 },
         last_error: Some("the frontend broke the vhost-user protocol".into()),
         session: Some(session()),
+        directory: Some(Directory {
+            agreed: Some((38, u64::MAX)),
+            interrupted: vec![u64::MAX],
+            tree: Tree { form: tree::FORM, nodes: Some(25), descriptors: vec![26, 27] },
+        }),
     }
 }
 
@@ -82,21 +89,24 @@ pub(super) fn state() -> State {
         control: None,
         stuck_after: "30s".parse().unwrap(),
         one: true,
+        alone: false,
         held: Held::default(),
         groups: vec![toml::from_str("name = 'gold'\niops = 500").unwrap()],
-        exports: vec![export(), Export { session: None, storage: None, ..export() }],
+        exports: vec![export(), Export { session: None, storage: None, directory: None, ..export() }],
     }
 }
 
 fn any_ring() -> impl Strategy<Value = Ring> {
     let kick = prop_oneof![Just(Kick::Missing), Just(Kick::Polled), (3..9999).prop_map(Kick::Eventfd)];
     let said = (any::<Option<u16>>(), any::<Option<[u64; 3]>>(), any::<Option<bool>>(), any::<bool>());
-    (any::<u16>(), any::<u16>(), kick, any::<Option<i32>>(), any::<Option<i32>>(), said).prop_map(
-        |(index, next_avail, kick, call, err, (size, areas, enabled, running))| Ring {
+    let stands = (any::<u16>(), any::<Vec<u16>>());
+    (any::<u16>(), stands, kick, any::<Option<i32>>(), any::<Option<i32>>(), said).prop_map(
+        |(index, (next_avail, owed), kick, call, err, (size, areas, enabled, running))| Ring {
             index,
             size,
             areas,
             next_avail,
+            owed,
             kick,
             call,
             err,
@@ -129,6 +139,15 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn any_directory()(
+        (agreed, interrupted) in any::<(Option<(u32, u64)>, Vec<u64>)>(),
+        (form, nodes, descriptors) in any::<(u32, Option<i32>, Vec<i32>)>(),
+    ) -> Directory {
+        Directory { agreed, interrupted, tree: Tree { form, nodes, descriptors } }
+    }
+}
+
+prop_compose! {
     fn any_export()(
         session in prop::option::of(any_session()),
         write_back in any::<Option<bool>>(),
@@ -136,9 +155,10 @@ prop_compose! {
         homes in any::<Vec<(u16, u32)>>(),
         (capacity_bytes, data, memory) in any::<(u64, Option<i32>, Option<i32>)>(),
         last_error in any::<Option<String>>(),
+        directory in prop::option::of(any_directory()),
     ) -> Export {
         let storage = Some(Storage { capacity_bytes, data, lock: None, memory, ..storage() });
-        Export { session, write_back, placed, homes, storage, last_error, ..export() }
+        Export { session, write_back, placed, homes, storage, last_error, directory, ..export() }
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The version of this form.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Number of a descriptor that stays open from one program to the next.
 pub(crate) type Number = i32;
@@ -28,7 +28,7 @@ pub(crate) struct State {
     pub(crate) started_ns: u64,
     /// When the first ring was halted, on the same clock.
     pub(crate) paused_ns: u64,
-    /// Every descriptor that is named in here, and what it is: for a person who reads this.
+    /// Every descriptor that is named in here, and what it is, but for those of trees: for a person who reads this.
     pub(crate) descriptors: BTreeMap<Number, String>,
     /// Largest number of workers.
     pub(crate) workers_max: usize,
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) stuck_after: Span,
     /// The process ends when its only export has failed.
     pub(crate) one: bool,
+    /// Nobody can add exports: the process is made for the one that it has.
+    pub(crate) alone: bool,
     /// What holds the process: an execve changes nothing of it.
     pub(crate) held: Held,
     /// Groups of exports that share limits, as they are now.
@@ -102,6 +104,31 @@ pub(crate) struct Export {
     pub(crate) last_error: Option<String>,
     /// The session, while a frontend is connected.
     pub(crate) session: Option<Session>,
+    /// What the guest of a directory knows and has open, in its session.
+    pub(crate) directory: Option<Directory>,
+}
+
+/// A guest's session with a directory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Directory {
+    /// What FUSE's INIT agreed on: minor version, flags.
+    pub(crate) agreed: Option<(u32, u64)>,
+    /// Requests that were interrupted before they came, by `unique`.
+    pub(crate) interrupted: Vec<u64>,
+    pub(crate) tree: Tree,
+}
+
+/// A tree that a guest uses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tree {
+    /// The version of the form of `nodes`, which is the tree's own.
+    pub(crate) form: u32,
+    /// Nodes, open files and locks, in memory. None in a state that is only to be understood.
+    pub(crate) nodes: Option<Number>,
+    /// The descriptors of these, which `nodes` names by their places here.
+    pub(crate) descriptors: Vec<Number>,
 }
 
 /// Sessions so far.
@@ -180,6 +207,8 @@ pub(crate) struct Ring {
     /// Descriptor table, avail ring, used ring, as addresses of the frontend.
     pub(crate) areas: Option<[u64; 3]>,
     pub(crate) next_avail: u16,
+    /// Head descriptors of requests that were taken before and wait for a lock, the oldest first: to be taken again.
+    pub(crate) owed: Vec<u16>,
     pub(crate) kick: Kick,
     pub(crate) call: Option<Number>,
     pub(crate) err: Option<Number>,

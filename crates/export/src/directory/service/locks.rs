@@ -15,25 +15,32 @@ const EARLY_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct Waits {
     /// Locks that are waited for, by the request's number.
-    waiting: HashMap<u64, Arc<Wait>>,
+    waiting: HashMap<u64, Waiting>,
     /// Numbers of requests that were interrupted while they were not waiting: they have ended, will do so by themselves, or
     /// are still to come on another ring.
     early: VecDeque<u64>,
 }
 
+struct Waiting {
+    wait: Arc<Wait>,
+    interrupted: bool,
+}
+
 impl Waits {
     /// Somebody begins to wait. What was interrupted before it came does not.
     fn begin(&mut self, unique: u64, wait: &Arc<Wait>) {
-        self.waiting.insert(unique, Arc::clone(wait));
-        if let Some(place) = self.early.iter().position(|&early| early == unique) {
+        let early = self.early.iter().position(|&early| early == unique);
+        if let Some(place) = early {
             self.early.remove(place);
             wait.cancel();
         }
+        self.waiting.insert(unique, Waiting { wait: Arc::clone(wait), interrupted: early.is_some() });
     }
 
     fn interrupt(&mut self, unique: u64) {
-        if let Some(wait) = self.waiting.get(&unique) {
-            wait.cancel();
+        if let Some(waiting) = self.waiting.get_mut(&unique) {
+            waiting.interrupted = true;
+            waiting.wait.cancel();
         } else if !self.early.contains(&unique) {
             self.early.truncate(EARLY_MAX - 1);
             self.early.push_front(unique);
@@ -88,6 +95,26 @@ impl Service {
         self.waits().waiting.remove(&unique);
     }
 
+    /// The request has given up its wait for a while, unless its guest wanted so for ever. False then.
+    pub(crate) fn put_lock_wait_off(&self, unique: u64) -> bool {
+        let mut waits = self.waits();
+        let for_ever = waits.waiting.get(&unique).is_some_and(|waiting| waiting.interrupted);
+        if !for_ever {
+            waits.waiting.remove(&unique);
+        }
+        !for_ever
+    }
+
+    /// Interrupted requests that have not come, the latest first.
+    pub(super) fn interrupted(&self) -> Vec<u64> {
+        self.waits().early.iter().copied().collect()
+    }
+
+    /// Requests that were interrupted in another program and have not come.
+    pub(super) fn set_interrupted(&self, numbers: &[u64]) {
+        self.waits().early = numbers.iter().copied().take(EARLY_MAX).collect();
+    }
+
     /// How many requests wait for locks.
     pub(crate) fn locks_waiting(&self) -> usize {
         self.waits().waiting.len()
@@ -105,7 +132,7 @@ impl Service {
     /// The session ends, and with it the numbers of its requests.
     pub(super) fn cancel_lock_waits(&self) {
         let mut waits = self.waits();
-        waits.waiting.values().for_each(|wait| wait.cancel());
+        waits.waiting.values().for_each(|waiting| waiting.wait.cancel());
         waits.early.clear();
     }
 

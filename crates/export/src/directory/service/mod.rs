@@ -29,6 +29,7 @@ use tree::Tree;
 use vring::Segment;
 
 pub(crate) use perform::counts_as_error;
+pub use session::FuseSession;
 
 /// What all rings of a directory share.
 pub(crate) struct Service {

@@ -17,6 +17,15 @@ const BACKGROUND_MAX: u16 = u16::MAX;
 /// What access control lists need of a guest: it reads them, and leaves the umask to whoever knows the directory's defaults.
 const ACL: u64 = flags::POSIX_ACL | flags::DONT_MASK;
 
+/// What a FUSE session consists of besides its tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FuseSession {
+    /// What INIT agreed on: the minor version and the flags (`FUSE_*` of linux/fuse.h). `None` before it.
+    pub agreed: Option<(u32, u64)>,
+    /// Requests that were interrupted and have not come, the latest first: at most 64 count.
+    pub interrupted: Vec<u64>,
+}
+
 impl Service {
     pub(crate) fn new(tree: Arc<Tree>, policy: Policy) -> Service {
         Service { tree, policy, session: Mutex::new(None), generation: AtomicU64::new(0), waits: Mutex::default() }
@@ -88,6 +97,18 @@ impl Service {
         self.set_dialect(None);
         self.cancel_lock_waits();
         self.tree.clear();
+    }
+
+    /// What holds until the next INIT, for another program. Requests that wait for locks are not part of it.
+    pub(crate) fn hand_over(&self) -> FuseSession {
+        let agreed = self.dialect().map(|Dialect { minor, flags }| (minor, flags));
+        FuseSession { agreed, interrupted: self.interrupted() }
+    }
+
+    /// Goes on with what held in another program. To be called before any ring starts.
+    pub(crate) fn adopt(&self, session: &FuseSession) {
+        self.set_dialect(session.agreed.map(|(minor, flags)| Dialect { minor, flags }));
+        self.set_interrupted(&session.interrupted);
     }
 
     fn offer(&self) -> Offer {

@@ -1,0 +1,143 @@
+//! What passes from one program to the next, and its bytes: postcard's, numbers as varints. Another field or another meaning
+//! is another [`FORM`](super::FORM).
+
+use crate::stat::MountKey;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A descriptor, by its place in the list of all.
+pub(crate) type Place = u32;
+
+/// Everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Form {
+    /// What the tree is called when speaking to people.
+    pub(crate) label: PathBuf,
+    pub(crate) mounts: Vec<MountForm>,
+    /// The root among them.
+    pub(crate) nodes: Vec<NodeForm>,
+    /// The next node's number.
+    pub(crate) next_node: u64,
+    pub(crate) files: Vec<FileForm>,
+    /// The next open file's number.
+    pub(crate) next_handle: u64,
+    pub(crate) owners: Vec<OwnerForm>,
+    /// What is known of records beside names.
+    pub(crate) records: Vec<RecordForm>,
+    /// Directories of names in `records` that the client has forgotten.
+    pub(crate) strays: Vec<NodeForm>,
+}
+
+/// A mount, by its place named by nodes and files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MountForm {
+    pub(crate) id: u64,
+    pub(crate) device: (u32, u32),
+    /// What was found out about it, if anybody had to.
+    pub(crate) facts: Option<FactsForm>,
+}
+
+impl MountForm {
+    pub(crate) fn key(&self) -> MountKey {
+        MountKey { id: self.id, device: self.device }
+    }
+}
+
+/// What was found out about a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FactsForm {
+    /// Something on it that is open for reading, or the error of opening it.
+    pub(crate) file: Result<Place, i32>,
+    pub(crate) handles: bool,
+    pub(crate) reports_at_close: bool,
+    pub(crate) windows: Option<bool>,
+}
+
+/// A node that the client knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeForm {
+    pub(crate) node: u64,
+    pub(crate) ino: u64,
+    pub(crate) mount: u32,
+    /// `S_IFMT` bits.
+    pub(crate) kind: u32,
+    /// Type and bytes of its file handle.
+    pub(crate) handle: Option<(i32, Vec<u8>)>,
+    pub(crate) references: u64,
+    pub(crate) verified: bool,
+    /// It is the one that is found by its inode number, not one that had the number before.
+    pub(crate) current: bool,
+    /// Its `O_PATH` descriptor.
+    pub(crate) path: Option<Place>,
+    /// Opened for reading, with these flags of the host, for a client that reads without opening.
+    pub(crate) read: Option<(Place, u32)>,
+}
+
+/// A file or directory that the client has open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileForm {
+    pub(crate) handle: u64,
+    pub(crate) node: u64,
+    pub(crate) mount: u32,
+    /// Flags of the host.
+    pub(crate) flags: u32,
+    pub(crate) place: Place,
+    /// Where a directory is read from.
+    pub(crate) listing: Option<Listing>,
+}
+
+/// How far a directory was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listing {
+    /// Entries that were read and not given out, as the kernel wrote them.
+    pub(crate) rest: Vec<u8>,
+    /// The offset of the first of them.
+    pub(crate) offset: u64,
+    pub(crate) expects_unknown: bool,
+}
+
+/// An owner of POSIX locks on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnerForm {
+    pub(crate) node: u64,
+    pub(crate) owner: u64,
+    /// The process that took the latest lock.
+    pub(crate) pid: u32,
+    /// What holds the locks.
+    pub(crate) place: Place,
+    /// First byte, last byte, and whether it excludes readers.
+    pub(crate) held: Vec<(u64, u64, bool)>,
+}
+
+/// What is recorded of a node beside its names ([`crate::Security::MappedFile`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecordForm {
+    pub(crate) node: u64,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    /// Type and permissions.
+    pub(crate) mode: Option<u32>,
+    /// Device as `makedev(3)` encodes it.
+    pub(crate) rdev: Option<u64>,
+    /// The latest last.
+    pub(crate) names: Vec<NameForm>,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NameForm {
+    /// The directory, by its number, in `nodes` or in `strays`.
+    pub(crate) dir: u64,
+    pub(crate) name: Vec<u8>,
+}
+
+impl Form {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_stdvec(self)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Form, postcard::Error> {
+        let (form, rest) = postcard::take_from_bytes(bytes)?;
+        if rest.is_empty() { Ok(form) } else { Err(postcard::Error::DeserializeBadEncoding) }
+    }
+}

@@ -1,0 +1,40 @@
+//! The locks of a tree that goes on in another program. What holds them stays open, so nobody can take them in between.
+
+use super::{Key, LockKind, Locks, Owner, Ranges, State};
+use crate::handover::{Outgoing, OwnerForm};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+impl Locks {
+    /// Who holds what. Nobody waits.
+    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> Vec<OwnerForm> {
+        let owners: Vec<(Key, Arc<Owner>)> =
+            self.table.owners().iter().map(|(&key, owner)| (key, Arc::clone(owner))).collect();
+        let mut forms = Vec::with_capacity(owners.len());
+        for ((node, number), owner) in owners {
+            let (held, pid) = {
+                let state = owner.state();
+                let held = state.held.pieces().map(|(start, end, kind)| (start, end, kind == LockKind::Write));
+                (held.collect::<Vec<_>>(), state.pid)
+            };
+            if !held.is_empty() {
+                forms.push(OwnerForm { node, owner: number, pid, place: out.place(owner), held });
+            }
+        }
+        forms
+    }
+
+    /// An owner holds what the kernel has granted to another program on this file.
+    pub(crate) fn adopt(&self, form: &OwnerForm, file: OwnedFd) {
+        let mut held = Ranges::default();
+        for &(start, end, exclusive) in &form.held {
+            held.set(start, end, if exclusive { LockKind::Write } else { LockKind::Read });
+        }
+        self.table.count_ranges(0, held.len());
+        let state = Mutex::new(State { held, pid: form.pid, ..State::default() });
+        let mut owners = self.table.owners();
+        owners.insert((form.node, form.owner), Arc::new(Owner { file, state }));
+        self.table.count.store(owners.len(), Ordering::Release);
+    }
+}

@@ -1,0 +1,125 @@
+//! The nodes of a tree that goes on in another program.
+
+use super::Table;
+use crate::file::OpenFile;
+use crate::handle::FileHandle;
+use crate::handover::{AdoptError, NodeForm, Outgoing};
+use crate::mount::Mount;
+use crate::node::{Held, Inode, Slot};
+use crate::stat::{Key, Kind};
+use crate::sync::{Counted, lock, read, write};
+use crate::tree::{Node, ROOT};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+impl Table {
+    /// Every node, and the next one's number.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> io::Result<(Vec<NodeForm>, Node)> {
+        let mut forms = Vec::with_capacity(self.len());
+        for shard in &self.nodes {
+            // Identities are locked before nodes, so not now.
+            let inodes: Vec<Arc<Inode>> = read(&shard.nodes).values().cloned().collect();
+            for inode in inodes {
+                forms.push(self.node_form(&inode, out)?);
+            }
+        }
+        Ok((forms, self.next.load(Ordering::Relaxed)))
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn node_form(&self, inode: &Inode, out: &mut Outgoing) -> io::Result<NodeForm> {
+        let (path, file) = {
+            let slot = lock(&inode.slot);
+            (slot.held.clone(), slot.read.clone())
+        };
+        Ok(NodeForm {
+            node: inode.node,
+            ino: inode.key.ino,
+            mount: out.mount(&inode.mount)?,
+            kind: inode.kind.mode(),
+            handle: inode.handle.as_ref().map(FileHandle::parts).map(|(kind, bytes)| (kind, bytes.to_vec())),
+            references: inode.references.load(Ordering::Relaxed),
+            verified: inode.verified.load(Ordering::Relaxed),
+            current: self.node_of(&inode.key) == Some(inode.node),
+            path: path.map(|held| out.place(held)),
+            read: file.map(|file| {
+                let flags = file.flags().cast_unsigned();
+                (out.place(file), flags)
+            }),
+        })
+    }
+
+    /// Makes a node again that another program has handed over; the root is there already.
+    ///
+    /// # Errors
+    /// A number that is taken.
+    pub(crate) fn adopt(
+        &self,
+        form: &NodeForm,
+        mount: Arc<Mount>,
+        path: Option<OwnedFd>,
+    ) -> Result<Arc<Inode>, AdoptError> {
+        if form.node == ROOT || self.get(form.node).is_ok() {
+            return Err(AdoptError::Twice(form.node));
+        }
+        let inode = self.node_again(form, mount, path);
+        let permanent = inode.handle.is_none();
+        let listed = {
+            let mut slot = lock(&inode.slot);
+            slot.listed = slot.held.is_some() && !permanent;
+            slot.listed
+        };
+        if form.current {
+            write(self.identity(&inode.key)).insert(inode.key, Arc::clone(&inode));
+        }
+        write(&self.shard(form.node).nodes).insert(form.node, Arc::clone(&inode));
+        if permanent {
+            self.permanent.fetch_add(1, Ordering::Relaxed);
+        }
+        if listed {
+            self.list(&inode);
+        }
+        Ok(inode)
+    }
+
+    /// The node as it was, and not in the table.
+    pub(crate) fn node_again(&self, form: &NodeForm, mount: Arc<Mount>, path: Option<OwnedFd>) -> Arc<Inode> {
+        let held = path.map(|fd| Held::new(fd, Counted::new(&self.descriptors)));
+        Arc::new(Inode {
+            node: form.node,
+            key: Key { ino: form.ino, mount: mount.key() },
+            kind: Kind::from_mode(form.kind),
+            mount,
+            handle: form.handle.as_ref().map(|(kind, bytes)| FileHandle::again(*kind, bytes)),
+            references: AtomicU64::new(form.references),
+            used: AtomicBool::new(false),
+            verified: AtomicBool::new(form.verified),
+            slot: Mutex::new(Slot { held, ..Slot::default() }),
+        })
+    }
+
+    /// The node was opened for reading by another program.
+    pub(crate) fn adopt_read(&self, inode: &Inode, open: impl FnOnce(Counted) -> Arc<OpenFile>) {
+        let file = open(Counted::new(&self.descriptors));
+        let mut slot = lock(&inode.slot);
+        slot.read = Some(file);
+        let listed = std::mem::replace(&mut slot.listed, true);
+        drop(slot);
+        if !listed {
+            self.list(inode);
+        }
+    }
+
+    /// No number below this one is given to a node.
+    pub(crate) fn go_on_from(&self, next: Node) {
+        self.next.fetch_max(next, Ordering::Relaxed);
+    }
+}
