@@ -3,7 +3,7 @@
 use super::kind;
 use super::reply;
 use super::service::{Service, counts_as_error, write_answer};
-use crate::calls::{Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
+use crate::calls::{Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::Gate;
@@ -31,10 +31,6 @@ pub struct DirectoryRing {
     /// Where file data goes to or comes from, for calls on the spot.
     data: Vec<Segment>,
     pace: Pace,
-    /// Another life of the ring follows this one at once, and takes again what waits for a lock.
-    suspended: bool,
-    /// Heads of what it takes again.
-    owed: Vec<u16>,
 }
 
 /// How a request is executed.
@@ -64,26 +60,7 @@ impl DirectoryRing {
             reply: Vec::new(),
             data: Vec::new(),
             pace: Pace::default(),
-            suspended: false,
-            owed: Vec::new(),
         })
-    }
-
-    /// Requests in flight that wait for a lock.
-    pub(crate) fn waiting(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.busy && slot.work == Work::Lock).count()
-    }
-
-    /// What waits for a lock is left to the ring's next life from now on.
-    pub(crate) fn suspend(&mut self) {
-        self.suspended = true;
-    }
-
-    /// What was left, and what an earlier life has left to this one and this one did not get to.
-    pub(crate) fn take_owed(&mut self) -> Vec<u16> {
-        let mut owed = std::mem::take(&mut self.owed);
-        owed.extend(self.turns.queue.take_owed());
-        owed
     }
 
     pub(crate) fn queue(&self) -> &Queue {
@@ -150,17 +127,20 @@ impl DirectoryRing {
             Request::SetLkw(_) => return Route::Lock,
             _ => {}
         }
-        let transfer = matches!(request, Request::Read(_) | Request::Write(_));
+        let transfer = direction_of(request);
         match self.executor.execution {
             Execution::Inline => Route::Here,
             Execution::Pool(_) => Route::Pool,
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync(_)) => Route::Uring,
-            Execution::Uring if transfer => Route::Uring,
+            Execution::Uring if transfer.is_some() => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
-            Execution::Auto if transfer && (self.service.past_the_cache(request) || !self.pace.quick()) => Route::Uring,
-            Execution::Uring | Execution::Auto => Route::Here,
+            Execution::Auto => match transfer {
+                Some(direction) if self.service.past_the_cache(request) || !self.pace.quick(direction) => Route::Uring,
+                _ => Route::Here,
+            },
+            Execution::Uring => Route::Here,
         }
     }
 
@@ -175,12 +155,11 @@ impl DirectoryRing {
             data: &mut self.data,
             moved: &mut moved,
         };
-        let watched =
-            matches!(request, Request::Read(_) | Request::Write(_)) && self.executor.execution == Execution::Auto;
+        let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
         let outcome = self.service.perform(self.dialect, header, request, &mut scene);
-        if watched {
+        if let Some(direction) = watched {
             let bytes = (moved.read + moved.written) as usize;
-            self.pace.took(moved.took_ns, bytes);
+            self.pace.took(direction, moved.took_ns, bytes);
         }
         self.count(moved);
         let failed = outcome.is_err() && counts_as_error(header.opcode);
@@ -296,18 +275,6 @@ impl Requests for DirectoryRing {
 
     fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
         let slot = &mut self.slots[usize::from(head)];
-    /// A wait that is given up because the ring is suspended, and not because its guest wants it so.
-    fn put_off(&mut self, head: u16, result: i32) -> bool {
-        let slot = &mut self.slots[usize::from(head)];
-        let given_up = self.suspended && slot.work == Work::Lock && result == -libc::EINTR;
-        if !given_up || !self.service.put_lock_wait_off(slot.id) {
-            return false;
-        }
-        self.turns.put_off(slot);
-        self.owed.push(head);
-        true
-    }
-
         if slot.work == Work::Pool && result >= 0 {
             let (moved, failed) = lock(&slot.job).conclude();
             self.count(moved);
@@ -351,15 +318,8 @@ impl DirectoryRing {
         turns::publish(self, io);
     }
 
-    /// A guest that stops its rings no longer waits for locks; EINTR tells those that come back to ask again. What an earlier
-    /// life owes is done before, unless another one follows.
-    pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
-        let mut chain = Chain::default();
-        while !self.suspended
-            && let Some(place) = self.turns.queue.pop_owed(&mut chain)
-        {
-            self.start(&chain, place, io);
-        }
+    /// A guest that stops its rings no longer waits for locks; EINTR tells those that come back to ask again.
+    pub(crate) fn drain(&mut self, _io: &mut Io<'_>) {
         for wait in self.slots.iter().filter_map(|slot| slot.wait.as_ref()) {
             wait.cancel();
         }
@@ -379,6 +339,15 @@ fn run_job(service: &Service, dialect: Option<Dialect>, job: &mut Job) -> i32 {
     let outcome = service.perform(dialect, &header, &request, &mut scene);
     *failed = outcome.is_err() && counts_as_error(header.opcode);
     write_answer(outcome, writable, header.unique, reply) as i32
+}
+
+/// Which way a request moves file data, if it does.
+fn direction_of(request: &Request<'_>) -> Option<Direction> {
+    match request {
+        Request::Read(_) => Some(Direction::Read),
+        Request::Write(_) => Some(Direction::Write),
+        _ => None,
+    }
 }
 
 fn answer_lock(reply: Reply, outcome: Result<(), Errno>) {

@@ -4,7 +4,9 @@ use super::device::Siblings;
 use super::kind;
 use super::reply::{self, Asked};
 use super::service::Session;
-use crate::calls::{Answer, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
+use crate::calls::{
+    Answer, Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns,
+};
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::Gate;
@@ -195,17 +197,20 @@ impl P9Ring {
             Request::Lock(lock) if lock.waits() => return Route::Lock,
             _ => {}
         }
-        let transfer = matches!(request, Request::Read { .. } | Request::Write { .. });
+        let transfer = direction_of(request);
         match self.executor.execution {
             Execution::Inline => Route::Here,
             Execution::Pool(_) => Route::Pool,
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync { .. }) => Route::Uring,
-            Execution::Uring if transfer => Route::Uring,
+            Execution::Uring if transfer.is_some() => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
-            Execution::Auto if transfer && !self.pace.quick() => Route::Uring,
-            Execution::Uring | Execution::Auto => Route::Here,
+            Execution::Auto => match transfer {
+                Some(direction) if !self.pace.quick(direction) => Route::Uring,
+                _ => Route::Here,
+            },
+            Execution::Uring => Route::Here,
         }
     }
 
@@ -220,12 +225,11 @@ impl P9Ring {
             data: &mut self.data,
             moved: &mut moved,
         };
-        let watched = matches!(request, Request::Read { .. } | Request::Write { .. })
-            && self.executor.execution == Execution::Auto;
+        let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
         let outcome = self.session.perform(header, request, &mut scene);
-        if watched {
+        if let Some(direction) = watched {
             let bytes = (moved.read + moved.written) as usize;
-            self.pace.took(moved.took_ns, bytes);
+            self.pace.took(direction, moved.took_ns, bytes);
         }
         self.count(moved);
         let failed = outcome.is_err();
@@ -455,6 +459,15 @@ fn run_job(session: &Session, asked: Asked, job: &mut Job) -> i32 {
     let outcome = session.perform(&header, &request, &mut scene);
     *failed = outcome.is_err();
     reply::write(outcome, writable, asked, reply) as i32
+}
+
+/// Which way a request moves file data, if it does.
+pub(super) fn direction_of(request: &Request<'_>) -> Option<Direction> {
+    match request {
+        Request::Read { .. } => Some(Direction::Read),
+        Request::Write { .. } => Some(Direction::Write),
+        _ => None,
+    }
 }
 
 /// Whether limits are not for it: what ends things must not wait behind what it ends.

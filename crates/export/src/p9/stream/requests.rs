@@ -2,6 +2,7 @@
 
 use super::super::kind;
 use super::super::reply::{self, Asked};
+use super::super::ring::direction_of;
 use super::super::service::Session;
 use super::inbox::Inbox;
 use super::ring::StreamRing;
@@ -129,7 +130,9 @@ impl StreamRing {
             Execution::Uring => transfer,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
-            Execution::Auto => transfer.filter(|_| !self.pace.quick()),
+            Execution::Auto => {
+                transfer.filter(|_| direction_of(request).is_some_and(|direction| !self.pace.quick(direction)))
+            }
         };
         by_uring
             .and_then(|transfer| Some(Route::Uring(self.session.file_for_uring(request)?, transfer)))
@@ -162,9 +165,10 @@ impl StreamRing {
             moved: &mut moved,
         };
         let outcome = self.session.perform(header, request, &mut scene);
-        let transfer = matches!(request, Request::Read { .. } | Request::Write { .. });
-        if transfer && self.executor.execution == Execution::Auto {
-            self.pace.took(moved.took_ns, (moved.read + moved.written) as usize);
+        if let Some(direction) = direction_of(request)
+            && self.executor.execution == Execution::Auto
+        {
+            self.pace.took(direction, moved.took_ns, (moved.read + moved.written) as usize);
         }
         self.count_moved(moved);
         let failed = outcome.is_err();
