@@ -31,6 +31,10 @@ pub struct DirectoryRing {
     /// Where file data goes to or comes from, for calls on the spot.
     data: Vec<Segment>,
     pace: Pace,
+    /// Another life of the ring follows this one at once, and takes again what waits for a lock.
+    suspended: bool,
+    /// Heads of what it takes again.
+    owed: Vec<u16>,
 }
 
 /// How a request is executed.
@@ -60,7 +64,26 @@ impl DirectoryRing {
             reply: Vec::new(),
             data: Vec::new(),
             pace: Pace::default(),
+            suspended: false,
+            owed: Vec::new(),
         })
+    }
+
+    /// Requests in flight that wait for a lock.
+    pub(crate) fn waiting(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.busy && slot.work == Work::Lock).count()
+    }
+
+    /// What waits for a lock is left to the ring's next life from now on.
+    pub(crate) fn suspend(&mut self) {
+        self.suspended = true;
+    }
+
+    /// What was left, and what an earlier life has left to this one and this one did not get to.
+    pub(crate) fn take_owed(&mut self) -> Vec<u16> {
+        let mut owed = std::mem::take(&mut self.owed);
+        owed.extend(self.turns.queue.take_owed());
+        owed
     }
 
     pub(crate) fn queue(&self) -> &Queue {
@@ -275,6 +298,18 @@ impl Requests for DirectoryRing {
 
     fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
         let slot = &mut self.slots[usize::from(head)];
+    /// A wait that is given up because the ring is suspended, and not because its guest wants it so.
+    fn put_off(&mut self, head: u16, result: i32) -> bool {
+        let slot = &mut self.slots[usize::from(head)];
+        let given_up = self.suspended && slot.work == Work::Lock && result == -libc::EINTR;
+        if !given_up || !self.service.put_lock_wait_off(slot.id) {
+            return false;
+        }
+        self.turns.put_off(slot);
+        self.owed.push(head);
+        true
+    }
+
         if slot.work == Work::Pool && result >= 0 {
             let (moved, failed) = lock(&slot.job).conclude();
             self.count(moved);
@@ -318,8 +353,15 @@ impl DirectoryRing {
         turns::publish(self, io);
     }
 
-    /// A guest that stops its rings no longer waits for locks; EINTR tells those that come back to ask again.
-    pub(crate) fn drain(&mut self, _io: &mut Io<'_>) {
+    /// A guest that stops its rings no longer waits for locks; EINTR tells those that come back to ask again. What an earlier
+    /// life owes is done before, unless another one follows.
+    pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
+        let mut chain = Chain::default();
+        while !self.suspended
+            && let Some(place) = self.turns.queue.pop_owed(&mut chain)
+        {
+            self.start(&chain, place, io);
+        }
         for wait in self.slots.iter().filter_map(|slot| slot.wait.as_ref()) {
             wait.cancel();
         }
