@@ -296,8 +296,6 @@ impl Requests for DirectoryRing {
         self.turns.finish(&mut self.slots[usize::from(head)], head, written, failed);
     }
 
-    fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
-        let slot = &mut self.slots[usize::from(head)];
     /// A wait that is given up because the ring is suspended, and not because its guest wants it so.
     fn put_off(&mut self, head: u16, result: i32) -> bool {
         let slot = &mut self.slots[usize::from(head)];
@@ -310,6 +308,8 @@ impl Requests for DirectoryRing {
         true
     }
 
+    fn conclude(&mut self, head: u16, result: i32) -> (u32, bool) {
+        let slot = &mut self.slots[usize::from(head)];
         if slot.work == Work::Pool && result >= 0 {
             let (moved, failed) = lock(&slot.job).conclude();
             self.count(moved);
