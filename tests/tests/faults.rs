@@ -175,6 +175,7 @@ fn a_worker_that_hangs_is_shown_and_waited_for_by_nobody() -> Result<()> {
     let before = daemon.export("hangs")?.poll;
     assert_eq!(refusal(daemon.change("hangs", &poll)), ("failed".into(), 500));
     assert_eq!(refusal(daemon.attach("hangs", 0, shared)), ("failed".into(), 500));
+    assert_eq!(refusal(daemon.remove("hangs", true)), ("failed".into(), 500));
     let mut other = Frontend::connect(&daemon.socket("good"), 0)?;
     let mut good = other.ring(0, 64)?;
     assert_eq!(good.run(kind::OUT, 0, &[readable(DATA, 4096)]), (status::OK, 1));
@@ -184,7 +185,35 @@ fn a_worker_that_hangs_is_shown_and_waited_for_by_nobody() -> Result<()> {
     assert_eq!((daemon.ring("hangs", 0)?.worker, daemon.export("hangs")?.poll), (shown.worker, before));
     daemon.attach("hangs", 0, shared)?;
     daemon.change("hangs", &poll)?;
+    daemon.remove("hangs", true)?;
     drop((frontend, ring, other, good));
+    daemon.stop()
+}
+
+/// Whoever removes an export does not wait for requests that its storage does not answer, nor do others; when it has
+/// answered, the export can be removed.
+#[test]
+fn a_removal_does_not_wait_for_storage() -> Result<()> {
+    let config = export("slow", "kind = 'sim', size = '16M', read_latency = '6s'", "")
+        + &export("good", "kind = 'memory', size = '16M'", "");
+    let daemon = Daemon::serve(&config)?;
+    let mut frontend = Frontend::connect(&daemon.socket("slow"), 0)?;
+    let mut ring = frontend.ring(0, 64)?;
+    ring.request(kind::IN, 0, &[writable(DATA, 4096)]);
+    ring.kick_if_wanted();
+    daemon.wait_ring("slow", 0, |ring| ring.figures.oldest_in_flight_ms.is_some())?;
+    assert_eq!(refusal(daemon.remove("slow", true)), ("failed".into(), 500));
+    let slow = daemon.export("slow")?;
+    let why = slow.last_error.unwrap_or_default();
+    assert!(slow.state == SessionState::Failed && why.contains("has not answered"), "{:?}: {why}", slow.state);
+    assert_eq!(refusal(daemon.remove("slow", false)), ("connected".into(), 409));
+    daemon.remove("good", false)?;
+    // What was in flight is finished first, as the force of a removal promises.
+    assert_eq!(ring.wait_used().1, 4097);
+    wait("it is removed", || Ok(daemon.remove("slow", true).is_ok()))?;
+    assert_eq!(refusal(daemon.export("slow")), ("no-such-export".into(), 404));
+    assert!(!daemon.socket("slow").exists());
+    drop((frontend, ring));
     daemon.stop()
 }
 

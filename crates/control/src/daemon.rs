@@ -63,7 +63,8 @@ pub trait Daemon: Send + Sync + 'static {
     /// Stops and forgets an export. With `force`, also when a frontend is connected: requests in flight are drained.
     ///
     /// # Errors
-    /// [`ApiError::NoSuchExport`], [`ApiError::Connected`].
+    /// [`ApiError::NoSuchExport`], [`ApiError::Connected`]; [`ApiError::Failed`] when a worker hangs, and when requests are not
+    /// drained within a second: the export is failed then, and gone with a removal after its storage has answered.
     fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError>;
 
     /// Changes the capacity and announces it to the guest.

@@ -29,6 +29,8 @@ pub enum ExportError {
     Storage(#[from] storage::StorageError),
     /// it has no intent log: serve a volume, or give memory, null or sim an `intent_log`
     NoIntentLog,
+    /// its storage has not answered all requests: the export serves nobody any more, remove it again when it has
+    Undrained,
     /// not everything could be written back: {0}
     Sync(storage::StorageError),
     /// {0}

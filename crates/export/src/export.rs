@@ -24,9 +24,12 @@ use link::{ConfigChange, Handover, SessionEnd, SessionInfo, StopFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use storage::Storage;
 use tree::Tree;
+
+/// How often the end of an export is looked for while somebody waits for it.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 pub(crate) struct State {
     pub(crate) negotiated: u64,
@@ -538,6 +541,32 @@ impl Export {
             self.shared.engine.worker_poll(worker.number, poll)?;
         }
         Ok(())
+    }
+
+    /// As [`end`](Self::end), for somebody who must not wait for storage that does not answer.
+    ///
+    /// # Errors
+    /// A worker hangs: nothing has changed. [`ExportError::Undrained`]: requests are still under way after a second. The
+    /// export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
+    pub fn end_soon(&self) -> Result<(), ExportError> {
+        self.shared.takes_changes()?;
+        self.shared.stop.signal();
+        let deadline = Told::deadline(Instant::now());
+        // A thread can be waited for, but not until a deadline.
+        while !self.has_ended() {
+            if Instant::now() >= deadline {
+                self.shared.fail(&ExportError::Undrained.to_string());
+                return Err(ExportError::Undrained);
+            }
+            std::thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends the session, drains the rings, removes the socket and frees the export's own workers. Does nothing the second time.

@@ -143,9 +143,11 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
             ApiError::NoSuchWorker { scope: control::Scope::Export(name.to_owned()), id: worker }
         }
         ExportError::Storage(error) => ApiError::Unsupported { export: name.to_owned(), message: error.to_string() },
-        ExportError::NoSharedWorkers | ExportError::Thread(_) | ExportError::Pool(_) | ExportError::Sync(_) => {
-            ApiError::Failed { message: format!("export `{name}`: {error}") }
-        }
+        ExportError::NoSharedWorkers
+        | ExportError::Thread(_)
+        | ExportError::Pool(_)
+        | ExportError::Undrained
+        | ExportError::Sync(_) => ApiError::Failed { message: format!("export `{name}`: {error}") },
     }
 }
 

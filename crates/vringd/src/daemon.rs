@@ -330,9 +330,9 @@ impl control::Daemon for Daemon {
         if export.connected() && !force {
             return Err(ApiError::Connected { name: name.to_owned() });
         }
+        export.end_soon().map_err(|error| convert::export_error(error, name))?;
         self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
-        export.end();
         drop(export);
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine.sweep_files();

@@ -171,6 +171,7 @@ async fn export_change(State(daemon): Shared, At(name): At<String>, Body(setting
     (status = 204, description = "It is gone"),
     (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
     (status = 409, description = "A frontend is connected (`connected`)", body = ErrorBody),
+    (status = 500, description = "A worker hangs, or the storage has not answered within a second (`failed`)", body = ErrorBody),
 ))]
 async fn export_remove(
     State(daemon): Shared,
