@@ -59,6 +59,7 @@ fn counters_of_rings_and_workers_are_there() {
     assert_eq!(number(&scrape, "vringd_export_capacity_bytes", &[("export", "root")]), (10u64 << 30) as f64);
     let home = [("export", "home")];
     assert_eq!(number(&scrape, "vringd_directory_nodes", &home), 1200.0);
+    assert_eq!(number(&scrape, "vringd_directory_nodes_max", &home), f64::from(1 << 24));
     assert_eq!(number(&scrape, "vringd_directory_descriptors", &home), 300.0);
     assert_eq!(number(&scrape, "vringd_directory_open_files", &home), 12.0);
     assert_eq!(number(&scrape, "vringd_build_info", &[("version", "0.1.0")]), 1.0);

@@ -46,7 +46,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// no descriptors or no open files are allowed for {path:?}; set descriptors_max and open_files_max to 1 or more
+    /// no nodes, no descriptors or no open files are allowed for {path:?}; set nodes_max, descriptors_max and open_files_max to 1 or more
     Limits {
         /// The directory.
         path: PathBuf,

@@ -39,7 +39,7 @@ impl Tree {
     ///
     /// # Errors
     /// `ENOENT`; `EINVAL` for "", ".." elsewhere and names with a slash; `ESTALE` for a parent that is unknown or gone;
-    /// `ENFILE` when too many nodes would hold descriptors; the kernel's.
+    /// `ENFILE` when there would be too many nodes, or too many of them held descriptors; the kernel's.
     pub fn lookup(&self, parent: Node, name: &CStr) -> Result<Entry> {
         self.pause();
         let dir = self.table.get(parent)?;

@@ -26,6 +26,9 @@ pub struct Options {
     pub security: Security,
     /// How nodes are held.
     pub file_handles: FileHandles,
+    /// The most nodes, the root included, at least 1; a look-up beyond it is `ENFILE`. A node takes some 250 bytes, twice that
+    /// with [`Security::MappedFile`], until the client forgets it, which a hostile one does not.
+    pub nodes_max: usize,
     /// The most `O_PATH` descriptors held for nodes, at least 1. With file handles the least recently used are closed
     /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`. A node whose
     /// record is kept beside its name ([`Security::MappedFile`]) holds its directory, too, and counts twice.
@@ -67,6 +70,7 @@ impl Default for Options {
             read_only: false,
             security: Security::default(),
             file_handles: FileHandles::default(),
+            nodes_max: 1 << 24,
             descriptors_max: 4096,
             open_files_max: 65_536,
             xattr: false,

@@ -5,7 +5,7 @@ use crate::mount::{Mounts, try_handles};
 use crate::options::{FileHandles, Options, Source};
 use crate::security::Security;
 use crate::stat::{Key, Kind, stat};
-use crate::table::Table;
+use crate::table::{Bounds, Table};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, Open
         Source::Opened { root, proc_self_fd, label } => (root, proc_self_fd, label),
         Source::Path(path) => (open_root(&path)?, open_proc(&path)?, path),
     };
-    if options.descriptors_max == 0 || options.open_files_max == 0 {
+    if [options.nodes_max, options.descriptors_max, options.open_files_max].contains(&0) {
         return Err(OpenError::Limits { path: label });
     }
     let stat = match stat(root.as_fd(), c"") {
@@ -61,7 +61,8 @@ pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, Open
         Security::MappedFile { .. } => permanent_max / 2,
         _ => permanent_max,
     };
-    let table = Table::new(root, key, kind, mount, options.descriptors_max, permanent_max);
+    let max = Bounds { nodes: options.nodes_max, descriptors: options.descriptors_max, permanent: permanent_max };
+    let table = Table::new(root, key, kind, mount, max);
     Ok(Beginning { label, proc_self_fd, mounts, table })
 }
 

@@ -73,6 +73,17 @@ pub(crate) struct Hold {
     pub(crate) verified: bool,
 }
 
+/// How much a table holds at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Nodes, the root included.
+    pub(crate) nodes: usize,
+    /// Descriptors of nodes that can do without.
+    pub(crate) descriptors: usize,
+    /// Descriptors that are never closed, because their nodes have no file handle.
+    pub(crate) permanent: usize,
+}
+
 /// The nodes of one tree.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -80,33 +91,26 @@ pub(crate) struct Table {
     identities: [Identities; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
-    /// Descriptors held for nodes, and how many there may be.
+    max: Bounds,
+    /// Nodes that there are.
+    count: AtomicUsize,
+    /// Descriptors held for nodes.
     descriptors: Arc<AtomicUsize>,
-    descriptors_max: usize,
-    /// The most descriptors that are never closed, because their nodes have no file handle.
-    permanent_max: usize,
     permanent: AtomicUsize,
     trim: Trim,
 }
 
 impl Table {
     /// A table with the root alone.
-    pub(crate) fn new(
-        root: OwnedFd,
-        key: Key,
-        kind: Kind,
-        mount: Arc<Mount>,
-        descriptors_max: usize,
-        permanent_max: usize,
-    ) -> Table {
+    pub(crate) fn new(root: OwnedFd, key: Key, kind: Kind, mount: Arc<Mount>, max: Bounds) -> Table {
         let table = Table {
             nodes: Default::default(),
             identities: Default::default(),
             hasher: RandomState::new(),
             next: AtomicU64::new(ROOT + 1),
+            max,
+            count: AtomicUsize::new(1),
             descriptors: Arc::default(),
-            descriptors_max,
-            permanent_max,
             permanent: AtomicUsize::new(1),
             trim: Trim::default(),
         };
@@ -188,7 +192,7 @@ impl Table {
     /// References an inode that was found on the host, whether it is known or new.
     ///
     /// # Errors
-    /// `ENFILE` when one more descriptor would have to be held for ever and there are as many as allowed.
+    /// `ENFILE` when it is new and there are as many nodes as allowed, or as many descriptors that have to be held for ever.
     pub(crate) fn intern(&self, key: Key, kind: Kind, mount: &Arc<Mount>, hold: Hold) -> Result<Arc<Inode>> {
         let identities = self.identity(&key);
         if let Some(known) = read(identities).get(&key)
@@ -206,9 +210,9 @@ impl Table {
             return Ok(Arc::clone(known));
         }
         let permanent = hold.handle.is_none();
+        one_more(&self.count, self.max.nodes)?;
         if permanent {
-            let room = |now: usize| (now < self.permanent_max).then_some(now + 1);
-            self.permanent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).map_err(|_| Errno::NFILE)?;
+            one_more(&self.permanent, self.max.permanent).inspect_err(|_| one_less(&self.count))?;
         }
         let held = hold.path.map(|fd| Held::new(fd, Counted::new(&self.descriptors)));
         let listed = held.is_some() && !permanent;
@@ -258,8 +262,9 @@ impl Table {
         give_memory_back(&mut nodes);
         drop(nodes);
         drop(map);
+        one_less(&self.count);
         if inode.handle.is_none() {
-            self.permanent.fetch_sub(1, Ordering::Relaxed);
+            one_less(&self.permanent);
         }
         // An operation that has the inode in hand may still use what it holds: it goes with the last of them.
         self.trim.freed();
@@ -373,7 +378,7 @@ impl Table {
         drop(clock);
         // Two at most: a descriptor that an operation uses is closed a little later and counts until then.
         for _ in 0..2 {
-            if self.descriptors() <= self.descriptors_max || !self.close_one(inode.node) {
+            if self.descriptors() <= self.max.descriptors || !self.close_one(inode.node) {
                 return;
             }
         }
@@ -405,6 +410,16 @@ impl Table {
         }
         false
     }
+}
+
+/// Counts one more, unless there are as many as allowed.
+fn one_more(count: &AtomicUsize, max: usize) -> Result<()> {
+    let room = |now: usize| (now < max).then_some(now + 1);
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).map(drop).map_err(|_| Errno::NFILE)
+}
+
+fn one_less(count: &AtomicUsize) {
+    count.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Lets a map shrink when most of it has become empty, at a cost that its removals have earned.

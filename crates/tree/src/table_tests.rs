@@ -13,7 +13,8 @@ fn mount() -> Arc<Mount> {
 }
 
 fn table(descriptors_max: usize, permanent_max: usize) -> Table {
-    Table::new(descriptor(), Key::made_up(0), Kind::file(), mount(), descriptors_max, permanent_max)
+    let max = Bounds { nodes: usize::MAX, descriptors: descriptors_max, permanent: permanent_max };
+    Table::new(descriptor(), Key::made_up(0), Kind::file(), mount(), max)
 }
 
 fn by_handle(generation: u8) -> Hold {

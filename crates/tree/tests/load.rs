@@ -121,6 +121,32 @@ fn many_nodes_need_few_descriptors() {
 }
 
 #[test]
+fn nodes_are_bounded() {
+    everywhere(&Options { nodes_max: 4, ..Options::default() }, |at| {
+        for name in ["a", "b", "c", "d"] {
+            at.write(name, "");
+        }
+        let known = ["a", "b", "c"].map(|name| at.node(name));
+        assert_eq!(at.tree.lookup(ROOT, c"d").err(), Some(Errno::NFILE));
+        assert_eq!(at.tree.describe().nodes, 4);
+        // What is known is found again, and what cannot be given a number is not made.
+        assert_eq!(at.node("b"), known[1]);
+        assert_eq!(at.tree.mkdir(SELF, ROOT, c"dir", 0o700, 0, None).err(), Some(Errno::NFILE));
+        let file = at.tree.create(SELF, ROOT, c"new", libc::O_RDWR, 0o600, 0, false, None);
+        assert_eq!(file.err(), Some(Errno::NFILE));
+        assert!(!at.path("dir").exists() && !at.path("new").exists());
+        // Whoever forgets has room again, for as many as it forgot.
+        at.tree.forget(known[0], 1);
+        let known = at.node("d");
+        assert_eq!(at.tree.lookup(ROOT, c"a").err(), Some(Errno::NFILE));
+        at.tree.clear();
+        assert!(at.tree.attributes(known, None).is_err());
+        assert_eq!(["a", "b", "c"].map(|name| at.tree.lookup(ROOT, &c(name)).is_ok()), [true; 3]);
+        assert_eq!(at.tree.lookup(ROOT, c"d").err(), Some(Errno::NFILE));
+    });
+}
+
+#[test]
 fn open_files_are_bounded() {
     let at = Fixture::new(Options { open_files_max: 3, ..Options::default() });
     at.write("file", "");

@@ -40,6 +40,7 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
             words::FileHandles::Prefer => FileHandles::Prefer,
             words::FileHandles::Mandatory => FileHandles::Mandatory,
         },
+        nodes_max: directory.nodes_max() as usize,
         descriptors_max: directory.descriptors_max() as usize,
         open_files_max: directory.open_files_max() as usize,
         xattr: directory.xattr,
@@ -176,6 +177,7 @@ pub(crate) fn of_tree(tree: &tree::Description) -> api::DirectoryInfo {
         execution: api::Execution::default(),
         execution_chosen: api::Execution::default(),
         nodes: tree.nodes as u64,
+        nodes_max: tree.options.nodes_max as u64,
         descriptors: tree.descriptors as u64,
         descriptors_max: tree.options.descriptors_max as u64,
         open_files: tree.handles as u64,
@@ -293,6 +295,7 @@ mod tests {
             assert_eq!(policy_in(&directory), Policy { readdirplus: ReadDirPlus::On, ..Policy::new(cache) });
         }
         let options = options_in(&Directory::new("/srv")).unwrap();
+        assert_eq!(options.nodes_max, Options::default().nodes_max);
         assert_eq!(options.descriptors_max, Options::default().descriptors_max);
         assert_eq!(options.open_files_max, Options::default().open_files_max);
     }

@@ -203,6 +203,10 @@ pub struct DirectoryFlags {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Files", hide_possible_values = true)]
     pub inode_file_handles: FileHandles,
 
+    /// Most inodes the guest can know at a time; each takes some 250 bytes [default: 16777216]
+    #[arg(long, value_name = "N", help_heading = "Files")]
+    pub nodes_max: Option<u32>,
+
     /// Most descriptors to hold for inodes [default: 4096; 524288 without file handles]
     #[arg(long, value_name = "N", help_heading = "Files")]
     pub descriptors_max: Option<u32>,
@@ -257,6 +261,7 @@ impl DirectoryFlags {
             flock: !self.no_flock,
             announce_submounts: !self.no_announce_submounts,
             inode_file_handles: self.inode_file_handles,
+            nodes_max: self.nodes_max,
             descriptors_max: self.descriptors_max,
             open_files_max: self.open_files_max,
             preserve_noatime: self.preserve_noatime,

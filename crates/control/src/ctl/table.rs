@@ -273,8 +273,8 @@ fn directory_facts(directory: &DirectoryInfo) -> Vec<(&'static str, String)> {
         (
             "inodes",
             format!(
-                "{}; {} of at most {} descriptors",
-                directory.nodes, directory.descriptors, directory.descriptors_max
+                "{} of at most {}; {} of at most {} descriptors",
+                directory.nodes, directory.nodes_max, directory.descriptors, directory.descriptors_max
             ),
         ),
         ("open files", directory.open_files.to_string()),

@@ -169,6 +169,10 @@ pub struct Directory {
     /// When inodes are held by file handles and not by open descriptors.
     #[serde(default)]
     pub inode_file_handles: FileHandles,
+    /// Most inodes that the guest can know at a time, 16 to 1073741824; 16777216 when left out. Each takes some 250 bytes of
+    /// memory until the guest forgets it, twice that with the security model `mapped-file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u32>,
     /// Most descriptors that are held for inodes, 16 to 16777216. 4096 when left out; 524288 when
     /// `inode_file_handles` is `never`, where it bounds the inodes that the guest can know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +214,11 @@ impl Directory {
     pub const TAG_BYTES_MAX: usize = 36;
     /// Bounds of `descriptors_max` and `open_files_max`: below it no guest gets far, above it no kernel goes.
     pub const DESCRIPTORS: std::ops::RangeInclusive<u32> = 16..=1 << 24;
+    /// Bounds of `nodes_max`.
+    pub const NODES: std::ops::RangeInclusive<u32> = 16..=1 << 30;
+    /// The `nodes_max` that is meant when it is left out: more than fit into the memory of most guests, where an inode takes
+    /// several times as much as here.
+    pub const NODES_MAX_DEFAULT: u32 = 1 << 24;
     /// The `descriptors_max` that is meant when it is left out and file handles may be used.
     pub const DESCRIPTORS_MAX_DEFAULT: u32 = 4096;
     /// The `descriptors_max` that is meant when it is left out and every inode holds a descriptor: half of what a process
@@ -257,6 +266,7 @@ impl Directory {
             flock: true,
             announce_submounts: true,
             inode_file_handles: FileHandles::default(),
+            nodes_max: None,
             descriptors_max: None,
             open_files_max: None,
             preserve_noatime: false,
@@ -294,6 +304,11 @@ impl Directory {
         self.negative_timeout.map_or(self.cache.negative_timeout(), |span| span.0)
     }
 
+    /// Most inodes that the guest can know: as given, or the default.
+    pub fn nodes_max(&self) -> u32 {
+        self.nodes_max.unwrap_or(Self::NODES_MAX_DEFAULT)
+    }
+
     /// Most descriptors held for inodes: as given, or the default.
     pub fn descriptors_max(&self) -> u32 {
         self.descriptors_max.unwrap_or(match self.inode_file_handles {
@@ -326,9 +341,13 @@ impl Directory {
         }
         self.check_attributes()?;
         self.check_protocol()?;
-        for (field, most) in [("descriptors_max", self.descriptors_max), ("open_files_max", self.open_files_max)] {
-            if let Some(most) = most.filter(|most| !Self::DESCRIPTORS.contains(most)) {
-                let (least, largest) = Self::DESCRIPTORS.into_inner();
+        for (field, most, bounds) in [
+            ("nodes_max", self.nodes_max, Self::NODES),
+            ("descriptors_max", self.descriptors_max, Self::DESCRIPTORS),
+            ("open_files_max", self.open_files_max, Self::DESCRIPTORS),
+        ] {
+            if let Some(most) = most.filter(|most| !bounds.contains(most)) {
+                let (least, largest) = bounds.into_inner();
                 return refuse(field, &format!("must be {least} to {largest}, not {most}"));
             }
         }

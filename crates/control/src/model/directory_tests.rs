@@ -58,7 +58,7 @@ fn a_full_description_is_the_same_in_toml_and_json() {
          writeback = true\nallow_direct_io = true\nallow_mmap = true\nreaddirplus = 'off'\nxattr = true\n\
          xattrmap = ':map::user.virtiofs.:'\nposix_acl = 'never'\nsecurity_label = 'auto'\nkillpriv_v2 = false\n\
          posix_lock = false\nflock = false\nannounce_submounts = false\ninode_file_handles = 'mandatory'\n\
-         descriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_windows = false\nread_only = true\n\
+         nodes_max = 300\ndescriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_windows = false\nread_only = true\n\
          translate_uid = ['map:0:1000:1']\ntranslate_gid = ['guest:0:1000:1', 'host:1000:0:1']\n\
          execution = 'pool=4'\ndelay = '1ms'",
     ));
@@ -78,6 +78,7 @@ fn every_check_names_its_field() {
     assert_eq!(field_at_fault(&with("xattr = false\nsecurity_label = 'always'")), "directory.security_label");
     let translated = "posix_acl = 'always'\ntranslate_gid = ['map:0:0:1']";
     assert_eq!(field_at_fault(&with(translated)), "directory.translate_gid");
+    assert_eq!(field_at_fault(&with("nodes_max = 15")), "directory.nodes_max");
     assert_eq!(field_at_fault(&with("descriptors_max = 15")), "directory.descriptors_max");
     assert_eq!(field_at_fault(&with("open_files_max = 16777217")), "directory.open_files_max");
     assert_eq!(field_at_fault(&with("delay = '11s'")), "directory.delay");

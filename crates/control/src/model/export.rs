@@ -112,6 +112,8 @@ pub struct DirectoryInfo {
     pub execution_chosen: Execution,
     /// Inodes that the guest knows now.
     pub nodes: u64,
+    /// Most inodes that the guest can know.
+    pub nodes_max: u64,
     /// Descriptors that are held for inodes now.
     pub descriptors: u64,
     /// Most descriptors that are held for inodes.

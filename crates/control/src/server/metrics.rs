@@ -123,6 +123,11 @@ const DISK: &[Figure<StorageInfo>] =
 const DIRECTORY: &[Figure<DirectoryInfo>] = &[
     Figure("directory_nodes", "Inodes that the guest knows", Read::NowCount(|directory| directory.nodes)),
     Figure(
+        "directory_nodes_max",
+        "Most inodes that the guest can know",
+        Read::NowCount(|directory| directory.nodes_max),
+    ),
+    Figure(
         "directory_descriptors",
         "Descriptors that are held for inodes",
         Read::NowCount(|directory| directory.descriptors),

@@ -144,6 +144,7 @@ fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
         execution: directory.execution,
         execution_chosen: Execution::Inline,
         nodes: 1200,
+        nodes_max: u64::from(directory.nodes_max()),
         descriptors: 300,
         descriptors_max: u64::from(directory.descriptors_max()),
         open_files: 12,

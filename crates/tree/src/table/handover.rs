@@ -81,6 +81,7 @@ impl Table {
             write(self.identity(&inode.key)).insert(inode.key, Arc::clone(&inode));
         }
         write(&self.shard(form.node).nodes).insert(form.node, Arc::clone(&inode));
+        self.count.fetch_add(1, Ordering::Relaxed);
         if permanent {
             self.permanent.fetch_add(1, Ordering::Relaxed);
         }
