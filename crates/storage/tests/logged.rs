@@ -317,6 +317,19 @@ fn a_flush_may_take_many_records() {
     }
 }
 
+/// What does not fit the log is written back while the flush waits for room, and need not be logged any more.
+#[test]
+fn a_flush_of_more_than_the_log_holds_is_no_pass_for_each_of_its_fills() {
+    let storage = fresh(memory(16 << 20), 64 << 10, 8 << 20);
+    let mut solo = Solo::new().unwrap();
+    let data: Vec<u8> = (0..4 << 20).map(|i| (i / 4096 % 251) as u8).collect();
+    write(&mut solo, storage.as_ref(), 0, &data).unwrap();
+    flush(&mut solo, storage.as_ref()).unwrap();
+    let figures = figures(storage.as_ref());
+    assert!(figures.sweeps < 8 && figures.written_back_bytes < 32 << 20, "{figures:?}");
+    common::assert_same(&read(&mut solo, storage.as_ref(), 0, data.len()), &data, 0);
+}
+
 #[test]
 fn one_write_may_be_larger_than_the_cache() {
     let storage = fresh(memory(8 << 20), 64 << 10, 1 << 20);

@@ -4,6 +4,7 @@ use super::Committer;
 use super::lead::Lead;
 use crate::logged::reply;
 use std::sync::atomic::Ordering;
+use volume::BLOCK_BYTES;
 use volume::format::Tail;
 
 /// How far the log was complete when a sweep began: where it begins once the sweep's writes are stable.
@@ -30,8 +31,8 @@ impl Committer {
     }
 
     /// All that was dirty at the mark is on stable lower storage, and so is the superblock that says where the log begins, if
-    /// one was needed. Gives the log's room back and calls the leader that waits for it. To be followed by
-    /// [`evict`](Self::evict) of what was swept.
+    /// one was needed. Gives the log's room back. To be followed by [`evict`](Self::evict) of what was swept, and then by
+    /// [`unpark`](Self::unpark).
     pub(in crate::logged) fn checkpointed(&self, mark: &Mark) {
         let mut state = self.state();
         if mark.tail.position > state.space.tail() {
@@ -41,6 +42,17 @@ impl Committer {
         if state.broken && mark.tail.sequence == state.sequence {
             // The mark was made after the break: nothing that was tried can be taken for a continuation any more.
             state.broken = false;
+        }
+    }
+
+    /// Calls the leader that waits for room. Not before what was swept has left the cache: as soon as it makes another record the
+    /// log is not empty any more, and all that nobody has logged yet would have to stay, to go through a log that has no room for
+    /// it. So where `unlogged` blocks do not fit, it waits for a pass at whose end the log is empty.
+    pub(in crate::logged) fn unpark(&self, unlogged: u64) {
+        let mut state = self.state();
+        let room = state.space.len_bytes() - state.space.used();
+        if state.durable_sequence != state.sequence && unlogged.saturating_mul(BLOCK_BYTES as u64) > room {
+            return;
         }
         if matches!(state.lead, Lead::Parked(_)) {
             let parked = state.lead.take_waiter();

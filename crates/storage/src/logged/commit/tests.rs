@@ -182,9 +182,11 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     assert_eq!((mark.tail.position, mark.tail.sequence), (START + 8192, SEQUENCE + 3));
     assert!(mark.needs_superblock);
     world.shared.committer.checkpointed(&mark);
+    assert!(world.shared.committer.is_parked(), "whoever leads would log what can go");
+    assert_eq!(world.evict(2), 1, "the log is empty now");
+    world.shared.committer.unpark(u64::MAX);
     assert_eq!(world.told(1), [(7, reply::LEAD)]);
     assert!(!world.shared.committer.is_parked() && !world.shared.committer.mark().needs_superblock);
-    assert_eq!(world.evict(2), 1, "the log is empty now");
     let batch = world.seal(8);
     assert_eq!((batch.sequence, batch.pins.len()), (SEQUENCE + 3, 1));
     assert!(matches!(world.land(batch, Ok(()), 8), Landed::With(Ok(()))));
@@ -300,6 +302,7 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     let mut world = World::new();
     (0..256).for_each(|block| world.store(block));
     let mut waiters = vec![world.waiter(1)];
+    let early = world.shared.committer.mark();
     for _ in 0..4 {
         let batch = world.part(&mut waiters);
         assert!(!batch.last);
@@ -322,7 +325,12 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     let newcomer = world.solo.io().reply(3);
     assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || newcomer), Joined::Waits));
     let mark = shared.committer.mark();
+    // What is left does not fit behind a checkpoint of before, and need not once the log is empty.
+    shared.committer.checkpointed(&early);
+    shared.committer.unpark(256);
+    assert!(shared.committer.is_parked());
     shared.committer.checkpointed(&mark);
+    shared.committer.unpark(256);
     assert_eq!(world.told(1), [(2, reply::LEAD)]);
     let joined = shared.committer.called(0, 0, true, || panic!("it leads"));
     assert!(matches!(joined, Joined::Leads));

@@ -407,9 +407,10 @@ impl Sweeper {
         self.groups.iter_mut().flatten().for_each(|group| group.failed = true);
     }
 
-    /// Gives room back before the end of the pass if writers may soon wait for it.
+    /// Gives room back before the end of the pass if writers wait for it. Not when the log is full: what is in no record stays
+    /// until the checkpoint has emptied that, and would only be written once more.
     fn settle_if_short(&mut self) {
-        if self.shared.short_of_room() {
+        if self.shared.line.len() > 0 && !self.shared.committer.is_parked() {
             for mut group in self.stable.drain(..) {
                 self.shared.settle(&mut group.pins);
             }

@@ -178,6 +178,7 @@ impl Machine {
         }
         self.shared.committer.checkpointed(&mark);
         swept.settle(&self.shared);
+        self.shared.committer.unpark(self.shared.cache.figures().unlogged_blocks);
         self.shared.sweep_ended();
         Ok(())
     }
