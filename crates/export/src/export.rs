@@ -317,12 +317,12 @@ impl Export {
         engine: &Engine,
     ) -> Result<Export, ExportError> {
         let directory = Arc::new(Directory::new(options, tree)?);
-        let queues = directory.queues();
-        Self::serve(hosting, queues, directory.clone(), Served::Directory(directory), engine)
-    }
         if let Some(session) = &hosting.carried.fuse {
             directory.adopt(session);
         }
+        let queues = directory.queues();
+        Self::serve(hosting, queues, directory.clone(), Served::Directory(directory), engine)
+    }
 
     /// Serves a directory by 9P: binds the socket and starts to listen.
     ///
