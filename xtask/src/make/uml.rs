@@ -50,8 +50,20 @@ const ENABLE: &[&str] = &[
 const DISABLE: &[&str] = &["DEBUG_INFO", "DEBUG_KERNEL", "WERROR", "MODULES"];
 /// Which of them are looked for in the result: a kernel that silently lacks one would fail later
 /// and less clearly.
-const REQUIRED: &[&str] =
-    &["SMP", "VIRTIO_UML", "VIRTIO_BLK", "VIRTIO_FS", "NET_9P_VIRTIO", "9P_FS", "EXT4_FS", "HOSTFS", "DEVTMPFS"];
+const REQUIRED: &[&str] = &[
+    "SMP",
+    "VIRTIO_UML",
+    "VIRTIO_BLK",
+    "VIRTIO_FS",
+    "NET_9P_VIRTIO",
+    "9P_FS",
+    "EXT4_FS",
+    "HOSTFS",
+    "DEVTMPFS",
+    "IO_URING",
+    "BLK_DEV_LOOP",
+    "DM_LOG_WRITES",
+];
 
 pub(super) fn debian_step() -> Step {
     Step {

@@ -6,7 +6,9 @@
 
 mod cost;
 mod database;
+mod disk;
 mod figures;
+mod fio_guest;
 mod frontend;
 mod hostile;
 mod kill;
@@ -34,7 +36,8 @@ enum What {
     Kill(kill::Options),
     /// Replace the server's program under load, again and again.
     ///
-    /// Every request is checked, and the gap between two completions is what an upgrade costs the frontend.
+    /// Half of it under a frontend that checks every request, to which the gap between two completions is what an upgrade costs;
+    /// half of it under a QEMU guest that runs fio with verification.
     Upgrade(upgrade::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),
@@ -43,6 +46,9 @@ enum What {
     /// Small volumes live on storage that writes down all that it is asked. What a power cut may leave of that is recovered,
     /// and compared with what was promised.
     Powercut(powercut::Options),
+    /// One life of a volume, in the guest of `powercut --device`.
+    #[command(hide = true)]
+    PowercutLife(powercut::device::inside::Options),
     /// Kill the server of a volume under a guest's databases, alone and together with the guest.
     Database(database::Options),
     /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
@@ -78,6 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         What::Upgrade(options) => upgrade::run(options),
         What::Hostile(options) => hostile::run(options),
         What::Powercut(options) => powercut::run(options),
+        What::PowercutLife(options) => powercut::device::inside::run(options),
         What::Database(options) => database::run(options),
         What::InflightCost(options) => cost::run(options),
     }

@@ -255,13 +255,24 @@ impl Server {
 
     /// Requests that it has taken so far, as `vringd ctl` tells; none if it is too young to answer.
     pub(crate) fn requests(setup: &Setup) -> u64 {
-        let mut command = Command::new(&setup.program);
-        command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "export", "show", "disk"]);
-        let Ok(output) = command.stderr(Stdio::null()).output() else { return 0 };
-        let Ok(export) = serde_json::from_slice::<Value>(&output.stdout) else { return 0 };
+        let Ok(export) = Self::export(setup) else { return 0 };
         let rings = export["rings"].as_array().into_iter().flatten();
         let counts = rings.filter_map(|ring| ring["figures"]["requests"].as_object());
         counts.flat_map(|kinds| kinds.values()).filter_map(Value::as_u64).sum()
+    }
+
+    /// How often a frontend has connected, as `vringd ctl` tells.
+    pub(crate) fn connects(setup: &Setup) -> Result<u64> {
+        let export = Self::export(setup)?;
+        export["sessions"]["connects"].as_u64().context("`ctl export show` counts sessions")
+    }
+
+    /// The disk, as `vringd ctl` tells of it.
+    fn export(setup: &Setup) -> Result<Value> {
+        let mut command = Command::new(&setup.program);
+        command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "export", "show", "disk"]);
+        let output = command.stderr(Stdio::null()).output().context("cannot run ctl")?;
+        serde_json::from_slice(&output.stdout).context("`ctl --json export show` prints JSON")
     }
 
     /// Processor time that all its threads have used, in nanoseconds (`/proc/PID/task/*/schedstat`).

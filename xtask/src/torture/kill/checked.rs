@@ -13,29 +13,25 @@ use std::fs::{self, File};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use guest::process;
 use rustix::fs::OFlags;
 use rustix::process::{Signal, kill_process};
 use serde::Serialize;
 use tempfile::TempDir;
 
+use crate::torture::disk::Disk;
 use crate::torture::figures::{Spread, Times};
 use crate::torture::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::torture::rng::Rng;
-use crate::torture::server::{Server, Setup, Storage};
+use crate::torture::server::{Server, Setup};
 
 const KILLS_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
-/// Small enough for a volume to write back all the time.
-const VOLUME_LOG: &str = "1M";
-const VOLUME_DIRTY_MEMORY: &str = "4M";
 /// When a server that serves is killed, from its first completion on.
 const LIFE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(50);
 /// When a server that was just connected to is killed, from the frontend's first message on.
@@ -215,39 +211,22 @@ struct Session {
     load: Load,
     rng: Rng,
     setup: Setup,
-    /// What is compared with what was acknowledged: of a volume a copy, made at the end.
-    image: PathBuf,
+    disk: Disk,
     _directory: TempDir,
-    /// Of the memory file that a volume has.
-    _memory: Option<TempDir>,
 }
 
 impl Session {
     /// A session that has no server yet.
     fn new(plan: &Plan<'_>, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let image = directory.path().join("disk.img");
-        // What must outlive a server lies on tmpfs.
-        let memory = if plan.volume { Some(TempDir::with_prefix_in("vringd-torture-", "/dev/shm")?) } else { None };
-        let storage = match &memory {
-            None => {
-                File::create_new(&image)?.set_len(IMAGE_BYTES)?;
-                Storage::File { image: image.clone(), direct: way.direct, execution: way.execution.into() }
-            }
-            Some(memory) => {
-                let volume = directory.path().join("disk.vol");
-                let size = IMAGE_BYTES.to_string();
-                let mut create = Command::new(plan.program);
-                create.args(["volume", "create", "--log-size", VOLUME_LOG, "--size", &size]).arg(&volume);
-                process::run(&mut create)?;
-                let memory = memory.path().join("memory");
-                Storage::Volume { volume, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() }
-            }
+        let disk = match plan.volume {
+            true => Disk::volume(plan.program, directory.path(), IMAGE_BYTES)?,
+            false => Disk::raw(directory.path(), IMAGE_BYTES, way.direct, way.execution)?,
         };
         let setup = Setup {
             program: plan.program.to_owned(),
             directory: directory.path().to_owned(),
-            storage,
+            storage: disk.storage(),
             queues: way.queues,
             workers: way.workers.into(),
             more: Vec::new(),
@@ -256,7 +235,7 @@ impl Session {
         let shape = Shape { queues: way.queues, ring: way.ring, indirect: way.indirect, inflight: plan.inflight };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         let rng = Rng::new(way.seed, 1);
-        Ok(Self { server: None, load, rng, setup, image, _directory: directory, _memory: memory })
+        Ok(Self { server: None, load, rng, setup, disk, _directory: directory })
     }
 
     /// Starts a server and connects.
@@ -289,9 +268,8 @@ impl Session {
             let stores = self.rng.within(1..=1 << power);
             self.setup.environment = vec![(STORES_VARIABLE, stores.to_string())];
             self.crash().with_context(|| format!("after {stores} stores"))?;
-            if self.rng.once_in(IMAGE_CHECKS) && self.has_raw_image() {
-                report.images_checked += 1;
-                self.load.check_image(&self.image)?;
+            if self.rng.once_in(IMAGE_CHECKS) {
+                self.check_image(report)?;
             }
         }
         self.setup.environment.clear();
@@ -331,9 +309,8 @@ impl Session {
         let mut dead = self.bury()?;
         let mut time_dead = dead.duration_since(killed);
         let mut pause_is_whole = true;
-        if self.rng.once_in(IMAGE_CHECKS) && self.has_raw_image() {
-            report.images_checked += 1;
-            self.load.check_image(&self.image)?;
+        if self.rng.once_in(IMAGE_CHECKS) {
+            self.check_image(report)?;
             dead = Instant::now();
         }
         while report.kills < last && self.rng.once_in(EARLY_KILLS) {
@@ -420,18 +397,15 @@ impl Session {
         if let Some(server) = self.server.take() {
             server.stop()?;
         }
-        if let Storage::Volume { volume, .. } = &self.setup.storage {
-            let mut convert = Command::new(&self.setup.program);
-            convert.args(["volume", "convert", "--to", "raw"]).arg(volume).arg(&self.image);
-            process::run(&mut convert)?;
-        }
-        self.load.check_image(&self.image)
+        self.load.check_image(self.disk.final_image(&self.setup.program)?)
     }
 
-    /// Whether the image of a server that has died can be looked at: what a volume's server had acknowledged is partly in its
-    /// memory file, for the next one.
-    fn has_raw_image(&self) -> bool {
-        matches!(self.setup.storage, Storage::File { .. })
+    /// Compares the image of a server that has died, if it can be looked at: what a volume's server had acknowledged is partly
+    /// in its memory file, for the next one.
+    fn check_image(&self, report: &mut Report) -> Result<()> {
+        let Some(image) = self.disk.raw_image() else { return Ok(()) };
+        report.images_checked += 1;
+        self.load.check_image(image)
     }
 }
 

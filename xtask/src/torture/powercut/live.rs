@@ -60,7 +60,10 @@ impl Before {
 /// A life, over.
 pub(super) struct Life {
     pub(super) trace: Trace,
-    pub(super) figures: VolumeFigures,
+    /// Batches that the volume committed.
+    pub(super) commits: u64,
+    /// How often it wrote back.
+    pub(super) sweeps: u64,
 }
 
 /// Lives it, on a thread of its own: if the volume hangs, this one does not.
@@ -91,7 +94,7 @@ fn life(scene: &Scene, before: Before, rng: &mut Rng) -> Result<Life> {
     let log = (devices > 1).then(|| device(1));
     let figures = serve(device(0), log, &tape, scene, rng)?;
     let trace = tape.finish().context("a volume that was closed still holds its storage")?;
-    Ok(Life { trace, figures })
+    Ok(Life { trace, commits: figures.commits, sweeps: figures.sweeps })
 }
 
 impl Before {

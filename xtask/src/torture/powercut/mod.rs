@@ -5,10 +5,13 @@
 //! lost (`medium`). Each time the volume is recovered, and every sector of its disk compared with what it may hold (`oracle`).
 //! Some recoveries are cut themselves (`recovery`), and some volumes live on with what a cut has left.
 //!
+//! With `--device` the storage is a real kernel's block layer, which writes down itself what reaches it (`device`).
+//!
 //! The seed fixes the load, and the cuts that are made in a given trace. The trace itself depends on how threads run: that of
 //! a violation is stored, and `--replay` makes the same cuts again.
 
 mod cut;
+pub(super) mod device;
 mod image;
 mod live;
 mod load;
@@ -35,6 +38,7 @@ use self::live::{Before, Life};
 use self::trace::{Barrier, Scene, Trace};
 use super::figures;
 use super::rng::{Rng, fresh_seed};
+use super::server::ProgramOptions;
 use crate::step;
 
 const CUTS: u64 = 100_000;
@@ -61,12 +65,19 @@ pub(crate) struct Options {
     /// Take a guarantee away: data is lost then, and the run has to find that.
     #[arg(long, value_name = "NAME")]
     without_barrier: Option<Barrier>,
+    /// Have the volumes live on a device of a User Mode Linux guest whose kernel logs every write (dm-log-writes), and cut
+    /// behind every entry of that log. Needs the lab.
+    #[arg(long)]
+    device: bool,
     /// Make the cuts of a stored trace again.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "without_barrier"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "without_barrier", "device"])]
     replay: Option<PathBuf>,
     /// End with one JSON document instead of one line.
     #[arg(long)]
     json: bool,
+    /// What looks at volumes too, with `--device`.
+    #[command(flatten)]
+    program: ProgramOptions,
 }
 
 /// What came of it.
@@ -74,6 +85,8 @@ pub(crate) struct Options {
 struct Report {
     seed: u64,
     without_barrier: Option<Barrier>,
+    /// The kernel whose block layer was below the volumes; none, if it was storage of ours.
+    kernel: Option<String>,
     #[serde(flatten)]
     tally: Tally,
     /// Lives of volumes, each with a load of its own.
@@ -103,7 +116,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
         None => {
             let seed = options.seed.unwrap_or_else(fresh_seed);
             eprintln!("torture powercut: --seed {seed}");
-            torture(seed, options.cuts, options.without_barrier, true)?
+            let device = if options.device { Some(options.program.find()?) } else { None };
+            torture(&Plan { seed, cuts: options.cuts, without: options.without_barrier, device, store: true })?
         }
     };
     figures::finish(&report, options.json, report.violation.as_deref())
@@ -111,11 +125,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
 /// Some cuts, and each barrier's absence noticed, as one of the checks that every change has to pass.
 pub(super) fn check(cuts: u64) -> Result<()> {
-    run(&Options { cuts, seed: None, without_barrier: None, replay: None, json: false })?;
+    let plan = Plan { seed: fresh_seed(), cuts, without: None, device: None, store: true };
+    let report = torture(&plan)?;
+    figures::finish(&report, false, report.violation.as_deref())?;
     for barrier in [Barrier::Commit, Barrier::WriteBack, Barrier::Checkpoint, Barrier::Order] {
         let mut noticed = false;
         for _ in 0..TRIES_WITHOUT_BARRIER {
-            let report = torture(fresh_seed(), CUTS_WITHOUT_BARRIER, Some(barrier), false)?;
+            let report = torture(&Plan::without(barrier, fresh_seed()))?;
             println!("{report}");
             noticed = report.violation.is_some();
             if noticed {
@@ -127,37 +143,113 @@ pub(super) fn check(cuts: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes so many cuts, in as many volumes as that takes, on all processors. The trace of a violation is stored if somebody
-/// will want to look at it.
-fn torture(seed: u64, cuts: u64, without: Option<Barrier>, store: bool) -> Result<Report> {
+/// What a run is to do.
+struct Plan {
+    seed: u64,
+    cuts: u64,
+    without: Option<Barrier>,
+    /// If volumes live on a kernel's device: the program that looks at what some cuts leave.
+    device: Option<PathBuf>,
+    /// Whether the trace of a violation is stored, because somebody will want to look at it.
+    store: bool,
+}
+
+impl Plan {
+    /// Looks for the absence of a barrier.
+    fn without(barrier: Barrier, seed: u64) -> Self {
+        Self { seed, cuts: CUTS_WITHOUT_BARRIER, without: Some(barrier), device: None, store: false }
+    }
+
+    /// Cuts that each life gets, about. A kernel's entries are all cut behind: they are few, and cost more than the cuts.
+    fn share(&self) -> u64 {
+        if self.device.is_some() { u64::MAX >> 32 } else { (self.cuts / LIVES).max(SHARE_MIN) }
+    }
+}
+
+/// Where volumes live.
+enum Ground {
+    /// On storage that writes down what it is asked.
+    Model,
+    /// On a device of a guest's.
+    Device(Box<device::Stand>),
+}
+
+impl Ground {
+    fn new(plan: &Plan) -> Result<Self> {
+        match &plan.device {
+            None => Ok(Self::Model),
+            Some(program) => Ok(Self::Device(Box::new(device::Stand::boot(program)?))),
+        }
+    }
+
+    /// The release of the kernel whose device it is.
+    fn kernel(&self) -> Option<&str> {
+        match self {
+            Self::Model => None,
+            Self::Device(stand) => Some(stand.kernel()),
+        }
+    }
+
+    /// What of a scene there can be here.
+    fn scene(&self, scene: Scene) -> Scene {
+        match self {
+            Self::Model => scene,
+            Self::Device(_) => device::Stand::scene(scene),
+        }
+    }
+
+    fn live(&mut self, scene: &Scene, before: &Before, rng: &mut Rng) -> Result<Life> {
+        match self {
+            Self::Model => live::live(scene, before, rng),
+            Self::Device(stand) => stand.live(scene, before, rng),
+        }
+    }
+
+    /// Looks at what a cut has left in a scene, for another life.
+    fn look(&self, scene: &Scene, left: &Before) -> Result<()> {
+        match self {
+            // Recovered by the same code, it was looked at already.
+            Self::Model => Ok(()),
+            Self::Device(stand) => stand.look(scene, left),
+        }
+    }
+}
+
+/// Makes so many cuts, in as many volumes as that takes, on all processors.
+fn torture(plan: &Plan) -> Result<Report> {
     let start = Instant::now();
-    let budget = Budget::new(cuts, (cuts / LIVES).max(SHARE_MIN));
+    let budget = Budget::new(plan.cuts, plan.share());
     let next = AtomicU32::new(0);
-    let report = Mutex::new(Report { seed, without_barrier: without, ..Report::default() });
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let work = || {
-            while !budget.is_over() {
-                let volume = next.fetch_add(1, Ordering::Relaxed);
-                match lives(seed, volume, without, &budget, &report) {
-                    Ok(None) => {}
-                    Ok(Some((life, violation))) => {
-                        budget.end();
-                        let file = if store { keep(&life.trace, &report) } else { None };
-                        let mut report = lock(&report);
-                        if report.violation.is_none() {
-                            report.violation = Some(violation.to_string());
-                            report.trace = file;
-                        }
-                    }
-                    Err(error) => {
-                        budget.end();
-                        lock(&report).violation.get_or_insert(format!("{error:#}"));
+    // One guest at a time has as many processors as there are queues.
+    let threads = if plan.device.is_some() { 1 } else { thread::available_parallelism().map_or(1, usize::from) };
+    let grounds = (0..threads).map(|_| Ground::new(plan)).collect::<Result<Vec<_>>>()?;
+    let kernel = grounds.iter().find_map(Ground::kernel).map(str::to_owned);
+    let report = Mutex::new(Report { seed: plan.seed, without_barrier: plan.without, kernel, ..Report::default() });
+    let fail = |error: anyhow::Error| {
+        budget.end();
+        lock(&report).violation.get_or_insert(format!("{error:#}"));
+    };
+    let work = |mut ground: Ground| {
+        while !budget.is_over() {
+            let volume = next.fetch_add(1, Ordering::Relaxed);
+            match lives(plan, volume, &mut ground, &budget, &report) {
+                Ok(None) => {}
+                Ok(Some((life, violation))) => {
+                    budget.end();
+                    let file = if plan.store { keep(&life.trace, &report) } else { None };
+                    let mut report = lock(&report);
+                    if report.violation.is_none() {
+                        report.violation = Some(violation.to_string());
+                        report.trace = file;
                     }
                 }
+                Err(error) => fail(error),
             }
-        };
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        }
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = grounds.into_iter().map(|ground| scope.spawn(move || work(ground))).collect();
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a thread that cuts has panicked"))?;
         }
@@ -191,21 +283,21 @@ fn keep(trace: &Trace, report: &Mutex<Report>) -> Option<PathBuf> {
 /// The lives of one volume, each but the first beginning with what a cut in the one before has left. What is returned is the
 /// life in which a promise was not kept, and which.
 fn lives(
-    seed: u64,
+    plan: &Plan,
     volume: u32,
-    without: Option<Barrier>,
+    ground: &mut Ground,
     budget: &Budget,
     report: &Mutex<Report>,
 ) -> Result<Option<(Life, Violation)>> {
-    let mut rng = Rng::new(seed, u64::from(volume));
-    let mut scene = draw(seed, volume, without, &mut rng);
+    let mut rng = Rng::new(plan.seed, u64::from(volume));
+    let mut scene = ground.scene(draw(plan.seed, volume, plan.without, &mut rng));
     let mut before = Before::new(&scene)?;
     for generation in 0..GENERATIONS {
         if budget.is_over() {
             return Ok(None);
         }
         scene.generation = generation;
-        let life = live::live(&scene, &before, &mut rng)?;
+        let life = ground.live(&scene, &before, &mut rng)?;
         let events = life.trace.events.len() as u64;
         // Not in the middle of what the opening does alone, or of what the end does.
         let keep = rng.within(events / 4..=events * 7 / 8) as u32;
@@ -215,8 +307,8 @@ fn lives(
             report.tally.add(&tally);
             report.workloads += 1;
             report.workloads_after_cut += u32::from(generation > 0);
-            report.commits += life.figures.commits;
-            report.sweeps += life.figures.sweeps;
+            report.commits += life.commits;
+            report.sweeps += life.sweeps;
             report.log_laps += laps(&life.trace);
             report.resizes += scene.growth_bytes.len() as u64;
             if report.workloads.is_multiple_of(20) {
@@ -224,7 +316,10 @@ fn lives(
             }
         }
         match result {
-            Ok(Some(kept)) => before = kept,
+            Ok(Some(kept)) => {
+                ground.look(&scene, &kept)?;
+                before = kept;
+            }
             // The budget is used up.
             Ok(None) => return Ok(None),
             Err(violation) => return Ok(Some((life, violation))),
@@ -300,6 +395,9 @@ impl fmt::Display for Report {
         if let Some(barrier) = self.without_barrier {
             write!(f, " without the barrier `{barrier}`")?;
         }
+        if let Some(kernel) = &self.kernel {
+            write!(f, " on a device of Linux {kernel}")?;
+        }
         let Tally { cuts, cuts_in_recovery, records_replayed, reads, events, .. } = self.tally;
         write!(
             f,
@@ -336,10 +434,11 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_and_a_missing_barrier_is_noticed() {
-        let whole = torture(1, 600, None, false).unwrap();
+        let plan = Plan { seed: 1, cuts: 600, without: None, device: None, store: false };
+        let whole = torture(&plan).unwrap();
         assert_eq!(whole.violation, None);
         assert!(whole.tally.cuts >= 600 && whole.tally.records_replayed > 0 && whole.sweeps > 0, "{whole}");
-        let broken = torture(1, CUTS_WITHOUT_BARRIER, Some(Barrier::Commit), false).unwrap();
+        let broken = torture(&Plan::without(Barrier::Commit, 1)).unwrap();
         assert!(broken.violation.is_some(), "{broken}");
     }
 }

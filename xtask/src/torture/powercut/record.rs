@@ -2,6 +2,7 @@
 //! ends in another order than it began.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::{Execution, Io, Token};
@@ -9,8 +10,11 @@ use libc::iovec;
 use storage::{Action, Description, Handed, Step, Storage, StorageError, Task};
 
 use super::stamp::SECTOR_BYTES;
-use super::trace::{Event, Found, LowerWrite, Operation, Trace};
+use super::trace::{Event, Found, LowerWrite, Operation, Time, Trace};
 use crate::torture::rng::Rng;
+
+/// Tells somebody else the number of an event, at the moment at which it happens.
+type Mark = Box<dyn FnMut(Time) -> io::Result<()> + Send>;
 
 /// A trace that grows, with the devices that it tells of.
 pub(super) struct Tape {
@@ -23,13 +27,30 @@ pub(super) struct Inner {
     devices: Vec<Vec<u8>>,
     flushes: u32,
     rng: Rng,
+    mark: Option<Mark>,
+    /// Why an event could not be told to somebody else.
+    unmarked: Option<io::Error>,
 }
 
 impl Tape {
     /// Goes on from what `trace` says was there before.
     pub(super) fn new(trace: Trace, rng: Rng) -> Arc<Self> {
         let devices = trace.before.clone();
-        Arc::new(Self { inner: Mutex::new(Inner { trace, devices, flushes: 0, rng }) })
+        let inner = Inner { trace, devices, flushes: 0, rng, mark: None, unmarked: None };
+        Arc::new(Self { inner: Mutex::new(inner) })
+    }
+
+    /// A tape of what a load sees, on devices of which somebody else keeps a record. Each event is told to `mark`, in their order
+    /// and before anybody can know that it has happened.
+    pub(super) fn marking(trace: Trace, mark: impl FnMut(Time) -> io::Result<()> + Send + 'static) -> Arc<Self> {
+        let (mark, rng): (Option<Mark>, _) = (Some(Box::new(mark)), Rng::new(0, 0));
+        let inner = Inner { trace, devices: Vec::new(), flushes: 0, rng, mark, unmarked: None };
+        Arc::new(Self { inner: Mutex::new(inner) })
+    }
+
+    /// The first failure to mark an event; those behind it are not marked either.
+    pub(super) fn unmarked(&self) -> Option<io::Error> {
+        self.lock().unmarked.take()
     }
 
     /// The tape, for several entries that belong together.
@@ -52,6 +73,9 @@ impl Tape {
 impl Inner {
     fn push(&mut self, event: Event) {
         self.trace.events.push(event);
+        if let (Some(mark), None) = (&mut self.mark, &self.unmarked) {
+            self.unmarked = mark(self.trace.events.len() as Time).err();
+        }
     }
 
     /// The volume is open, and all of its disk was read.

@@ -1,4 +1,4 @@
-//! `cargo xtask torture upgrade`: the server's program is replaced under load, and every single request is looked at.
+//! Upgrades under the frontend that checks every request.
 //!
 //! A session is one disk, one frontend and one way to serve it, over several upgrades. While the frontend keeps requests
 //! in flight and checks each of them, the server is told to go on in the same program anew. The connection, the memory and
@@ -7,7 +7,6 @@
 //! back on a new connection, to find the socket where it was.
 
 use std::fmt;
-use std::fs::File;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -16,16 +15,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 use tempfile::TempDir;
 
-use super::Common;
-use super::figures::{self, Spread, Times};
-use super::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
-use super::rng::Rng;
-use super::server::{Server, Setup, Storage};
+use super::{said, went_on};
+use crate::torture::disk::Disk;
+use crate::torture::figures::{Spread, Times};
+use crate::torture::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
+use crate::torture::rng::Rng;
+use crate::torture::server::{Server, Setup};
 
 const UPGRADES_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -37,19 +35,9 @@ const HANG_UPS: u64 = 4;
 /// How many completions have to follow an upgrade before it counts as survived.
 const COMPLETIONS_AFTER: u64 = 50;
 
-/// Options of `cargo xtask torture upgrade`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
-    /// Upgrades.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    rounds: u32,
-    #[command(flatten)]
-    common: Common,
-}
-
 /// What came of it.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+pub(super) struct Report {
     /// Times the program was replaced.
     upgrades: u32,
     /// Times a program was named that could not go on, and was refused.
@@ -71,7 +59,7 @@ struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { upgrades, refusals, completed, .. } = self;
-        write!(f, "upgrade: {upgrades} upgrades and {refusals} refusals, {} requests", completed.requests())?;
+        write!(f, "{upgrades} upgrades and {refusals} refusals, {} requests", completed.requests())?;
         f.write_str(" completed once each, no error")?;
         self.pause.map_or(Ok(()), |pause| write!(f, ", pause {pause}"))?;
         self.pause_told.map_or(Ok(()), |told| write!(f, " (by the server's clock: {told})"))
@@ -86,28 +74,23 @@ struct Pauses {
     refused: Times,
 }
 
-/// Upgrades as often as asked for.
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = options.common.program.find()?;
-    let seed = options.common.seed("upgrade");
+/// Upgrades `rounds` times. The report tells how far it came.
+pub(super) fn run(program: &Path, rounds: u32, volume: bool, seed: u64) -> (Report, Result<()>) {
     let (mut report, mut pauses) = (Report::default(), Pauses::default());
     let mut result = Ok(());
-    while result.is_ok() && report.upgrades < options.rounds {
+    while result.is_ok() && report.upgrades < rounds {
         let number = report.sessions;
         report.sessions += 1;
-        let last = options.rounds.min(report.upgrades + UPGRADES_A_SESSION);
-        let way = Way::draw(number, seed);
+        let last = rounds.min(report.upgrades + UPGRADES_A_SESSION);
+        let way = Way::draw(number, volume, seed);
         eprintln!("torture upgrade: from upgrade {} on: {way}", report.upgrades + 1);
-        let ran = session(&program, &way, last, &mut report, &mut pauses);
+        let ran = session(program, &way, last, &mut report, &mut pauses);
         result = ran.with_context(|| format!("upgrade {}, {way}", report.upgrades));
     }
     report.pause = pauses.seen.spread();
     report.pause_told = pauses.told.spread();
     report.pause_refused = pauses.refused.spread();
-    match result {
-        Ok(()) => figures::finish(&report, options.common.json, None),
-        Err(error) => Err(error.context(format!("lost something; repeat it with --seed {seed}"))),
-    }
+    (report, result)
 }
 
 fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &mut Pauses) -> Result<()> {
@@ -125,6 +108,7 @@ fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &m
 #[derive(Clone, Debug)]
 struct Way {
     seed: u64,
+    volume: bool,
     execution: &'static str,
     workers: &'static str,
     queues: u16,
@@ -135,12 +119,13 @@ struct Way {
 }
 
 impl Way {
-    /// Ways to execute take turns; the rest is drawn.
-    fn draw(number: u32, seed: u64) -> Self {
+    /// Ways to execute take turns, a volume has one; the rest is drawn.
+    fn draw(number: u32, volume: bool, seed: u64) -> Self {
         let mut rng = Rng::new(seed, u64::from(number));
         let execution = ["uring", "inline", "pool=2", "auto"][number as usize % 4];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
         Self {
+            volume,
             execution,
             workers: rng.pick(&["shared", "one", "2", "per-queue"]),
             queues: rng.within(1..=4) as u16,
@@ -155,7 +140,8 @@ impl Way {
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { execution, workers, queues, depth, ring, .. } = self;
+        let Self { workers, queues, depth, ring, .. } = self;
+        let execution = if self.volume { "a volume" } else { self.execution };
         write!(f, "{execution}, workers {workers}, {queues} queues of {} at depth {depth}", ring.size)?;
         let given = [("event_idx", ring.event_idx), ("indirect", self.indirect), ("inflight", self.inflight)];
         for (name, _) in given.iter().filter(|(_, given)| *given) {
@@ -171,19 +157,21 @@ struct Session {
     load: Load,
     rng: Rng,
     setup: Setup,
-    image: PathBuf,
+    disk: Disk,
     directory: TempDir,
 }
 
 impl Session {
     fn new(program: &Path, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let image = directory.path().join("disk.img");
-        File::create_new(&image)?.set_len(IMAGE_BYTES)?;
+        let disk = match way.volume {
+            true => Disk::volume(program, directory.path(), IMAGE_BYTES)?,
+            false => Disk::raw(directory.path(), IMAGE_BYTES, false, way.execution)?,
+        };
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: Storage::File { image: image.clone(), direct: false, execution: way.execution.into() },
+            storage: disk.storage(),
             queues: way.queues,
             workers: way.workers.into(),
             more: Vec::new(),
@@ -191,7 +179,7 @@ impl Session {
         };
         let shape = Shape { queues: way.queues, ring: way.ring, indirect: way.indirect, inflight: way.inflight };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
-        Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, image, directory })
+        Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, disk, directory })
     }
 
     fn rounds(&mut self, last: u32, report: &mut Report, pauses: &mut Pauses) -> Result<()> {
@@ -218,18 +206,8 @@ impl Session {
     fn upgrade(&mut self, number: u64, pauses: &mut Pauses) -> Result<()> {
         let pid = self.server()?.pid()?;
         let output = self.under_load(&[])?;
-        ensure!(output.status.success(), "`ctl upgrade` ended with {}: {}", output.status, said(&output));
         pauses.seen.push(self.load.take_gap());
-        let info: Value = serde_json::from_slice(&output.stdout).context("`ctl --json upgrade` prints JSON")?;
-        ensure!(info["upgrades"].as_u64() == Some(number), "the server counts its upgrades wrongly: {info}");
-        ensure!(info["pid"].as_i64() == Some(i64::from(pid.as_raw_nonzero().get())), "it is another process: {info}");
-        let takeover = &info["takeover"];
-        ensure!(
-            takeover["lost"].as_array().is_none_or(Vec::is_empty),
-            "the server says that it lost something: {info}"
-        );
-        let pause_us = takeover["pause_us"].as_u64().context("the server tells the pause")?;
-        pauses.told.push(Duration::from_micros(pause_us));
+        pauses.told.push(went_on(&output, number, pid)?);
         self.server()?.check_alive()
     }
 
@@ -304,16 +282,12 @@ impl Session {
         if let Some(server) = self.server.take() {
             server.stop()?;
         }
-        self.load.check_image(&self.image)?;
+        self.load.check_image(self.disk.final_image(&self.setup.program)?)?;
         for socket in [self.setup.socket(), self.setup.control()] {
             ensure!(!socket.exists(), "{} is left behind", socket.display());
         }
         Ok(())
     }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -322,7 +296,7 @@ mod tests {
 
     #[test]
     fn ways_differ_and_repeat() {
-        let ways = |seed| (0..8).map(|number| Way::draw(number, seed).to_string()).collect::<Vec<_>>();
+        let ways = |seed| (0..8).map(|number| Way::draw(number, false, seed).to_string()).collect::<Vec<_>>();
         assert_eq!(ways(1), ways(1));
         assert_ne!(ways(1), ways(2));
         assert_eq!(ways(1).iter().filter(|way| way.starts_with("pool=2")).count(), 2);

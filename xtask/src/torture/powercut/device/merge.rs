@@ -1,0 +1,152 @@
+//! What a load says that it asked for, and what a kernel says that it wrote, in one order.
+//!
+//! Each event of the load's tape has left its number as a mark in the kernel's log. Requests are marked before the volume knows of
+//! them, answers once they were given: in the log the former stand in front of all that they have caused, the latter behind all
+//! that they promise.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::log::{Entry, What};
+use crate::torture::powercut::stamp::SECTOR_BYTES;
+use crate::torture::powercut::trace::{Event, LowerWrite, Trace};
+
+/// The longest piece of a range that was given back, in bytes: what a trace can say in one write.
+const DISCARD_BYTES_MAX: u64 = 1 << 30;
+
+/// The tape of a load, whose only device it does not tell of, with what the device's log tells.
+pub(super) fn merge(mut tape: Trace, log: Vec<Entry>) -> Result<Trace> {
+    let own = std::mem::take(&mut tape.events);
+    let mut own = (1_u32..).zip(own);
+    let mut flushes = 0;
+    for entry in log {
+        if entry.flush {
+            tape.events.push(Event::Flushing { device: 0, flush: flushes });
+            tape.events.push(Event::FlushDone { device: 0, flush: flushes });
+            flushes += 1;
+        }
+        match entry.what {
+            What::Nothing => {}
+            What::Mark(text) => {
+                let (number, event) = own.next().with_context(|| format!("nobody knows of the mark `{text}`"))?;
+                ensure!(text == number.to_string(), "the mark {number} is missing: `{text}` stands in its place");
+                tape.events.push(event);
+            }
+            What::Write { offset, data, durable } => {
+                let start = tape.data.len() as u64;
+                let bytes = u32::try_from(data.len()).context("a write that is too long for a trace")?;
+                tape.data.extend_from_slice(&data);
+                write(&mut tape, LowerWrite { device: 0, offset, bytes, data: Some(start), durable })?;
+            }
+            What::Discard { offset, bytes } => {
+                // The device below gives zeroes back, as `check_end` sees.
+                let end = offset.checked_add(bytes).context("a range behind any device's end")?;
+                for from in (offset..end).step_by(DISCARD_BYTES_MAX as usize) {
+                    let bytes = DISCARD_BYTES_MAX.min(end - from) as u32;
+                    write(&mut tape, LowerWrite { device: 0, offset: from, bytes, data: None, durable: false })?;
+                }
+            }
+        }
+    }
+    let missing = own.count();
+    ensure!(missing == 0, "the last {missing} events of the load are not in the log");
+    Ok(tape)
+}
+
+fn write(trace: &mut Trace, write: LowerWrite) -> Result<()> {
+    let LowerWrite { offset, bytes, .. } = write;
+    let len = trace.before.first().map_or(0, Vec::len) as u64;
+    let inside = offset.checked_add(u64::from(bytes)).is_some_and(|end| end <= len);
+    let whole = (offset | u64::from(bytes)).is_multiple_of(SECTOR_BYTES as u64);
+    ensure!(inside && whole, "a write of {bytes} bytes at {offset} to a device of {len}");
+    let number = trace.writes.len() as u32;
+    trace.writes.push(write);
+    trace.events.push(Event::Written { write: number });
+    trace.events.push(Event::WriteDone { write: number });
+    Ok(())
+}
+
+/// Fails unless all that the trace tells leads to what the device holds at the end: else a cut would be made from a log that
+/// tells something else than what has happened.
+pub(super) fn check_end(trace: &Trace, after: &[u8]) -> Result<()> {
+    let mut device = trace.before.first().cloned().unwrap_or_default();
+    for write in &trace.writes {
+        let range = &mut device[write.offset as usize..][..write.bytes as usize];
+        match trace.data_of(write) {
+            Some(data) => range.copy_from_slice(data),
+            None => range.fill(0),
+        }
+    }
+    ensure!(device.len() == after.len(), "the device had {} bytes and has {}", device.len(), after.len());
+    let sectors = device.chunks(SECTOR_BYTES).zip(after.chunks(SECTOR_BYTES));
+    match sectors.into_iter().position(|(told, found)| told != found) {
+        None => Ok(()),
+        Some(sector) => {
+            bail!("the kernel's log does not lead to what the device holds: sector {sector} is another")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torture::powercut::trace::tests::trace;
+
+    const DEVICE_BYTES: usize = 4 * SECTOR_BYTES;
+
+    fn tape(events: &[Event]) -> Trace {
+        let mut tape = trace(&[vec![1; DEVICE_BYTES]]);
+        tape.events = events.to_vec();
+        tape
+    }
+
+    fn entry(what: What) -> Entry {
+        Entry { flush: false, what }
+    }
+
+    fn mark(number: u32) -> Entry {
+        entry(What::Mark(number.to_string()))
+    }
+
+    #[test]
+    fn events_stand_where_their_marks_do() {
+        let own = [Event::Asked { operation: 1 }, Event::Answered { operation: 1 }];
+        let log = vec![
+            mark(1),
+            entry(What::Write { offset: 512, data: vec![2; 512], durable: false }),
+            Entry { flush: true, what: What::Discard { offset: 1024, bytes: 1024 } },
+            mark(2),
+        ];
+        let merged = merge(tape(&own), log).unwrap();
+        let expected = [
+            Event::Asked { operation: 1 },
+            Event::Written { write: 0 },
+            Event::WriteDone { write: 0 },
+            Event::Flushing { device: 0, flush: 0 },
+            Event::FlushDone { device: 0, flush: 0 },
+            Event::Written { write: 1 },
+            Event::WriteDone { write: 1 },
+            Event::Answered { operation: 1 },
+        ];
+        assert_eq!(format!("{:?}", merged.events), format!("{expected:?}"));
+
+        let mut after = vec![1; DEVICE_BYTES];
+        after[512..1024].fill(2);
+        after[1024..].fill(0);
+        check_end(&merged, &after).unwrap();
+        after[0] = 9;
+        assert!(check_end(&merged, &after).unwrap_err().to_string().contains("sector 0"));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_refused() {
+        let own = [Event::Asked { operation: 1 }, Event::Closed];
+        let complaint = |log: Vec<Entry>| format!("{:#}", merge(tape(&own), log).unwrap_err());
+        assert!(complaint(vec![mark(1)]).contains("the last 1 events"));
+        assert!(complaint(vec![mark(2), mark(1)]).contains("the mark 1 is missing"));
+        assert!(complaint(vec![mark(1), mark(2), mark(3)]).contains("nobody knows of the mark `3`"));
+        let write = |offset, bytes| entry(What::Write { offset, data: vec![0; bytes], durable: true });
+        assert!(complaint(vec![write(2048, 512)]).contains("to a device of 2048"));
+        assert!(complaint(vec![write(u64::MAX - 511, 512)]).contains("to a device of 2048"));
+        assert!(complaint(vec![write(100, 512)]).contains("to a device of 2048"));
+    }
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask torture upgrade`: the server's program is replaced under load.
+
+mod checked;
+mod guest;
+
+use std::fmt;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use rustix::process::Pid;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Common, figures};
+
+/// Options of `cargo xtask torture upgrade`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Upgrades of each kind.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    rounds: u32,
+    /// Upgrades under the checking frontend [default: as --rounds]
+    #[arg(long, value_name = "N")]
+    frontend_rounds: Option<u32>,
+    /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds]
+    #[arg(long, value_name = "N")]
+    guest_rounds: Option<u32>,
+    /// Serve volumes instead of raw images.
+    #[arg(long)]
+    volume: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Report {
+    seed: u64,
+    frontend: Option<checked::Report>,
+    guest: Option<guest::Report>,
+    /// What was lost first; nothing is tried after that.
+    lost: Option<String>,
+}
+
+/// Upgrades as often as asked for.
+pub(super) fn run(options: &Options) -> Result<()> {
+    let under_frontend = options.frontend_rounds.unwrap_or(options.rounds);
+    let in_guest = options.guest_rounds.unwrap_or(options.rounds);
+    ensure!(under_frontend > 0 || in_guest > 0, "--rounds 0 upgrades nothing");
+    let seed = options.common.seed("upgrade");
+    let program = options.common.program.find()?;
+    let mut report = Report { seed, frontend: None, guest: None, lost: None };
+    if under_frontend > 0 {
+        let (part, result) = checked::run(&program, under_frontend, options.volume, seed);
+        report.frontend = Some(part);
+        report.lost = lost(result.context("under the checking frontend"));
+    }
+    if in_guest > 0 && report.lost.is_none() {
+        let (part, result) = guest::run(&program, in_guest, options.volume, seed);
+        report.guest = part;
+        report.lost = lost(result.context("under the QEMU guest"));
+    }
+    figures::finish(&report, options.common.json, report.lost.as_deref())
+}
+
+fn lost(result: Result<()>) -> Option<String> {
+    result.err().map(|error| format!("{error:#}"))
+}
+
+/// What `ctl --json upgrade` said of upgrade `number` of the process `pid`, which has lost nothing by it: how long no ring was
+/// served.
+fn went_on(output: &Output, number: u64, pid: Pid) -> Result<Duration> {
+    ensure!(output.status.success(), "`ctl upgrade` ended with {}: {}", output.status, said(output));
+    let info: Value = serde_json::from_slice(&output.stdout).context("`ctl --json upgrade` prints JSON")?;
+    ensure!(info["upgrades"].as_u64() == Some(number), "the server counts its upgrades wrongly: {info}");
+    ensure!(info["pid"].as_i64() == Some(i64::from(pid.as_raw_nonzero().get())), "it is another process: {info}");
+    let takeover = &info["takeover"];
+    let lost = takeover["lost"].as_array().is_some_and(|lost| !lost.is_empty());
+    ensure!(!lost, "the server says that it lost something: {info}");
+    Ok(Duration::from_micros(takeover["pause_us"].as_u64().context("the server tells the pause")?))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.lost.is_none() { "torture upgrade: nothing lost" } else { "torture upgrade: LOST" })?;
+        if let Some(part) = &self.frontend {
+            write!(f, "; checking frontend: {part}")?;
+        }
+        if let Some(part) = &self.guest {
+            write!(f, "; QEMU guest: {part}")?;
+        }
+        write!(f, "; seed {}", self.seed)
+    }
+}
