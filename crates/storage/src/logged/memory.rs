@@ -380,7 +380,7 @@ mod tests {
         let shut = directory.path().join("shut");
         std::fs::create_dir(&shut).unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::set_permissions(&shut, PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(&shut, PermissionsExt::from_mode(0o000)).unwrap();
         let candidates = || vec![shut.join("memory"), directory.path().join("memory")];
         std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
