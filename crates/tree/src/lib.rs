@@ -9,6 +9,7 @@ mod creds;
 mod data;
 mod dir;
 mod error;
+mod exclusive;
 mod file;
 mod handle;
 mod handover;

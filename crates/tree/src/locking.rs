@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 impl Tree {
     /// Opens a node anew for an owner's locks: the client must have it open.
-    fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<OwnedFd> {
         self.file_of(node, handle)?;
         if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
             self.writable()?;
@@ -25,6 +25,11 @@ impl Tree {
     /// `EINVAL` for a range that is none, `EBADF` for a handle that is unknown or another node's, and the kernel's.
     pub fn get_lock(&self, node: Node, handle: Handle, owner: u64, lock: Lock) -> Result<Lock> {
         self.pause();
+        if let Some(exclusive) = self.exclusive.get()
+            && let Some(held) = self.excluded_by(exclusive, node, owner, lock)?
+        {
+            return Ok(held);
+        }
         self.locks.get(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
     }
 
@@ -32,16 +37,19 @@ impl Tree {
     ///
     /// # Errors
     /// `EAGAIN` when another lock is in the way, `ENOLCK` when the client has too many, `EBADF` for a lock for writing on a
-    /// file that cannot be written, and as [`Tree::get_lock`].
+    /// file that cannot be written (but see [`Tree::allow_exclusive_locks`]), and as [`Tree::get_lock`].
     pub fn set_lock(&self, node: Node, handle: Handle, owner: u64, lock: Lock) -> Result<()> {
         self.pause();
+        if let Some(exclusive) = self.exclusive.get() {
+            return self.set_lock_in_both(exclusive, (node, handle), owner, lock);
+        }
         self.locks.set(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
     }
 
     /// Whether an owner has POSIX locks on a node, or waits for some. No system call.
     #[must_use]
     pub fn has_locks(&self, node: Node, owner: u64) -> bool {
-        self.locks.knows(node, owner)
+        self.locks.knows(node, owner) || self.exclusive.get().is_some_and(|exclusive| exclusive.knows(node, owner))
     }
 
     /// Takes a POSIX lock, and waits for it on a thread of its own when it is not free. `done` is called once, perhaps
@@ -55,6 +63,9 @@ impl Tree {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Wait {
         self.pause();
+        if let Some(exclusive) = self.exclusive.get() {
+            return self.wait_lock_in_both(exclusive, (node, handle), owner, lock, done);
+        }
         self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done)
     }
 

@@ -1,6 +1,7 @@
 //! The tree itself: what is shared by all operations. They are in the modules of their concerns.
 
 use crate::error::{OpenError, Result};
+use crate::exclusive::Exclusive;
 use crate::file::Files;
 use crate::lock::Locks;
 use crate::mapped::Mapped;
@@ -12,8 +13,8 @@ use crate::window::Windows;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 /// Names an inode to a client. Never used twice within a tree.
 pub type Node = u64;
@@ -58,6 +59,8 @@ pub struct Tree {
     /// `None` when no file is mapped for reading.
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) locks: Locks,
+    /// There when clients of a read-only tree may exclude each other.
+    pub(crate) exclusive: OnceLock<Exclusive>,
     /// `None` where the host's inodes say what the client sees.
     pub(crate) mapped: Option<Box<Mapped>>,
     /// Directories that are being read in large pieces.
@@ -75,7 +78,8 @@ impl Tree {
         let windows = Windows::new(options.read_windows);
         let (locks, pieces) = (Locks::default(), Arc::default());
         let mapped = Mapped::new(options.security);
-        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, mapped, pieces })
+        let exclusive = OnceLock::new();
+        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, exclusive, mapped, pieces })
     }
 
     /// What the tree is and holds at the moment.
@@ -88,7 +92,7 @@ impl Tree {
             descriptors: self.table.descriptors(),
             handles: self.files.len(),
             windows: self.windows.as_ref().map_or(0, |windows| windows.len()),
-            lock_owners: self.locks.owners(),
+            lock_owners: self.locks.owners() + self.exclusive.get().map_or(0, Exclusive::owners),
             by_file_handles: self.table.get(ROOT).is_ok_and(|root| root.mount.has_handles()),
         }
     }
@@ -98,6 +102,9 @@ impl Tree {
     /// calls this once more behind them.
     pub fn clear(&self) {
         self.locks.clear();
+        if let Some(exclusive) = self.exclusive.get() {
+            exclusive.clear();
+        }
         self.files.clear();
         self.table.clear();
         if let Some(mapped) = &self.mapped {

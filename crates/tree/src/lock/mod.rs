@@ -14,6 +14,7 @@ mod ranges;
 mod wait;
 
 pub(crate) use owners::Locks;
+pub(crate) use wait::Then;
 pub use wait::Wait;
 
 use crate::Result;

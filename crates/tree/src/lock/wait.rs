@@ -133,25 +133,70 @@ fn unblock_signal() {
 }
 
 /// A lock that may still be waited for. Dropping this does not cancel the wait.
-pub struct Wait(Option<Arc<Waiter>>);
+pub struct Wait {
+    waiter: Option<Arc<Waiter>>,
+    then: Option<Then>,
+}
 
 impl Wait {
     /// A wait that is over, for who has called `done` already.
     pub(crate) fn over() -> Wait {
-        Wait(None)
+        Wait { waiter: None, then: None }
+    }
+
+    /// A wait with another behind it.
+    pub(crate) fn and(self, then: Then) -> Wait {
+        Wait { then: Some(then), ..self }
     }
 
     /// Ends the wait: its `done` is called soon with `EINTR`, unless the lock was granted before. Never blocks.
     pub fn cancel(&self) {
-        if let Some(waiter) = &self.0 {
+        if let Some(waiter) = &self.waiter {
             waiter.cancel();
+        }
+        if let Some(then) = &self.then {
+            then.cancel();
+        }
+    }
+}
+
+/// What is waited for when another wait is over.
+#[derive(Clone, Default)]
+pub(crate) struct Then(Arc<Mutex<Next>>);
+
+#[derive(Default)]
+struct Next {
+    cancelled: bool,
+    wait: Option<Wait>,
+}
+
+impl Then {
+    fn next(&self) -> MutexGuard<'_, Next> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to wait. Who has cancelled before has cancelled this.
+    pub(crate) fn start(&self, wait: impl FnOnce() -> Wait) {
+        let wait = wait();
+        let mut next = self.next();
+        if next.cancelled {
+            wait.cancel();
+        }
+        next.wait = Some(wait);
+    }
+
+    fn cancel(&self) {
+        let mut next = self.next();
+        next.cancelled = true;
+        if let Some(wait) = &next.wait {
+            wait.cancel();
         }
     }
 }
 
 impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.0 {
+        let state = match &self.waiter {
             Some(waiter) if waiter.cancelled.load(Ordering::SeqCst) => "cancelled",
             Some(_) => "started",
             None => "over",
@@ -215,7 +260,7 @@ impl Waiters {
             finish(&self.threads, number, &ends, Err(Errno::NOLCK));
             return Wait::over();
         }
-        Wait(Some(waiter))
+        Wait { waiter: Some(waiter), then: None }
     }
 
     /// Cancels every wait.
