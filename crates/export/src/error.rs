@@ -17,7 +17,7 @@ pub enum ExportError {
     RequestQueues(u16),
     /// {0} connections: a 9p socket serves 1 to 1024
     Connections(u16),
-    /// a 9p socket has no aligned memory to read to and write from: `allow_direct_io` is for virtio
+    /// what 9p reads and writes lies behind a message's head, where no disk reaches it: `allow_direct_io` is for virtio-fs
     DirectIo,
     /// nothing but a directory that speaks 9p is served at an address: use a socket for vhost-user
     NoStream,

@@ -398,6 +398,7 @@ impl Directory {
             ("entry_timeout", self.entry_timeout.is_some()),
             ("negative_timeout", self.negative_timeout.is_some()),
             ("writeback", self.writeback),
+            ("allow_direct_io", self.allow_direct_io),
             ("allow_mmap", self.allow_mmap),
             ("readdirplus", self.readdirplus != Readdirplus::default()),
             ("posix_acl", self.posix_acl != Negotiation::Never),

@@ -75,10 +75,6 @@ impl NewExport {
         if self.directory.as_ref().is_some_and(|directory| directory.tag.is_some()) {
             return Err(FieldError::new("directory.tag", "is for vhost-user: a stream is mounted by its address"));
         }
-        if self.directory.as_ref().is_some_and(|directory| directory.allow_direct_io) {
-            let message = "is for vhost-user: a stream has no aligned memory to read to and write from";
-            return Err(FieldError::new("directory.allow_direct_io", message));
-        }
         Ok(())
     }
 

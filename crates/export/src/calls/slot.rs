@@ -28,14 +28,14 @@ pub(crate) enum Work {
     Lock,
     /// The answer to another request.
     Other,
-    /// A limit.
-    Limit,
+    /// A later turn: a limit holds it up, or it waits until its client has nothing any more.
+    Turn,
 }
 
 impl Work {
     /// Whether it is for storage to end it, and not for a client or an operator.
     fn is_ours(self) -> bool {
-        !matches!(self, Work::Lock | Work::Other | Work::Limit)
+        !matches!(self, Work::Lock | Work::Other | Work::Turn)
     }
 }
 

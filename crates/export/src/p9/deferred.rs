@@ -1,4 +1,5 @@
-//! Requests that are answered later than they could be: those that flush others, that wait for locks, that a limit holds up.
+//! Requests that are answered later than they could be: those that flush others, that wait for locks, that a limit holds up,
+//! and versions of clients that have much to give up.
 
 use super::ring::{Given, P9Ring};
 use super::service::Flush;
@@ -45,13 +46,33 @@ impl P9Ring {
         slot.wait = wait;
     }
 
-    /// A limit holds this request up. Its slot keeps what it needs.
+    /// A limit holds this request up.
     pub(super) fn hold_up(&mut self, head: u16, given: Given<'_>, bytes: &[u8]) {
+        self.keep(head, given, bytes);
+        self.held.push_back(head);
+    }
+
+    /// A version whose client has more to give up than fits into a turn: others of this worker have theirs in between.
+    pub(super) fn begin_later(&mut self, head: u16, given: Given<'_>, bytes: &[u8]) {
+        self.keep(head, given, bytes);
+        self.beginning.push_back(head);
+    }
+
+    /// Gives up another part of what the client has had. With the last one its versions are answered.
+    pub(super) fn go_on_beginning(&mut self, io: &mut Io<'_>) {
+        if !self.beginning.is_empty() && self.session.begin_anew() {
+            for head in std::mem::take(&mut self.beginning) {
+                self.start_held(head, io);
+            }
+        }
+    }
+
+    /// The slot of a request keeps what it needs to start later.
+    fn keep(&mut self, head: u16, given: Given<'_>, bytes: &[u8]) {
         self.make_known(head);
         let slot = self.slot(head);
-        slot.defer(Work::Limit, given.writable);
+        slot.defer(Work::Turn, given.writable);
         lock(&slot.job).load(bytes, given.readable, given.writable);
-        self.held.push_back(head);
     }
 
     /// The gate is closed: takes what comes, does what limits are not for, and keeps the rest. What it can keep is bounded by
@@ -66,7 +87,7 @@ impl P9Ring {
         taken
     }
 
-    /// The gate lets a request go on that it has held up.
+    /// A request goes on that was held up.
     pub(super) fn start_held(&mut self, head: u16, io: &mut Io<'_>) {
         let slot = self.slot(head);
         slot.resume(io.now_ns());

@@ -76,8 +76,7 @@ impl P9 {
             1..=REQUEST_QUEUES_MAX => {}
             _ => return Err(ExportError::RequestQueues(queues)),
         }
-        // Messages lie one behind the other, and their data behind heads of odd lengths.
-        if streams && tree.allows_direct_io() {
+        if tree.allows_direct_io() {
             return Err(ExportError::DirectIo);
         }
         let config = options.tag.as_deref().map(Config::new).transpose()?;
@@ -167,6 +166,8 @@ impl Device for P9 {
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
+        // A ring that stopped may have left something, and this thread keeps nobody waiting.
+        self.session.give_up_rest();
         let siblings = Siblings::one_more(&self.rings);
         let ring = P9Ring::new(start, (self.session.clone(), siblings), self.executing.executor(), label)?;
         Ok(Ring::P9(Box::new(ring)))

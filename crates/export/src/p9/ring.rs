@@ -40,6 +40,10 @@ pub struct P9Ring {
     pub(super) closed: bool,
     /// Heads of those that it holds up, in the order in which they came.
     pub(super) held: VecDeque<u16>,
+    /// Heads of versions that wait until all is given up that the client has had.
+    pub(super) beginning: VecDeque<u16>,
+    /// It takes no more turns.
+    stopping: bool,
     /// Tags of the session that end with the next publication.
     answered: Vec<u16>,
 }
@@ -58,6 +62,7 @@ enum Route {
     Pool,
     Lock,
     Flush,
+    Begin,
 }
 
 impl P9Ring {
@@ -80,6 +85,8 @@ impl P9Ring {
             pace: Pace::default(),
             closed: false,
             held: VecDeque::new(),
+            beginning: VecDeque::new(),
+            stopping: false,
             answered: Vec::new(),
         })
     }
@@ -183,14 +190,23 @@ impl P9Ring {
             Route::Pool if self.hand_over(given, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(given, head, request, io),
             Route::Flush => self.flush(given, head, request, io),
-            Route::Here | Route::Uring | Route::Pool => self.perform(given, head, header, request),
+            Route::Begin if !self.may_begin() => self.begin_later(head, given, bytes),
+            Route::Here | Route::Uring | Route::Pool | Route::Begin => self.perform(given, head, header, request),
         }
+    }
+
+    /// Whether a version can be answered now: nothing is left of what the client has had. One part a turn is given up, however
+    /// many versions come. A ring that stops leaves the rest to whoever comes next.
+    fn may_begin(&self) -> bool {
+        self.stopping || (self.beginning.is_empty() && self.session.begin_anew())
     }
 
     fn route(&mut self, header: &Header, request: &Request<'_>) -> Route {
         match request {
-            // What begins a session must not be overtaken by what it ends, and costs no time.
-            Request::Version { .. } | Request::Auth(_) | Request::Unsupported(_) => return Route::Here,
+            // What begins a session must not be overtaken by what it ends.
+            Request::Version { .. } => return Route::Begin,
+            // These cost no time.
+            Request::Auth(_) | Request::Unsupported(_) => return Route::Here,
             // Who waits for himself waits for ever.
             Request::Flush { oldtag } if *oldtag == header.tag => return Route::Here,
             Request::Flush { .. } => return Route::Flush,
@@ -409,14 +425,21 @@ impl P9Ring {
     /// While its gate is closed it takes what must not wait, and is not in the way of the others.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
-        self.turns.queue.ready() || (!self.held.is_empty() && !self.turns.gate.closed())
+        self.turns.queue.ready() || self.has_kept()
     }
 
     pub(crate) fn arm(&mut self) -> bool {
-        self.turns.queue.arm() || (!self.held.is_empty() && !self.turns.gate.closed())
+        self.turns.queue.arm() || self.has_kept()
+    }
+
+    /// Whether a request that was kept can go on.
+    #[inline]
+    fn has_kept(&self) -> bool {
+        !self.beginning.is_empty() || (!self.held.is_empty() && !self.turns.gate.closed())
     }
 
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        self.go_on_beginning(io);
         turns::serve(self, io)
     }
 
@@ -428,9 +451,10 @@ impl P9Ring {
         turns::publish(self, io);
     }
 
-    /// What a limit holds up is done after all, and locks are waited for no longer.
+    /// What was held up is done after all, and locks are waited for no longer.
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
-        while let Some(head) = self.held.pop_front() {
+        self.stopping = true;
+        while let Some(head) = self.beginning.pop_front().or_else(|| self.held.pop_front()) {
             self.start_held(head, io);
         }
         for wait in self.slots.iter().filter_map(|slot| slot.wait.as_ref()) {

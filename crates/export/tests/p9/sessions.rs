@@ -1,6 +1,6 @@
 //! Sessions that end, also with requests under way.
 
-use crate::client::{Client, Server, getattr, lock, outcome, read};
+use crate::client::{Client, MSIZE, Server, getattr, lock, message, outcome, read, string};
 use device::p9::Kind;
 use engine::Execution;
 use std::time::Duration;
@@ -79,4 +79,52 @@ fn a_guest_that_resets_the_device_leaves_nothing() {
     // The frontend stays.
     server.wait_until("everything is given up", |status| status.fids == 0 && status.tree.lock_owners == 0);
     assert!(server.export.connected());
+}
+
+/// How many fids are given up in one turn of a ring, at most.
+const GIVEN_UP_AT_ONCE: usize = 64;
+/// What no number of fids needs that are given up in one go.
+const TURNS: usize = 20;
+
+/// A client that has so many fids that it gives them up in [`TURNS`] turns.
+fn client_with_many_fids(server: &Server) -> Client {
+    let mut client = Client::new(server, 1);
+    for _ in 0..TURNS * GIVEN_UP_AT_ONCE {
+        client.walk("").unwrap();
+    }
+    client
+}
+
+fn version(tag: u16) -> Vec<u8> {
+    message(Kind::Version, tag, &[&MSIZE.to_le_bytes(), &string("9P2000.L")])
+}
+
+#[test]
+fn others_have_their_turns_while_a_client_with_many_fids_begins_anew() {
+    let server = Server::new(1, Execution::Auto, Options::default());
+    let mut client = client_with_many_fids(&server);
+    let worker = server.engine.workers()[0].number;
+    let turns = || server.engine.worker_figures(worker).unwrap().turns;
+    let before = turns();
+    // The second one waits behind the first.
+    let sent = [client.send(0, &version(1)), client.send(0, &version(2))];
+    for sent in sent {
+        outcome(client.guest.wait(sent), Kind::Version).unwrap();
+    }
+    let turns = turns() - before;
+    assert!(turns >= TURNS as u64, "{turns} turns of the worker");
+    assert_eq!(server.status().fids, 0, "all is given up when the answer comes");
+}
+
+#[test]
+fn a_ring_that_stops_while_its_client_begins_anew_answers_it() {
+    use vhost::VhostBackend;
+    let server = Server::new(1, Execution::Auto, Options::default());
+    let mut client = client_with_many_fids(&server);
+    let sent = [client.send(0, &version(1)), client.send(0, &version(2))];
+    client.guest.frontend.get_vring_base(0).unwrap();
+    let answered = sent.iter().filter(|sent| client.guest.is_answered(**sent)).count();
+    assert_eq!(server.answered("Tversion"), 1 + answered as u64, "what was taken is answered");
+    drop(client);
+    server.wait_until("everything is given up", |status| status.fids == 0);
 }

@@ -222,8 +222,9 @@ fn what_a_socket_cannot_be_is_refused() {
     for queues in [0, 1025] {
         assert_eq!(refused(queues, false), format!("{queues} connections: a 9p socket serves 1 to 1024"));
     }
-    let unaligned = "a 9p socket has no aligned memory to read to and write from: `allow_direct_io` is for virtio";
-    assert_eq!(refused(1, true), unaligned);
+    let no_disk = "what 9p reads and writes lies behind a message's head, where no disk reaches it: `allow_direct_io` is for \
+                   virtio-fs";
+    assert_eq!(refused(1, true), no_disk);
 }
 
 #[test]

@@ -193,3 +193,23 @@ fn a_hundred_waiting_locks_leave_room_for_the_one_that_ends_them() {
     eventually("it is gone", || server.gone() == 1);
     assert_eq!(holder.lock(1, WRITE_LOCK, 10), SUCCESS);
 }
+
+#[test]
+fn others_have_their_turns_while_a_client_with_many_fids_begins_anew() {
+    // So many are given up in one turn, at most.
+    const AT_ONCE: u32 = 64;
+    const TURNS: u32 = 20;
+    let server = Server::new(&Like::default());
+    let mut client = server.client();
+    for fid in 1..=TURNS * AT_ONCE {
+        client.ask(TWALK, fields().u32(0).u32(fid).u16(0));
+    }
+    let worker = server.engine.workers()[0].number;
+    let turns = || server.engine.worker_figures(worker).unwrap().turns;
+    let before = turns();
+    client.version(MSIZE);
+    let turns = turns() - before;
+    assert!(turns >= u64::from(TURNS), "{turns} turns of the worker");
+    client.attach();
+    assert_eq!(client.call(TGETATTR, fields().u32(1).u64(0x7ff)).errno(), libc::EBADF);
+}

@@ -4,6 +4,7 @@ use super::bound::Bound;
 use super::place::{Place, lock};
 use device::p9::NOFID;
 use rustix::io::Errno;
+use std::collections::hash_map::IntoValues;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -323,13 +324,15 @@ pub(super) struct Fids {
     shards: [Shard; SHARDS],
     count: Bound,
     generation: AtomicU64,
+    /// Those of before the client began anew, which nobody can name any more. They count until they are taken.
+    old: Mutex<Vec<IntoValues<u32, Arc<Fid>>>>,
 }
 
 impl Fids {
     /// `all` counts those of all sessions.
     pub(super) fn new(count_max: usize, all: &Arc<AtomicUsize>) -> Fids {
         let count = Bound::new(count_max, all, FIDS_OF_ALL_MAX);
-        Fids { shards: Default::default(), count, generation: AtomicU64::new(0) }
+        Fids { shards: Default::default(), count, generation: AtomicU64::new(0), old: Mutex::default() }
     }
 
     #[inline]
@@ -406,16 +409,38 @@ impl Fids {
         Ok(removed)
     }
 
+    /// How many there are, those that were set aside included.
     pub(super) fn len(&self) -> usize {
         self.count.len()
     }
 
-    /// The client begins anew.
-    pub(super) fn clear(&self) {
+    /// The client begins anew: no number stands for anything any more. What it had waits for [`Fids::take_old`]; there may be
+    /// so much of it that dropping it takes a second.
+    pub(super) fn set_aside(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
             let fids = std::mem::take(&mut *shard.write());
-            self.count.give(fids.len());
+            if !fids.is_empty() {
+                lock(&self.old).push(fids.into_values());
+            }
         }
+    }
+
+    /// Takes so many of those that were set aside, or all if there are fewer.
+    pub(super) fn take_old(&self, count: usize) -> Vec<Arc<Fid>> {
+        let mut taken = Vec::new();
+        let mut old = lock(&self.old);
+        while taken.len() < count
+            && let Some(part) = old.last_mut()
+        {
+            let room = count - taken.len();
+            taken.extend(part.by_ref().take(room));
+            if part.len() == 0 {
+                old.pop();
+            }
+        }
+        drop(old);
+        self.count.give(taken.len());
+        taken
     }
 }

@@ -25,7 +25,6 @@ impl Session {
             Request::Write { fid, offset, count } => self.write(fid, offset, count, scene),
             Request::Version { msize, version } => self.version(msize, version, scene.reply),
             _ if self.dialect() == Dialect::Unknown => Err(Errno::PROTO),
-            // Nobody is asked for more than a number; a client that hears so attaches without.
             // Nobody has to say who he is. Clients take no other error for that (diod's libnpclient).
             Request::Auth(_) => Err(Errno::NOENT),
             Request::Attach(ref attach) => self.attach(attach, scene.reply),

@@ -14,7 +14,7 @@ use device::p9::spec::NAME_BYTES_MAX;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tree::{Node, ROOT, Tree};
 
@@ -28,6 +28,9 @@ const PLACES_OF_ALL_MAX: usize = 2 * PLACES_MAX;
 /// How far a rename looks back for what moves: longer than any path that a program can name. What is moved further down is no
 /// longer known by its name.
 const WAY_MAX: usize = 4096;
+
+/// How many links of a way are given back at once by the last who has it: a way may have a million.
+const GIVEN_BACK_AT_ONCE: usize = 64;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,6 +65,10 @@ pub(super) struct Ground {
     places: Bound,
     /// Held while a place moves, so that none can get beneath itself.
     renames: Mutex<()>,
+    /// Ways that nobody has any more, and of which the rest is still to be given back.
+    left: Mutex<Vec<Arc<Place>>>,
+    /// Nobody comes to do that later.
+    over: AtomicBool,
 }
 
 impl Ground {
@@ -71,7 +78,37 @@ impl Ground {
     }
 
     fn of(tree: Arc<Tree>, places: Bound) -> Arc<Ground> {
-        Arc::new(Ground { tree, places, renames: Mutex::default() })
+        Arc::new(Ground {
+            tree,
+            places,
+            renames: Mutex::default(),
+            left: Mutex::default(),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    /// Gives back what begins with `first`, and then what was left before: so many links of it, the rest is left. True when
+    /// there is none.
+    fn give_back(&self, first: Option<Arc<Place>>, most: usize) -> bool {
+        let mut next = first;
+        for _ in 0..most {
+            let Some(place) = next.or_else(|| lock(&self.left).pop()) else { return true };
+            next = Arc::into_inner(place).and_then(|mut last| last.leave());
+        }
+        let done = next.is_none();
+        lock(&self.left).extend(next);
+        done && lock(&self.left).is_empty()
+    }
+
+    /// Gives back some of what was left; true when there is no more.
+    pub(super) fn give_back_some(&self) -> bool {
+        self.give_back(None, GIVEN_BACK_AT_ONCE * GIVEN_BACK_AT_ONCE)
+    }
+
+    /// The session is over: from now on everything is given back at once.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.give_back(None, usize::MAX);
     }
 }
 
@@ -251,13 +288,13 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// The way back may be longer than a stack is deep.
+    /// The way back may be longer than a stack is deep, and take longer than others want to wait.
     fn drop(&mut self) {
         self.ground.tree.forget(self.node, 1);
         self.ground.places.give(1);
-        let mut parent = self.leave();
-        while let Some(mut last) = parent.and_then(Arc::into_inner) {
-            parent = last.leave();
+        if let Some(parent) = self.leave() {
+            let most = if self.ground.over.load(Ordering::Acquire) { usize::MAX } else { GIVEN_BACK_AT_ONCE };
+            self.ground.give_back(Some(parent), most);
         }
     }
 }
@@ -346,8 +383,35 @@ mod tests {
         root.renamed(c"d", &at, c"moved");
         assert_eq!(first.reached_by().err(), Some(Errno::NOENT));
         drop((first, root));
+        // The last who has it gives back a piece of the way, and others the rest.
         drop(at);
+        let mut left = vec![ground.places.len()];
+        while !ground.give_back_some() {
+            left.push(ground.places.len());
+        }
+        assert!(left.len() > 40 && left.windows(2).all(|pair| pair[0] - pair[1] <= 4096), "{left:?}");
         assert_eq!(ground.places.len(), 0);
+    }
+
+    #[test]
+    fn what_is_left_of_a_way_goes_with_other_places_and_at_the_end() {
+        let (ground, _directory) = ground(10_000);
+        let root = Place::root(&ground, DIRECTORY);
+        let long_way = || (0..1000).fold(Arc::clone(&root), |at, node| child(&at, c"d", 1000 + node));
+        drop(long_way());
+        assert_eq!(ground.places.len(), 1000 - GIVEN_BACK_AT_ONCE);
+        // It can be walked again meanwhile.
+        let found = child(&root, c"d", 1000);
+        for _ in 0..20 {
+            drop(child(&root, c"other", 9999));
+        }
+        assert_eq!(ground.places.len(), 2, "the root, and what was walked again");
+        drop(found);
+        drop(long_way());
+        ground.end();
+        assert_eq!(ground.places.len(), 1);
+        drop(long_way());
+        assert_eq!(ground.places.len(), 1);
     }
 
     #[test]

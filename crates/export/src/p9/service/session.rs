@@ -1,6 +1,6 @@
 //! What an export's clients share, what each of them has, and the version that begins it.
 
-use super::fids::{FIDS_MAX, Fids, Values};
+use super::fids::{FIDS_MAX, Fid, Fids, Use, Values};
 use super::locks::Waits;
 use super::place::{Ground, Place};
 use super::policy::P9Policy;
@@ -16,6 +16,10 @@ use tree::{ROOT, Tree};
 
 /// What reads and writes are best multiples of, in bytes: a page of most machines.
 const PAGE_BYTES: u32 = 4096;
+
+/// How many fids of a client that begins anew are given up in one turn of its ring: each may be a file to close, with locks to
+/// drop, and a client may have a million.
+pub(super) const GIVEN_UP_AT_ONCE: usize = 64;
 
 /// What all clients of a 9P export share.
 pub(crate) struct Service {
@@ -43,6 +47,9 @@ impl Service {
                 ((0, 0), 0, qid_type::DIR)
             }
         };
+        if let Err(error) = tree.allow_exclusive_locks() {
+            tracing::warn!(%error, "clients of a read-only 9p export cannot lock a file for themselves alone");
+        }
         let qids = Qids::new(home, policy.multidevs);
         let root = (kind, qids.path(home, ino).unwrap_or(ino));
         Arc::new(Service {
@@ -150,16 +157,48 @@ impl Session {
         if most < PAGE_BYTES { most } else { most - most % PAGE_BYTES }
     }
 
-    /// The client begins anew, or is gone: everything that it has is given up, and lock waits are cancelled. What is performed
-    /// meanwhile ends by itself.
+    /// The client is gone: everything that it has is given up, and lock waits are cancelled. What is performed meanwhile ends by
+    /// itself. Takes its time where the client has much; a worker calls [`Session::begin_anew`].
     pub(crate) fn reset(&self) {
-        self.agreed.store(0, Ordering::Release);
-        self.fids.clear();
-        self.waits.cancel();
+        while !self.begin_anew() {}
     }
 
+    /// The client begins anew. Nothing that it has can be named any more, lock waits are cancelled, and some of what it has is
+    /// given up; false when there is more. Its version is answered when this has been called until nothing is left.
+    pub(crate) fn begin_anew(&self) -> bool {
+        self.agreed.store(0, Ordering::Release);
+        self.fids.set_aside();
+        self.waits.cancel();
+        self.give_up_some()
+    }
+
+    /// Gives up all that was set aside when the client began anew.
+    pub(crate) fn give_up_rest(&self) {
+        while !self.give_up_some() {}
+    }
+
+    /// Gives up a part of what was set aside; false when there is more.
+    fn give_up_some(&self) -> bool {
+        let old = self.fids.take_old(GIVEN_UP_AT_ONCE);
+        old.iter().for_each(|fid| self.end(fid));
+        let all = old.len() < GIVEN_UP_AT_ONCE;
+        drop(old);
+        all && self.root.ground().give_back_some()
+    }
+
+    /// A fid goes with its client. What it has open is closed with it, and nobody hears what comes of that.
+    fn end(&self, fid: &Fid) {
+        if let Use::Open(open) = &fid.used
+            && open.remove_on_clunk
+            && let Err(error) = self.remove_place(&fid.place)
+        {
+            tracing::debug!(%error, "a file that was to be removed with its client stays");
+        }
+    }
+
+    /// What the client has had is given up before by [`Session::begin_anew`], as far as its ring does not stop meanwhile.
     pub(super) fn version(&self, msize: u32, version: &[u8], reply: &mut Vec<u8>) -> Outcome {
-        self.reset();
+        self.begin_anew();
         let granted = msize.min(self.service.policy.msize_max);
         if granted < MSIZE_MIN {
             return Err(Errno::MSGSIZE);
@@ -185,6 +224,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.waits.cancel();
+        self.reset();
+        // What waits for a lock lets go of its fid a little later.
+        self.root.ground().end();
     }
 }

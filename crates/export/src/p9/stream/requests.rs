@@ -63,6 +63,8 @@ impl StreamRing {
                 self.cancel_waits();
                 return false;
             }
+            // There is more to give up than fits into a turn: others of this worker have theirs in between.
+            Request::Version { .. } if !self.session.begin_anew() => return false,
             Request::Flush { oldtag } => {
                 let oldtag = *oldtag;
                 inbox.take(bytes);

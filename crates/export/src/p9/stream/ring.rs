@@ -194,8 +194,12 @@ impl StreamRing {
             match self.inbox.front(self.largest) {
                 Front::Message(bytes) => {
                     let mut inbox = std::mem::take(&mut self.inbox);
-                    taken += usize::from(self.start(&mut inbox, bytes, io));
+                    let started = self.start(&mut inbox, bytes, io);
                     self.inbox = inbox;
+                    if !started {
+                        break;
+                    }
+                    taken += 1;
                 }
                 Front::Part => break,
                 Front::Impossible(bytes) => {

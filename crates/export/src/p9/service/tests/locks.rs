@@ -5,7 +5,7 @@ use device::p9::{Dialect, Kind, Request};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use tree::Wait;
+use tree::{Options, Wait};
 
 const READ: u8 = 0;
 const WRITE: u8 = 1;
@@ -85,6 +85,28 @@ fn locks_go_with_their_fid_and_with_their_session() {
     assert_eq!(lock(&one, 1, READ, ALL, 5), Ok(BLOCKED));
     drop(two);
     assert_eq!(lock(&one, 1, READ, ALL, 5), Ok(SUCCESS));
+    drop(one);
+    assert_eq!(served.service.tree().describe().lock_owners, 0);
+}
+
+/// As flock(2) does on a read-only mount, whose kernel asks for it by a lock for writing.
+#[test]
+fn a_file_that_nobody_may_write_is_locked_exclusively() {
+    let served = Served::with(Options { read_only: true, ..Options::default() });
+    served.put("file", "content");
+    let (one, two) = (served.client(), served.client());
+    one.open(1, "file", 0).unwrap();
+    two.open(1, "file", 0).unwrap();
+    assert_eq!(lock(&one, 1, WRITE, ALL, 5), Ok(SUCCESS));
+    assert_eq!(lock(&two, 1, WRITE, ALL, 5), Ok(BLOCKED));
+    assert_eq!(lock(&two, 1, READ, ALL, 5), Ok(BLOCKED));
+    let (_, granted) = wait(&two, 1, WRITE, 5);
+    assert!(granted.try_recv().is_err());
+    one.clunk(1).unwrap();
+    assert_eq!(granted.recv(), Ok(Ok(())));
+    drop(two);
+    one.open(1, "file", 0).unwrap();
+    assert_eq!(lock(&one, 1, WRITE, ALL, 5), Ok(SUCCESS));
     drop(one);
     assert_eq!(served.service.tree().describe().lock_owners, 0);
 }

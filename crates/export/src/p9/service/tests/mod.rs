@@ -2,13 +2,13 @@
 
 mod client;
 mod data;
+mod endings;
 mod legacy;
 mod locks;
 mod names;
 mod xattr;
 
 use super::Session;
-use super::fids::Use;
 use client::{Body, Client, MSIZE, Served};
 use device::p9::{Dialect, Kind, NOFID, NONUNAME, qid_type};
 use rustix::io::Errno;
@@ -41,51 +41,6 @@ fn messages_are_as_long_as_everybody_takes_them() {
         let (_, iounit) = client.lopen(1, 0).unwrap();
         assert_eq!(iounit, expected, "whole pages where there is room for one");
     }
-}
-
-#[test]
-fn a_version_ends_what_was_before() {
-    let served = Served::new();
-    served.put("file", "content");
-    let client = served.client();
-    client.open(1, "file", 0).unwrap();
-    assert_eq!(served.service.tree().describe().handles, 1);
-    assert_eq!(client.session.fids(), 2);
-    client.version(MSIZE, "9P2000.L").unwrap();
-    assert_eq!(client.read(1, 0, 10), Err(Errno::BADF));
-    assert_eq!(client.session.fids(), 0);
-    let left = served.service.tree().describe();
-    assert_eq!((left.handles, left.nodes), (0, 1));
-}
-
-#[test]
-fn what_began_before_a_version_finds_no_place_behind_it() {
-    let served = Served::new();
-    let client = served.client();
-    let fids = &client.session.fids;
-    // As a slow walk and a slow open have them in hand.
-    let old = fids.get(0).unwrap();
-    client.version(MSIZE, "9P2000.L").unwrap();
-    assert_eq!(fids.insert(1, old.with(Use::Place)), Err(Errno::BADF));
-    client.attach(0, "", 0).unwrap();
-    assert_eq!(fids.replace(0, &old, old.with(Use::Place)), Err(Errno::BADF));
-    assert_eq!(client.session.fids(), 1);
-    client.walk(0, 1, &[]).unwrap();
-}
-
-#[test]
-fn a_session_takes_everything_along() {
-    let served = Served::new();
-    served.put("file", "content");
-    std::fs::create_dir_all(served.path("a/b/c")).unwrap();
-    let (client, other) = (served.client(), served.client());
-    client.open(1, "file", 2).unwrap();
-    client.walk(0, 2, &["a", "b", "c"]).unwrap();
-    other.open(1, "file", 0).unwrap();
-    drop(client);
-    let left = served.service.tree().describe();
-    assert_eq!((left.handles, left.nodes), (1, 2), "the other session's file");
-    assert_eq!(other.read(1, 0, 7), Ok(b"content".to_vec()));
 }
 
 #[test]
