@@ -41,9 +41,9 @@ fn directory_of_100_000_files_is_listed() -> Result<()> {
          mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=8192 share /mnt/share
          test $(ls -U /mnt/share/many | sort -u | wc -l) = 97000
          umount /mnt/share
-         # Linux keeps a fid for each name that it remembers.
+         # Linux keeps a fid for each name that it remembers. The size needs a look at each file, and nothing else of it.
          mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=512000 share /mnt/share
-         test $(ls -Ul /mnt/share/many | wc -l) = 97001
+         test $(find /mnt/share/many -type f -size 0 | wc -l) = 97000
          cd /mnt/share";
     p9_guest::run(&lab, &server, "cache=none", body, LIMIT)?;
     server.check_alive()

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use clap::Args;
 use guest::lab::{DIRECTORY_VARIABLE, Lab};
+use guest::qemu::{self, ACCELERATOR_VARIABLE};
 
 use crate::step::{self, cargo};
 use crate::{make, torture};
@@ -27,6 +28,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     make::run(&make::Options::default())?;
     let lab = Lab::locate()?;
+    // Tried once, not by each test.
+    let accelerator = qemu::accelerator(&lab.kit())?.to_string();
     // The guest tests run the program beside them; cargo alone would not build it for them.
     step::run(TASK, &mut cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
     if has_nextest() {
@@ -34,7 +37,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             TASK,
             cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])
                 .args(&options.filter)
-                .env(DIRECTORY_VARIABLE, lab.directory()),
+                .env(DIRECTORY_VARIABLE, lab.directory())
+                .env(ACCELERATOR_VARIABLE, &accelerator),
         )?;
         // nextest does not run examples in documentation.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
@@ -43,7 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             TASK,
             cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
                 .args(&options.filter)
-                .env(DIRECTORY_VARIABLE, lab.directory()),
+                .env(DIRECTORY_VARIABLE, lab.directory())
+                .env(ACCELERATOR_VARIABLE, &accelerator),
         )?;
     }
     // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-pub use accelerator::{Accelerator, accelerator};
+pub use accelerator::{ACCELERATOR_VARIABLE, Accelerator, accelerator};
 pub use devices::add_devices;
 
 use crate::device::Device;

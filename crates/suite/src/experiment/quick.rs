@@ -2,20 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Experiment;
+use super::{DropCaches, Experiment};
 
 /// Small files that a load makes in a run of minutes, at most.
 const OWN_FILES_MAX: u32 = 300;
 
 impl Experiment {
-    /// This experiment as a run of minutes: fewer rounds, shorter measurements, less data, and of the axes that
-    /// [`quick`](Experiment::quick) names only the values that it names. Everything keeps its name.
+    /// This experiment as a run of minutes: fewer rounds, shorter measurements, less data, the host's caches as they are, and
+    /// of the axes that [`quick`](Experiment::quick) names only the values that it names. Everything keeps its name.
     #[must_use]
     pub fn quick(&self) -> Experiment {
         let mut quick = self.clone();
         quick.rounds = self.quick.rounds.min(self.rounds);
         quick.time_s = self.quick.time_s.min(self.time_s);
         quick.warm_up_s = self.quick.warm_up_s.min(self.warm_up_s);
+        if quick.drop_caches == DropCaches::All {
+            // The host's are everybody's, and filled again programs first: that takes longer than a short measurement.
+            quick.drop_caches = DropCaches::Guest;
+        }
         quick.configurations.retain(|configuration| self.quick_keeps(&configuration.labels));
         quick.workloads.retain(|workload| self.quick_keeps(&workload.labels));
         for configuration in &mut quick.configurations {

@@ -26,6 +26,9 @@ pub struct Args {
     /// How long one measurement lasts, in seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
+    /// How long a load runs before it is measured, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    warm_up: Option<f64>,
     /// Directory for the journal, the data and the page [default: vringd-bench/NAME-DATE-TIME]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -129,6 +132,10 @@ impl Args {
         if let Some(time_s) = self.time {
             ensure!((0.1..=3600.0).contains(&time_s), "--time {time_s}: give 0.1 to 3600 seconds");
             experiment.time_s = time_s;
+        }
+        if let Some(warm_up_s) = self.warm_up {
+            ensure!((0.0..=600.0).contains(&warm_up_s), "--warm-up {warm_up_s}: give 0 to 600 seconds");
+            experiment.warm_up_s = warm_up_s;
         }
         let place = match self.guest {
             Some(GuestPlace::Uml) => Some(Place::Uml),
