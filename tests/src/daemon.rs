@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::client::{Client, ClientError};
-use control::model::{Attach, Export, NewWorker, RingInfo, Settings, Worker};
+use control::model::{Attach, Export, Info, NewWorker, RingInfo, Settings, Worker};
 use http::Method;
 use tempfile::TempDir;
 
@@ -80,6 +80,24 @@ impl Daemon {
     /// What it has said so far, or the end of that.
     pub fn output(&self) -> String {
         self.process.output()
+    }
+
+    /// Has it go on in its program anew, as an operator does, and returns what it says of itself then: the same process, which has
+    /// lost nothing.
+    pub fn upgrade(&self) -> Result<Info> {
+        let before: Info = self.client.get("/v1/info")?;
+        let mut command = Command::new(vringd::program()?);
+        command.arg("ctl").arg("--control").arg(self.path().join("control.sock")).arg("upgrade");
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {said}; the daemon said:\n{}", output.status, self.output());
+        let line = String::from_utf8(output.stdout)?;
+        ensure!(line.contains("went on after") && !line.contains("lost"), "{line}");
+        let after: Info = self.client.get("/v1/info")?;
+        ensure!((after.upgrades, after.pid) == (before.upgrades + 1, before.pid), "{after:?} follows {before:?}");
+        let takeover = after.takeover.as_ref().context("it took over")?;
+        ensure!(takeover.lost.is_empty(), "{:?} were lost", takeover.lost);
+        Ok(after)
     }
 
     /// One export.
