@@ -44,12 +44,13 @@ pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade) -> ApiError {
 
 fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> {
     let _alone = daemon.upgrade.close_gate()?;
+    // First: what is isolated does not even see its own program.
+    let exports = served(daemon)?;
     let program = match &asked.binary {
         Some(program) => program.clone(),
         None => own_path().map_err(|error| failed(format!("cannot find the running program: {error}")))?,
     };
     daemon.held.runs(&program).map_err(|message| refused("binary", message))?;
-    let exports = served(daemon)?;
 
     // Everything but the pause, to find out what can be found out without it.
     let mut out = Outgoing::default();
