@@ -79,7 +79,7 @@ fn a_session_that_was_not_handed_over_goes_on() {
 #[test]
 fn requests_that_were_left_are_taken_again_once() {
     let old = Server::new(4);
-    let (mut frontend, _guest, _fds) = running(&old);
+    let (frontend, _guest, _fds) = running(&old);
     let left = vec![3, 1];
     *old.shared.owed.lock().unwrap() = left.clone();
     old.shared.take();
