@@ -257,7 +257,8 @@ fn guests_see_nothing_but_a_pause() -> Result<()> {
                 // The load is at work before, and goes on behind it.
                 for rounds in &rounds {
                     let before = rounds.load(Ordering::SeqCst);
-                    while rounds.load(Ordering::SeqCst) < before + 20 && !started.iter().any(|load| load.is_finished())
+                    while rounds.load(Ordering::SeqCst) < before + 20
+                        && !started.iter().any(std::thread::ScopedJoinHandle::is_finished)
                     {
                         thread::sleep(Duration::from_millis(1));
                     }
