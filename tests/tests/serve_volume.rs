@@ -110,7 +110,8 @@ fn what_was_flushed_is_there_after_a_kill() -> Result<()> {
             }
         }
         let figures = volume_of(daemon.export("disk")?);
-        assert!(figures.commits >= 60 && figures.committed_requests >= figures.commits, "{figures:?}");
+        // The first flush after a kill may take more than one record: what the memory file held goes with it.
+        assert!(figures.commits >= 60 && figures.committed_requests >= 60, "{figures:?}");
         // What a sweep has made stable while the log was empty need not be in a record: at most what came since the last flush.
         let spared = (figures.sweeps + 1) * 10;
         assert!(figures.committed_blocks + spared >= 600, "{figures:?}");
