@@ -239,6 +239,7 @@ fn a_volume_that_is_served_is_refused() {
     assert!(place.done("info --no-lock disk.vol").contains("not in order"));
     drop(server);
     // It was killed, and had nothing to lose.
+    assert!(place.done("check disk.vol").contains("sound; not closed in order"));
     assert!(place.done("replay disk.vol").ends_with("disk.vol: closed in order\n"));
     assert!(place.done("check disk.vol").contains("sound, and closed in order"));
 }

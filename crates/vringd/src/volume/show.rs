@@ -29,6 +29,10 @@ impl Checked {
         let (sound, needs_replay) = (report.is_sound() && !refused, report.needs_replay() || memory.is_some());
         Checked { path, sound, needs_replay, report, memory }
     }
+
+    fn was_closed(&self) -> bool {
+        self.report.superblock.as_ref().is_some_and(|superblock| superblock.clean)
+    }
 }
 
 fn size(bytes: u64) -> String {
@@ -90,7 +94,8 @@ pub(super) fn checked(checked: &Checked) -> String {
         let _ = writeln!(text, "{path}: {}", remembered(memory));
     }
     let _ = match (checked.sound, checked.needs_replay) {
-        (true, false) => writeln!(text, "{path}: sound, and closed in order"),
+        (true, false) if checked.was_closed() => writeln!(text, "{path}: sound, and closed in order"),
+        (true, false) => writeln!(text, "{path}: sound; not closed in order, but all that was flushed is in its data"),
         (true, true) => {
             writeln!(text, "{path}: sound, and to be replayed: by serving it, or by `vringd volume replay`")
         }

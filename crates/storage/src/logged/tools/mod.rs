@@ -19,7 +19,7 @@ pub use volume::recover::Recovered;
 
 use super::blocking::StorageBlocks;
 use super::error::VolumeError;
-use super::memory::{Contents, MemoryFile, MemoryPlace, default_memory_path};
+use super::memory::{Contents, MemoryFile, MemoryPlace};
 use super::open::{OpenedVolume, VolumeOptions, way};
 use crate::{FileOptions, FileStorage, Storage};
 use std::os::unix::fs::MetadataExt;
@@ -221,8 +221,8 @@ fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, 
     let file = match MemoryFile::find(&at.memory, &superblock.volume, superblock.clean) {
         Ok(Some(file)) => file,
         Ok(None) => return Ok(None),
-        Err(error @ VolumeError::HiddenMemory { .. }) => {
-            let (path, refused) = (default_memory_path(&superblock.volume), Some(error.to_string()));
+        Err(VolumeError::HiddenMemory { path }) => {
+            let refused = Some(VolumeError::HiddenMemory { path: path.clone() }.to_string());
             return Ok(Some(MemoryInfo { path, blocks: 0, refused }));
         }
         Err(error) => return Err(error),
