@@ -239,7 +239,7 @@ fn wait_for_a_lock_ends_with_its_session() -> Result<()> {
         let handle = client.open(op::OPEN, node, OFlags::RDWR.bits() as i32)?;
         let mut body = lock_body(handle, 1);
         // FUSE_LK_FLOCK: a lock of the whole file, by flock(2).
-        body[36..40].copy_from_slice(&1_u32.to_le_bytes());
+        body[40..44].copy_from_slice(&1_u32.to_le_bytes());
         for _ in 0..20 {
             client.begin_call(op::SETLKW, node, &body);
         }
