@@ -15,6 +15,7 @@ const PACKAGES: &[&str] = &[
     "acl",
     "attr",
     "busybox-static",
+    "diod",
     "e2fsprogs",
     "fio",
     "git",
@@ -29,7 +30,6 @@ const PACKAGES: &[&str] = &[
     "tcc",
     "util-linux",
     "virtiofsd",
-    "xfsprogs",
 ];
 
 pub(super) fn step() -> Step {

@@ -5,6 +5,7 @@ mod crowd;
 mod escape;
 mod held;
 mod locks;
+mod pair;
 mod smoke;
 mod walk;
 
@@ -35,6 +36,7 @@ fn main() -> Result<()> {
         }
         ["try", kind, file, access] => locks::attempt(kind.parse()?, Path::new(file), access.parse()?),
         ["wait", kind, file, access] => locks::wait(kind.parse()?, Path::new(file), access.parse()?),
+        ["pair", point, options, ref server @ ..] => pair::run(Path::new(point), options, server),
         ["holder", file] => locks::holder(Path::new(file)),
         _ => bail!("these are not words of this program: {words:?}"),
     }
