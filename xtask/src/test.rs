@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything, from a fresh clone.
 
 use std::process::{Command, Stdio};
+use std::{panic, thread};
 
 use anyhow::Result;
 use clap::Args;
@@ -26,12 +27,10 @@ pub(crate) struct Options {
 
 /// Makes the lab, builds the program and the tests, and runs them.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    make::run(&make::Options::default())?;
+    make_and_build()?;
     let lab = Lab::locate()?;
     // Tried once, not by each test.
     let accelerator = qemu::accelerator(&lab.kit())?.to_string();
-    // The guest tests run the program beside them; cargo alone would not build it for them.
-    step::run(TASK, &mut cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
     if has_nextest() {
         step::run(
             TASK,
@@ -57,6 +56,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         torture::power_cuts(POWER_CUTS)?;
     }
     Ok(())
+}
+
+/// Side by side: a cold lab waits for downloads and for links of its own, and so does a build.
+fn make_and_build() -> Result<()> {
+    thread::scope(|scope| {
+        let lab = scope.spawn(|| make::run(&make::Options::default()));
+        // The guest tests run the program beside them; cargo alone would not build it for them.
+        let built = step::run(TASK, &mut cargo(&["build", "--workspace", "--all-targets", "--locked"]));
+        let made = lab.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked));
+        built.and(made)
+    })
 }
 
 fn has_nextest() -> bool {
