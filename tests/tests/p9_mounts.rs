@@ -26,7 +26,7 @@ const BODY: &str = "cd /mnt/share
      setfattr -n user.note -v words dir/moved
      test \"$(getfattr --only-values -n user.note dir/moved)\" = words
      flock dir/moved true
-     ! cat dir/nothing
+     if cat dir/nothing; then exit 1; fi
      mkdir names; for number in $(seq 100); do echo $number >names/$number; done
      diff -r names /mnt/served/names
      head -c 3000001 /dev/urandom >/tmp/content
@@ -134,7 +134,7 @@ fn by_diod() -> String {
          ls /mnt/served/names | sort | diff - /tmp/names
          diodls -s 127.0.0.1 -a / -l / | grep '^-.* 300001 .* content$'
          diodcat -s 127.0.0.1 -a / content | cmp - /mnt/served/content
-         ! diodcat -s 127.0.0.1 -a / nothing
+         if diodcat -s 127.0.0.1 -a / nothing; then exit 1; fi
          rm -r /mnt/served/names /mnt/served/content
          mount.diod -n 127.0.0.1:/ /mnt/share
          grep ' /mnt/share 9p .*trans=fd' /proc/mounts

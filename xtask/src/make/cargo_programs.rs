@@ -27,7 +27,7 @@ fn make(workshop: &Workshop) -> Result<()> {
                 .arg(&result)
                 // Not the workspace's own: two builds would wait for each other.
                 .env("CARGO_TARGET_DIR", workshop.scratch().join("target"))
-                // They wait for guests; what is saved by optimising them is less than what that costs.
+                // They mostly wait for what they test: they need not be fast, and are built sooner.
                 .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
                 .env("CARGO_PROFILE_RELEASE_LTO", "off"),
         )?;
