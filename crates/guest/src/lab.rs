@@ -1,7 +1,8 @@
 //! Where the lab is and what lies in it. `cargo xtask lab` fills what this module names.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -78,10 +79,8 @@ impl Lab {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab")
     }
 
-    /// Finds a complete lab and waits for its turn on it.
-    ///
-    /// Guests are heavy: two of them on two processors make each other late. Every test that
-    /// starts one holds the returned value while it runs.
+    /// Finds a complete lab and waits for a place in it, as [`Lab::wait_for_place`] does. Every test that starts a
+    /// guest holds the returned value while it runs.
     ///
     /// # Panics
     /// If the lab is not there. A test without its guest has failed; it is not to be skipped.
@@ -95,25 +94,34 @@ impl Lab {
             );
         }
         let start = Instant::now();
-        let turn = lab.wait_for_turn().expect("the lab's turn can be locked");
+        let turn = lab.wait_for_place().expect("the lab's locks can be taken");
         // Part of the test's time, so that a slow test can be told from one that stood in line.
         println!("waited {:.1} s for a turn on the lab", start.elapsed().as_secs_f64());
         turn
     }
 
+    /// Waits until fewer guests run than there are processors, and nobody measures. Says on standard error if it must wait. Who
+    /// has guests that need not be quick holds the returned value meanwhile.
+    pub fn wait_for_place(self) -> Result<Turn> {
+        let mut line = Line { lab: &self, said: false };
+        let gate = line.wait("gate", File::try_lock)?;
+        let turn = line.wait("turn", File::try_lock_shared)?;
+        drop(gate);
+        let places = thread::available_parallelism().map_or(1, NonZero::get);
+        let files = (0..places).map(|place| line.open(&format!("place-{place}"))).collect::<Result<Vec<File>>>()?;
+        let place = line.wait_for_one(files, File::try_lock)?;
+        Ok(Turn { lab: self, _locks: vec![turn, place] })
+    }
+
     /// Waits until nobody else uses the lab: no test and no measurement. Says on standard error if it must
     /// wait. Whoever measures holds the returned value meanwhile.
-    pub fn wait_for_turn(self) -> Result<Turn> {
-        let path = self.directory.join("turn");
-        let lock = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        if lock.try_lock().is_err() {
-            eprintln!("waiting for the lab's turn: a test or a measurement is using it");
-            while lock.try_lock().is_err() {
-                interrupt::check()?;
-                thread::sleep(interrupt::LOOK_EVERY);
-            }
-        }
-        Ok(Turn { lab: self, _lock: lock })
+    pub fn wait_alone(self) -> Result<Turn> {
+        let mut line = Line { lab: &self, said: false };
+        // Held until those inside have gone, so that nobody else goes in: there would always be somebody.
+        let gate = line.wait("gate", File::try_lock)?;
+        let turn = line.wait("turn", File::try_lock)?;
+        drop(gate);
+        Ok(Turn { lab: self, _locks: vec![turn] })
     }
 
     /// The files that guests are made of, as far as they are there.
@@ -231,11 +239,50 @@ impl Lab {
     }
 }
 
-/// The lab, held by one test or one measurement at a time.
+type TryLock = fn(&File) -> Result<(), TryLockError>;
+
+/// Somebody who waits for locks of the lab.
+struct Line<'a> {
+    lab: &'a Lab,
+    said: bool,
+}
+
+impl Line<'_> {
+    fn open(&self, name: &str) -> Result<File> {
+        let path = self.lab.directory.join(name);
+        File::create(&path).with_context(|| format!("cannot create {}", path.display()))
+    }
+
+    fn wait(&mut self, name: &str, lock: TryLock) -> Result<File> {
+        let file = self.open(name)?;
+        self.wait_for_one(vec![file], lock)
+    }
+
+    /// The first of these files whose lock can be had.
+    fn wait_for_one(&mut self, mut files: Vec<File>, lock: TryLock) -> Result<File> {
+        loop {
+            for at in 0..files.len() {
+                match lock(&files[at]) {
+                    Ok(()) => return Ok(files.swap_remove(at)),
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the lab"),
+                }
+            }
+            if !self.said {
+                eprintln!("waiting for the lab's turn: a test or a measurement is using it");
+                self.said = true;
+            }
+            interrupt::check()?;
+            thread::sleep(interrupt::LOOK_EVERY);
+        }
+    }
+}
+
+/// The lab, held by one measurement or by a few tests at a time.
 #[derive(Debug)]
 pub struct Turn {
     lab: Lab,
-    _lock: File,
+    _locks: Vec<File>,
 }
 
 impl std::ops::Deref for Turn {
@@ -243,5 +290,52 @@ impl std::ops::Deref for Turn {
 
     fn deref(&self) -> &Lab {
         &self.lab
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver};
+    use std::time::Duration;
+
+    use super::*;
+
+    const A_WHILE: Duration = Duration::from_millis(400);
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Somebody else, who waits and says when that was over.
+    fn another(lab: &Lab, wait: fn(Lab) -> Result<Turn>) -> Receiver<Turn> {
+        let (say, heard) = mpsc::channel();
+        let lab = lab.clone();
+        thread::spawn(move || say.send(wait(lab).unwrap()));
+        heard
+    }
+
+    #[test]
+    fn as_many_guests_as_processors_run_side_by_side() {
+        let directory = tempfile::tempdir().unwrap();
+        let lab = Lab::at(directory.path());
+        let places = thread::available_parallelism().unwrap().get();
+        let mut inside: Vec<Turn> = (0..places).map(|_| lab.clone().wait_for_place().unwrap()).collect();
+        let next = another(&lab, Lab::wait_for_place);
+        assert!(next.recv_timeout(A_WHILE).is_err(), "one guest too many");
+        inside.pop();
+        next.recv_timeout(LIMIT).unwrap();
+    }
+
+    #[test]
+    fn who_measures_is_alone_and_lets_nobody_pass() {
+        let directory = tempfile::tempdir().unwrap();
+        let lab = Lab::at(directory.path());
+        let guest = lab.clone().wait_for_place().unwrap();
+        let measures = another(&lab, Lab::wait_alone);
+        assert!(measures.recv_timeout(A_WHILE).is_err(), "beside a guest");
+        let late = another(&lab, Lab::wait_for_place);
+        assert!(late.recv_timeout(A_WHILE).is_err(), "before who waits already");
+        drop(guest);
+        let alone = measures.recv_timeout(LIMIT).unwrap();
+        assert!(late.recv_timeout(A_WHILE).is_err(), "beside a measurement");
+        drop(alone);
+        late.recv_timeout(LIMIT).unwrap();
     }
 }

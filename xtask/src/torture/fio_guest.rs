@@ -119,7 +119,7 @@ impl FioGuest {
         let device = Device::ReconnectingDisk { socket: setup.socket(), queues: QUEUES, again_after_ms: RECONNECT_MS };
         let (say, guest) = mpsc::channel();
         // The lab is held as long as the guest is up.
-        let turn = Lab::locate()?.wait_for_turn()?;
+        let turn = Lab::locate()?.wait_for_place()?;
         let kit = turn.kit();
         let thread = thread::Builder::new().name("guest".into()).spawn(move || {
             if let Err(error) = drive_guest(&kit, device, &say) {

@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +40,8 @@ pub struct Share {
 impl Share {
     /// A share with all that a guest's first process needs.
     pub fn new() -> Result<Self> {
-        let directory = TempDir::with_prefix("vringd-guest-")?;
+        // Says whose it is: of a process that was killed, it stays.
+        let directory = TempDir::with_prefix(format!("vringd-guest-{}-", process::id()))?;
         fs::write(directory.path().join("init"), INIT)?;
         Ok(Self { directory })
     }

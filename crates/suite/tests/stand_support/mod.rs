@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, process};
 
 use guest::lab::{Lab, Turn};
 use suite::experiment::{
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 /// Everything of a test, in a directory of its own. Held while it runs, as is the lab.
 pub(crate) struct Bench {
     pub(crate) site: Site,
+    _alone: MutexGuard<'static, ()>,
     _turn: Turn,
     directory: TempDir,
     _memory: TempDir,
@@ -23,6 +25,9 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        // Of two tests in one process, neither would know whose a directory is.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = Lab::take_turn();
         let directory = TempDir::with_prefix("vs-").unwrap();
         let memory = TempDir::with_prefix_in("vs-", "/dev/shm").unwrap();
@@ -41,7 +46,7 @@ impl Bench {
             ssh: None,
             limits: Limits { slack: Duration::from_secs(30), ..Limits::default() },
         };
-        Self { site, _turn: turn, before: temporary(), directory, _memory: memory }
+        Self { site, _alone: alone, _turn: turn, before: temporary(), directory, _memory: memory }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -65,10 +70,11 @@ impl Bench {
     }
 }
 
-/// Guests' directories in the directory for temporary files.
+/// Directories of this process' guests in the directory for temporary files.
 fn temporary() -> Vec<PathBuf> {
+    let prefix = format!("vringd-guest-{}-", process::id());
     let entries = fs::read_dir(env::temp_dir()).unwrap().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("vringd-guest-")).collect()
+    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&prefix)).collect()
 }
 
 /// Processes that were told of a path: servers of their socket, guests of their device.
@@ -134,7 +140,14 @@ pub(crate) fn configuration(
         place,
         server: Server { kind, options: options.iter().map(|option| (*option).to_owned()).collect() },
         data: Data { medium, files, size_mib },
-        guest: Guest { processors: 1, memory_mib: 256, queues: 1, mount: String::new(), one_node: false },
+        guest: Guest {
+            processors: 1,
+            memory_mib: 256,
+            queues: 1,
+            mount: String::new(),
+            one_node: false,
+            instruction_clock: false,
+        },
         unsupported: None,
     }
 }

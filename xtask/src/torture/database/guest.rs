@@ -107,7 +107,7 @@ impl<'a> Torture<'a> {
         };
         let rng = Rng::new(report.seed, 0);
         // The lab is held as long as there are guests.
-        let turn = Lab::locate()?.wait_for_turn()?;
+        let turn = Lab::locate()?.wait_for_place()?;
         Ok(Self {
             report,
             rng,

@@ -49,7 +49,7 @@ pub(super) struct Stand {
 impl Stand {
     /// Boots it, once nobody else uses the lab. `program` is the daemon's.
     pub(super) fn boot(program: &Path) -> Result<Self> {
-        let turn = Lab::locate()?.wait_for_turn()?;
+        let turn = Lab::locate()?.wait_for_place()?;
         turn.require_uml_smp()?;
         let machine = Machine { processors: PROCESSORS, memory_mib: MEMORY_MIB, ..Machine::default() };
         let guest = uml::boot(&turn.kit(), &machine, &[])?;
