@@ -73,7 +73,7 @@ impl Guest {
             }
         };
         let kit = Kit { uml: Some(kernel), ..lab.kit() };
-        let machine = guest::Machine { processors, memory_mib, one_node: false };
+        let machine = guest::Machine { processors, memory_mib, ..guest::Machine::default() };
         let command = command_for_one_script(&kit, &machine, devices, &share)?;
         let process = Group::start(&command, &share.path().join("console"))?;
         Ok(Self { process, share })

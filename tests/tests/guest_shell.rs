@@ -14,8 +14,8 @@ use tests::server::{Disk, Server};
 const LIMIT: Duration = Duration::from_secs(120);
 const SHORT_LIMIT: Duration = Duration::from_secs(2);
 
-const ONE: Machine = Machine { processors: 1, memory_mib: 256, one_node: false };
-const TWO: Machine = Machine { processors: 2, memory_mib: 256, one_node: false };
+const ONE: Machine = Machine { processors: 1, memory_mib: 256, one_node: false, instruction_clock: false };
+const TWO: Machine = Machine { processors: 2, memory_mib: 256, one_node: false, instruction_clock: false };
 
 /// What holds in every guest.
 fn runs_scripts(guest: &mut Guest) -> Result<()> {
@@ -123,6 +123,24 @@ fn qemu_guest_runs_scripts() -> Result<()> {
     ensure!(guest.run("nproc", LIMIT)?.stdout == "2\n");
     ends(guest)?;
     dies_after_its_limit(qemu::boot(&lab.kit(), &ONE, &[])?)
+}
+
+#[test]
+fn qemu_guests_clock_counts_instructions() -> Result<()> {
+    let lab = Lab::take_turn();
+    let mut guest = qemu::boot(&lab.kit(), &Machine { instruction_clock: true, ..TWO }, &[])?;
+    let script = "read start _ </proc/uptime; i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done; read end _ </proc/uptime; \
+                  echo $start $end; sleep 1";
+    let begun = Instant::now();
+    let said = guest.run(script, LIMIT)?;
+    let here = begun.elapsed() - Duration::from_secs(1);
+    let times: Vec<f64> = said.stdout.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(times.len() == 2, "{said:?}");
+    // No translator does an instruction a nanosecond, so that its work takes longer here than there; a sleep does not.
+    let there = times[1] - times[0];
+    println!("{there} s of the guest's, {} s of ours", here.as_secs_f64());
+    ensure!(there > 0.0 && there < 0.8 * here.as_secs_f64(), "{there} s of the guest's, {here:?} of ours");
+    ends(guest)
 }
 
 #[test]

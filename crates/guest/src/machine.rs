@@ -10,10 +10,13 @@ pub struct Machine {
     /// Whether the guest is kept on the processors and the memory of one NUMA node, see
     /// [`crate::numa::bind`].
     pub one_node: bool,
+    /// Whether the guest's clock counts its instructions, a nanosecond each, and time passes as it does here only while all its
+    /// processors wait: what emulation costs is left out. QEMU alone can do so, and by its translator.
+    pub instruction_clock: bool,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { processors: 1, memory_mib: 512, one_node: false }
+        Self { processors: 1, memory_mib: 512, one_node: false, instruction_clock: false }
     }
 }

@@ -95,6 +95,7 @@ fn command(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share, line
         command.arg(format!("virtio_uml.device={}:{id}", socket.display()));
     }
     command.arg(share.init(&format!("-t hostfs none -o hostfs={}", word(share.path())?), line)?);
+    ensure!(!machine.instruction_clock, "User Mode Linux has no clock that counts instructions");
     if machine.one_node { numa::bind(&command) } else { Ok(command) }
 }
 

@@ -88,8 +88,13 @@ fn base(kit: &Kit, machine: &Machine) -> Result<Command> {
     ensure!(machine.processors > 0, "a guest needs a processor");
     let mut command = Command::new(kit.qemu()?);
     let memory_mib = machine.memory_mib;
+    if machine.instruction_clock {
+        // Processors are then emulated in turns.
+        command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on"]);
+    } else {
+        command.args(accelerator(kit)?.options());
+    }
     command
-        .args(accelerator(kit)?.options())
         .args(["-smp", &machine.processors.to_string(), "-m", &format!("{memory_mib}M")])
         // Without its high-precision timer, which wakes QEMU 250 times a second on behalf of an idle guest.
         .args(["-machine", "q35,hpet=off,memory-backend=memory"])

@@ -149,6 +149,9 @@ fn together(it: &Configuration) -> Result<(), Wrong> {
     if !it.guest.mount.is_empty() && (!kind.is_directory() || it.place == Place::Frontend) {
         return cannot("guest.mount", "only a directory in a guest is mounted: leave it out");
     }
+    if it.guest.instruction_clock && it.place != Place::Qemu {
+        return cannot("guest.instruction_clock", "only QEMU counts a guest's instructions: set the place to qemu");
+    }
     if !kind.is_directory() && kind != Kind::None && it.data.files != 1 {
         return cannot("data.files", "a disk is one image: set it to 1");
     }

@@ -251,6 +251,9 @@ pub struct Guest {
     /// Whether guest and server are bound to one NUMA node.
     #[serde(default)]
     pub one_node: bool,
+    /// Whether its clock counts its instructions, see [`guest::Machine::instruction_clock`].
+    #[serde(default)]
+    pub instruction_clock: bool,
 }
 
 /// One load.

@@ -114,6 +114,7 @@ pub(super) struct RawGuest {
     #[serde(default)]
     pub(super) mount: String,
     pub(super) one_node: Option<Flag>,
+    pub(super) instruction_clock: Option<Flag>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -148,7 +148,14 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
         (_, None) => return Err(missing("data.size_mib")),
     };
     let guest = raw.guest;
-    let default = Guest { processors: 1, memory_mib: 512, queues: 1, mount: String::new(), one_node: false };
+    let default = Guest {
+        processors: 1,
+        memory_mib: 512,
+        queues: 1,
+        mount: String::new(),
+        one_node: false,
+        instruction_clock: false,
+    };
     let configuration = Configuration {
         name: raw.name.ok_or_else(|| missing("name"))?.0,
         labels: labels(expanded, raw.labels)?,
@@ -163,6 +170,7 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
             queues: check::number(guest.queues, default.queues, "guest.queues")?,
             mount: guest.mount,
             one_node: guest.one_node.is_some_and(|flag| flag.0),
+            instruction_clock: guest.instruction_clock.is_some_and(|flag| flag.0),
         },
         unsupported: raw.unsupported.filter(|reason| !reason.is_empty()),
     };

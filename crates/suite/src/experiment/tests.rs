@@ -126,7 +126,10 @@ fn servers_of_9p_have_one_guest_and_one_mount() {
         assert_eq!((load.own_files, load.fio["ioengine"].as_str()), (10_000, engine));
     }
     let quick = experiment.quick();
-    assert!(quick.workloads.iter().all(|it| it.own_files <= 300) && quick.configurations.len() == 2);
+    assert!(quick.workloads.iter().all(|it| it.own_files <= 300) && quick.configurations.len() == 4);
+    let counted: Vec<_> = experiment.configurations.iter().filter(|it| it.guest.instruction_clock).collect();
+    let [qemu, ours] = counted[..] else { panic!("{counted:?}") };
+    assert_eq!((experiment.baseline_of(ours), &ours.guest, &ours.data), (&*qemu.name, &qemu.guest, &qemu.data));
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(super) fn boot(
         processors: configuration.guest.processors.max(1),
         memory_mib: configuration.guest.memory_mib,
         one_node: configuration.guest.one_node,
+        instruction_clock: configuration.guest.instruction_clock,
     };
     // What a guest is made of is there or it is not: another try would end the same way.
     let missing = |error: anyhow::Error| Trouble::Unsupported(super::one_line(&format!("{error:#}")));

@@ -184,6 +184,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ),
     (
         "place = \"uml\"",
+        "place = \"uml\"\nguest = { instruction_clock = true }",
+        "guest.instruction_clock: only QEMU counts a guest's instructions: set the place to qemu",
+    ),
+    (
+        "place = \"uml\"",
         "place = \"uml\"\nbaseline = \"sim\"",
         "[[configurations]] 1 (one): baseline: there is no configuration \"sim\"",
     ),
