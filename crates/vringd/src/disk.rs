@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// When writes are on stable storage [default: standard]
     #[arg(long, value_name = "MODE", help_heading = "Volume")]
     pub(crate) sync: Option<SyncMode>,
-    /// Memory for data that is not written back yet, 1M to 64G [default: 64M]
+    /// Memory for data that is not written back yet, 1M to 64G [default: a 64th of the host's memory, 64M to 256M]
     #[arg(long, value_name = "SIZE", help_heading = "Volume")]
     pub(crate) dirty_memory: Option<ByteSize>,
     /// Where that memory is: auto, none, or a path on tmpfs; in a file it outlives a killed daemon [default: auto]

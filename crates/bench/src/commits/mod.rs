@@ -70,7 +70,7 @@ pub struct Args {
     pub log_size: u64,
 
     /// Memory of a volume for what is not written back yet
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = capacity)]
     pub dirty_memory: u64,
 
     /// The qemu-storage-daemon to compare with

@@ -80,7 +80,7 @@ pub struct ExportFlags {
     #[arg(long, value_name = "MODE", conflicts_with = "image")]
     pub sync: Option<SyncMode>,
 
-    /// Memory for data that is not written back yet, as in 128M [default: 64M].
+    /// Memory for data that is not written back yet, as in 128M [default: a 64th of the host's memory, 64M to 256M].
     #[arg(long, value_name = "SIZE", conflicts_with = "image")]
     pub dirty_memory: Option<ByteSize>,
 

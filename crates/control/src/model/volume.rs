@@ -90,7 +90,7 @@ pub struct VolumeStorage {
     /// When writes are on stable storage.
     #[serde(default)]
     pub sync: SyncMode,
-    /// Memory for data that is not written back yet, 1M to 64G; 64M when left out.
+    /// Memory for data that is not written back yet, 1M to 64G; when left out, a 64th of the host's memory, but 64M to 256M.
     #[serde(default = "IntentLog::dirty_memory_default")]
     pub dirty_memory: ByteSize,
     /// Where that memory is: `auto`, `none` or a path on tmpfs. In a file it outlives a killed daemon.
@@ -116,7 +116,7 @@ pub struct IntentLog {
     /// When writes are on stable storage, or where the model's stable storage is.
     #[serde(default)]
     pub sync: SyncMode,
-    /// Memory for data that is not written back yet, 1M to 64G; 64M when left out.
+    /// Memory for data that is not written back yet, 1M to 64G; when left out, a 64th of the host's memory, but 64M to 256M.
     #[serde(default = "IntentLog::dirty_memory_default")]
     pub dirty_memory: ByteSize,
 }
@@ -166,9 +166,11 @@ impl IntentLog {
         Self { size, sync: SyncMode::default(), dirty_memory: Self::dirty_memory_default() }
     }
 
-    /// The memory for data that is not written back yet, where nobody says how much.
+    /// The memory for data that is not written back yet, where nobody says how much: a 64th of this host's, but
+    /// 64 MiB to 256 MiB.
     pub fn dirty_memory_default() -> ByteSize {
-        ByteSize(64 << 20)
+        let host = rustix::system::sysinfo();
+        dirty_memory_on(host.totalram.saturating_mul(u64::from(host.mem_unit)))
     }
 
     pub(super) fn check(&self) -> Result<(), FieldError> {
@@ -178,6 +180,14 @@ impl IntentLog {
         }
         check_dirty_memory("storage.intent_log.dirty_memory", self.dirty_memory)
     }
+}
+
+/// The memory for what is dirty on a host with so many bytes. More of it makes write-back cheaper (more to sort, and more of
+/// it written over before it goes anywhere), but it is taken from tmpfs for each volume, at once: a host with many volumes and
+/// little memory has it left for its guests.
+fn dirty_memory_on(host_bytes: u64) -> ByteSize {
+    const MIB: u64 = 1 << 20;
+    ByteSize((host_bytes / 64 / MIB * MIB).clamp(64 * MIB, 256 * MIB))
 }
 
 fn check_dirty_memory(field: &str, size: ByteSize) -> Result<(), FieldError> {
@@ -285,6 +295,19 @@ mod tests {
         assert!(fault("size = '1M'\ndirty_memory = '65G'").starts_with("storage.intent_log.dirty_memory: "));
         assert!(toml::from_str::<IntentLog>("size = '1M'\nsync = 'often'").is_err());
         assert!(toml::from_str::<VolumeStorage>("path = '/v'\nsize = '1M'").is_err());
+    }
+
+    #[test]
+    fn memory_for_what_is_dirty_follows_the_hosts() {
+        const GIB: u64 = 1 << 30;
+        for (host, expected) in
+            [(0, 64), (GIB, 64), (4 * GIB, 64), (8 * GIB + 4096, 128), (16 * GIB, 256), (u64::MAX, 256)]
+        {
+            assert_eq!(dirty_memory_on(host), ByteSize(expected << 20), "{host}");
+        }
+        let here = IntentLog::dirty_memory_default();
+        check_dirty_memory("dirty_memory", here).unwrap();
+        assert_eq!(here, VolumeStorage::new("/v").dirty_memory);
     }
 
     #[test]
