@@ -24,14 +24,7 @@ fn configuration(name: &str, kind: ServerKind, labels: &[(&str, &str)]) -> Confi
         place: Place::Uml,
         server: Server { kind, options: Vec::new() },
         data: Data { medium: Medium::Disk, files: 1, size_mib: 64 },
-        guest: Guest {
-            processors: 1,
-            memory_mib: 512,
-            queues: 1,
-            mount: String::new(),
-            one_node: false,
-            instruction_clock: false,
-        },
+        guest: Guest::default(),
         unsupported: None,
     }
 }

@@ -256,6 +256,19 @@ pub struct Guest {
     pub instruction_clock: bool,
 }
 
+impl Default for Guest {
+    fn default() -> Self {
+        Self {
+            processors: 1,
+            memory_mib: 512,
+            queues: 1,
+            mount: String::new(),
+            one_node: false,
+            instruction_clock: false,
+        }
+    }
+}
+
 /// One load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {

@@ -148,14 +148,7 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
         (_, None) => return Err(missing("data.size_mib")),
     };
     let guest = raw.guest;
-    let default = Guest {
-        processors: 1,
-        memory_mib: 512,
-        queues: 1,
-        mount: String::new(),
-        one_node: false,
-        instruction_clock: false,
-    };
+    let default = Guest::default();
     let configuration = Configuration {
         name: raw.name.ok_or_else(|| missing("name"))?.0,
         labels: labels(expanded, raw.labels)?,

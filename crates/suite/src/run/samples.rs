@@ -17,14 +17,7 @@ pub(crate) fn experiment(configurations: usize, workloads: usize) -> Experiment 
         place: Place::Frontend,
         server: Server { kind: ServerKind::VringdDisk, options: Vec::new() },
         data: Data { medium: Medium::Memory, files: 1, size_mib: 1 },
-        guest: Guest {
-            processors: 1,
-            memory_mib: 256,
-            queues: 1,
-            mount: String::new(),
-            one_node: false,
-            instruction_clock: false,
-        },
+        guest: Guest { memory_mib: 256, ..Guest::default() },
         unsupported: None,
     };
     let workload = |number| Workload {

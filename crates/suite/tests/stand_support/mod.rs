@@ -140,14 +140,7 @@ pub(crate) fn configuration(
         place,
         server: Server { kind, options: options.iter().map(|option| (*option).to_owned()).collect() },
         data: Data { medium, files, size_mib },
-        guest: Guest {
-            processors: 1,
-            memory_mib: 256,
-            queues: 1,
-            mount: String::new(),
-            one_node: false,
-            instruction_clock: false,
-        },
+        guest: Guest { memory_mib: 256, ..Guest::default() },
         unsupported: None,
     }
 }

@@ -1,5 +1,5 @@
 //! What the cache costs a request: nanoseconds of processor time (so that a busy machine does not count) for a store, a pin, a look, and a round of commit and write-back, on one thread
-//! and on two. `cargo run --release -p volume --example cost`
+//! and on two. `cargo run --release -p volume --example cache_cost`
 
 use std::hint::black_box;
 use std::sync::Arc;
