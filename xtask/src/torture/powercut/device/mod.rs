@@ -47,7 +47,7 @@ pub(super) struct Stand {
 }
 
 impl Stand {
-    /// Boots it, once nobody else uses the lab. `program` is the daemon's.
+    /// Boots it, once there is a place for it in the lab. `program` is the daemon's.
     pub(super) fn boot(program: &Path) -> Result<Self> {
         let turn = Lab::locate()?.wait_for_place()?;
         turn.require_uml_smp()?;
