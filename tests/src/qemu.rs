@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use guest::qemu::add_devices;
+use guest::qemu::{QUIET, add_devices};
+use guest::spoiled::{BOOTS_MAX, is_spoiled};
 use tempfile::TempDir;
 
 use crate::device::Device;
@@ -20,6 +21,12 @@ use crate::process::Group;
 
 /// What the guest writes before the script's exit status.
 const STATUS_MARK: &str = "vringd-lab-status:";
+
+/// What it writes before the script runs.
+const UP_MARK: &str = "vringd-lab-up";
+
+/// Until then. Three seconds are usual, on a machine that does nothing else.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 
@@ -50,14 +57,26 @@ pub struct Ended {
 
 impl Guest {
     /// Boots a guest with two processors and `devices`, each with `queues` (request) queues, and
-    /// lets it run `script` with busybox's `sh -eu`.
+    /// lets it run `script` with busybox's `sh -eu`. Returns when the script begins.
     pub fn boot(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, script: &str) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         let path = directory.path().join("script");
         fs::write(&path, script)?;
         let command = command(lab, from, devices, queues, directory.path())?;
-        let process = Group::start(&command, &directory.path().join("console"))?;
-        Ok(Self { process, directory })
+        let mut boots = 0;
+        loop {
+            boots += 1;
+            let mut process = Group::start(&command, &directory.path().join("console"))?;
+            process
+                .wait_until(BOOT_LIMIT, |console| console.contains(UP_MARK) || is_spoiled(console))
+                .context("the guest does not boot")?;
+            let console = process.output();
+            if console.contains(UP_MARK) {
+                return Ok(Self { process, directory });
+            }
+            ensure!(boots < BOOTS_MAX, "the emulator loses a processor's timer again and again:\n{console}");
+            eprintln!("the emulator has lost a processor's timer: the guest is booted again");
+        }
     }
 
     /// What the serial console has shown so far.
@@ -142,7 +161,7 @@ fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory
     let mut command = Command::new(&qemu);
     command
         .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "512M,slots=8,maxmem=4G"])
-        .args(["-machine", "q35,memory-backend=memory"])
+        .args(["-machine", "q35,hpet=off,memory-backend=memory"])
         .args(["-object", "memory-backend-memfd,id=memory,size=512M,share=on"])
         .args(["-nodefaults", "-nographic", "-serial", "stdio", "-no-reboot"])
         .arg("-fw_cfg")
@@ -155,7 +174,7 @@ fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory
             .arg(lab.kernel())
             .arg("-initrd")
             .arg(lab.initramfs())
-            .args(["-append", "console=ttyS0 quiet panic=-1"]);
+            .args(["-append", &format!("console=ttyS0 quiet panic=-1 {QUIET}")]);
     }
     let devices: Vec<Device> = devices.iter().map(|device| device.clone().with_queues(queues)).collect();
     add_devices(&mut command, &qemu, &devices)?;

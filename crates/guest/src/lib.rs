@@ -27,6 +27,7 @@ pub mod numa;
 pub mod process;
 pub mod qemu;
 pub mod shell;
+pub mod spoiled;
 pub mod uml;
 
 pub use device::Device;

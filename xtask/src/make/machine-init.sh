@@ -2,7 +2,7 @@
 # First process of a QEMU guest of the lab. When the kernel's command line names a root file system, it
 # goes there, to the first process that is named there, with the arguments it was given. Without one,
 # and as /sbin/init of the lab's bootable disk, it runs the script that QEMU hands in as a firmware file
-# and writes its status to the console.
+# and writes to the console that it begins, and with which status it ended.
 export PATH=/bin:/sbin HOME=/root
 /bin/busybox mkdir -p /bin /sbin /root /tmp
 /bin/busybox --install -s /bin
@@ -36,6 +36,7 @@ if [ -n "$root" ] && [ -d /disk ]; then
 fi
 
 cat /sys/firmware/qemu_fw_cfg/by_name/opt/vringd/script/raw >/tmp/script
+echo vringd-lab-up
 sh -eu /tmp/script
 status=$?
 sync

@@ -31,7 +31,7 @@ const SHARE_TAG: &str = "vringd-share";
 /// Words for the kernel that let an idle guest sleep: others are measured meanwhile. Nobody watches for
 /// processors that hang, and the clock, which is this machine's own, is not compared with another one twice
 /// a second.
-const QUIET: &str = "nowatchdog tsc=reliable";
+pub const QUIET: &str = "nowatchdog tsc=reliable";
 /// How the guest mounts the two: with the largest messages that 9p over virtio can carry.
 const ROOT_OPTIONS: &str = "trans=virtio,version=9p2000.L,msize=512000,cache=loose";
 const SHARE_OPTIONS: &str = "trans=virtio,version=9p2000.L,msize=512000,cache=none";

@@ -21,6 +21,7 @@ use super::{OUTPUT_BYTES_MAX, Output, Shell, cpu};
 use crate::interrupt;
 use crate::numa::parse_list;
 use crate::process::Group;
+use crate::spoiled::{BOOTS_MAX, is_spoiled};
 
 /// First process of a guest, from the share.
 const INIT: &str = include_str!("../init.sh");
@@ -91,12 +92,17 @@ pub(crate) struct Agent {
 impl Agent {
     /// Boots it: the guest's end of the line is the standard input of its process.
     pub(crate) fn boot(self, processors: u32) -> Result<Guest> {
-        let (line, theirs) = UnixStream::pair()?;
-        let output = self.share.path().join("console");
-        let process = Group::start_with(&self.command, Stdio::from(std::os::fd::OwnedFd::from(theirs)), &output)?;
-        let mut guest =
-            Guest { process, share: self.share, line, words: Vec::new(), kernel: String::new(), scripts: 0 };
-        let hello = guest.hear("ready", self.limit).context("the guest does not boot")?;
+        let Self { mut share, command, limit } = self;
+        let mut boots = 0;
+        let (mut guest, hello) = loop {
+            boots += 1;
+            let mut guest = Guest::start(share, &command)?;
+            match guest.hear("ready", limit) {
+                Ok(hello) => break (guest, hello),
+                Err(_) if boots < BOOTS_MAX && is_spoiled(&guest.console()) => share = guest.into_share(),
+                Err(error) => return Err(error).context("the guest does not boot"),
+            }
+        };
         let (kernel, online) = hello.split_once(' ').unwrap_or((&hello, "0"));
         kernel.clone_into(&mut guest.kernel);
         let online = parse_list(online).map_or(0, |list| list.len());
@@ -110,6 +116,19 @@ impl Agent {
 }
 
 impl Guest {
+    /// A guest that begins to boot.
+    fn start(share: Share, command: &Command) -> Result<Self> {
+        let (line, theirs) = UnixStream::pair()?;
+        let output = share.path().join("console");
+        let process = Group::start_with(command, Stdio::from(std::os::fd::OwnedFd::from(theirs)), &output)?;
+        Ok(Self { process, share, line, words: Vec::new(), kernel: String::new(), scripts: 0 })
+    }
+
+    /// Ends it, and keeps the share for another.
+    fn into_share(self) -> Share {
+        self.share
+    }
+
     /// What the guest's console has shown, or the end of it.
     pub fn console(&self) -> String {
         self.process.output()
