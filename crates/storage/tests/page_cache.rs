@@ -6,6 +6,7 @@ mod common;
 use common::{read, run, write};
 use engine::{Io, Reply, Solo, Token};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 use storage::{
     Action, Description, Execution, Handed, LoggedOptions, LoggedStorage, Operation, Step, Storage, StorageError, Task,
     VolumeControl,
@@ -28,6 +29,12 @@ struct State {
     dirty: Vec<(u64, Vec<u8>)>,
     /// The next write of data is lost.
     loses: bool,
+    /// What becomes of the next write to the log.
+    log: LogWrite,
+    /// It waits, and has been lost.
+    held_log: Option<Reply>,
+    /// Whoever has been told of something lost, flushes wait from then on.
+    holds_when_told: bool,
     /// Something was lost and nobody knows.
     error: bool,
     /// So many flushes that are to bring a superblock to the disk lose it.
@@ -36,6 +43,17 @@ struct State {
     holds: bool,
     held: Vec<Reply>,
     data_offset: u64,
+}
+
+/// What the page cache does with a write to the log.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum LogWrite {
+    #[default]
+    Stored,
+    /// It is lost. It ends when the test says so, and well unless it is the first to ask.
+    LostAndHeld,
+    /// It is lost, and ends well at once: somebody else has already asked, and does not know it yet.
+    Lost,
 }
 
 impl PageCache {
@@ -57,6 +75,22 @@ impl PageCache {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
+    }
+
+    /// What a power cut would leave.
+    fn cut(&self) -> Arc<PageCache> {
+        let state = self.state();
+        let left = State { disk: state.disk.clone(), data_offset: state.data_offset, ..State::default() };
+        Arc::new(PageCache { state: Mutex::new(left), changed: Condvar::new() })
+    }
+
+    /// Waits until a write to the log is held.
+    fn wait_for_log_write(&self) {
+        drop(self.changed.wait_while(self.state(), |state| state.held_log.is_none()).unwrap());
+    }
+
+    fn let_log_write_go(&self) {
+        self.state().held_log.take().unwrap().complete(0);
     }
 
     /// The superblock that a power cut would leave.
@@ -100,7 +134,11 @@ impl State {
 
     fn told(&mut self, action: Action) -> Result<(), StorageError> {
         let source = std::io::Error::from_raw_os_error(libc::EIO);
-        if std::mem::take(&mut self.error) { Err(StorageError::Io { action, source }) } else { Ok(()) }
+        if !std::mem::take(&mut self.error) {
+            return Ok(());
+        }
+        self.holds |= self.holds_when_told;
+        Err(StorageError::Io { action, source })
     }
 
     fn flush(&mut self) -> Result<(), StorageError> {
@@ -173,6 +211,15 @@ impl Storage for PageCache {
                 }
                 Ok(())
             }
+            Operation::Write { durable: true, .. } if state.log != LogWrite::Stored => {
+                state.error = true;
+                if std::mem::take(&mut state.log) == LogWrite::Lost {
+                    return Step::Done(Ok(()));
+                }
+                state.held_log = Some(io.reply(token));
+                self.changed.notify_all();
+                return Step::Pending;
+            }
             Operation::Write { offset, durable } => state.store(offset, gather(task), durable),
             Operation::WriteZeroes { offset, len, durable, .. } => state.store(offset, vec![0; len as usize], durable),
             Operation::Discard { .. } => Ok(()),
@@ -185,8 +232,9 @@ impl Storage for PageCache {
         })
     }
 
-    fn resume(&self, _task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
-        Step::Done(self.state().flush())
+    fn resume(&self, task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+        let mut state = self.state();
+        Step::Done(if task.operation == Operation::Flush { state.flush() } else { state.told(Action::Write) })
     }
 
     fn resize(&self, _capacity_bytes: u64) -> Result<(), StorageError> {
@@ -253,5 +301,82 @@ fn a_log_write_that_is_told_of_lost_data_does_not_keep_it_to_itself() {
     assert_eq!(read(&mut solo, &volume, 0, 4096), [7; 4096]);
     assert_eq!(below.block(), [7; 4096], "it was written again");
     flush(&mut solo, &volume).unwrap();
+    volume.abandon();
+}
+
+/// What a power cut would leave of a volume's block, after recovery.
+fn block_after_cut(below: &Arc<PageCache>, offset: u64) -> Vec<u8> {
+    let volume = open(&below.cut());
+    let contents = read(&mut Solo::new().unwrap(), &volume, offset, 4096);
+    volume.abandon();
+    contents
+}
+
+/// Write-back's flush gets to know what the log has lost; the commit's own write is told that all is well.
+#[test]
+fn a_write_back_that_is_told_of_a_lost_log_write_does_not_keep_it_to_itself() {
+    let below = PageCache::new();
+    let volume = open(&below);
+    let mut solo = Solo::new().unwrap();
+    write(&mut solo, &volume, 0, &[6; 4096]).unwrap();
+    below.state().holds = true;
+    std::thread::scope(|scope| {
+        let swept = scope.spawn(|| volume.sync_now());
+        below.wait_for_flush();
+        // What the pass under way does not know of.
+        write(&mut solo, &volume, 8192, &[7; 4096]).unwrap();
+        below.state().log = LogWrite::LostAndHeld;
+        let committed = scope.spawn(|| flush(&mut Solo::new().unwrap(), &volume));
+        below.wait_for_log_write();
+        below.state().holds_when_told = true;
+        below.let_flushes_go();
+        // That of the next pass: the one before was told.
+        below.wait_for_flush();
+        below.let_log_write_go();
+        let committed = committed.join().unwrap();
+        let left = block_after_cut(&below, 8192);
+        below.let_flushes_go();
+        swept.join().unwrap().unwrap();
+        assert!(committed.is_err() || left == [7; 4096], "acknowledged, and nowhere");
+    });
+    flush(&mut solo, &volume).unwrap();
+    assert_eq!(block_after_cut(&below, 8192), [7; 4096]);
+    volume.abandon();
+}
+
+/// As above, of a commit that has ended when write-back is told: nobody hears of another until all is on the disk again.
+#[test]
+fn no_commit_counts_on_a_log_that_may_have_lost_something() {
+    let below = PageCache::new();
+    let volume = open(&below);
+    let mut solo = Solo::new().unwrap();
+    write(&mut solo, &volume, 0, &[6; 4096]).unwrap();
+    below.state().holds = true;
+    std::thread::scope(|scope| {
+        let swept = scope.spawn(|| volume.sync_now());
+        below.wait_for_flush();
+        write(&mut solo, &volume, 8192, &[7; 4096]).unwrap();
+        {
+            let mut state = below.state();
+            (state.log, state.holds_when_told) = (LogWrite::Lost, true);
+        }
+        flush(&mut solo, &volume).unwrap();
+        below.let_flushes_go();
+        // That of the next pass: the one before was told.
+        below.wait_for_flush();
+        let committed = scope.spawn(|| {
+            // Nothing is left to be logged.
+            flush(&mut Solo::new().unwrap(), &volume).unwrap();
+            block_after_cut(&below, 8192)
+        });
+        // It fails for a flush that has ended by then, and never for one that waits.
+        std::thread::sleep(Duration::from_millis(50));
+        below.let_flushes_go();
+        swept.join().unwrap().unwrap();
+        assert_eq!(committed.join().unwrap(), [7; 4096], "what is acknowledged is there");
+    });
+    write(&mut solo, &volume, 16384, &[8; 4096]).unwrap();
+    flush(&mut solo, &volume).unwrap();
+    assert_eq!(block_after_cut(&below, 16384), [8; 4096]);
     volume.abandon();
 }

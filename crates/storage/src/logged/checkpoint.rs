@@ -1,9 +1,9 @@
 //! The superblock of an open volume, and the one way in which it changes.
 
 use super::blocking::StorageBlocks;
-use crate::Storage;
+use super::shared::Shared;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use volume::format::{FormatError, Superblock, write_superblock};
 
@@ -14,22 +14,13 @@ const ATTEMPTS: u32 = 4;
 /// now and then.
 pub(super) struct Checkpoints {
     superblock: Mutex<Superblock>,
-    lower: Arc<dyn Storage>,
-    /// Whether a superblock is durable before it counts.
-    barrier: bool,
-    /// Log writes that have failed on the same storage.
-    log_failures: Arc<AtomicU64>,
+    shared: Arc<Shared>,
 }
 
 impl Checkpoints {
-    /// `superblock` is what `lower` begins with; `log_failures` counts log writes that have failed there.
-    pub(super) fn new(
-        superblock: Superblock,
-        lower: Arc<dyn Storage>,
-        barrier: bool,
-        log_failures: Arc<AtomicU64>,
-    ) -> Checkpoints {
-        Checkpoints { superblock: Mutex::new(superblock), lower, barrier, log_failures }
+    /// `superblock` is what the storage of the data begins with.
+    pub(super) fn new(superblock: Superblock, shared: Arc<Shared>) -> Checkpoints {
+        Checkpoints { superblock: Mutex::new(superblock), shared }
     }
 
     /// A way to the storage for the calling thread, to be used again and again there.
@@ -37,9 +28,10 @@ impl Checkpoints {
     /// # Errors
     /// The kernel's refusal of an io_uring.
     pub(super) fn way(&self) -> io::Result<StorageBlocks> {
-        let mut way = StorageBlocks::new(self.lower.clone())?;
+        let mut way = StorageBlocks::new(self.shared.lower.clone())?;
         way.try_often(ATTEMPTS);
-        if !self.barrier {
+        // Whether a superblock is durable before it counts.
+        if !self.shared.barriers.checkpoint {
             way.without_barriers();
         }
         Ok(way)
@@ -73,11 +65,15 @@ impl Checkpoints {
         change(&mut changed);
         for attempt in 1.. {
             // Write and flush together, from the beginning: a flush that is repeated alone may tell of nothing that is lost.
-            let before = self.log_failures.load(Ordering::SeqCst);
+            let before = self.shared.told_beside.load(Ordering::SeqCst);
             let mut next = changed.clone();
             let written = write_superblock(way, &mut next);
-            // What a page cache has lost it tells whoever asks first, and that may have been a log write.
-            let told_elsewhere = self.log_failures.load(Ordering::SeqCst) != before;
+            // What a page cache has lost it tells whoever asks first: that may have been a log write, or this one.
+            let told_elsewhere = self.shared.told_beside.load(Ordering::SeqCst) != before;
+            if written.is_err() {
+                self.shared.flush_failed();
+                self.shared.told_beside();
+            }
             match written {
                 Ok(()) if !told_elsewhere => {
                     *superblock = next;

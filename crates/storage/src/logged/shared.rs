@@ -58,8 +58,8 @@ pub(super) struct Shared {
     pub(super) line: Line,
     pub(super) passes: Passes,
     pub(super) epoch: u64,
-    /// Log writes that have failed on the storage of the data, see [`Shared::log_write_failed`].
-    pub(super) log_failures: Arc<AtomicU64>,
+    /// See [`Shared::told_beside`].
+    pub(super) told_beside: AtomicU64,
     capacity_bytes: AtomicU64,
     sync: AtomicU8,
     /// Why the volume serves nothing any more.
@@ -79,7 +79,7 @@ impl Shared {
             figures: Counters::default(),
             barriers: options.barriers,
             epoch: parts.epoch,
-            log_failures: Arc::default(),
+            told_beside: AtomicU64::default(),
             capacity_bytes: AtomicU64::new(parts.capacity_bytes),
             sync: AtomicU8::new(options.sync.to_bits()),
             dead: OnceLock::new(),
@@ -134,11 +134,25 @@ impl Shared {
         tracing::debug!(%error, "a write-back failed and will be tried again");
     }
 
-    /// A log write has failed. Where the log lies in the storage of the data, a page cache may have told it what write-back has
-    /// lost, and tells nobody a second time.
+    /// A flush of the storage of the data has failed. Where the log lies there too, a page cache may have told it of a log write,
+    /// and tells nobody a second time.
+    pub(super) fn flush_failed(&self) {
+        if Arc::ptr_eq(&self.lower, &self.log) && !self.lower.describe().direct {
+            self.committer.doubt(libc::EIO);
+            self.poke.ask(Wish::Mend);
+        }
+    }
+
+    /// Somebody beside the write-back thread has failed to make something stable on the storage of the data. A page cache may have
+    /// told them what write-back has lost, and tells nobody a second time.
+    pub(super) fn told_beside(&self) {
+        self.told_beside.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// As [`told_beside`](Self::told_beside), by a write to the log.
     pub(super) fn log_write_failed(&self) {
         if Arc::ptr_eq(&self.lower, &self.log) {
-            self.log_failures.fetch_add(1, Ordering::SeqCst);
+            self.told_beside();
         }
     }
 

@@ -56,9 +56,9 @@ impl Flight {
 /// Where the log goes back to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rewind {
-    head: u64,
-    chain: u64,
-    errno: i32,
+    pub(super) head: u64,
+    pub(super) chain: u64,
+    pub(super) errno: i32,
 }
 
 /// Requests that can be told, and what.

@@ -1,6 +1,7 @@
 //! Checkpoints, as the log sees them.
 
 use super::Committer;
+use super::flight::Rewind;
 use super::lead::Lead;
 use crate::logged::reply;
 use std::sync::atomic::Ordering;
@@ -42,6 +43,26 @@ impl Committer {
         if state.broken && mark.tail.sequence == state.sequence {
             // The mark was made after the break: nothing that was tried can be taken for a continuation any more.
             state.broken = false;
+            if std::mem::take(&mut state.doubtful) {
+                self.end();
+            }
+        }
+    }
+
+    /// The page cache below has told somebody else of something that it lost, and tells no log write any more: what is under way
+    /// counts as failed, and what has landed as not there. Nobody commits, and nobody is told that there is nothing to commit,
+    /// until a checkpoint has made all of it stable in its place.
+    pub(in crate::logged) fn doubt(&self, errno: i32) {
+        let mut state = self.state();
+        if state.dead || state.broken || state.failing.is_some() {
+            return;
+        }
+        if let Some(first) = state.flights.front() {
+            state.failing = Some(Rewind { head: first.start, chain: first.chain_before, errno });
+        } else if state.durable_sequence != state.sequence {
+            (state.broken, state.doubtful) = (true, true);
+            state.pass.breaks();
+            self.begin();
         }
     }
 

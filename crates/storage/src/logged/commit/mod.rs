@@ -19,6 +19,9 @@
 //! and have failed too, their versions are unlogged again, their room is given back, and nobody commits until a checkpoint has
 //! said that the log begins behind everything that was tried (`mark`). Whatever waits for that is answered from what the
 //! checkpoint has made stable, or by a log write that succeeds.
+//!
+//! A page cache writes later, and tells of what it has lost once: to a log write, or to a flush of write-back, and then the
+//! log's records are as doubtful as if they had failed ([`Committer::doubt`]).
 
 mod flight;
 mod lead;
@@ -72,6 +75,8 @@ struct State {
     failing: Option<Rewind>,
     /// See the module.
     broken: bool,
+    /// Broken off behind records that had landed: that counts as a batch that is not finished.
+    doubtful: bool,
     dead: bool,
     policy: Policy,
     /// Batches without work. In boxes: the kernel and a lower storage know where a batch lies.
@@ -94,6 +99,7 @@ impl Committer {
             flights: VecDeque::new(),
             failing: None,
             broken: false,
+            doubtful: false,
             dead: false,
             policy: Policy::new(),
             spare: Vec::new(),

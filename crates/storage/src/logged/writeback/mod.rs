@@ -12,7 +12,7 @@ mod plan;
 mod sweep;
 mod thread;
 
-use super::blocking::io_error;
+use super::blocking::{StorageBlocks, io_error};
 use super::checkpoint::Checkpoints;
 use super::error::VolumeError;
 use super::memory::MemoryFile;
@@ -87,8 +87,7 @@ impl WriteBack {
         path: &Path,
     ) -> Result<WriteBack, VolumeError> {
         let failed = |source| VolumeError::Thread { path: path.to_owned(), source };
-        let (lower, barrier) = (shared.lower.clone(), shared.barriers.checkpoint);
-        let checkpoints = Arc::new(Checkpoints::new(superblock, lower, barrier, shared.log_failures.clone()));
+        let checkpoints = Arc::new(Checkpoints::new(superblock, shared.clone()));
         let ending = Arc::new(Ending::default());
         let (told, started) = channel();
         let body = {
@@ -159,13 +158,13 @@ impl WriteBack {
         self.shared.cache.grow(capacity_bytes).map_err(|error| cannot(format!("no memory for its map: {error}")))?;
         let mut way = self.checkpoints.way().map_err(|error| cannot(format!("no io_uring: {error}")))?;
         if let Some(len) = left_behind.filter(|len| *len > 0) {
-            let cleared = way.zero_at(end, len).and_then(|()| way.flush());
+            let cleared = way.zero_at(end, len).and_then(|()| self.flush_beside(&mut way));
             cleared.map_err(|error| cannot(format!("its new part cannot be cleared: {error}")))?;
         }
         if new_end > old_end {
             // A file's new size alone may be lost with the power although a flush came after it; data at its end is not.
             let last = new_end - BLOCK_BYTES as u64;
-            let durable = way.write_at(last, &[0; BLOCK_BYTES]).and_then(|()| way.flush());
+            let durable = way.write_at(last, &[0; BLOCK_BYTES]).and_then(|()| self.flush_beside(&mut way));
             durable.map_err(|error| cannot(format!("its end cannot be written: {error}")))?;
         }
         let grow = |next: &mut Superblock| next.capacity_bytes = capacity_bytes;
@@ -173,6 +172,14 @@ impl WriteBack {
         written.map_err(|error| cannot(error.to_string()))?;
         self.shared.set_capacity_bytes(capacity_bytes);
         Ok(())
+    }
+
+    /// A flush that may run beside one of the thread.
+    fn flush_beside(&self, way: &mut StorageBlocks) -> io::Result<()> {
+        way.flush().inspect_err(|_| {
+            self.shared.flush_failed();
+            self.shared.told_beside();
+        })
     }
 
     /// What another program goes on with: everything is written back first, so that nothing is under way when this process

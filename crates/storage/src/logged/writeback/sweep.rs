@@ -82,7 +82,7 @@ pub(super) struct Sweeper {
     from: Option<u64>,
     trouble: Option<StorageError>,
     /// Log writes that had failed when the pass began.
-    log_failures: u64,
+    told_beside: u64,
     tempo: Tempo,
 }
 
@@ -141,7 +141,7 @@ impl Sweeper {
             stable: Vec::new(),
             from: None,
             trouble: None,
-            log_failures: 0,
+            told_beside: 0,
         })
     }
 
@@ -152,7 +152,7 @@ impl Sweeper {
     pub(super) fn pass(&mut self, hurry: bool) -> Result<Swept, StorageError> {
         self.from = Some(0);
         self.trouble = None;
-        self.log_failures = self.shared.log_failures.load(Ordering::SeqCst);
+        self.told_beside = self.shared.told_beside.load(Ordering::SeqCst);
         self.tempo = Tempo::new(hurry, &Seen { pressed: hurry, elapsed: Duration::ZERO, taken: 0, ..self.look() });
         loop {
             self.begin_writes();
@@ -386,7 +386,7 @@ impl Sweeper {
 
     fn flushed(&mut self, result: Result<(), StorageError>) {
         let groups = self.flushing.take().unwrap_or_default();
-        let told_elsewhere = self.shared.log_failures.load(Ordering::SeqCst) != self.log_failures;
+        let told_elsewhere = self.shared.told_beside.load(Ordering::SeqCst) != self.told_beside;
         let error = match result {
             Ok(()) if !told_elsewhere => {
                 self.stable.extend(groups);
@@ -394,7 +394,10 @@ impl Sweeper {
                 return;
             }
             Ok(()) => StorageError::errno(Action::Flush, libc::EIO),
-            Err(error) => error,
+            Err(error) => {
+                self.shared.flush_failed();
+                error
+            }
         };
         self.shared.write_back_failed(&error);
         self.trouble = Some(error);
