@@ -7,12 +7,15 @@ use engine::Solo;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::tools::{self, CreateOptions, VolumeAt};
+use storage::tools::{self, CreateOptions, Discard, VolumeAt};
 use storage::{
     FileOptions, FileStorage, LoggedOptions, LoggedStorage, MemoryPlace, Operation, Storage, StorageSpec, SyncMode,
     Task, VolumeError, VolumeOptions, open,
 };
 use volume::format::FormatError;
+
+/// What was in memory goes.
+const GIVE_UP: Discard = Discard { memory: true, unreadable: false };
 
 const SIZE: u64 = 8 << 20;
 const LOG: u64 = 256 << 10;
@@ -118,7 +121,7 @@ fn other_files_are_no_volumes() {
     let at = VolumeAt::new(file.path());
     for error in [
         tools::info(&at).unwrap_err(),
-        tools::replay(&at, false, &mut |_| {}).unwrap_err(),
+        tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap_err(),
         tools::resize(&at, 2 * SIZE).unwrap_err(),
         tools::log_remove(&at, true, &mut |_| {}).unwrap_err(),
     ] {
@@ -141,8 +144,8 @@ fn only_one_has_a_volume() {
     in_use(&open(&StorageSpec::Volume(spec(&at))).err().unwrap());
     in_use(&tools::info(&at).unwrap_err());
     in_use(&tools::check(&at, &mut |_| {}).unwrap_err());
-    in_use(&tools::replay(&at, false, &mut |_| {}).unwrap_err());
-    in_use(&tools::replay(&at, true, &mut |_| {}).unwrap_err());
+    in_use(&tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap_err());
+    in_use(&tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap_err());
     in_use(&tools::resize(&at, 2 * SIZE).unwrap_err());
     in_use(&tools::log_remove(&at, false, &mut |_| {}).unwrap_err());
     in_use(&tools::create(&at, &CreateOptions { force: true, ..options() }, &mut |_| {}).unwrap_err());
@@ -180,10 +183,10 @@ fn a_log_is_replayed_by_hand() {
     ] {
         assert!(error.to_string().contains("vringd volume replay"), "{error}");
     }
-    let replayed = tools::replay(&at, false, &mut |_| {}).unwrap();
+    let replayed = tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap();
     assert_eq!((replayed.log.records, replayed.memory_blocks), (1, 0));
     assert!(tools::info(&at).unwrap().clean);
-    let again = tools::replay(&at, false, &mut |_| {}).unwrap();
+    let again = tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap();
     assert_eq!(again.log.records, 0);
     assert_eq!(get(&at, 4096, 8192), [6; 8192]);
 }
@@ -278,7 +281,7 @@ fn memory_is_not_passed_over_when_a_log_is_lost() {
         assert!(error.to_string().contains("vringd volume replay"), "{error}");
     }
     assert!(!raw.exists() && !place.with_log().log_path.unwrap().exists());
-    assert_eq!(tools::replay(&at, false, &mut |_| {}).unwrap().memory_blocks, 2);
+    assert_eq!(tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap().memory_blocks, 2);
     tools::to_raw(&at, &raw, false, &mut |_| {}).unwrap();
     let content = std::fs::read(&raw).unwrap();
     assert!(content[..4096] == [1; 4096] && content[4096..8192] == [2; 4096]);
@@ -301,10 +304,10 @@ fn what_is_refused_is_left_as_it_was() {
     let served = serve(&at);
     put(&served, 0, &[1; 4096], false);
     served.abandon();
-    let error = tools::replay(&place.at(), true, &mut |_| {}).unwrap_err().to_string();
+    let error = tools::replay(&place.at(), &GIVE_UP, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("--log"), "{error}");
     assert_eq!(tools::info(&at).unwrap().memory.unwrap().blocks, 1);
-    assert_eq!(tools::replay(&at, true, &mut |_| {}).unwrap().discarded_blocks, 1);
+    assert_eq!(tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap().discarded_blocks, 1);
 }
 
 /// Power went when the superblock said the smaller size already, and nothing had been cut off.
@@ -394,7 +397,7 @@ fn memory_outlives_the_process() {
             let info = tools::info(&at).unwrap();
             assert!(info.memory.is_some_and(|memory| memory.blocks > 0 && memory.refused.is_none()), "round {round}");
         }
-        let replayed = tools::replay(&at, false, &mut |_| {}).unwrap();
+        let replayed = tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap();
         assert!(replayed.memory_blocks > 0);
         assert!(!file.exists(), "it has gone");
         assert!(get(&at, 0, expected.len()) == expected);
@@ -414,10 +417,10 @@ fn stale_memory_is_refused() {
     let served = serve(&other);
     put(&served, 0, &[2; 512], false);
     drop(served);
-    let error = tools::replay(&at, false, &mut |_| {}).unwrap_err().to_string();
+    let error = tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("1 blocks") && error.contains("--discard-memory"), "{error}");
     assert!(tools::info(&at).unwrap().memory.unwrap().refused.is_some());
-    let replayed = tools::replay(&at, true, &mut |_| {}).unwrap();
+    let replayed = tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap();
     assert_eq!((replayed.discarded_blocks, replayed.memory_blocks), (1, 0));
     assert_eq!(get(&at, 0, 512), [2; 512]);
     // And one of another volume.
@@ -427,7 +430,7 @@ fn stale_memory_is_refused() {
     put(&served, 0, &[1; 4096], false);
     served.abandon();
     let foreign = VolumeAt { memory: second.at().memory, ..at };
-    let error = tools::replay(&foreign, false, &mut |_| {}).unwrap_err();
+    let error = tools::replay(&foreign, &Discard::default(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, VolumeError::ForeignMemory { .. }), "{error}");
 }
 
@@ -446,6 +449,6 @@ fn options_out_of_range_are_named() {
     let error = open(&StorageSpec::Volume(spec)).err().unwrap().to_string();
     assert!(error.contains("tmpfs") && !on_disk.exists(), "{error}");
     std::fs::write(place.memory.path().join("memory"), [7; 8192]).unwrap();
-    let error = tools::replay(&at, false, &mut |_| {}).unwrap_err();
+    let error = tools::replay(&at, &Discard::default(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, VolumeError::NoMemoryFile { .. }), "{error}");
 }

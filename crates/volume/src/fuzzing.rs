@@ -6,7 +6,7 @@ use crate::format::field;
 use crate::format::{Superblock, log_seed, read_superblock, write_superblock};
 use crate::log::End;
 use crate::ram::Ram;
-use crate::recover::{Recovered, recover};
+use crate::recover::{Recovered, recover, salvage};
 use crate::testing::{Change, Writer, quiet, storage, volume};
 use crate::units::{BLOCK_BYTES, SectorMask};
 use xxhash_rust::xxh3::xxh3_64;
@@ -64,6 +64,10 @@ impl Storages {
 
     fn recover(&mut self) -> Option<Recovered> {
         recover(&mut self.data, storage(&mut self.log), &mut quiet()).ok()
+    }
+
+    fn salvage(&mut self) -> Option<Recovered> {
+        salvage(&mut self.data, storage(&mut self.log), &mut quiet()).ok()
     }
 }
 
@@ -188,6 +192,7 @@ pub fn volume_log(data: &[u8]) -> Option<u64> {
 
     let Some(recovered) = on.recover() else {
         assert!(!report.is_sound(), "an examination found nothing, and yet the volume does not open: {report:?}");
+        give_up(&before);
         return None;
     };
     let damaged = report.log.is_some_and(|log| matches!(log.end, End::Damaged { .. }));
@@ -199,8 +204,12 @@ pub fn volume_log(data: &[u8]) -> Option<u64> {
 
     // The same again comes to the same, and a second time there is nothing to do.
     let mut twin = before;
+    let mut spared = twin.clone();
     assert_eq!(twin.recover().as_ref(), Some(&recovered));
     assert!(twin == on);
+    // Who would give something up finds nothing to be given up.
+    assert_eq!(spared.salvage().as_ref(), Some(&recovered));
+    assert!(spared == on);
     assert_eq!(read_superblock(&mut on.data).expect("just written"), recovered.superblock);
     let again = on.recover().expect("what was recovered opens");
     assert_eq!((again.records, again.data_bytes, again.zeroed_bytes), (0, 0, 0));
@@ -218,6 +227,17 @@ pub fn volume_log(data: &[u8]) -> Option<u64> {
     let report = check(&mut on.data, storage(&mut on.log), &mut quiet());
     assert_eq!(report.log.map(|log| log.records), Some(1), "{report:?}");
     Some(recovered.records)
+}
+
+/// Somebody goes on without the rest of a log that recovery refuses; where a superblock is to blame that is refused too.
+fn give_up(before: &Storages) {
+    let mut on = before.clone();
+    let Some(salvaged) = on.salvage() else { return };
+    assert!(matches!(salvaged.end, End::GivenUp { .. }), "{salvaged:?}");
+    assert!(on.log == before.log, "recovery wrote to a log of its own");
+    assert_outside(&before.data, &on.data, &salvaged.superblock);
+    let again = on.recover().expect("what was left opens");
+    assert_eq!((again.records, again.data_bytes, again.zeroed_bytes), (0, 0, 0));
 }
 
 /// Recovery wrote superblocks and the disk's blocks, and nothing else.

@@ -78,7 +78,7 @@ impl LoggedSpec {
     fn opening(&self, data: Arc<dyn Storage>, memory: MemoryFile) -> Opening {
         let path = PathBuf::from(data.describe().target);
         let options = LoggedOptions { dirty_bytes: self.dirty_bytes, sync: self.sync, ..LoggedOptions::default() };
-        Opening { data, log: None, memory, options, path, log_path: None, attempts: ATTEMPTS }
+        Opening { data, log: None, memory, options, path, log_path: None, attempts: ATTEMPTS, salvage: false }
     }
 
     /// Size of the guest's disk.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use volume::cache::Cache;
 use volume::format::{Superblock, Uuid, read_superblock, write_superblock};
 use volume::log::End;
-use volume::recover::{Recovered, recover};
+use volume::recover::{Recovered, recover, salvage};
 use volume::{Blocks, Progress};
 
 /// Recovery counts the epoch up by one, and may do so this often before the volume is opened for guests. A step of an
@@ -152,12 +152,14 @@ impl OpenedVolume {
 
     /// Writes the log back, and starts the threads.
     pub(crate) fn start(self) -> Result<LoggedStorage, VolumeError> {
-        self.replay(&mut |_| {}).map(|(storage, ..)| storage)
+        self.replay(false, &mut |_| {}).map(|(storage, ..)| storage)
     }
 
-    /// As [`OpenedVolume::start`], and says what was found: in the log, and how many blocks in the memory file.
+    /// As [`OpenedVolume::start`], and says what was found: in the log, and how many blocks in the memory file. With `salvage` a
+    /// log ends where it cannot be read.
     pub(super) fn replay(
         self,
+        salvage: bool,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
         let OpenedVolume { options, data, log, memory } = self;
@@ -175,6 +177,7 @@ impl OpenedVolume {
             path: options.path.clone(),
             log_path: options.log_path.as_ref().map(|path| path.display().to_string()),
             attempts: 1,
+            salvage,
         };
         opening.replay(progress)
     }
@@ -203,6 +206,8 @@ pub(super) struct Opening {
     pub(super) log_path: Option<String>,
     /// How often an operation is tried until the volume is open: more than once where errors are part of the model.
     pub(super) attempts: u32,
+    /// A log ends where it cannot be read: otherwise that is an error.
+    pub(super) salvage: bool,
 }
 
 impl Opening {
@@ -224,7 +229,8 @@ impl Opening {
         let before = read_superblock(&mut data).map_err(VolumeError::format(path))?;
         // Before the log is touched: what is refused is left as it was.
         let contents = self.memory.contents(&before)?;
-        let recovered = recover(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
+        let replay = if self.salvage { salvage } else { recover };
+        let recovered = replay(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
             .map_err(|source| VolumeError::Recover { path: path.clone(), source })?;
         tell(path, &recovered);
         let superblock = recovered.superblock.clone();
@@ -281,7 +287,7 @@ fn tell(path: &Path, recovered: &Recovered) {
     if records > 0 {
         tracing::info!(%volume, records, log_bytes, data_bytes, zeroed_bytes, "replayed the log");
     }
-    if let End::Damaged { .. } = recovered.end {
+    if let End::Damaged { .. } | End::GivenUp { .. } = recovered.end {
         tracing::error!(%volume, records, end = ?recovered.end, "the log is damaged: what was flushed behind it is lost");
     }
 }
@@ -314,7 +320,8 @@ impl LoggedStorage {
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
         let memory = MemoryFile::open(memory, &superblock.volume, superblock.clean)?;
         let log_path = log.as_ref().map(|log| log.describe().target);
-        let opening = Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1 };
+        let opening =
+            Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1, salvage: false };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }
 

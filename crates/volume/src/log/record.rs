@@ -187,7 +187,7 @@ pub(super) fn header_bytes(entries: usize) -> usize {
     (round_up((FIXED_BYTES + entries * ENTRY_BYTES) as u64, BLOCK_BYTES as u64) as usize).min(HEADER_BYTES_MAX)
 }
 
-/// record {sequence} at position {position} of the log is whole, and yet says what cannot be: something else wrote it, or the memory of the machine is bad; restore the volume from a backup, or go on without its log's contents
+/// record {sequence} at position {position} of the log is whole, and yet says what cannot be: something else wrote it, or the memory of the machine is bad; restore the volume from a backup, or go on without what its log holds from there on (`vringd volume replay --discard-unreadable`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub struct MalformedRecord {
     /// Its sequence.

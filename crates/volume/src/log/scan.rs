@@ -26,12 +26,17 @@ pub enum End {
         /// How many whole records are known to follow.
         stranded: u32,
     },
+    /// It could not be read, or said what cannot be, and somebody who was told has given up what follows, flushed or not.
+    GivenUp {
+        /// Where, in bytes of all laps of the log.
+        position: u64,
+    },
 }
 
 /// Why a log cannot be read to its end.
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum ScanError {
-    /// cannot read the log at byte {offset} of its storage: {source}
+    /// cannot read the log at byte {offset} of its storage: {source}; `vringd volume replay --discard-unreadable` goes on without what is there and behind it
     Io {
         /// Where.
         offset: u64,

@@ -10,7 +10,7 @@ mod index;
 
 use crate::blocks::Blocks;
 use crate::format::{FormatError, Superblock, Tail, round_up};
-use crate::log::{End, Scan, ScanError};
+use crate::log::{End, Record, Scan, ScanError};
 use crate::units::BLOCK_BYTES;
 use batch::Batch;
 use std::io;
@@ -35,7 +35,7 @@ pub struct Recovered {
     pub data_bytes: u64,
     /// Bytes that were made zeroes.
     pub zeroed_bytes: u64,
-    /// How the log ended. [`End::Damaged`] means that flushed writes may be lost, and somebody should be told.
+    /// How the log ended. [`End::Damaged`] and [`End::GivenUp`] mean that flushed writes may be lost, and somebody should be told.
     pub end: End,
 }
 
@@ -67,6 +67,28 @@ pub fn recover(
     log: Option<&mut dyn Blocks>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, RecoverError> {
+    replay(data, log, progress, false)
+}
+
+/// As [`recover`], but a log that cannot be read, or says what cannot be, ends there: what it held from there on is lost, flushed
+/// or not. For somebody who was told, and has no other disk to read it from.
+///
+/// # Errors
+/// As [`recover`], without [`RecoverError::Scan`].
+pub fn salvage(
+    data: &mut dyn Blocks,
+    log: Option<&mut dyn Blocks>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recovered, RecoverError> {
+    replay(data, log, progress, true)
+}
+
+fn replay(
+    data: &mut dyn Blocks,
+    log: Option<&mut dyn Blocks>,
+    progress: &mut dyn FnMut(Progress),
+    gives_up: bool,
+) -> Result<Recovered, RecoverError> {
     let mut log = log;
     let mut superblock = crate::format::read_superblock(data)?;
     superblock.check_length(data.len())?;
@@ -81,19 +103,21 @@ pub fn recover(
     if !was_clean {
         let blocks = round_up(superblock.capacity_bytes, BLOCK_BYTES as u64) / BLOCK_BYTES as u64;
         let mut batch = Batch::default();
-        while let Some(record) = scan.record(log_of(data, &mut log))? {
-            if record.leaves(blocks) {
-                return Err(ScanError::Record(record.malformed()).into());
-            }
+        end = loop {
+            let record = match next(&mut scan, log_of(data, &mut log), blocks) {
+                Ok(Some(record)) => record,
+                Ok(None) => break scan.end(log_of(data, &mut log)),
+                Err(_) if gives_up => break End::GivenUp { position: scan.tail().position },
+                Err(error) => return Err(error.into()),
+            };
             done.records += 1;
             batch.add(record);
             progress(Progress { done_bytes: scan.bytes(), total_bytes: superblock.log.len });
             if batch.is_full() {
                 done.write(&mut batch, data, superblock.data_offset)?;
             }
-        }
+        };
         done.write(&mut batch, data, superblock.data_offset)?;
-        end = scan.end(log_of(data, &mut log));
         // The superblock lets go of the log: what was in it is durable elsewhere before.
         data.flush().map_err(|source| RecoverError::Write { offset: superblock.data_offset, source })?;
     }
@@ -103,6 +127,15 @@ pub fn recover(
     crate::format::write_superblock(data, &mut superblock)?;
     let Done { records, data_bytes, zeroed_bytes } = done;
     Ok(Recovered { superblock, was_clean, records, log_bytes: scan.bytes(), data_bytes, zeroed_bytes, end })
+}
+
+/// The next record, which says nothing of what lies behind a disk of `blocks`.
+fn next(scan: &mut Scan, log: &mut dyn Blocks, blocks: u64) -> Result<Option<Record>, ScanError> {
+    let record = scan.record(log)?;
+    match &record {
+        Some(beyond) if beyond.leaves(blocks) => Err(ScanError::Record(beyond.malformed())),
+        _ => Ok(record),
+    }
 }
 
 /// The superblock of a volume that is opened with its log replayed up to `tail`, in an epoch in which nothing that lies there

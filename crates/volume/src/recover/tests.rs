@@ -1,6 +1,6 @@
 //! Recovery against a model of the disk, and cut off anywhere.
 
-use super::{RecoverError, Recovered, recover};
+use super::{RecoverError, Recovered, recover, salvage};
 use crate::blocks::Blocks;
 use crate::check::check;
 use crate::format::{FormatError, Superblock, close, read_superblock, write_superblock};
@@ -279,6 +279,23 @@ fn what_nobody_needs_of_a_log_may_be_unreadable() {
 }
 
 #[test]
+fn a_log_that_cannot_be_read_on_ends_there_for_who_says_so() {
+    let (mut data, log, opened) = with_log();
+    let mut whole = log.clone();
+    let expected = recover(&mut data.clone(), Some(&mut whole), &mut quiet()).expect("recovers");
+    let mut log = Unreadable(log, 4096 * 3);
+    let salvaged = salvage(&mut data, Some(&mut log), &mut quiet()).expect("goes on");
+    // The record before is two blocks long.
+    assert_eq!((salvaged.records, salvaged.end), (1, End::GivenUp { position: 8192 }));
+    assert_eq!(salvaged.data_bytes, expected.data_bytes);
+    assert!(salvaged.superblock.epoch > opened.superblock.epoch);
+    assert!(recover(&mut data, Some(&mut log), &mut quiet()).is_err(), "it was opened and not closed");
+    // A log of which all can be read has nothing to give up.
+    let (mut data, mut log, _) = with_log();
+    assert_eq!(salvage(&mut data, Some(&mut log), &mut quiet()).expect("recovers").end, End::Blank);
+}
+
+#[test]
 fn a_record_that_says_what_cannot_be_is_refused() {
     let (mut data, mut log, opened) = with_log();
     let mut writer = Writer::new(&opened.superblock);
@@ -286,6 +303,8 @@ fn a_record_that_says_what_cannot_be_is_refused() {
     writer.commit(&mut log, &beyond).expect("room");
     let untouched = data.clone();
     let report = check(&mut data, Some(&mut log), &mut quiet());
+    let salvaged = salvage(&mut data.clone(), Some(&mut log.clone()), &mut quiet()).expect("goes on");
+    assert!(salvaged.records == 0 && matches!(salvaged.end, End::GivenUp { .. }), "{salvaged:?}");
     let error = recover(&mut data, Some(&mut log), &mut quiet()).expect_err("beyond the disk");
     assert!(error.to_string().starts_with("record 1 at position 0 of the log is whole, and yet says what cannot be"));
     assert_eq!(report.problems[0].text, error.to_string());

@@ -63,6 +63,9 @@ Example:
         /// Give up what guests wrote and did not flush before a server was killed
         #[arg(long)]
         discard_memory: bool,
+        /// Give up what the log holds from the first place on that cannot be read: flushed writes are lost
+        #[arg(long)]
+        discard_unreadable: bool,
     },
     /// Make a volume larger, which was closed in order
     #[command(after_help = "\

@@ -21,7 +21,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use storage::tools::{self, CreateOptions, VolumeAt};
+use storage::tools::{self, CreateOptions, Discard, VolumeAt};
 use storage::{MemoryPlace, VolumeError};
 use volume::log::End;
 
@@ -32,7 +32,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Create(create) => out.info(&self::create(create)?),
         Command::Info { path, access } => out.info(&tools::info(&access.volume(path, None)).map_err(failure)?),
         Command::Check { place } => return check(place, &mut out),
-        Command::Replay { place, discard_memory } => return replay(place, discard_memory, &mut out),
+        Command::Replay { place, discard_memory, discard_unreadable } => {
+            let discard = Discard { memory: discard_memory, unreadable: discard_unreadable };
+            return replay(place, &discard, &mut out);
+        }
         Command::Resize { place, size, shrink } => out.info(&resize(place, size, shrink)?),
         Command::Log(log) => out.info(&self::log(log)?),
         Command::Convert(convert) => self::convert(convert, &mut out),
@@ -61,14 +64,14 @@ fn check(place: Place, out: &mut Out) -> Result<ExitCode, Failure> {
     Ok(if checked.sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn replay(place: Place, discard_memory: bool, out: &mut Out) -> Result<ExitCode, Failure> {
+fn replay(place: Place, discard: &Discard, out: &mut Out) -> Result<ExitCode, Failure> {
     let at = place.volume();
     let bar = Bar::new("replay");
-    let replayed = tools::replay(&at, discard_memory, &mut |progress| bar.show(progress)).map_err(failure)?;
+    let replayed = tools::replay(&at, discard, &mut |progress| bar.show(progress)).map_err(failure)?;
     drop(bar);
     out.print(&replayed, |replayed| show::replayed(&at.path, replayed))?;
     // It was replayed as far as it goes, and that is not all that was flushed.
-    let damaged = matches!(replayed.log.end, End::Damaged { .. });
+    let damaged = matches!(replayed.log.end, End::Damaged { .. } | End::GivenUp { .. });
     Ok(if damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

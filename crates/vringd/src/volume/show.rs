@@ -130,6 +130,12 @@ pub(super) fn replayed(path: &Path, replayed: &Replayed) -> String {
              writes are lost with them"
         );
     }
+    if let End::GivenUp { position } = log.end {
+        let _ = writeln!(
+            text,
+            "{path}: the log cannot be read from position {position} on, and was given up there: flushed writes may be lost with it"
+        );
+    }
     let _ = writeln!(text, "{path}: closed in order");
     text
 }

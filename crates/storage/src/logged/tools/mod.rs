@@ -130,6 +130,15 @@ pub struct MemoryInfo {
     pub refused: Option<String>,
 }
 
+/// What a replay may give up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Discard {
+    /// What guests wrote, and did not flush, before a server was killed.
+    pub memory: bool,
+    /// What the log holds from the first place on that cannot be read, flushed or not.
+    pub unreadable: bool,
+}
+
 /// What a replay has done.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Replayed {
@@ -253,19 +262,15 @@ pub fn check(at: &VolumeAt, progress: &mut dyn FnMut(Progress)) -> Result<Report
 /// # Errors
 /// It cannot be opened for writing, or written back; or its memory file belongs to another opening, unless `discard_memory` says
 /// that this does not matter.
-pub fn replay(
-    at: &VolumeAt,
-    discard_memory: bool,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Replayed, VolumeError> {
-    let discarded_blocks = if discard_memory { discard(at)? } else { 0 };
-    let (storage, log, memory_blocks) = OpenedVolume::new(&at.serve())?.replay(progress)?;
+pub fn replay(at: &VolumeAt, discard: &Discard, progress: &mut dyn FnMut(Progress)) -> Result<Replayed, VolumeError> {
+    let discarded_blocks = if discard.memory { discard_memory(at)? } else { 0 };
+    let (storage, log, memory_blocks) = OpenedVolume::new(&at.serve())?.replay(discard.unreadable, progress)?;
     storage.close()?;
     Ok(Replayed { log, memory_blocks, discarded_blocks })
 }
 
 /// Gives up what a killed server has left in memory.
-fn discard(at: &VolumeAt) -> Result<u64, VolumeError> {
+fn discard_memory(at: &VolumeAt) -> Result<u64, VolumeError> {
     let (mut data, mut log) = at.ways(false)?;
     let superblock = format::read_superblock(&mut data).map_err(at.format())?;
     // Not before it is known that the volume is going to be opened without it.
