@@ -1,6 +1,6 @@
 //! Boots that an emulator spoils.
 //!
-//! Once in some thousand boots beside other work, QEMU's translator stops giving a processor of its machine the interrupts
+//! Seen once in some thousand boots: beside other work, QEMU's translator stops giving a processor of its machine the interrupts
 //! of that processor's timer. Nothing that waits for time goes on there; the kernel finds out after some twenty seconds, and
 //! says so. Neither a server nor a device has part in it, and the next boot goes well.
 
