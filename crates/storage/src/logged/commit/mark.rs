@@ -54,15 +54,21 @@ impl Committer {
     /// until a checkpoint has made all of it stable in its place.
     pub(in crate::logged) fn doubt(&self, errno: i32) {
         let mut state = self.state();
-        if state.dead || state.broken || state.failing.is_some() {
+        let is_empty = state.flights.is_empty() && state.durable_sequence == state.sequence;
+        if state.dead || is_empty {
+            return;
+        }
+        if !std::mem::replace(&mut state.doubtful, true) {
+            self.begin();
+        }
+        if state.broken || state.failing.is_some() {
             return;
         }
         if let Some(first) = state.flights.front() {
             state.failing = Some(Rewind { head: first.start, chain: first.chain_before, errno });
-        } else if state.durable_sequence != state.sequence {
-            (state.broken, state.doubtful) = (true, true);
+        } else {
+            state.broken = true;
             state.pass.breaks();
-            self.begin();
         }
     }
 

@@ -75,7 +75,7 @@ struct State {
     failing: Option<Rewind>,
     /// See the module.
     broken: bool,
-    /// Broken off behind records that had landed: that counts as a batch that is not finished.
+    /// Records that have landed may not be there: that counts as a batch that is not finished, and no version leaves the cache.
     doubtful: bool,
     dead: bool,
     policy: Policy,
@@ -163,6 +163,13 @@ impl Committer {
     /// See [`Shared::settle`].
     pub(super) fn evict(&self, cache: &Cache, pins: &mut Pins) -> Evicted {
         let state = self.state();
+        if state.doubtful {
+            // Recovery might find an older version in the log, and not the record that is to come over it.
+            let kept = pins.len();
+            cache.dirty_again(pins);
+            pins.clear();
+            return Evicted { removed: 0, kept };
+        }
         // A batch that is being built counts: it may hold an older version of a block, and its record is yet to come.
         let idle = self.activity.load(Ordering::SeqCst).is_multiple_of(BEGUN);
         let log_is_empty = idle && !state.broken && state.durable_sequence == state.sequence;

@@ -345,3 +345,30 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     assert!(matches!(world.land(batch, Ok(()), 3), Landed::With(Ok(()))));
     assert_eq!(world.told(1), [(4, reply::COMMITTED)]);
 }
+
+#[test]
+fn what_a_doubtful_log_holds_stays_in_the_cache_too() {
+    let mut world = World::new();
+    world.store(1);
+    let landed = world.seal(1);
+    assert!(matches!(world.land(landed, Ok(()), 1), Landed::With(Ok(()))));
+    world.store(2);
+    let flying = world.seal(2);
+    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    // Twice is no more than once.
+    world.shared.committer.doubt(libc::EIO);
+    world.shared.committer.doubt(libc::EIO);
+    assert_eq!(world.evict(1), 0, "its record may not be there");
+    assert!(matches!(world.land(flying, Ok(()), 2), Landed::With(Err(libc::EIO))));
+    assert_eq!(world.told(1), [(2, -libc::EIO)]);
+    assert_eq!((world.evict(1), world.evict(2)), (0, 0));
+    assert!(!world.is_clean());
+    let mark = world.shared.committer.mark();
+    assert!(mark.needs_superblock);
+    world.shared.committer.checkpointed(&mark);
+    assert_eq!((world.evict(1), world.evict(2)), (1, 1), "no record counts any more");
+    assert!(world.is_clean());
+    // Of an empty log there is nothing to doubt.
+    world.shared.committer.doubt(libc::EIO);
+    assert!(world.is_clean());
+}
