@@ -1,8 +1,8 @@
 //! Boots that an emulator spoils.
 //!
-//! Seen once in some thousand boots: beside other work, QEMU's translator stops giving a processor of its machine the interrupts
-//! of that processor's timer. Nothing that waits for time goes on there; the kernel finds out after some twenty seconds, and
-//! says so. Neither a server nor a device has part in it, and the next boot goes well.
+//! Seen once, beside other work: QEMU's translator no longer gave a processor of its machine the interrupts of that processor's
+//! timer. Nothing that waits for time goes on there; the kernel finds out after some twenty seconds, and says so. What it says is
+//! about its own clock, not about a device that hangs.
 
 /// How often a guest is booted at most until that goes well.
 pub const BOOTS_MAX: u32 = 3;

@@ -260,8 +260,8 @@ pub fn check(at: &VolumeAt, progress: &mut dyn FnMut(Progress)) -> Result<Report
 /// Writes back what the log and the memory file of a killed server hold, and closes the volume.
 ///
 /// # Errors
-/// It cannot be opened for writing, or written back; or its memory file belongs to another opening, unless `discard_memory` says
-/// that this does not matter.
+/// It cannot be opened for writing, or written back; or its memory file belongs to another opening, or its log cannot be read to
+/// its end, unless `discard` says that this does not matter.
 pub fn replay(at: &VolumeAt, discard: &Discard, progress: &mut dyn FnMut(Progress)) -> Result<Replayed, VolumeError> {
     let discarded_blocks = if discard.memory { discard_memory(at)? } else { 0 };
     let (storage, log, memory_blocks) = OpenedVolume::new(&at.serve())?.replay(discard.unreadable, progress)?;
