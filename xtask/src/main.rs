@@ -1,6 +1,7 @@
-//! Development tasks: `cargo xtask lab`, `check`, `test` and `torture`.
+//! Development tasks: `cargo xtask lab`, `check`, `test`, `fuzz` and `torture`.
 
 mod check;
+mod fuzz;
 mod make;
 mod step;
 mod test;
@@ -27,6 +28,8 @@ enum Task {
     /// Everything lands in $VRINGD_LAB, else in vringd-lab in the user's cache directory, else in
     /// target/lab. A step whose result is current is skipped.
     Lab(make::Options),
+    /// Fuzz the targets of `fuzz/`, and add time, executions and coverage to the ledger there.
+    Fuzz(fuzz::Options),
     /// Run every test there is, guests included, from a fresh clone.
     Test(test::Options),
     /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.task {
         Task::Check => check::run(),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Lab(options) => make::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Torture(options) => torture::run(&options),

@@ -5,7 +5,7 @@ use crate::check::check;
 use crate::format::field;
 use crate::format::{Superblock, log_seed, read_superblock, write_superblock};
 use crate::log::End;
-use crate::ram::Ram;
+use crate::pages::Pages;
 use crate::recover::{Recovered, recover, salvage};
 use crate::testing::{Change, Writer, quiet, storage, volume};
 use crate::units::{BLOCK_BYTES, SectorMask};
@@ -40,25 +40,29 @@ impl Patches {
     }
 
     fn apply(&self, bytes: &mut [u8]) {
-        for &(at, value) in &self.0 {
-            let at = usize::from(at) % bytes.len().max(1);
+        for (at, value) in self.within(bytes.len()) {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;
             }
         }
+    }
+
+    /// Where they come to lie in so many bytes.
+    fn within(&self, len: usize) -> impl Iterator<Item = (usize, u8)> {
+        self.0.iter().map(move |&(at, value)| (usize::from(at) % len.max(1), value))
     }
 }
 
 /// What a volume is stored on.
 #[derive(Clone, PartialEq, Eq)]
 struct Storages {
-    data: Ram,
-    log: Option<Ram>,
+    data: Pages,
+    log: Option<Pages>,
 }
 
 impl Storages {
     /// The one that the log is in.
-    fn log(&mut self) -> &mut Ram {
+    fn log(&mut self) -> &mut Pages {
         self.log.as_mut().unwrap_or(&mut self.data)
     }
 
@@ -71,6 +75,19 @@ impl Storages {
     }
 }
 
+thread_local! {
+    static INTERNAL: (Storages, Superblock) = opened(false);
+    static EXTERNAL: (Storages, Superblock) = opened(true);
+}
+
+/// A new volume, opened.
+fn opened(external: bool) -> (Storages, Superblock) {
+    let (data, log, _) = volume(external);
+    let mut on = Storages { data: data.into(), log: log.map(Pages::from) };
+    let superblock = on.recover().expect("a new volume opens").superblock;
+    (on, superblock)
+}
+
 /// A volume that somebody writes a log into who knows its checksums, and who may write anything anywhere too.
 struct Image {
     on: Storages,
@@ -80,11 +97,12 @@ struct Image {
 
 impl Image {
     fn new(external: bool) -> Image {
-        let (data, log, _) = volume(external);
-        let mut on = Storages { data, log };
-        let superblock = on.recover().expect("a new volume opens").superblock;
-        let writer = Writer::new(&superblock);
-        Image { on, superblock, writer }
+        let made = if external { &EXTERNAL } else { &INTERNAL };
+        made.with(|(on, superblock)| Image {
+            on: on.clone(),
+            superblock: superblock.clone(),
+            writer: Writer::new(superblock),
+        })
     }
 
     /// A record. When `wrong`, its header is changed and sealed again.
@@ -130,8 +148,8 @@ impl Image {
             field::seal(0, structure);
         };
         match &mut self.on.log {
-            Some(log) if what & 1 != 0 => log.0.chunks_exact_mut(BLOCK_BYTES).take(1).for_each(patch),
-            _ => self.on.data.0.chunks_exact_mut(BLOCK_BYTES).take(2).for_each(patch),
+            Some(log) if what & 1 != 0 => log.whole_mut().take(1).for_each(patch),
+            _ => self.on.data.whole_mut().take(2).for_each(patch),
         }
     }
 
@@ -143,8 +161,9 @@ impl Image {
                 // Any bytes, at any place of the log.
                 let at = usize::from(input.u16()) * 4;
                 let log = self.on.log();
-                let from = at.min(log.0.len());
-                Patches::read(input).apply(log.0.get_mut(from..).unwrap_or_default());
+                let from = at.min(log.bytes());
+                let patches = Patches::read(input);
+                patches.within(log.bytes() - from).for_each(|(at, value)| log.set(from + at, value));
             }
             5 => self.structures(input),
             6 => {
@@ -159,8 +178,8 @@ impl Image {
                 // A storage that was cut off.
                 let to = usize::from(input.u16()) * 512;
                 match input.u8() % 8 {
-                    0 => self.on.log().0.truncate(to),
-                    1 => self.on.data.0.truncate((2 << 20) - to.min(1 << 20)),
+                    0 => self.on.log().truncate(to),
+                    1 => self.on.data.truncate((2 << 20) - to.min(1 << 20)),
                     _ => self.checkpoint(),
                 }
             }
@@ -241,12 +260,12 @@ fn give_up(before: &Storages) {
 }
 
 /// Recovery wrote superblocks and the disk's blocks, and nothing else.
-fn assert_outside(before: &Ram, after: &Ram, superblock: &Superblock) {
+fn assert_outside(before: &Pages, after: &Pages, superblock: &Superblock) {
     let slots = 2 * BLOCK_BYTES;
     let disk = superblock.data_offset as usize;
     let end = superblock.storage_bytes() as usize;
-    for range in [slots..disk, end..before.0.len()] {
-        assert!(before.0.get(range.clone()) == after.0.get(range.clone()), "something in {range:?} has changed");
+    for range in [slots..disk, end..before.bytes()] {
+        assert!(before.agree(after, range.clone()), "something in {range:?} has changed");
     }
 }
 

@@ -19,6 +19,8 @@ pub mod format;
 pub mod fuzzing;
 pub mod log;
 pub mod pace;
+#[cfg(any(test, feature = "fuzzing"))]
+mod pages;
 mod ram;
 pub mod recover;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -34,7 +34,7 @@ pub(crate) fn volume(external: bool) -> (Ram, Option<Ram>, Superblock) {
 }
 
 /// The log's own storage as functions take it.
-pub(crate) fn storage(log: &mut Option<Ram>) -> Option<&mut dyn Blocks> {
+pub(crate) fn storage<B: Blocks>(log: &mut Option<B>) -> Option<&mut dyn Blocks> {
     match log {
         Some(log) => Some(log),
         None => None,
