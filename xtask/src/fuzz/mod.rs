@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("{name}: there is no such target; take some of {}", all.join(", "));
     }
     let mut names = if options.targets.is_empty() { all } else { options.targets.clone() };
-    names.sort_by_key(|name| ledger.processor_s(name));
+    names.sort_by_cached_key(|name| (ledger.processor_s(name), name.clone()));
     names.dedup();
     step::run(TASK, &mut cargo(&["fuzz", "build", "--sanitizer", "none"]))?;
 
@@ -73,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(name) = next() {
+                    println!("{TASK}: {name}: begun");
                     let done = fuzz(&lab, &name, &commit, time).and_then(|run| {
                         println!("{TASK}: {run}");
                         lock(&ledger).add(&path, run)
@@ -136,12 +137,22 @@ fn built(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("there is no program of {name} below {}", output.display()))
 }
 
-/// The commit that is fuzzed, with a `+` when the work tree has more.
+/// The commit that is fuzzed, with a `+` when the work tree has more than that and the ledger's new lines.
 fn commit() -> Result<String> {
+    let head = git(&["rev-parse", "--short=9", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--", ".", ":(exclude)fuzz/ledger.csv"])?;
+    Ok(if changes.is_empty() { head } else { head + "+" })
+}
+
+fn git(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
-    command.args(["describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=9"]).current_dir(workspace());
-    let output = command.output().context("cannot start git")?;
-    ensure!(output.status.success(), "`git describe` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let output = command.args(arguments).current_dir(workspace()).output().context("cannot start git")?;
+    ensure!(
+        output.status.success(),
+        "`git {}` failed: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
