@@ -135,11 +135,11 @@ pub enum RingError {
         /// Entries of the table in which the chain runs.
         size: u32,
     },
-    /// chain of head {head} has more than {limit} descriptors: it loops
+    /// chain of head {head} has more than {limit} descriptors: it loops, or is longer than any request
     ChainTooLong {
         /// Head of the chain.
         head: u16,
-        /// Entries of the table in which the chain runs.
+        /// Entries of the table in which the chain runs, or what a ring of this size allows for if that is less.
         limit: u32,
     },
     /// chain of head {head} has more than {limit} segments

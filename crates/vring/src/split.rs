@@ -24,7 +24,8 @@ const NO_NOTIFY: u16 = 1;
 const HEADS_AHEAD: u16 = 8;
 const TABLES_AHEAD: u16 = 4;
 
-/// How many segments a chain may have in a ring of `size` descriptors.
+/// How many segments a chain may have in a ring of `size` descriptors, and how many descriptors, empty ones included, in an
+/// indirect table.
 ///
 /// 2.7.5.3.1 forbids chains longer than the ring, but drivers with indirect tables on small rings are known to make longer
 /// ones; 1024 is what the kernel takes in one vectored call, and what other devices accept. The factor leaves room for
@@ -191,7 +192,7 @@ impl SplitRing {
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
     /// earlier life of the ring owes comes first, as it came then.
     ///
-    /// A chain has at most `2 * max(size, 1024)` segments and 4 GiB: a driver may not make chains longer than the ring
+    /// A chain has at most `2 * max(size, 1024)` segments, as many descriptors of an indirect table, and 4 GiB: a driver may not make chains longer than the ring
     /// (virtio 1.3, 2.7.5.3.1), 1024 is what the kernel takes in one vectored call, and the factor lets each buffer cross
     /// from one memory region into the next. Empty buffers are skipped.
     ///

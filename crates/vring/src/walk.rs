@@ -63,8 +63,11 @@ impl Walk<'_> {
             return Err(RingError::IndirectWithNext { head });
         }
         let table = Table::new(self.memory, self.hint, descriptor, head)?;
+        // A table may be longer than any chain: what a guest can have us walk over is bounded all the same, empty buffers
+        // included, for every ring of the worker waits meanwhile.
+        let limit = table.entries.min(segments_max(self.size) as u32);
         let mut index = 0;
-        for _ in 0..table.entries {
+        for _ in 0..limit {
             let Some(entry) = table.entry(self.memory, self.hint, index) else {
                 return Err(outside(head, descriptor));
             };
@@ -80,7 +83,7 @@ impl Walk<'_> {
                 return Err(self.next_out_of_range(index, table.entries));
             }
         }
-        Err(RingError::ChainTooLong { head, limit: table.entries })
+        Err(RingError::ChainTooLong { head, limit })
     }
 
     /// Adds the buffer of one descriptor: usually one segment, more where it crosses from a region to the next.

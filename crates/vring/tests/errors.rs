@@ -165,7 +165,36 @@ fn chains_that_loop() {
     let (driver, ring) = pair(8);
     driver.set(0, TABLE, 16 * 32768, INDIRECT, 0);
     put(&driver.memory, TABLE, &descriptor(DATA, 0, NEXT, 0));
-    refused(driver, ring, RingError::ChainTooLong { head: 0, limit: 32768 });
+    refused(driver, ring, RingError::ChainTooLong { head: 0, limit: 2048 });
+
+    let (driver, ring) = pair(8);
+    driver.set(0, TABLE, 16 * 100, INDIRECT, 0);
+    put(&driver.memory, TABLE, &descriptor(DATA, 0, NEXT, 0));
+    refused(driver, ring, RingError::ChainTooLong { head: 0, limit: 100 });
+}
+
+/// Entries 0 to `count` - 1 of a table for `entries`, one after the other.
+fn table(driver: &Driver, entries: u32, count: u16, (addr, len): (u64, u32)) {
+    driver.set(0, TABLE, 16 * entries, INDIRECT, 0);
+    for i in 0..count {
+        let flags = if i + 1 < count { NEXT } else { 0 };
+        put(&driver.memory, TABLE + 16 * u64::from(i), &descriptor(addr, len, flags, i + 1));
+    }
+}
+
+#[test]
+fn empty_buffers_count_too() {
+    // No segments, and for each request thousands of descriptors to walk over.
+    for (size, most) in [(8, 2048), (1024, 2048), (4096, 8192)] {
+        let (driver, ring) = pair(size);
+        table(&driver, 32768, most + 1, (DATA, 0));
+        refused(driver, ring, RingError::ChainTooLong { head: 0, limit: most.into() });
+
+        let (mut driver, mut ring) = pair(size);
+        table(&driver, 32768, most, (DATA, 0));
+        driver.offer(0);
+        assert_eq!(pop(&mut ring), Ok(Some(0)));
+    }
 }
 
 #[test]
@@ -182,21 +211,18 @@ fn chains_as_long_as_the_ring() {
 
 #[test]
 fn too_many_segments() {
-    let table = |driver: &Driver, count: u16| {
-        driver.set(0, TABLE, 16 * u32::from(count), INDIRECT, 0);
-        for i in 0..count {
-            let flags = if i + 1 < count { NEXT } else { 0 };
-            put(&driver.memory, TABLE + 16 * u64::from(i), &descriptor(DATA, 1, flags, i + 1));
-        }
-    };
+    // Each descriptor in two pieces.
+    let twice = (DATA + 0xffff, 2);
     let (driver, ring) = pair(8);
-    table(&driver, 2049);
+    table(&driver, 1025, 1025, twice);
     refused(driver, ring, RingError::TooManySegments { head: 0, limit: 2048 });
 
-    let (mut driver, mut ring) = pair(8);
-    table(&driver, 2048);
-    driver.offer(0);
-    assert_eq!(pop(&mut ring), Ok(Some(0)));
+    for (count, buffer) in [(1024, twice), (2048, (DATA, 1))] {
+        let (mut driver, mut ring) = pair(8);
+        table(&driver, count.into(), count, buffer);
+        driver.offer(0);
+        assert_eq!(pop(&mut ring), Ok(Some(0)));
+    }
 
     // A ring larger than 1024 may have chains as long as itself, each descriptor in two pieces.
     let (mut driver, mut ring) = pair(32768);
