@@ -20,6 +20,10 @@ const ENTER_EXT_ARG: u32 = 8;
 /// Bytes that one call moves at most: the kernel's MAX_RW_COUNT, rounded down.
 const TRANSFER_MAX: u32 = 1 << 30;
 
+/// A transfer of more bytes is left to a thread of the kernel (IOSQE_ASYNC): of what is cached, all would be copied within the
+/// submission, and the worker's other rings would wait meanwhile. Drivers make requests of up to some 1 MiB.
+const TRANSFER_ON_THE_SPOT_MAX: usize = 2 << 20;
+
 /// A shortest wait without a timeout beside it would end the sleep when its time is up, completions or not
 /// (io_cqring_min_timer_wakeup in the kernel's io_uring), and the worker would turn for nothing while storage is slow. In
 /// nanoseconds.
@@ -89,6 +93,13 @@ pub(crate) struct Lane {
     pub(crate) in_kernel: u32,
     /// Completions taken out of the queue and not yet given to their rings.
     pub(crate) completions: Vec<Completion>,
+}
+
+/// Has a large transfer made by a thread of the kernel.
+#[inline]
+fn aside(entry: squeue::Entry, buffers: &[libc::iovec]) -> squeue::Entry {
+    let bytes: usize = buffers.iter().map(|buffer| buffer.iov_len).sum();
+    if bytes > TRANSFER_ON_THE_SPOT_MAX { entry.flags(squeue::Flags::ASYNC) } else { entry }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
@@ -161,7 +172,7 @@ impl Lane {
                 opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(offset).build()
             }
         };
-        self.push(entry, tag);
+        self.push(aside(entry, buffers), tag);
     }
 
     /// # Safety
@@ -195,7 +206,7 @@ impl Lane {
                 opcode::Writev::new(fd, many.as_ptr(), many.len() as u32).offset(offset).rw_flags(flags).build()
             }
         };
-        self.push(entry, tag);
+        self.push(aside(entry, buffers), tag);
     }
 
     pub(crate) fn sync(&mut self, tag: Tag, file: File<'_>, data_only: bool) {

@@ -7,28 +7,42 @@ use libc::iovec;
 /// Most buffers of one system call. Source: UIO_MAXIOV in Linux' `include/uapi/linux/uio.h`.
 pub(crate) const IOVECS_MAX: usize = 1024;
 
+/// Most bytes that a worker copies, or zeroes, on the spot for one request: its other rings wait meanwhile.
+pub(crate) const ON_THE_SPOT_MAX: u64 = 2 << 20;
+
+/// A list on its way to another thread.
+pub(crate) struct Lent(*const iovec, usize);
+
+// SAFETY: whoever uses the list vouches for it being there, see `list`.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    pub(crate) fn new(buffers: &[iovec]) -> Lent {
+        Lent(buffers.as_ptr(), buffers.len())
+    }
+
+    /// # Safety
+    /// The list, and what it points to, is still in its place: called before the completion of the task that owns it, which the
+    /// job on the other thread itself brings about.
+    pub(crate) unsafe fn list(&self) -> &[iovec] {
+        // SAFETY: made from a slice that is still there, promised by our caller.
+        unsafe { std::slice::from_raw_parts(self.0, self.1) }
+    }
+}
+
 /// Bytes in a list.
 pub(crate) fn total(buffers: &[iovec]) -> u64 {
     buffers.iter().map(|buffer| buffer.iov_len as u64).sum()
 }
 
-/// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most [`IOVECS_MAX`] of them.
-pub(crate) fn remaining(buffers: &[iovec], done: u64, rest: &mut Vec<iovec>) {
+/// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most [`IOVECS_MAX`] of them and `most` bytes.
+pub(crate) fn remaining(buffers: &[iovec], done: u64, most: u64, rest: &mut Vec<iovec>) {
     rest.clear();
-    let mut skip = done;
-    for buffer in buffers {
-        let len = buffer.iov_len as u64;
-        if skip >= len {
-            skip -= len;
-            continue;
+    parts(buffers, done, most, |pointer, iov_len, _| {
+        if rest.len() < IOVECS_MAX {
+            rest.push(iovec { iov_base: pointer.cast(), iov_len });
         }
-        let iov_base = buffer.iov_base.cast::<u8>().wrapping_add(skip as usize).cast();
-        rest.push(iovec { iov_base, iov_len: buffer.iov_len - skip as usize });
-        skip = 0;
-        if rest.len() == IOVECS_MAX {
-            return;
-        }
-    }
+    });
 }
 
 /// Whether every buffer starts at a multiple of `memory` and has a multiple of `length` bytes (powers of two).
@@ -110,13 +124,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_remains_is_the_tail(lengths in proptest::collection::vec(0usize..5, 0..8), done in 0usize..40) {
+        fn what_remains_is_the_tail(
+            lengths in proptest::collection::vec(0usize..5, 0..8), done in 0usize..40, most in 0usize..40,
+        ) {
             let mut memory = [0; 64];
             let buffers = list(&mut memory, &lengths);
             let mut rest = vec![buffers.first().copied().unwrap_or(iovec { iov_base: std::ptr::null_mut(), iov_len: 9 })];
-            remaining(&buffers, done as u64, &mut rest);
+            remaining(&buffers, done as u64, most as u64, &mut rest);
             let all = bytes(&buffers);
-            prop_assert_eq!(bytes(&rest), &all[done.min(all.len())..]);
+            let tail = &all[done.min(all.len())..];
+            prop_assert_eq!(bytes(&rest), &tail[..most.min(tail.len())]);
             prop_assert!(rest.iter().all(|b| b.iov_len > 0));
         }
 
@@ -150,7 +167,7 @@ mod tests {
     fn a_system_call_takes_a_bounded_number() {
         let one = iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
         let mut rest = Vec::new();
-        remaining(&vec![one; IOVECS_MAX + 5], 2, &mut rest);
+        remaining(&vec![one; IOVECS_MAX + 5], 2, u64::MAX, &mut rest);
         assert_eq!(rest.len(), IOVECS_MAX);
     }
 

@@ -7,7 +7,8 @@ use engine::Solo;
 use proptest::prelude::*;
 use std::path::PathBuf;
 use storage::{
-    Distribution, Execution, FileOptions, FileStorage, MemoryOptions, Operation, SimOptions, Storage, StorageSpec, Task,
+    Distribution, Execution, FileOptions, FileStorage, MemoryOptions, Operation, SimOptions, Step, Storage,
+    StorageSpec, Task,
 };
 
 const SECTORS: u64 = 1100;
@@ -160,6 +161,64 @@ fn long_lists_take_several_calls() {
             task.begin(Operation::Read { offset: 0 });
             common::run(&mut solo, &storage, &mut task).unwrap();
             common::assert_same(arena.bytes(0, BYTES), &contents, 0);
+        }
+    }
+}
+
+/// Starts a task and returns how often it had to wait for a completion.
+fn waits(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> u32 {
+    let (mut step, mut waits) = (storage.start(task, 7, &mut solo.io()), 0);
+    loop {
+        match step {
+            Step::Done(result) => {
+                result.unwrap();
+                return waits;
+            }
+            Step::Pending => waits += 1,
+        }
+        let (token, result) = solo.wait().unwrap();
+        step = storage.resume(task, result, token, &mut solo.io());
+    }
+}
+
+/// No worker copies more than two mebibytes for one request while its other rings wait; and what the kernel's threads copy comes to
+/// them in pieces.
+#[test]
+fn large_requests_are_not_done_on_the_spot() {
+    const SIZE: u64 = 16 << 20;
+    let (on_disk, direct, in_memory) = (image(disk(), SIZE), image(disk(), SIZE), image(shm(), SIZE));
+    let file = |path: &std::path::Path, execution, direct| {
+        storage::open(&StorageSpec::File(FileOptions { execution, direct, ..FileOptions::new(path) })).unwrap()
+    };
+    let anonymous = MemoryOptions { size_bytes: SIZE, ..MemoryOptions::default() };
+    let storages = [
+        ("disk", file(on_disk.path(), Execution::Uring, false), [1, 3]),
+        ("disk, direct", file(direct.path(), Execution::Uring, true), [1, 3]),
+        // What is left behind two pieces of four mebibytes is small enough.
+        ("tmpfs", file(in_memory.path(), Execution::Auto, false), [0, 2]),
+        ("memory", storage::open(&StorageSpec::Memory(anonymous)).unwrap(), [0, 1]),
+    ];
+    let mut solo = Solo::new().unwrap();
+    for (name, storage, expected) in storages {
+        for (len, expected) in [2 << 20, (9 << 20) + 4096].into_iter().zip(expected) {
+            let (mut written, mut read) = (Arena::new(len), Arena::new(len));
+            for (at, byte) in written.bytes(0, len).iter_mut().enumerate() {
+                *byte = (at / 512 + at) as u8;
+            }
+            let mut task = Task::new();
+            for (operation, arena) in [
+                (Operation::Write { offset: 4096, durable: false }, &mut written),
+                (Operation::Read { offset: 4096 }, &mut read),
+            ] {
+                task.buffers = arena.buffers(0, len, &[4096, 1 << 20, 61440]);
+                task.begin(operation);
+                assert_eq!(
+                    waits(&mut solo, storage.as_ref(), &mut task),
+                    expected,
+                    "{name}, {len} bytes, {operation:?}"
+                );
+            }
+            assert!(written.bytes(0, len) == read.bytes(0, len), "{name}, {len} bytes");
         }
     }
 }

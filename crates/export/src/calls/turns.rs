@@ -178,7 +178,7 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
     };
     let begun_bytes = turns.begun_bytes;
     let mut taken = 0;
-    while taken < grant.requests as usize && !grant.is_spent(|| ring.turns().begun_bytes - begun_bytes) {
+    while taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
         if !ring.next(io) {
             break;
         }
@@ -196,7 +196,8 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
     turns.gate.settle(grant, taken as u32, moved_bytes);
     let waited_ns = turns.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
     turns.figures.queued.record(waited_ns, taken as u64);
-    turns.backlog_since_ns = (taken == BATCH_MAX).then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));
+    let more = taken == BATCH_MAX || grant.is_spent(moved_bytes) && turns.queue.ready();
+    turns.backlog_since_ns = more.then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));
     turns.figures.in_flight_max = turns.figures.in_flight_max.max(turns.queue.in_flight() + turns.pushed);
     turns.report_break(was_broken);
     taken

@@ -269,7 +269,7 @@ impl DiskRing {
         };
         let moved = self.moved_bytes();
         let mut taken = 0;
-        while taken < grant.requests as usize && !grant.is_spent(|| self.moved_bytes() - moved) {
+        while taken < grant.requests as usize && !grant.is_spent(self.moved_bytes() - moved) {
             let mut chain = std::mem::take(&mut self.chain);
             let popped = self.queue.pop(&mut chain);
             self.chain = chain;
@@ -286,7 +286,8 @@ impl DiskRing {
         self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
         self.figures.queued.record(waited_ns, taken as u64);
-        self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
+        let more = taken == BATCH_MAX || grant.is_spent(self.moved_bytes() - moved) && self.queue.ready();
+        self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
         self.figures.in_flight_max = self.figures.in_flight_max.max(self.queue.in_flight() + self.pushed);
         self.report_break(was_broken);
         taken

@@ -10,6 +10,10 @@ const TRIES: usize = 3;
 /// When to ask again then, in nanoseconds.
 const AGAIN_NS: u64 = 20_000;
 
+/// Bytes that are begun in one turn of a ring, and the request that goes beyond: what is cached is copied within the turn, and the
+/// other rings of the worker wait meanwhile.
+const TURN_BYTES_MAX: u64 = 1 << 20;
+
 /// What may pass now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
@@ -20,10 +24,10 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Whether the bytes that were begun leave nothing of it.
+    /// Whether the bytes that were begun leave nothing of it in this turn.
     #[inline]
-    pub(crate) fn is_spent(&self, begun: impl FnOnce() -> u64) -> bool {
-        self.bytes != u64::MAX && begun() >= self.bytes
+    pub(crate) fn is_spent(&self, begun_bytes: u64) -> bool {
+        begun_bytes >= self.bytes.min(TURN_BYTES_MAX)
     }
 }
 
@@ -129,5 +133,18 @@ impl Throttle {
         let mut hungry = self.hungry();
         hungry.retain(|other| *other != gate);
         self.hungry_count.store(hungry.len(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Grant;
+
+    #[test]
+    fn a_turn_has_an_end_whether_or_not_there_are_limits() {
+        let (limited, unlimited) = (Grant { requests: 64, bytes: 4096 }, Grant { requests: 64, bytes: u64::MAX });
+        assert!(!limited.is_spent(4095) && limited.is_spent(4096));
+        assert!(!unlimited.is_spent((1 << 20) - 1) && unlimited.is_spent(1 << 20));
+        assert!(Grant { requests: 64, bytes: 1 << 30 }.is_spent(1 << 20));
     }
 }

@@ -1,5 +1,6 @@
 //! One system call: on the spot, by io_uring or on a pool.
 
+use crate::buffers::{self, Lent};
 use crate::{Execution, StorageError};
 use engine::{File, Io, Pool, SharedFile, Token};
 use libc::iovec;
@@ -30,21 +31,6 @@ struct Setting {
 pub(super) enum Direction {
     Read,
     Write { durable: bool },
-}
-
-/// A buffer list on its way to a pool thread.
-struct Buffers(*const iovec, usize);
-
-// SAFETY: the list and what it points to stay in place until the completion, which the job itself brings about.
-unsafe impl Send for Buffers {}
-
-impl Buffers {
-    /// # Safety
-    /// Called before the completion of the task that owns the list.
-    unsafe fn list(&self) -> &[iovec] {
-        // SAFETY: made from a slice that is still there, promised by our caller.
-        unsafe { std::slice::from_raw_parts(self.0, self.1) }
-    }
 }
 
 impl Executor {
@@ -104,13 +90,19 @@ impl Executor {
         io: &mut Io<'_>,
     ) -> Option<i32> {
         match self.mode.load(Ordering::Relaxed) {
-            // SAFETY: promised by our caller.
-            INLINE => return Some(unsafe { transfer_now(direction, file.as_fd(), buffers, offset) }),
-            POOL => {
-                let list = Buffers(buffers.as_ptr(), buffers.len());
-                let file_there = file.clone();
+            INLINE if buffers::total(buffers) <= buffers::ON_THE_SPOT_MAX => {
+                // SAFETY: promised by our caller.
+                return Some(unsafe { transfer_now(direction, file.as_fd(), buffers, offset) });
+            }
+            INLINE => {
                 // SAFETY: promised by our caller: the completion comes after the job.
-                let job = move || unsafe { transfer_now(direction, file_there.as_fd(), list.list(), offset) };
+                let job = unsafe { transfer_later(direction, file, buffers, offset) };
+                crate::blocking::run(io.reply(token), job);
+                return None;
+            }
+            POOL => {
+                // SAFETY: as above.
+                let job = unsafe { transfer_later(direction, file, buffers, offset) };
                 if self.hand_over(job, token, io) {
                     return None;
                 }
@@ -157,6 +149,23 @@ fn last_errno() -> i32 {
 
 fn sync_now(file: &SharedFile) -> i32 {
     rustix::fs::fdatasync(file).map_or_else(|errno| -errno.raw_os_error(), |()| 0)
+}
+
+/// [`transfer_now`] for another thread.
+///
+/// # Safety
+/// `buffers` and what they point to stay in place until the job has run.
+unsafe fn transfer_later(
+    direction: Direction,
+    file: &Arc<SharedFile>,
+    buffers: &[iovec],
+    offset: u64,
+) -> impl FnOnce() -> i32 + Send + 'static {
+    let (file, buffers) = (file.clone(), Lent::new(buffers));
+    move || {
+        // SAFETY: promised by our caller.
+        unsafe { transfer_now(direction, file.as_fd(), buffers.list(), offset) }
+    }
 }
 
 /// One call, like a completion's result: bytes, or a negated errno.

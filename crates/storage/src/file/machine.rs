@@ -19,6 +19,10 @@ use std::os::fd::AsFd;
 /// Bytes in a bounce buffer; a multiple of every alignment.
 const CHUNK: u64 = 256 << 10;
 
+/// Most bytes of one call for a transfer that is too large to be made on the spot: what does not wait for a device waits for one of
+/// the kernel's few threads, and whoever waits behind it must not wait long.
+const CALL_BYTES_MAX: u64 = 4 << 20;
+
 /// How often in a row a call may end without having moved anything.
 const RETRIES_MAX: u32 = 100;
 
@@ -238,15 +242,15 @@ impl FileStorage {
     }
 
     fn issue_transfer(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Option<i32> {
-        let (offset, _) = task.extent();
+        let (offset, len) = task.extent();
         let direction = match task.operation {
             Operation::Read { .. } => Direction::Read,
             _ => self.write_direction(task),
         };
         let progress = &mut task.progress.file;
-        let whole = progress.done == 0 && task.buffers.len() <= IOVECS_MAX;
+        let whole = progress.done == 0 && task.buffers.len() <= IOVECS_MAX && len <= CALL_BYTES_MAX;
         if !whole {
-            buffers::remaining(&task.buffers, progress.done, &mut progress.rest);
+            buffers::remaining(&task.buffers, progress.done, CALL_BYTES_MAX, &mut progress.rest);
         }
         let list = if whole { &task.buffers } else { &progress.rest };
         // SAFETY: the list and its buffers stay in place while the task is in flight (contract of `Storage`).

@@ -15,14 +15,13 @@ mod reservation;
 pub(crate) use map::{Backing, Map};
 pub use open::MemoryOptions;
 
+use crate::buffers::Lent;
 use crate::null::{check_growth, only_inline};
 use crate::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task, buffers};
 use engine::{Io, Token};
+use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Largest range that is zeroed on the spot, in bytes; larger ones would delay the worker's other rings.
-const INLINE_RANGE_MAX: u64 = 1 << 20;
 
 /// See [`MemoryOptions`].
 pub struct MemoryStorage {
@@ -35,27 +34,24 @@ pub struct MemoryStorage {
     resizing: Mutex<()>,
 }
 
-/// Carries out an operation on mapped contents; `None` when the range is large enough to be left to another thread.
+/// Carries out an operation on mapped contents.
 ///
 /// # Safety
-/// The operation lies inside what is mapped (for writing, if it writes), and the task's buffers are mapped.
-pub(crate) unsafe fn apply(map: &Map, task: &Task, inline_max: u64) -> Option<()> {
-    let (_, len) = task.extent();
+/// The operation lies inside what is mapped (for writing, if it writes), and its buffers are mapped.
+pub(crate) unsafe fn apply(map: &Map, operation: Operation, list: &[iovec]) {
     // SAFETY: promised by our caller.
     unsafe {
-        match task.operation {
+        match operation {
             Operation::Read { offset } => {
-                buffers::copy_in(&task.buffers, 0, map.as_ptr().add(offset as usize), len);
+                buffers::copy_in(list, 0, map.as_ptr().add(offset as usize), buffers::total(list));
             }
             Operation::Write { offset, .. } => {
-                buffers::copy_out(&task.buffers, 0, map.as_ptr().add(offset as usize), len);
+                buffers::copy_out(list, 0, map.as_ptr().add(offset as usize), buffers::total(list));
             }
             Operation::Flush => {}
-            Operation::Discard { .. } | Operation::WriteZeroes { .. } if len > inline_max => return None,
-            Operation::Discard { .. } | Operation::WriteZeroes { .. } => apply_range(map, task.operation),
+            Operation::Discard { .. } | Operation::WriteZeroes { .. } => apply_range(map, operation),
         }
     }
-    Some(())
 }
 
 /// # Safety
@@ -103,21 +99,23 @@ impl Storage for MemoryStorage {
         if let Err(error) = task.check(self.capacity_bytes(), self.read_only) {
             return Step::Done(Err(error));
         }
-        // SAFETY: checked against the capacity, and everything below it is mapped, for writing unless read-only.
-        if unsafe { apply(&self.map, task, INLINE_RANGE_MAX) }.is_some() {
+        let (_, len) = task.extent();
+        if len <= buffers::ON_THE_SPOT_MAX {
+            // SAFETY: checked against the capacity, and everything below it is mapped, for writing unless read-only.
+            unsafe { apply(&self.map, task.operation, &task.buffers) };
             return Step::Done(Ok(()));
         }
-        let (map, operation) = (self.map.clone(), task.operation);
+        let (map, operation, list) = (self.map.clone(), task.operation, Lent::new(&task.buffers));
         crate::blocking::run(io.reply(token), move || {
-            // SAFETY: as above; the map is held by the job.
-            unsafe { apply_range(&map, operation) };
+            // SAFETY: as above; the map is held by the job, and the task waits for it.
+            unsafe { apply(&map, operation, list.list()) };
             0
         });
         Step::Pending
     }
 
     fn resume(&self, _task: &mut Task, result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
-        debug_assert_eq!(result, 0, "zeroing memory does not fail");
+        debug_assert_eq!(result, 0, "copying and zeroing memory does not fail");
         Step::Done(Ok(()))
     }
 

@@ -189,8 +189,7 @@ impl StreamRing {
         };
         let begun_bytes = self.begun_bytes;
         let mut taken = 0;
-        while taken < grant.requests as usize && !grant.is_spent(|| self.begun_bytes - begun_bytes) && self.takes_more()
-        {
+        while taken < grant.requests as usize && !grant.is_spent(self.begun_bytes - begun_bytes) && self.takes_more() {
             match self.inbox.front(self.largest) {
                 Front::Message(bytes) => {
                     let mut inbox = std::mem::take(&mut self.inbox);
@@ -216,7 +215,10 @@ impl StreamRing {
         self.gate.settle(grant, taken as u32, self.begun_bytes - begun_bytes);
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
         self.figures.queued.record(waited_ns, taken as u64);
-        self.backlog_since_ns = (taken == BATCH_MAX).then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
+        let more = taken == BATCH_MAX
+            || grant.is_spent(self.begun_bytes - begun_bytes)
+                && matches!(self.inbox.front(self.largest), Front::Message(_));
+        self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
         taken
     }
 
