@@ -194,8 +194,7 @@ fn large_requests_are_not_done_on_the_spot() {
     let storages = [
         ("disk", file(on_disk.path(), Execution::Uring, false), [1, 3]),
         ("disk, direct", file(direct.path(), Execution::Uring, true), [1, 3]),
-        // What is left behind two pieces of four mebibytes is small enough.
-        ("tmpfs", file(in_memory.path(), Execution::Auto, false), [0, 2]),
+        ("tmpfs", file(in_memory.path(), Execution::Auto, false), [0, 3]),
         ("memory", storage::open(&StorageSpec::Memory(anonymous)).unwrap(), [0, 1]),
     ];
     let mut solo = Solo::new().unwrap();

@@ -76,7 +76,8 @@ impl Executor {
         self.mode.load(Ordering::Relaxed) == INLINE
     }
 
-    /// Transfers; the result at once, or `None` when `token` will complete with it.
+    /// Transfers; the result at once, or `None` when `token` will complete with it. `request_bytes` are those of the whole request,
+    /// of which this may be a part: one that is large is not done on the spot part by part either.
     ///
     /// # Safety
     /// `buffers` and what they point to stay valid until the result is there.
@@ -85,12 +86,12 @@ impl Executor {
         direction: Direction,
         file: &Arc<SharedFile>,
         buffers: &[iovec],
-        offset: u64,
+        (offset, request_bytes): (u64, u64),
         token: Token,
         io: &mut Io<'_>,
     ) -> Option<i32> {
         match self.mode.load(Ordering::Relaxed) {
-            INLINE if buffers::total(buffers) <= buffers::ON_THE_SPOT_MAX => {
+            INLINE if request_bytes <= buffers::ON_THE_SPOT_MAX => {
                 // SAFETY: promised by our caller.
                 return Some(unsafe { transfer_now(direction, file.as_fd(), buffers, offset) });
             }

@@ -254,10 +254,11 @@ impl FileStorage {
         }
         let list = if whole { &task.buffers } else { &progress.rest };
         // SAFETY: the list and its buffers stay in place while the task is in flight (contract of `Storage`).
-        unsafe { self.executor.transfer(direction, &self.file, list, offset + progress.done, token, io) }
+        unsafe { self.executor.transfer(direction, &self.file, list, (offset + progress.done, len), token, io) }
     }
 
     fn issue_chunk(&self, task: &mut Task, direction: Direction, token: Token, io: &mut Io<'_>) -> Option<i32> {
+        let request_bytes = task.bytes();
         let progress = &mut task.progress.file;
         let chunk = progress.chunk;
         let Some(bounce) = &progress.bounce else { return Some(-libc::EIO) };
@@ -266,7 +267,7 @@ impl FileStorage {
         progress.rest.push(iovec { iov_base, iov_len: (chunk.len - chunk.moved) as usize });
         let offset = chunk.start + chunk.moved;
         // SAFETY: the bounce buffer belongs to the task, which stays in place while it is in flight.
-        unsafe { self.executor.transfer(direction, &self.file, &progress.rest, offset, token, io) }
+        unsafe { self.executor.transfer(direction, &self.file, &progress.rest, (offset, request_bytes), token, io) }
     }
 
     fn issue_space(&self, task: &Task, token: Token, io: &mut Io<'_>) -> Option<i32> {
