@@ -147,7 +147,8 @@ fn a_disk_that_fills_up_under_load_fails_one_measurement() {
     let bench = Bench::new();
     let _small = Small::mount(&bench.site.data, "size=80m");
     let configuration = configuration(Place::Uml, ServerKind::VringdDir, &[], (Medium::Disk, 1, 8));
-    let mut stand = Stand::start(&bench.site, &experiment(&configuration), &configuration).unwrap();
+    // Time enough to fill it on any machine: the disk ends the load, or it is found wanting.
+    let mut stand = Stand::start(&bench.site, &minutes(&experiment(&configuration)), &configuration).unwrap();
     // A load that goes on far behind the end of its file.
     let grow = [
         ("rw", "write"),
@@ -162,7 +163,8 @@ fn a_disk_that_fills_up_under_load_fails_one_measurement() {
     assert!(reason.contains("No space left on device"), "{reason}");
     // The stand lives, and so does the rest of the run.
     assert!(stand.is_alive());
-    stand.measure(&fio("read", 1, READ)).unwrap();
+    let once = [READ, &[("time_based", "0")]].concat();
+    stand.measure(&fio("read", 1, &once)).unwrap();
     stand.end().unwrap();
     Data::remove_all(&bench.site, &experiment(&configuration)).unwrap();
     bench.assert_nothing_left();
