@@ -23,6 +23,10 @@ use std::sync::mpsc::channel;
 const POLL_OUTSTANDING_MAX: u32 = 2;
 /// How long a ring without requests stays unarmed on a worker that is kept busy by others, in nanoseconds.
 const LINGER_NS: u64 = 50_000;
+/// How long a turn goes on with what has ended before the rings with new requests have theirs, in nanoseconds: an end may be a copy.
+const ENDS_NS: u64 = 1_000_000;
+/// The clock is read behind so many of them.
+const ENDS_PER_LOOK: usize = 4;
 /// With many requests under way, this share of them is worth waiting for in one sleep...
 const GATHER_SHARE: u32 = 8;
 /// ...but never more than this many...
@@ -96,7 +100,8 @@ impl<R: Ring> Worker<R> {
             worked |= self.serve();
             self.publish();
             self.finish_detaches();
-            if self.stopping && self.by_id.is_empty() && self.slots.iter().all(Option::is_none) {
+            if self.stopping && self.mail.is_empty() && self.by_id.is_empty() && self.slots.iter().all(Option::is_none)
+            {
                 self.lane.forget_files();
                 return;
             }
@@ -135,6 +140,7 @@ impl<R: Ring> Worker<R> {
 
     fn anything_ready(&mut self) -> bool {
         self.mailbox.pending()
+            || !self.mail.is_empty()
             || !self.lane.completions.is_empty()
             || self.lane.has_completions()
             || self.active.iter().any(|&slot| ring_of(&self.slots, slot).is_some_and(|here| here.ring.ready()))
@@ -213,19 +219,33 @@ impl<R: Ring> Worker<R> {
     }
 
     fn take_mail(&mut self) -> bool {
-        if !self.mailbox.pending() {
+        if self.mailbox.pending() {
+            self.mailbox.take(&mut self.mail);
+        }
+        if self.mail.is_empty() {
             return false;
         }
-        self.mailbox.take(&mut self.mail);
-        let any = !self.mail.is_empty();
         // A message may close descriptors that queued entries name by number.
         self.submit_queued();
+        let (mut handled, began_ns) = (0, self.lane.now_ns);
         // One by one, so that a panic leaves the others where they are found.
-        while let Some(message) = self.mail.pop_front() {
+        while !self.had_enough(handled, began_ns)
+            && let Some(message) = self.mail.pop_front()
+        {
             self.lane.figures.messages += 1;
             self.handle(message);
+            handled += 1;
         }
-        any
+        true
+    }
+
+    /// Whether a turn that has been at it since `began_ns` leaves what else has ended to the next one.
+    fn had_enough(&mut self, handled: usize, began_ns: u64) -> bool {
+        if handled == 0 || !handled.is_multiple_of(ENDS_PER_LOOK) {
+            return false;
+        }
+        self.lane.tick();
+        self.lane.now_ns.saturating_sub(began_ns) > ENDS_NS
     }
 
     fn handle(&mut self, message: Mail<R>) {

@@ -68,7 +68,7 @@ fn a_worker_that_a_ring_is_on_its_way_to_cannot_be_freed() {
 
 #[test]
 fn the_bound_on_workers_holds_for_concurrent_callers() {
-    let engine = engine(0, PollMode::Off);
+    let engine = engine::<common::FakeRing>(0, PollMode::Off);
     assert!(matches!(
         engine.worker_new("x", WorkerSpec::default(), PollMode::Off),
         Err(EngineError::TooManyWorkers(0))

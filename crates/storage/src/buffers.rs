@@ -37,12 +37,14 @@ pub(crate) fn total(buffers: &[iovec]) -> u64 {
 
 /// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most [`IOVECS_MAX`] of them and `most` bytes.
 pub(crate) fn remaining(buffers: &[iovec], done: u64, most: u64, rest: &mut Vec<iovec>) {
-    rest.clear();
-    parts(buffers, done, most, |pointer, iov_len, _| {
-        if rest.len() < IOVECS_MAX {
-            rest.push(iovec { iov_base: pointer.cast(), iov_len });
-        }
-    });
+    range(buffers, done, most, rest);
+    rest.truncate(IOVECS_MAX);
+}
+
+/// Fills `range` with the `len` bytes of `buffers` from their byte `from` on, as far as they go.
+pub(crate) fn range(buffers: &[iovec], from: u64, len: u64, range: &mut Vec<iovec>) {
+    range.clear();
+    parts(buffers, from, len, |pointer, iov_len, _| range.push(iovec { iov_base: pointer.cast(), iov_len }));
 }
 
 /// Whether every buffer starts at a multiple of `memory` and has a multiple of `length` bytes (powers of two).

@@ -10,9 +10,13 @@ impl<R: Ring> Worker<R> {
     pub(super) fn take_completions(&mut self) -> bool {
         self.lane.reap();
         let mut any = !self.lane.completions.is_empty();
-        let completions = std::mem::take(&mut self.lane.completions);
-        self.lane.figures.cqes += completions.len() as u64;
+        let mut completions = std::mem::take(&mut self.lane.completions);
+        let (mut handled, began_ns) = (0, self.lane.now_ns);
         for completion in &completions {
+            if self.had_enough(handled, began_ns) {
+                break;
+            }
+            handled += 1;
             match completion.tag {
                 Tag::Request { slot, token } => self.complete(slot, token, completion.result),
                 Tag::Receive { slot, token } => self.received(slot, token, completion.result),
@@ -21,11 +25,11 @@ impl<R: Ring> Worker<R> {
                 Tag::Mail | Tag::Silent => {}
             }
         }
-        // Handing the emptied buffer back keeps its capacity; completions that a full queue forced out meanwhile stay first.
-        let mut emptied = completions;
-        emptied.clear();
-        emptied.append(&mut self.lane.completions);
-        self.lane.completions = emptied;
+        self.lane.figures.cqes += handled as u64;
+        // Handing the buffer back keeps its capacity; completions that a full queue forced out meanwhile come behind what is left.
+        completions.drain(..handled);
+        completions.append(&mut self.lane.completions);
+        self.lane.completions = completions;
         while let Some(due) = self.lane.timers.pop_due(self.lane.now_ns) {
             any = true;
             self.complete(due.slot, due.token, 0);

@@ -336,7 +336,7 @@ impl Ring for FakeRing {
 }
 
 /// An engine with `workers` workers numbered from 0.
-pub fn engine(workers: u32, poll: PollMode) -> Engine<FakeRing> {
+pub fn engine<R: Ring>(workers: u32, poll: PollMode) -> Engine<R> {
     let engine = Engine::new(workers as usize);
     for number in 0..workers {
         assert_eq!(engine.worker_new("test", WorkerSpec::default(), poll).unwrap(), number);

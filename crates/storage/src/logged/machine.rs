@@ -56,12 +56,19 @@ impl LoggedStorage {
                 let step = self.shared.lower.resume(&mut parts.progress.sub, result, token, io);
                 self.follow_lower(&mut parts, step)
             }
+            Stage::Store => self.stored(&mut parts, result, token, io),
+            Stage::Cover => self.covered(&mut parts, result, token, io),
+            Stage::Part => {
+                let step = self.shared.lower.resume(&mut parts.progress.sub, result, token, io);
+                self.follow_part(&mut parts, step, token, io)
+            }
+            Stage::Forget if result == 0 => self.forgotten(&mut parts, token, io),
             Stage::Pass if result == reply::ROOM => self.discard_below(&mut parts, token, io),
             Stage::Line if result == reply::ROOM => {
                 parts.progress.called = true;
                 self.write(&mut parts, token, io)
             }
-            Stage::Line | Stage::Pass => self.done(&parts, Err(errno_of(result))),
+            Stage::Line | Stage::Pass | Stage::Forget => self.done(&parts, Err(errno_of(result))),
             Stage::Company(ticket) if result == 0 || result == reply::TURN => {
                 parts.progress.timer_owed = false;
                 self.company_is_late(&mut parts, ticket, token, io)

@@ -7,7 +7,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `machine` | a task's stages |
-//! | `read`, `write`, `sync` | what tasks do: reads and discards; writes and zeroes; flushes and durable writes |
+//! | `read`, `large`, `write`, `sync` | what tasks do: reads and discards; large reads; writes and zeroes; flushes and durable writes |
 //! | `commit` | who leads the next batch, which batches are in flight, how they land; where a checkpoint cuts the log |
 //! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
@@ -27,6 +27,7 @@ mod cursor;
 mod ephemeral;
 mod error;
 mod figures;
+mod large;
 mod line;
 mod machine;
 mod memory;

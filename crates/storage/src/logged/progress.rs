@@ -3,9 +3,10 @@
 use super::batch::Batch;
 use super::commit::{Answer, Waiter};
 use super::cursor::Cursor;
+use super::large::LargeRead;
 use super::shared::Shared;
 use crate::Task;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use volume::cache::{Cache, Pins};
 
 /// What a task waits for.
@@ -17,8 +18,16 @@ pub(super) enum Stage {
     Lower,
     /// The end of a pass of write-back, to discard behind it.
     Pass,
-    /// A free slot, or its next turn.
+    /// A free slot.
     Line,
+    /// Another thread, which stores blocks of it.
+    Store,
+    /// Another thread, which copies what the cache has of its parts.
+    Cover,
+    /// The lower storage: a part of a read.
+    Part,
+    /// Another thread, which forgets the blocks of a discard.
+    Forget,
     /// Company, holding the lead: for the deadline with this number, or somebody who takes the lead over.
     Company(u64),
     /// A commit, or the lead.
@@ -42,6 +51,8 @@ pub(crate) struct LoggedProgress {
     /// A read or discard of the lower storage.
     pub(super) sub: Task,
     overlay: Option<Overlay>,
+    /// A read that goes part by part.
+    pub(super) large: Option<Arc<Mutex<LargeRead>>>,
     /// Bytes of the operation that are in the cache.
     pub(super) done: u64,
     /// Where those end in the task's buffers.
@@ -74,6 +85,7 @@ impl LoggedProgress {
     pub(super) fn reset(&mut self) {
         debug_assert!(self.member.is_none() && self.batch.is_none(), "a task was begun while in flight");
         self.stage = Stage::Idle;
+        self.large = None;
         self.done = 0;
         self.cursor = Cursor::default();
         self.called = false;

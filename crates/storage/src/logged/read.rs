@@ -9,6 +9,7 @@ use super::machine::Parts;
 use super::poke::Wish;
 use super::progress::Stage;
 use super::shared::Part;
+use crate::buffers::ON_THE_SPOT_MAX;
 use crate::{Operation, Step};
 use engine::{Io, Token};
 use libc::iovec;
@@ -19,7 +20,7 @@ use volume::{BLOCK_BYTES, SECTOR_BYTES};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Blocks that a range of bytes touches.
-fn touched(offset: u64, len: u64) -> Range<u64> {
+pub(super) fn touched(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK..offset.saturating_add(len).div_ceil(BLOCK)
 }
 
@@ -44,16 +45,16 @@ fn pieces(version: &Pinned, offset: u64, end: u64) -> impl Iterator<Item = (u64,
 }
 
 /// Bytes of a range that pinned versions have.
-fn covered(pins: &Pins, offset: u64, end: u64) -> u64 {
+pub(super) fn covered(pins: &Pins, offset: u64, end: u64) -> u64 {
     pins.iter().flat_map(|version| pieces(&version, offset, end)).map(|(_, bytes, _)| bytes as u64).sum()
 }
 
-/// Copies what pinned versions have of a range over `buffers`.
+/// Copies what pinned versions have of a range over `buffers`, from `cursor` on.
 ///
 /// # Safety
 /// The buffers are valid for writes; they may change meanwhile.
-unsafe fn lay_over(pins: &Pins, buffers: &[iovec], offset: u64, end: u64) {
-    let (mut cursor, mut at) = (Cursor::default(), 0);
+pub(super) unsafe fn lay_over(pins: &Pins, buffers: &[iovec], mut cursor: Cursor, offset: u64, end: u64) {
+    let mut at = 0;
     for version in pins.iter() {
         for (start, bytes, data) in pieces(&version, offset, end) {
             // Versions were pinned in ascending order.
@@ -73,13 +74,16 @@ impl LoggedStorage {
         let cache = &self.shared.cache;
         let blocks = touched(offset, len);
         if cache.touches(blocks.clone()) {
+            if len > ON_THE_SPOT_MAX {
+                return self.read_in_parts(parts, offset, len, token, io);
+            }
             let pins = parts.progress.overlay(cache);
             for block in blocks {
                 cache.pin(block, pins);
             }
             if covered(pins, offset, offset + len) == len {
                 // SAFETY: the buffers of a started task are mapped and writable.
-                unsafe { lay_over(pins, parts.buffers, offset, offset + len) };
+                unsafe { lay_over(pins, parts.buffers, Cursor::default(), offset, offset + len) };
                 pins.clear();
                 self.shared.slots_freed();
                 return self.done(parts, Ok(()));
@@ -98,9 +102,24 @@ impl LoggedStorage {
     /// are: what a discard leaves does not matter.
     pub(super) fn discard(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         let Some(blocks) = discarded(parts.operation) else { return self.done(parts, Ok(())) };
+        if (blocks.end - blocks.start) * BLOCK > ON_THE_SPOT_MAX && self.shared.cache.touches(blocks.clone()) {
+            let shared = self.shared.clone();
+            parts.progress.stage = Stage::Forget;
+            crate::blocking::run(io.reply(token), move || {
+                shared.cache.drop_range(blocks);
+                shared.slots_freed();
+                0
+            });
+            return Step::Pending;
+        }
+        self.shared.cache.drop_range(blocks);
+        self.shared.slots_freed();
+        self.forgotten(parts, token, io)
+    }
+
+    /// The cache has nothing of a discard any more.
+    pub(super) fn forgotten(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
-        shared.cache.drop_range(blocks);
-        shared.slots_freed();
         if shared.passes.wait(|| io.reply(token)) {
             parts.progress.stage = Stage::Pass;
             shared.poke.ask(Wish::PassEnd);
@@ -133,7 +152,7 @@ impl LoggedStorage {
         {
             if result.is_ok() {
                 // SAFETY: the buffers of a task in flight are mapped and writable.
-                unsafe { lay_over(pins, parts.buffers, offset, offset + len) };
+                unsafe { lay_over(pins, parts.buffers, Cursor::default(), offset, offset + len) };
             }
             pins.clear();
             self.shared.slots_freed();
