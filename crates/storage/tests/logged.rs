@@ -1,8 +1,10 @@
-//! Volumes: what a guest reads, what a flush promises, and who shares a commit.
+//! Volumes: what a guest reads, and what a flush promises.
 
 mod common;
 #[path = "common/probe.rs"]
 mod probe;
+#[path = "common/volumes.rs"]
+mod volumes;
 
 use common::{Arena, moves, play, read, run, shm, write};
 use engine::{Solo, Token};
@@ -13,38 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use storage::{
-    Distribution, Execution, FileOptions, FileStorage, LoggedOptions, LoggedSpec, LoggedStorage, MemoryOptions,
-    Operation, SimOptions, Step, Storage, StorageError, StorageSpec, SyncMode, Task, VolumeFigures, tools,
+    Distribution, Execution, FileOptions, FileStorage, LoggedOptions, LoggedStorage, Operation, SimOptions, Step,
+    Storage, StorageError, StorageSpec, SyncMode, Task, tools,
 };
+use volumes::{figures, fresh, memory, serial};
 
 const SECTORS: u64 = 600;
 const BLOCK: usize = 4096;
-
-fn memory(size_bytes: u64) -> StorageSpec {
-    StorageSpec::Memory(MemoryOptions { size_bytes, ..MemoryOptions::default() })
-}
-
-/// A device that serves one after the other, and takes `flush_cost` to make something stable.
-fn serial(size_bytes: u64, flush_cost: Duration) -> StorageSpec {
-    StorageSpec::Sim(SimOptions {
-        size_bytes,
-        read_latency: Duration::from_micros(10),
-        write_latency: Duration::from_micros(10),
-        channels: 1,
-        flush_cost,
-        ..SimOptions::default()
-    })
-}
-
-/// A volume that ends with the test.
-fn fresh(lower: StorageSpec, log_bytes: u64, dirty_bytes: u64) -> Arc<dyn Storage> {
-    let spec = LoggedSpec { lower, log_bytes, dirty_bytes, sync: SyncMode::Standard };
-    storage::open(&StorageSpec::Logged(Box::new(spec))).unwrap()
-}
-
-fn figures(storage: &dyn Storage) -> VolumeFigures {
-    storage.volume().unwrap().status().figures
-}
 
 /// A volume in a file, behind a probe.
 struct InFile {
@@ -487,65 +464,6 @@ fn a_failed_log_write_is_an_error_once_and_loses_nothing() {
     }
 }
 
-/// Writers that write a block of their own and flush, over and over, all on this thread. Gives the requests flushed.
-fn writers(storage: &dyn Storage, count: usize, rounds: usize) -> u64 {
-    let mut solo = Solo::new().unwrap();
-    let mut arena = Arena::new(BLOCK);
-    let mut tasks: Vec<Task> = (0..count).map(|_| Task::new()).collect();
-    let buffers = arena.buffers(0, BLOCK, &[BLOCK]);
-    let start = |solo: &mut Solo, task: &mut Task, index: usize| {
-        task.buffers.clone_from(&buffers);
-        task.begin(Operation::Write { offset: (index * BLOCK) as u64, durable: false });
-        let stored = storage.start(task, index as Token, &mut solo.io());
-        assert!(matches!(stored, Step::Done(Ok(()))), "there are slots for all");
-        task.begin(Operation::Flush);
-        let step = storage.start(task, index as Token, &mut solo.io());
-        assert!(matches!(step, Step::Pending), "a flush of something new takes its time here");
-    };
-    let (mut left, mut flushed) = (vec![rounds; count], 0);
-    for (index, task) in tasks.iter_mut().enumerate() {
-        start(&mut solo, task, index);
-    }
-    let mut waiting = count;
-    while waiting > 0 {
-        let (token, result) = solo.wait().unwrap();
-        let index = token as usize;
-        if let Step::Done(result) = storage.resume(&mut tasks[index], result, token, &mut solo.io()) {
-            result.unwrap();
-            flushed += 1;
-            waiting -= 1;
-            left[index] -= 1;
-            if left[index] > 0 {
-                start(&mut solo, &mut tasks[index], index);
-                waiting += 1;
-            }
-        }
-    }
-    flushed
-}
-
-/// Its queue panicked: the task goes with what it had begun.
-#[test]
-fn a_leader_that_is_lost_is_the_end_of_the_volume_and_holds_nobody_up() {
-    let storage = fresh(serial(1 << 20, Duration::from_millis(1)), 1 << 20, 1 << 20);
-    let (mut lost, mut other) = (Solo::new().unwrap(), Solo::new().unwrap());
-    write(&mut lost, storage.as_ref(), 0, &[1; 512]).unwrap();
-    let mut leader = Task::new();
-    leader.begin(Operation::Flush);
-    assert!(matches!(storage.start(&mut leader, 1, &mut lost.io()), Step::Pending));
-    let mut follower = Task::new();
-    follower.begin(Operation::Flush);
-    assert!(matches!(storage.start(&mut follower, 2, &mut other.io()), Step::Pending));
-    // What the device does with the dead one's write is over before its memory goes.
-    lost.wait().unwrap();
-    drop(leader);
-    let (token, result) = other.wait().unwrap();
-    let step = storage.resume(&mut follower, result, token, &mut other.io());
-    assert!(matches!(step, Step::Done(Err(StorageError::Failed { .. }))), "{step:?}");
-    assert!(matches!(write(&mut other, storage.as_ref(), 0, &[2; 512]), Err(StorageError::Failed { .. })));
-    assert!(storage.volume().unwrap().status().failure.is_some());
-}
-
 #[test]
 fn log_writes_that_fail_now_and_then_lose_nothing() {
     let volume = InFile::new(4 << 20, 256 << 10);
@@ -591,27 +509,4 @@ fn log_writes_that_fail_now_and_then_lose_nothing() {
         let found = read(&mut solo, &storage, (block * BLOCK) as u64, BLOCK);
         assert!(found.iter().all(|found| found == byte), "block {block}");
     }
-}
-
-#[test]
-fn writers_share_commits() {
-    let storage = fresh(serial(1 << 20, Duration::from_millis(2)), 1 << 20, 1 << 20);
-    let flushed = writers(storage.as_ref(), 32, 20);
-    let figures = figures(storage.as_ref());
-    assert_eq!(flushed, 640);
-    assert_eq!(figures.committed_requests, 640);
-    assert!(figures.commits * 8 < 640, "{figures:?}");
-}
-
-#[test]
-fn writers_on_two_threads_share_commits() {
-    let storage = fresh(serial(1 << 20, Duration::from_millis(2)), 1 << 20, 1 << 20);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| writers(storage.as_ref(), 16, 20));
-        }
-    });
-    let figures = figures(storage.as_ref());
-    assert_eq!(figures.committed_requests, 640);
-    assert!(figures.commits * 8 < 640, "{figures:?}");
 }

@@ -1,24 +1,18 @@
 //! Volumes and large requests: other threads copy them, and what is read is what was written.
 
 mod common;
+#[path = "common/volumes.rs"]
+mod volumes;
 
 use common::{Arena, moves, play, shm};
 use engine::{Solo, Token};
 use proptest::prelude::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use storage::{
-    Execution, LoggedSpec, MemoryOptions, Operation, SimOptions, Step, Storage, StorageSpec, SyncMode, Task,
-};
+use storage::{Execution, Operation, SimOptions, Step, Storage, StorageSpec, Task};
+use volumes::{fresh, memory};
 
-fn memory(size_bytes: u64) -> StorageSpec {
-    StorageSpec::Memory(MemoryOptions { size_bytes, ..MemoryOptions::default() })
-}
-
-fn fresh(lower: StorageSpec, dirty_bytes: u64) -> Arc<dyn Storage> {
-    let spec = LoggedSpec { lower, log_bytes: 1 << 20, dirty_bytes, sync: SyncMode::Standard };
-    storage::open(&StorageSpec::Logged(Box::new(spec))).unwrap()
-}
+/// Of the log: less than a large write.
+const LOG_BYTES: u64 = 1 << 20;
 
 /// Sectors of 12 MiB and a little more.
 const SECTORS: u64 = 24_601;
@@ -31,7 +25,7 @@ proptest! {
     fn a_volume_reads_what_was_written(
         history in moves(vec![Execution::Auto, Execution::Inline], SECTORS), dirty_mib in proptest::sample::select(vec![1u64, 5, 32]),
     ) {
-        play(fresh(memory(SECTORS * 512), dirty_mib << 20).as_ref(), &history);
+        play(fresh(memory(SECTORS * 512), LOG_BYTES, dirty_mib << 20).as_ref(), &history);
     }
 }
 
@@ -50,7 +44,7 @@ fn on_the_spot(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> bool 
 /// What lies in the cache is copied, zeroed and forgotten on the worker up to two mebibytes a request.
 #[test]
 fn large_requests_are_not_done_on_the_spot() {
-    let storage = fresh(memory(32 << 20), 16 << 20);
+    let storage = fresh(memory(32 << 20), LOG_BYTES, 16 << 20);
     let mut solo = Solo::new().unwrap();
     for (len, expected) in [(2 << 20, true), ((2 << 20) + 512, false), (9 << 20, false)] {
         let (mut written, mut read) = (Arena::new(len), Arena::new(len));
@@ -83,7 +77,7 @@ fn large_requests_in_flight_keep_apart() {
     const REGION: usize = 3 << 20;
     const LANES: usize = 3;
     let lower = StorageSpec::Sim(SimOptions { size_bytes: 64 << 20, ..SimOptions::default() });
-    let storage = fresh(lower, 8 << 20);
+    let storage = fresh(lower, LOG_BYTES, 8 << 20);
     let done = AtomicBool::new(false);
     let serve = |worker: usize| {
         let mut solo = Solo::new().unwrap();
