@@ -10,6 +10,15 @@ pub(crate) const IOVECS_MAX: usize = 1024;
 /// Most bytes that a worker copies, or zeroes, on the spot for one request: its other rings wait meanwhile.
 pub(crate) const ON_THE_SPOT_MAX: u64 = 2 << 20;
 
+/// Buffers whose list a task keeps for its next operation: 8 KiB of list.
+const KEPT: usize = 512;
+
+/// Empties a list, and gives back what it has beyond the usual length.
+pub(crate) fn shorten(list: &mut Vec<iovec>) {
+    list.clear();
+    list.shrink_to(KEPT);
+}
+
 /// A list on its way to another thread.
 pub(crate) struct Lent(*const iovec, usize);
 

@@ -105,6 +105,16 @@ impl Task {
         self.progress.file.reset();
     }
 
+    /// For a task that has ended, until it is needed again: gives back what lists of buffers have beyond a usual length. A guest may
+    /// send a long one from each of its thousands of slots. The buffers are forgotten.
+    pub fn rest(&mut self) {
+        buffers::shorten(&mut self.buffers);
+        self.progress.file.rest();
+        if let Some(logged) = &mut self.progress.logged {
+            logged.rest();
+        }
+    }
+
     /// Bytes in the buffers.
     pub fn bytes(&self) -> u64 {
         buffers::total(&self.buffers)
@@ -132,5 +142,24 @@ impl Task {
             return Err(StorageError::OutOfRange(action));
         }
         Ok((offset, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::iovec;
+
+    #[test]
+    fn a_long_list_of_buffers_does_not_stay() {
+        let buffer = iovec { iov_base: std::ptr::null_mut(), iov_len: 512 };
+        let mut task = Task::new();
+        task.buffers = vec![buffer; 4];
+        let place = task.buffers.as_ptr();
+        task.rest();
+        assert_eq!((task.buffers.len(), task.buffers.as_ptr()), (0, place), "a short one stays where it is");
+        task.buffers = vec![buffer; 65_536];
+        task.rest();
+        assert!(task.buffers.is_empty() && task.buffers.capacity() <= 1024);
     }
 }

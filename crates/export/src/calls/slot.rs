@@ -10,6 +10,13 @@ use vring::Segment;
 
 /// What a slot keeps of a buffer for the next request, in bytes: there are many slots, and listings of directories are long.
 const KEPT_BYTES: usize = 8192;
+/// The same of a list of segments, in segments: twice what a request of a mebibyte has.
+const KEPT_SEGMENTS: usize = 512;
+
+fn shorten(list: &mut Vec<Segment>) {
+    list.clear();
+    list.shrink_to(KEPT_SEGMENTS);
+}
 
 /// What a request in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +78,9 @@ impl Job {
         for buffer in [&mut self.request, &mut self.reply] {
             buffer.clear();
             buffer.shrink_to(KEPT_BYTES);
+        }
+        for list in [&mut self.readable, &mut self.writable, &mut self.data] {
+            shorten(list);
         }
         (self.moved, self.failed)
     }
@@ -210,6 +220,8 @@ impl<Id> Slot<Id> {
         self.busy = false;
         self.file = None;
         self.wait = None;
+        shorten(&mut self.writable);
+        shorten(&mut self.data);
     }
 
     /// When the one of these requests was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at
@@ -232,5 +244,24 @@ mod tests {
         job.failed = true;
         assert_eq!(job.conclude(), (Moved::default(), true));
         assert!(job.reply.capacity() < 2 * KEPT_BYTES && job.request.capacity() >= 100);
+    }
+
+    #[test]
+    fn long_lists_of_segments_do_not_stay_in_their_slot() {
+        // SAFETY: an empty segment, at which nobody looks.
+        let segment = unsafe { Segment::from_raw_parts(std::ptr::NonNull::dangling(), 0) };
+        let long = vec![segment; 65_536];
+        let mut slot = Slot::<u64>::new();
+        slot.defer(Work::Pool, &long);
+        slot.data.extend_from_slice(&long);
+        let job = slot.job.clone();
+        let mut job = lock(&job);
+        job.load(&[], &long, &long);
+        job.data.extend_from_slice(&long);
+        slot.end();
+        job.conclude();
+        for list in [&slot.writable, &slot.data, &job.readable, &job.writable, &job.data] {
+            assert!(list.capacity() < 2 * KEPT_SEGMENTS, "{}", list.capacity());
+        }
     }
 }

@@ -62,6 +62,7 @@ impl Slot {
     /// Writes the status where the driver looks for it, and says how many bytes count as written.
     pub(crate) fn answer(&mut self, status: Status) -> u32 {
         self.busy = false;
+        self.task.rest();
         let Some(place) = self.status.take() else {
             return 0;
         };

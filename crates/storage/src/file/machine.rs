@@ -80,6 +80,11 @@ impl FileProgress {
         self.done = 0;
         self.retries = 0;
     }
+
+    /// See [`Task::rest`].
+    pub(crate) fn rest(&mut self) {
+        buffers::shorten(&mut self.rest);
+    }
 }
 
 /// What a completion leads to.

@@ -94,6 +94,11 @@ impl LoggedProgress {
         self.passing = false;
     }
 
+    /// See [`Task::rest`].
+    pub(crate) fn rest(&mut self) {
+        self.sub.rest();
+    }
+
     /// An empty list of pins of `cache`.
     pub(super) fn overlay(&mut self, cache: &Arc<Cache>) -> &mut Pins {
         let same = self.overlay.as_ref().is_some_and(|overlay| Arc::ptr_eq(&overlay.cache, cache));
