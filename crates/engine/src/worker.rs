@@ -337,6 +337,10 @@ impl<R: Ring> Worker<R> {
                 return false;
             };
             if here.ring.ready() {
+                if any {
+                    // Each ring's turn begins when it does.
+                    self.lane.tick();
+                }
                 any |= self.serve_ring(slot) > 0;
                 // Unless it fell, and its place may be another's by the next turn.
                 return ring_of(&self.slots, slot).is_some();

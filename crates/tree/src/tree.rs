@@ -97,6 +97,12 @@ impl Tree {
         }
     }
 
+    /// How many nodes and open files the client knows, the root included.
+    #[must_use]
+    pub fn holds(&self) -> usize {
+        self.table.len() + self.files.len()
+    }
+
     /// The client is gone, or begins anew: drops every node but the root, every open file and every lock, and cancels who
     /// waits for one. Operations in progress finish, and what they give out is nobody's: the caller ends them first, or
     /// calls this once more behind them.

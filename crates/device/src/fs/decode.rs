@@ -22,9 +22,9 @@ use std::ffi::CStr;
 /// Bytes in front of the data of a WRITE: all of it that has to be copied out of guest memory.
 pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + WRITE_IN_BYTES;
 
-/// Longest request, in bytes, without the data of a WRITE. Names, values and labels need far less; a BATCH_FORGET of 65,536 nodes
-/// fits. It bounds what a guest can make a ring's buffer hold.
-pub const REQUEST_BYTES_MAX: usize = (1 << 20) + 4096;
+/// Longest request, in bytes, without the data of a WRITE. The longest that clients send has the value of an extended attribute, 64
+/// KiB; a BATCH_FORGET of 8189 nodes fits. It bounds what a guest can make a buffer hold, and how much it can have us forget at once.
+pub const REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Largest offset that files have (`loff_t`).
 const OFFSET_MAX: u64 = i64::MAX as u64;

@@ -5,21 +5,29 @@ use crate::{ExportError, Ring};
 use engine::{Execution, Pool};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Threads beside the workers, for calls of one export that may take a device's time, or seconds.
+const ASIDE_THREADS: usize = 2;
+
 /// Where the calls of one ring run.
 #[derive(Clone, Default)]
 pub(crate) struct Executor {
     pub(crate) execution: Execution,
+    /// What `execution` asks for.
     pub(crate) pool: Option<Arc<Pool>>,
+    /// For long calls, unless `execution` leaves none of them to us. An export's own: a file system that hangs holds nobody else up.
+    pub(crate) aside: Option<Arc<Pool>>,
 }
 
 impl Executor {
     /// Starts the threads that `execution` asks for, named after `threads`.
-    fn new(execution: Execution, threads: &str) -> Result<Executor, ExportError> {
-        let pool = match execution {
-            Execution::Pool(count) => Some(Arc::new(Pool::new(threads, count)?)),
-            Execution::Auto | Execution::Inline | Execution::Uring => None,
+    fn new(execution: Execution, threads: &str, aside: Option<&str>) -> Result<Executor, ExportError> {
+        let start = |name: &str, count| Pool::new(name, count).map(Arc::new);
+        let (pool, aside) = match execution {
+            Execution::Pool(count) => (Some(start(threads, count)?), None),
+            Execution::Inline => (None, None),
+            Execution::Auto | Execution::Uring => (None, aside.map(|name| start(name, ASIDE_THREADS)).transpose()?),
         };
-        Ok(Executor { execution, pool })
+        Ok(Executor { execution, pool, aside })
     }
 }
 
@@ -27,6 +35,8 @@ impl Executor {
 pub(crate) struct Executing {
     /// What threads of a pool are named after.
     threads: &'static str,
+    /// What those for long calls are; none for a protocol without long calls.
+    aside: Option<&'static str>,
     executor: Mutex<Executor>,
     /// Held while the executor changes, so that rings hear of changes in their order.
     changing: Mutex<()>,
@@ -35,9 +45,13 @@ pub(crate) struct Executing {
 impl Executing {
     /// # Errors
     /// A pool that cannot be started.
-    pub(crate) fn new(execution: Execution, threads: &'static str) -> Result<Executing, ExportError> {
-        let executor = Mutex::new(Executor::new(execution, threads)?);
-        Ok(Executing { threads, executor, changing: Mutex::new(()) })
+    pub(crate) fn new(
+        execution: Execution,
+        threads: &'static str,
+        aside: Option<&'static str>,
+    ) -> Result<Executing, ExportError> {
+        let executor = Mutex::new(Executor::new(execution, threads, aside)?);
+        Ok(Executing { threads, aside, executor, changing: Mutex::new(()) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Executor> {
@@ -59,10 +73,10 @@ impl Executing {
     /// A pool that cannot be started; nothing has changed.
     pub(crate) fn set(&self, shared: &Shared, execution: Execution) -> Result<(), ExportError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = Executor::new(execution, self.threads)?;
+        let new = Executor::new(execution, self.threads, self.aside)?;
         let old = std::mem::replace(&mut *self.lock(), new.clone());
         shared.tell_rings(&shared.all_running(), move |ring, _| ring.set_executor(new.clone()));
-        // The last handle joins the old pool's threads: here, where waiting delays no ring.
+        // The last handle joins the old pools' threads: here, where waiting delays no ring.
         drop(old);
         Ok(())
     }

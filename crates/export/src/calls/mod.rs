@@ -20,6 +20,6 @@ pub(crate) mod turns;
 
 pub(crate) use executor::{Executing, Executor};
 pub(crate) use pace::{Direction, Pace};
-pub(crate) use scene::{Answer, Moved, Outcome, Scene};
+pub(crate) use scene::{Answer, LISTING_BYTES_MAX, Moved, Outcome, Scene};
 pub(crate) use slot::{Job, Slot, Work, lock};
 pub(crate) use turns::{Requests, Turns};

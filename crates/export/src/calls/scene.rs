@@ -4,6 +4,10 @@ use super::data;
 use rustix::io::Errno;
 use vring::Segment;
 
+/// Most bytes of a directory's entries in one answer: their client asks for more, as it always has to. Some 800 of READDIRPLUS, each
+/// with a system call, are a millisecond or two.
+pub(crate) const LISTING_BYTES_MAX: u32 = 128 << 10;
+
 /// What a request did with file data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {

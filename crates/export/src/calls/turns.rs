@@ -15,6 +15,18 @@ pub(crate) const BATCH_MAX: usize = 64;
 /// let the two take turns instead, smaller ones cost too many notifications (`docs/decisions/0006`).
 const PUBLISH_EVERY: usize = 4;
 
+/// How long a ring's turn goes on with further requests, in nanoseconds: a call may take as long as a disk, a listing has hundreds.
+const TURN_NS: u64 = 1_000_000;
+/// Behind how many requests the clock is read in any case.
+const REQUESTS_PER_LOOK: usize = 8;
+
+/// Whether a turn that has `taken` requests has lasted long enough. `look`: the last one may have been long.
+#[inline]
+pub(crate) fn is_late(look: &mut bool, taken: usize, io: &Io<'_>) -> bool {
+    let looks = std::mem::take(look) || taken.is_multiple_of(REQUESTS_PER_LOOK);
+    looks && io.clock_ns().saturating_sub(io.now_ns()) > TURN_NS
+}
+
 /// What every ring of this kind has, whatever its requests are.
 pub(crate) struct Turns {
     pub(crate) queue: Queue,
@@ -25,6 +37,8 @@ pub(crate) struct Turns {
     chain: Chain,
     /// Bytes that reads and writes asked for, as limits count them.
     pub(crate) begun_bytes: u64,
+    /// A request was taken that may have been long: a look at the clock will tell whether the turn is over.
+    pub(crate) look: bool,
     /// Requests answered in this turn that were taken in it.
     fresh_done: u64,
     /// Pushed since the last publication.
@@ -47,6 +61,7 @@ impl Turns {
             label,
             chain: Chain::default(),
             begun_bytes: 0,
+            look: false,
             fresh_done: 0,
             pushed: 0,
             backlog_since_ns: None,
@@ -177,13 +192,14 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
         }
     };
     let begun_bytes = turns.begun_bytes;
-    let mut taken = 0;
-    while taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
+    let (mut taken, mut late) = (0, false);
+    while !late && taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
         if !ring.next(io) {
             break;
         }
         taken += 1;
         let turns = ring.turns();
+        late = is_late(&mut turns.look, taken, io);
         if turns.pushed >= PUBLISH_EVERY {
             turns.pushed = 0;
             turns.queue.publish();
@@ -196,7 +212,7 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
     turns.gate.settle(grant, taken as u32, moved_bytes);
     let waited_ns = turns.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
     turns.figures.queued.record(waited_ns, taken as u64);
-    let more = taken == BATCH_MAX || grant.is_spent(moved_bytes) && turns.queue.ready();
+    let more = taken == BATCH_MAX || (late || grant.is_spent(moved_bytes)) && turns.queue.ready();
     turns.backlog_since_ns = more.then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));
     turns.figures.in_flight_max = turns.figures.in_flight_max.max(turns.queue.in_flight() + turns.pushed);
     turns.report_break(was_broken);

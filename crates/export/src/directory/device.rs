@@ -67,7 +67,7 @@ impl Directory {
             config,
             request_queues: queues,
             service: Arc::new(Service::new(tree, options.policy)),
-            executing: Executing::new(options.execution, "directory")?,
+            executing: Executing::new(options.execution, "directory", Some("long-calls"))?,
         })
     }
 

@@ -9,7 +9,7 @@ use crate::label::Label;
 use crate::limit::Gate;
 use crate::queue::Queue;
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
-use engine::{Execution, Io, Reply, Token};
+use engine::{Execution, Io, Pool, Reply, Token};
 use rustix::io::Errno;
 use std::sync::Arc;
 use vring::{Chain, Segment};
@@ -37,11 +37,20 @@ pub struct DirectoryRing {
     owed: Vec<u16>,
 }
 
+/// Most bytes of a READ or WRITE: 256 pages, which is what Linux has at most, of 64 KiB. Whoever asks for more is no driver that this
+/// server has agreed on anything with, and would have it move gigabytes.
+const TRANSFER_BYTES_MAX: u32 = 16 << 20;
+
+/// Most bytes of a READ or WRITE that a worker, or its io_uring, moves.
+const TRANSFER_HERE_MAX: u32 = 2 << 20;
+
 /// How a request is executed.
 enum Route {
     Here,
     Uring,
     Pool,
+    /// To a thread for long calls.
+    Aside,
     Lock,
 }
 
@@ -121,6 +130,13 @@ impl DirectoryRing {
         &self.turns.figures
     }
 
+    /// Answers a request that is not executed with an error.
+    fn refuse(&mut self, chain: &Chain, head: u16, error: Errno) {
+        let unique = self.slots[usize::from(head)].id;
+        let written = reply::write(chain.writable_segments(), unique, Err(error));
+        self.finish(head, written, true);
+    }
+
     fn execute(
         &mut self,
         chain: &Chain,
@@ -130,9 +146,10 @@ impl DirectoryRing {
     ) {
         match self.route(request) {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
-            Route::Pool if self.hand_over(chain, head, bytes, io) => {}
+            Route::Pool if self.hand_over(self.executor.pool.clone(), chain, head, bytes, io) => {}
+            Route::Aside if self.hand_over(self.executor.aside.clone(), chain, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
-            Route::Here | Route::Uring | Route::Pool => self.perform(chain, head, header, request),
+            Route::Here | Route::Uring | Route::Pool | Route::Aside => self.perform(chain, head, header, request),
         }
     }
 
@@ -141,6 +158,8 @@ impl DirectoryRing {
             return Route::Here;
         }
         match request {
+            // A guest waits for these before it asks for anything else. To forget much takes its time.
+            Request::Init(_) | Request::Destroy if self.service.knows_much() => return Route::Aside,
             // What ends or begins things must not be overtaken by what it ends, and costs no time.
             Request::Init(_)
             | Request::Destroy
@@ -156,6 +175,7 @@ impl DirectoryRing {
             Execution::Pool(_) => Route::Pool,
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync(_)) => Route::Uring,
+            Execution::Uring | Execution::Auto if is_long(request) => Route::Aside,
             Execution::Uring if transfer.is_some() => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
@@ -212,10 +232,8 @@ impl DirectoryRing {
     }
 
     /// To a thread of the pool. False when there is none any more.
-    fn hand_over(&mut self, chain: &Chain, head: u16, bytes: &[u8], io: &mut Io<'_>) -> bool {
-        let Some(pool) = self.executor.pool.clone() else {
-            return false;
-        };
+    fn hand_over(&mut self, pool: Option<Arc<Pool>>, chain: &Chain, head: u16, bytes: &[u8], io: &mut Io<'_>) -> bool {
+        let Some(pool) = pool else { return false };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Pool, chain.writable_segments());
         lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
@@ -271,21 +289,25 @@ impl Requests for DirectoryRing {
             Ok((header, request)) => {
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.id, slot.kind) = (header.unique, kind::of(header.opcode));
-                // A guest may ask for more than it has room for: its limits, and those of its group, count what can move.
-                self.turns.begun_bytes += match &request {
-                    Request::Read(read) => data::room(chain.writable_segments()).min(read.size as usize) as u64,
-                    Request::Write(write) => u64::from(write.size),
-                    _ => 0,
-                };
-                self.execute(chain, head, (&bytes, &header, &request), io);
+                self.turns.look |= !is_short(&request);
+                let transfer = transfer_bytes(&request);
+                if transfer <= TRANSFER_BYTES_MAX {
+                    // A guest may ask for more than it has room for: its limits, and those of its group, count what can move.
+                    self.turns.begun_bytes += match &request {
+                        Request::Read(_) => data::room(chain.writable_segments()).min(transfer as usize) as u64,
+                        _ => u64::from(transfer),
+                    };
+                    self.execute(chain, head, (&bytes, &header, &request), io);
+                } else {
+                    self.refuse(chain, head, Errno::INVAL);
+                }
             }
             Err(malformed) => {
+                self.turns.look = true;
                 let slot = &mut self.slots[usize::from(head)];
                 (slot.id, slot.kind) = (malformed.unique().unwrap_or_default(), kind::of_malformed(&malformed));
-                let error = Errno::from_raw_os_error(malformed.errno());
-                let written = reply::write(chain.writable_segments(), slot.id, Err(error));
                 self.turns.report_refusal(&malformed);
-                self.finish(head, written, true);
+                self.refuse(chain, head, Errno::from_raw_os_error(malformed.errno()));
             }
         }
         self.request = bytes;
@@ -381,6 +403,41 @@ fn run_job(service: &Service, dialect: Option<Dialect>, job: &mut Job) -> i32 {
     let outcome = service.perform(dialect, &header, &request, &mut scene);
     *failed = outcome.is_err() && counts_as_error(header.opcode);
     write_answer(outcome, writable, header.unique, reply) as i32
+}
+
+/// Whether a request may take a device's time, or copy gigabytes.
+fn is_long(request: &Request<'_>) -> bool {
+    match request {
+        Request::CopyFileRange(_) | Request::Fallocate(_) | Request::SyncFs | Request::FsyncDir(_) => true,
+        // Of guests with larger pages than ours.
+        _ => transfer_bytes(request) > TRANSFER_HERE_MAX,
+    }
+}
+
+/// Bytes of file data that a request asks to move to or from the guest.
+fn transfer_bytes(request: &Request<'_>) -> u32 {
+    match request {
+        Request::Read(read) => read.size,
+        Request::Write(write) => write.size,
+        _ => 0,
+    }
+}
+
+/// Whether a turn goes on without a look at the clock behind a request: those that guests send most, and that are short.
+fn is_short(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::GetAttr { .. }
+            | Request::Forget { .. }
+            | Request::Read(_)
+            | Request::Write(_)
+            | Request::Open(_)
+            | Request::Release(_)
+            | Request::Flush { .. }
+            | Request::Access { .. }
+            | Request::GetXattr { .. }
+    )
 }
 
 /// Which way a request moves file data, if it does.

@@ -47,7 +47,7 @@ pub fn directory(data: &[u8]) -> usize {
         service.end_session();
         let answered = play(data, |start, _| {
             // Everything on the spot: what waits for a lock would wait for ever.
-            let executor = Executor { execution: Execution::Inline, pool: None };
+            let executor = Executor { execution: Execution::Inline, ..Executor::default() };
             let ring = DirectoryRing::new(start, service.clone(), executor, Label::of_nobody()).ok()?;
             Some(Directory { ring })
         });

@@ -37,7 +37,7 @@ pub fn p9(data: &[u8]) -> usize {
         let _other = other.then(|| Siblings::one_more(&rings));
         play(data, |start, _| {
             let client = (Session::new(service), Siblings::one_more(&rings));
-            let executor = Executor { execution: Execution::Inline, pool: None };
+            let executor = Executor { execution: Execution::Inline, ..Executor::default() };
             Some(Served { ring: P9Ring::new(start, client, executor, Label::of_nobody()).ok()? })
         })
     })

@@ -145,6 +145,7 @@ impl P9Ring {
                 let known = slot.id.known;
                 slot.id = Asked { known, ..Asked::new(&header, dialect) };
                 slot.kind = kind::of(header.kind);
+                self.turns.look |= !is_short(&request);
                 if self.siblings.any() && !matches!(request, Request::Flush { .. }) {
                     self.make_known(head);
                 }
@@ -165,6 +166,7 @@ impl P9Ring {
     }
 
     fn refuse(&mut self, head: u16, given: Given<'_>, malformed: &Malformed) {
+        self.turns.look = true;
         self.turns.report_refusal(malformed);
         let dialect = self.session.dialect();
         let slot = self.slot(head);
@@ -483,6 +485,20 @@ fn run_job(session: &Session, asked: Asked, job: &mut Job) -> i32 {
     let outcome = session.perform(&header, &request, &mut scene);
     *failed = outcome.is_err();
     reply::write(outcome, writable, asked, reply) as i32
+}
+
+/// Whether a turn goes on without a look at the clock behind a request: those that clients send most, and that are short.
+pub(super) fn is_short(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Walk { .. }
+            | Request::GetAttr { .. }
+            | Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Lopen { .. }
+            | Request::Clunk { .. }
+            | Request::Flush { .. }
+    )
 }
 
 /// Which way a request moves file data, if it does.

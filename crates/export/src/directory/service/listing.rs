@@ -1,6 +1,7 @@
 //! Directories.
 
 use super::{Answer, Outcome, Scene, Service};
+use crate::calls::LISTING_BYTES_MAX;
 use device::fs::{Attr, DirWriter, EntryOut};
 use rustix::io::Errno;
 use std::ffi::CString;
@@ -8,7 +9,7 @@ use tree::DirEntry;
 
 impl Service {
     pub(super) fn read_dir(&self, handle: u64, offset: u64, size: u32, scene: &mut Scene<'_>) -> Outcome {
-        let room = scene.room(device::fs::OUT_HEADER_BYTES, size);
+        let room = scene.room(device::fs::OUT_HEADER_BYTES, size.min(LISTING_BYTES_MAX));
         let mut writer = DirWriter::new(scene.reply, room);
         self.tree.read_dir(handle, offset, &mut |entry: DirEntry<'_>| {
             writer.add(entry.ino, entry.offset, u32::from(entry.kind), entry.name)
@@ -18,7 +19,7 @@ impl Service {
 
     /// A listing with a look-up of each name. Every entry that is shown counts a reference, as a look-up does.
     pub(super) fn read_dir_plus(&self, handle: u64, offset: u64, size: u32, scene: &mut Scene<'_>) -> Outcome {
-        let room = scene.room(device::fs::OUT_HEADER_BYTES, size);
+        let room = scene.room(device::fs::OUT_HEADER_BYTES, size.min(LISTING_BYTES_MAX));
         let mut writer = DirWriter::new(scene.reply, room);
         self.tree.read_dir(handle, offset, &mut |entry: DirEntry<'_>| {
             // What does not fit must not be looked up: its reference would never be given back.

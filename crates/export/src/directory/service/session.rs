@@ -14,6 +14,9 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the guest may have waiting in the background (read-ahead, asynchronous I/O, write-back): all that fit.
 const BACKGROUND_MAX: u16 = u16::MAX;
 
+/// Nodes and open files that are forgotten on the spot: in a millisecond or two.
+const KNOWN_MUCH: usize = 2048;
+
 /// What access control lists need of a guest: it reads them, and leaves the umask to whoever knows the directory's defaults.
 const ACL: u64 = flags::POSIX_ACL | flags::DONT_MASK;
 
@@ -90,6 +93,11 @@ impl Service {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether the end of the session takes longer than others of a worker should wait.
+    pub(crate) fn knows_much(&self) -> bool {
+        self.tree.holds() > KNOWN_MUCH
     }
 
     /// The guest unmounts, or is gone.

@@ -2,7 +2,7 @@
 
 use super::session::Session;
 use super::walk::back;
-use crate::calls::{Answer, Outcome, Scene};
+use crate::calls::{Answer, LISTING_BYTES_MAX, Outcome, Scene};
 use device::p9::{DirWriter, Qid, READ_HEAD_BYTES, qid_type};
 use rustix::io::Errno;
 use tree::DirEntry;
@@ -16,7 +16,7 @@ impl Session {
         if !open.directory {
             return Err(Errno::NOTDIR);
         }
-        let count = count.min(self.msize().saturating_sub(READ_HEAD_BYTES as u32));
+        let count = count.min(self.msize().saturating_sub(READ_HEAD_BYTES as u32)).min(LISTING_BYTES_MAX);
         let room = scene.room(READ_HEAD_BYTES, count) as u32;
         let mut writer = DirWriter::new(scene.reply, room);
         let mut all_fit = true;

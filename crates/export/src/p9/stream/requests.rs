@@ -2,7 +2,7 @@
 
 use super::super::kind;
 use super::super::reply::{self, Asked};
-use super::super::ring::direction_of;
+use super::super::ring::{direction_of, is_short};
 use super::super::service::Session;
 use super::inbox::Inbox;
 use super::ring::StreamRing;
@@ -56,6 +56,7 @@ impl StreamRing {
             }
         };
         let asked = Asked::new(&header, dialect);
+        self.look |= !is_short(&request);
         match &request {
             Request::Version { .. } if self.requests_in_flight() > 0 => {
                 // What it ends has to end first: nothing that came before may be answered behind it.

@@ -11,7 +11,7 @@ use super::connections::Ends;
 use super::inbox::{Front, Inbox, Room};
 use super::outbox::{Outbox, Sent};
 use super::slot::Deferred;
-use crate::calls::{Executor, Pace, Work};
+use crate::calls::{Executor, Pace, Work, turns};
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
@@ -78,6 +78,8 @@ pub struct StreamRing {
     pub(super) label: Label,
     /// Bytes that reads and writes asked for, as limits count them.
     pub(super) begun_bytes: u64,
+    /// As [`Turns::look`](crate::calls::Turns).
+    pub(super) look: bool,
     /// Requests answered in this turn that were taken in it.
     pub(super) fresh_done: u64,
     /// Replies since the last sending.
@@ -119,6 +121,7 @@ impl StreamRing {
             figures: RingFigures::new(&kind::NAMES),
             label,
             begun_bytes: 0,
+            look: false,
             fresh_done: 0,
             unsent: 0,
             backlog_since_ns: None,
@@ -188,8 +191,12 @@ impl StreamRing {
             }
         };
         let begun_bytes = self.begun_bytes;
-        let mut taken = 0;
-        while taken < grant.requests as usize && !grant.is_spent(self.begun_bytes - begun_bytes) && self.takes_more() {
+        let (mut taken, mut late) = (0, false);
+        while !late
+            && taken < grant.requests as usize
+            && !grant.is_spent(self.begun_bytes - begun_bytes)
+            && self.takes_more()
+        {
             match self.inbox.front(self.largest) {
                 Front::Message(bytes) => {
                     let mut inbox = std::mem::take(&mut self.inbox);
@@ -199,6 +206,7 @@ impl StreamRing {
                         break;
                     }
                     taken += 1;
+                    late = turns::is_late(&mut self.look, taken, io);
                 }
                 Front::Part => break,
                 Front::Impossible(bytes) => {
@@ -216,7 +224,7 @@ impl StreamRing {
         let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
         self.figures.queued.record(waited_ns, taken as u64);
         let more = taken == BATCH_MAX
-            || grant.is_spent(self.begun_bytes - begun_bytes)
+            || (late || grant.is_spent(self.begun_bytes - begun_bytes))
                 && matches!(self.inbox.front(self.largest), Front::Message(_));
         self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
         taken
