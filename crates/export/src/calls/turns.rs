@@ -41,6 +41,8 @@ pub(crate) struct Turns {
     pub(crate) look: bool,
     /// Requests answered in this turn that were taken in it.
     fresh_done: u64,
+    /// When the first of those was taken: rings of one worker have their turns one after the other.
+    fresh_since_ns: u64,
     /// Pushed since the last publication.
     pushed: usize,
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.
@@ -63,6 +65,7 @@ impl Turns {
             begun_bytes: 0,
             look: false,
             fresh_done: 0,
+            fresh_since_ns: 0,
             pushed: 0,
             backlog_since_ns: None,
         })
@@ -91,7 +94,12 @@ impl Turns {
         self.figures.requests.count(slot.kind);
         self.figures.errors += u64::from(failed);
         slot.end();
-        self.fresh_done += u64::from(slot.fresh);
+        if slot.fresh {
+            if self.fresh_done == 0 {
+                self.fresh_since_ns = slot.started_ns;
+            }
+            self.fresh_done += 1;
+        }
         self.queue.push(head, written, slot.epoch);
         self.pushed += 1;
     }
@@ -251,7 +259,7 @@ pub(crate) fn publish(ring: &mut impl Requests, io: &mut Io<'_>) {
     let done = std::mem::take(&mut turns.fresh_done);
     if done > 0 {
         // Requests that ended in the turn that took them share one reading of the clock.
-        turns.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
+        turns.figures.served.record(io.clock_ns().saturating_sub(turns.fresh_since_ns), done);
     }
     ring.published();
 }

@@ -42,6 +42,8 @@ pub struct DiskRing {
     figures: RingFigures,
     /// Requests answered in this turn that were taken in it.
     fresh_done: u64,
+    /// When the first of those was taken: rings of one worker have their turns one after the other.
+    fresh_since_ns: u64,
     /// Pushed since the last publication.
     pushed: usize,
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.
@@ -72,6 +74,7 @@ impl DiskRing {
             payload: Vec::new(),
             figures: RingFigures::new(&Kind::NAMES),
             fresh_done: 0,
+            fresh_since_ns: 0,
             pushed: 0,
             backlog_since_ns: None,
             gate: Gate::default(),
@@ -228,7 +231,12 @@ impl DiskRing {
         self.figures.requests.count(slot.kind as usize);
         self.figures.errors += u64::from(status != Status::Ok);
         let written = slot.answer(status);
-        self.fresh_done += u64::from(slot.fresh);
+        if slot.fresh {
+            if self.fresh_done == 0 {
+                self.fresh_since_ns = slot.started_ns;
+            }
+            self.fresh_done += 1;
+        }
         let epoch = slot.epoch;
         self.queue.push(head, written, epoch);
         self.pushed += 1;
@@ -333,7 +341,7 @@ impl DiskRing {
         let done = std::mem::take(&mut self.fresh_done);
         if done > 0 {
             // Requests that ended in the turn that took them share one reading of the clock.
-            self.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
+            self.figures.served.record(io.clock_ns().saturating_sub(self.fresh_since_ns), done);
         }
     }
 }

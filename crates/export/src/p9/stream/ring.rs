@@ -82,6 +82,8 @@ pub struct StreamRing {
     pub(super) look: bool,
     /// Requests answered in this turn that were taken in it.
     pub(super) fresh_done: u64,
+    /// When the first of those was taken: rings of one worker have their turns one after the other.
+    fresh_since_ns: u64,
     /// Replies since the last sending.
     pub(super) unsent: usize,
     /// Since when messages wait that did not fit into a batch, or that a limit holds up.
@@ -123,6 +125,7 @@ impl StreamRing {
             begun_bytes: 0,
             look: false,
             fresh_done: 0,
+            fresh_since_ns: 0,
             unsent: 0,
             backlog_since_ns: None,
         };
@@ -190,6 +193,7 @@ impl StreamRing {
                 return 0;
             }
         };
+        self.note_time(io);
         let begun_bytes = self.begun_bytes;
         let (mut taken, mut late) = (0, false);
         while !late
@@ -344,6 +348,7 @@ impl StreamRing {
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        self.note_time(io);
         match token {
             RECEIVE => self.received(result),
             SEND => self.sent(result),
@@ -357,6 +362,13 @@ impl StreamRing {
         }
     }
 
+    /// Before requests may be answered in the turn that takes them.
+    fn note_time(&mut self, io: &Io<'_>) {
+        if self.fresh_done == 0 {
+            self.fresh_since_ns = io.now_ns();
+        }
+    }
+
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
         self.figures.in_flight_max =
             self.figures.in_flight_max.max(self.requests_in_flight() + self.fresh_done as usize);
@@ -364,7 +376,7 @@ impl StreamRing {
         let done = std::mem::take(&mut self.fresh_done);
         if done > 0 {
             // Requests that ended in the turn that took them share one reading of the clock.
-            self.figures.served.record(io.clock_ns().saturating_sub(io.now_ns()), done);
+            self.figures.served.record(io.clock_ns().saturating_sub(self.fresh_since_ns), done);
         }
         self.report_end();
     }
