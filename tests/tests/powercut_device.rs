@@ -33,9 +33,11 @@ fn nothing_is_lost_at_any_entry_of_a_kernels_log() -> Result<()> {
 
 #[test]
 fn log_writes_that_are_not_durable_are_noticed() -> Result<()> {
-    let (content, report) = torture(&["--cuts", "20000", "--seed", "1", "--without-barrier", "commit"])?;
+    // It ends with the first that is noticed: after some thousand cuts, as a rule.
+    let (content, report) = torture(&["--cuts", "200000", "--seed", "1", "--without-barrier", "commit"])?;
     ensure!(!content, "nobody noticed: {report}");
+    // A sector that holds something else, or a log with a hole in it: both are the cut's work, and no trouble of the stand.
     let violation = report["violation"].as_str().unwrap_or_default();
-    ensure!(violation.contains("cut behind event") && violation.contains("expected"), "{report}");
+    ensure!(violation.contains("cut behind event"), "{report}");
     Ok(())
 }
