@@ -230,6 +230,11 @@ impl Client {
         self.ended.contains(&call.head)
     }
 
+    /// Whether the answer came before that of the last call that was waited for: however late we look.
+    pub fn came_first(&self, call: Waiting) -> bool {
+        self.ended.contains(&call.head)
+    }
+
     /// Waits for the answer, which must be one without a body.
     pub fn end_call(&mut self, call: Waiting) -> Result<Reply> {
         while !self.has_ended(call) {
