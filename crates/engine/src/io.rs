@@ -33,7 +33,7 @@ impl Io<'_> {
 
     /// CLOCK_MONOTONIC now, in nanoseconds: a reading of the clock, so once a turn at most.
     pub fn clock_ns(&self) -> u64 {
-        crate::lane::monotonic_ns()
+        crate::clock::monotonic_ns()
     }
 
     /// Reads from `file` at `offset` (bytes) into `buffers`.

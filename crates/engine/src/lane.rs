@@ -1,6 +1,7 @@
 //! What a worker executes with: one io_uring, deadlines, registered files and a clock.
 
 use crate::bell::{Bell, Message, takes_messages};
+use crate::clock::monotonic_ns;
 use crate::figures::WorkerFigures;
 use crate::file::{File, FileTable};
 use crate::timer::Timers;
@@ -100,12 +101,6 @@ pub(crate) struct Lane {
 fn aside(entry: squeue::Entry, buffers: &[libc::iovec]) -> squeue::Entry {
     let bytes: usize = buffers.iter().map(|buffer| buffer.iov_len).sum();
     if bytes > TRANSFER_ON_THE_SPOT_MAX { entry.flags(squeue::Flags::ASYNC) } else { entry }
-}
-
-/// CLOCK_MONOTONIC in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Lane {

@@ -4,6 +4,7 @@
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
 mod bell;
+mod clock;
 mod directory;
 mod engine;
 mod execution;
@@ -24,6 +25,7 @@ mod timer;
 mod worker;
 
 pub use bell::{Bell, BellError, may_be_watched};
+pub use clock::monotonic_ns;
 pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
 pub use execution::Execution;
 pub use figures::{RingStay, WorkerFigures};

@@ -5,6 +5,7 @@
 
 use crate::daemon::Daemon;
 use crate::failure::Failure;
+use engine::monotonic_ns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -78,12 +79,6 @@ fn watch(daemon: &Daemon, stuck_after: Duration, events: &Receiver<Event>) {
             Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-/// CLOCK_MONOTONIC, the clock of the workers, in nanoseconds.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// A ring, and when the request was taken that waits there longest.

@@ -1,8 +1,8 @@
 //! Asking workers and telling rings, without waiting for a worker that hangs.
 
 use super::{Engine, EngineError};
+use crate::clock::monotonic_ns;
 use crate::figures::RingStay;
-use crate::lane::monotonic_ns;
 use crate::mailbox::{Mail, Mailbox, Pulse, RingMail};
 use crate::{Io, Ring, RingId, WorkerFigures};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -1,6 +1,7 @@
 //! File data of one request: from an open file to where the client wants it, and the other way.
 
 use super::{Moved, data};
+use engine::monotonic_ns;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use tree::{OpenFile, Tree};
@@ -51,10 +52,4 @@ pub(crate) fn write(
     let bytes = outcome?;
     moved.written = bytes as u64;
     Ok(bytes)
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds. No system call.
-pub(crate) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

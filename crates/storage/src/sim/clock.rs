@@ -1,4 +1,4 @@
-//! The clock of the model, and sleep on it.
+//! Sleep on the clock of the model, which is that of the workers.
 //!
 //! What a sleep takes, measured on Linux 6.18 in a virtual machine with two processors (AMD EPYC), at a load of about
 //! one; median and 99th percentile in microseconds, with the slack that is set here and with the kernel's default of 50 microseconds:
@@ -17,6 +17,7 @@
 //! So whoever sleeps is some 25 microseconds late, which is what waking up costs there; a thread that waits for real hardware
 //! pays for waking as well. With 64 threads that wake every 20 microseconds the processors, and no device, are what is measured.
 
+use engine::monotonic_ns;
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_absolute, set_current_timer_slack};
 use rustix::time::Timespec;
@@ -30,16 +31,10 @@ thread_local! {
     static PRECISE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds: the clock of the workers.
-pub(super) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * SECOND_NS + now.tv_nsec as u64
-}
-
 /// Blocks the calling thread until CLOCK_MONOTONIC has reached `deadline_ns`: never shorter, and longer by what the kernel needs
 /// to wake a thread. The deadline is absolute, so that what happened before the call does not add to it.
 pub(super) fn sleep_until(deadline_ns: u64) {
-    if now_ns() >= deadline_ns {
+    if monotonic_ns() >= deadline_ns {
         return;
     }
     if !PRECISE.replace(true) {
@@ -59,9 +54,9 @@ mod tests {
     #[test]
     fn sleep_ends_at_its_deadline_and_not_before() {
         for wait_ns in [0, 1, 20_000, 3_000_000] {
-            let deadline_ns = now_ns() + wait_ns;
+            let deadline_ns = monotonic_ns() + wait_ns;
             sleep_until(deadline_ns);
-            assert!(now_ns() >= deadline_ns);
+            assert!(monotonic_ns() >= deadline_ns);
         }
         sleep_until(0);
     }

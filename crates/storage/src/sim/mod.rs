@@ -176,7 +176,7 @@ impl Device {
     /// As for [`end`](Self::end).
     unsafe fn serve(&self, task: &Task) -> Result<(), StorageError> {
         // The clock, and not the worker's turn: the operation before this one may have taken its time within the same turn.
-        let fate = self.begin(task, clock::now_ns());
+        let fate = self.begin(task, engine::monotonic_ns());
         clock::sleep_until(fate.end_ns);
         // SAFETY: promised by our caller.
         unsafe { self.end(task, fate.doomed) }

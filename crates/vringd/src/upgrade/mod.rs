@@ -133,12 +133,6 @@ impl Upgrade {
     }
 }
 
-/// CLOCK_MONOTONIC, which does not know of programs, in nanoseconds.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,11 +3,12 @@
 use super::collect::{self, Purpose};
 use super::descriptors::Outgoing;
 use super::state::{self, State};
-use super::{check, envelope, monotonic_ns};
+use super::{check, envelope};
 use crate::daemon::Daemon;
 use crate::log;
 use control::ApiError;
 use control::model::{NewExport, NewUpgrade};
+use engine::monotonic_ns;
 use export::Export;
 use link::{EndpointState, HandoverError, Hold};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};

@@ -1,10 +1,10 @@
 //! Open files and their data.
 
 use super::{Answer, Outcome, Scene, Service};
-use crate::calls::files::monotonic_ns;
 use crate::calls::{data, files};
 use crate::directory::policy::{Cache, Policy};
 use device::fs::{CopyFileRange, Fsync, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, Write, open_flags};
+use engine::monotonic_ns;
 use rustix::io::Errno;
 use std::sync::Arc;
 use tree::OpenFile;

@@ -104,7 +104,7 @@ impl Session {
     }
 
     pub(super) fn read(&self, fid: u32, offset: u64, count: u32, scene: &mut Scene<'_>) -> Outcome {
-        let began_ns = files::monotonic_ns();
+        let began_ns = engine::monotonic_ns();
         let fid = self.fids.get(fid)?;
         let count = count.min(self.msize().saturating_sub(READ_HEAD_BYTES as u32));
         match &fid.used {
@@ -129,7 +129,7 @@ impl Session {
     }
 
     pub(super) fn write(&self, fid: u32, offset: u64, count: u32, scene: &mut Scene<'_>) -> Outcome {
-        let began_ns = files::monotonic_ns();
+        let began_ns = engine::monotonic_ns();
         let fid = self.fids.get(fid)?;
         let count = count.min(self.msize().saturating_sub(WRITE_HEAD_BYTES as u32));
         let bytes = match &fid.used {
