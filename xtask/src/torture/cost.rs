@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::Common;
 use super::figures::{self, median};
 use super::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape};
-use super::server::{Server, Setup, Storage};
+use super::server::{Served, Server, Setup};
 
 const DISK_MIB: u32 = 1024;
 /// Before anything counts: threads start, caches fill.
@@ -95,7 +95,7 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
     let setup = Setup {
         program: program.to_owned(),
         directory: directory.path().to_owned(),
-        storage: Storage::Null(DISK_MIB),
+        served: Served::Null(DISK_MIB),
         queues: options.queues,
         workers: "per-queue".into(),
         more: Vec::new(),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use guest::process;
 use tempfile::TempDir;
 
-use super::server::Storage;
+use super::server::Served;
 
 /// Small enough for a volume to write back all the time.
 const VOLUME_LOG: &str = "1M";
@@ -16,7 +16,7 @@ const VOLUME_DIRTY_MEMORY: &str = "4M";
 
 /// A disk of zeroes.
 pub(super) struct Disk {
-    storage: Storage,
+    served: Served,
     /// What the disk holds: of a volume a copy, made when it is asked for.
     image: PathBuf,
     /// Of the memory file that a volume has.
@@ -28,8 +28,8 @@ impl Disk {
     pub(super) fn raw(directory: &Path, bytes: u64, direct: bool, execution: &str) -> Result<Self> {
         let image = directory.join("disk.img");
         File::create_new(&image)?.set_len(bytes)?;
-        let storage = Storage::File { image: image.clone(), direct, execution: execution.to_owned() };
-        Ok(Self { storage, image, _memory: None })
+        let served = Served::File { image: image.clone(), direct, execution: execution.to_owned() };
+        Ok(Self { served, image, _memory: None })
     }
 
     /// A volume in `directory`.
@@ -41,23 +41,23 @@ impl Disk {
         // What must outlive a server lies on tmpfs.
         let directory_of_memory = TempDir::with_prefix_in("vringd-torture-", "/dev/shm")?;
         let memory = directory_of_memory.path().join("memory");
-        let storage = Storage::Volume { volume, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() };
-        Ok(Self { storage, image: directory.join("disk.img"), _memory: Some(directory_of_memory) })
+        let served = Served::Volume { volume, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() };
+        Ok(Self { served, image: directory.join("disk.img"), _memory: Some(directory_of_memory) })
     }
 
     /// What a server is told.
-    pub(super) fn storage(&self) -> Storage {
-        self.storage.clone()
+    pub(super) fn served(&self) -> Served {
+        self.served.clone()
     }
 
     /// The image as it is, which a server may be using; a volume has none.
     pub(super) fn raw_image(&self) -> Option<&Path> {
-        matches!(self.storage, Storage::File { .. }).then_some(self.image.as_path())
+        matches!(self.served, Served::File { .. }).then_some(self.image.as_path())
     }
 
     /// An image of what the disk holds, which no server uses any more.
     pub(super) fn final_image(&self, program: &Path) -> Result<&Path> {
-        if let Storage::Volume { volume, .. } = &self.storage {
+        if let Served::Volume { volume, .. } = &self.served {
             let mut convert = Command::new(program);
             convert.args(["volume", "convert", "--to", "raw"]).arg(volume).arg(&self.image);
             process::run(&mut convert)?;

@@ -107,7 +107,7 @@ impl FioGuest {
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: disk.storage(),
+            served: disk.served(),
             queues: QUEUES,
             workers: QUEUES.to_string(),
             more: Vec::new(),

@@ -36,8 +36,8 @@ enum What {
     Kill(kill::Options),
     /// Replace the server's program under load, again and again.
     ///
-    /// Half of it under a frontend that checks every request, to which the gap between two completions is what an upgrade costs;
-    /// half of it under a QEMU guest that runs fio with verification.
+    /// A third of it under a frontend that checks every request, to which the gap between two completions is what an upgrade
+    /// costs; a third under a QEMU guest that runs fio with verification; a third under a client of a directory.
     Upgrade(upgrade::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),

@@ -81,10 +81,10 @@ fn profiles() -> Result<PathBuf> {
     place.nth(1).map(Path::to_owned).context("a program of cargo lies in target/PROFILE")
 }
 
-/// What stands behind the disk.
+/// What is served.
 #[derive(Clone, Debug)]
-pub(crate) enum Storage {
-    /// An image.
+pub(crate) enum Served {
+    /// A disk on an image.
     File {
         /// The image.
         image: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) enum Storage {
         /// What `--execution` says.
         execution: String,
     },
-    /// A volume.
+    /// A disk on a volume.
     Volume {
         /// Its file.
         volume: PathBuf,
@@ -102,8 +102,17 @@ pub(crate) enum Storage {
         /// What `--dirty-memory` says.
         dirty_memory: String,
     },
-    /// Nothing; the size in MiB.
+    /// A disk with nothing behind it; the size in MiB.
     Null(u32),
+    /// A directory by virtio-fs, where programs can be seen: no other server of one can be upgraded.
+    Directory {
+        /// It.
+        path: PathBuf,
+        /// What `--inode-file-handles` says.
+        file_handles: &'static str,
+        /// What `--execution` says.
+        execution: &'static str,
+    },
 }
 
 /// A server that is to be started, once or again and again.
@@ -111,10 +120,10 @@ pub(crate) enum Storage {
 pub(crate) struct Setup {
     /// The program.
     pub(crate) program: PathBuf,
-    /// Where its socket and log are.
+    /// Where its sockets and log are.
     pub(crate) directory: PathBuf,
-    /// What stands behind the disk.
-    pub(crate) storage: Storage,
+    /// What it serves.
+    pub(crate) served: Served,
     /// Queues offered.
     pub(crate) queues: u16,
     /// What `--workers` says.
@@ -126,9 +135,9 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The socket of the disk.
+    /// The socket of what it serves.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.directory.join("disk.sock")
+        self.directory.join("vhost.sock")
     }
 
     /// The control socket.
@@ -138,23 +147,28 @@ impl Setup {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["disk", "--log-level", "info", "--socket"]).arg(self.socket());
+        let kind = if matches!(self.served, Served::Directory { .. }) { "dir" } else { "disk" };
+        command.args([kind, "--log-level", "info", "--socket"]).arg(self.socket());
         command.arg("--control").arg(self.control());
         command.args(["--queues", &self.queues.to_string(), "--workers", &self.workers]);
-        match &self.storage {
-            Storage::File { image, direct, execution } => {
+        match &self.served {
+            Served::File { image, direct, execution } => {
                 command.args(["--execution", execution]);
                 if *direct {
                     command.arg("--direct");
                 }
                 command.arg(image);
             }
-            Storage::Volume { volume, memory, dirty_memory } => {
+            Served::Volume { volume, memory, dirty_memory } => {
                 command.args(["--storage", "volume", "--dirty-memory", dirty_memory, "--memory-file"]).arg(memory);
                 command.arg(volume);
             }
-            Storage::Null(mebibytes) => {
+            Served::Null(mebibytes) => {
                 command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);
+            }
+            Served::Directory { path, file_handles, execution } => {
+                command.args(["--sandbox", "none", "--inode-file-handles", file_handles, "--execution", execution]);
+                command.arg(path);
             }
         }
         command.args(&self.more);

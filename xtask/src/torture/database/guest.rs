@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::Report;
 use crate::torture::rng::Rng;
-use crate::torture::server::{Server, Setup, Storage};
+use crate::torture::server::{Served, Server, Setup};
 
 const QUEUES: u16 = 2;
 const RECONNECT_MS: u32 = 50;
@@ -99,7 +99,7 @@ impl<'a> Torture<'a> {
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: Storage::Volume { volume: volume.clone(), memory: memory.clone(), dirty_memory: "8M".into() },
+            served: Served::Volume { volume: volume.clone(), memory: memory.clone(), dirty_memory: "8M".into() },
             queues: QUEUES,
             workers: QUEUES.to_string(),
             more: Vec::new(),

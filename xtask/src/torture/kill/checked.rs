@@ -226,7 +226,7 @@ impl Session {
         let setup = Setup {
             program: plan.program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: disk.storage(),
+            served: disk.served(),
             queues: way.queues,
             workers: way.workers.into(),
             more: Vec::new(),

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::{said, went_on};
+use super::{ask, said, went_on};
 use crate::torture::disk::Disk;
 use crate::torture::figures::{Spread, Times};
 use crate::torture::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
@@ -171,7 +171,7 @@ impl Session {
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
-            storage: disk.storage(),
+            served: disk.served(),
             queues: way.queues,
             workers: way.workers.into(),
             more: Vec::new(),
@@ -233,16 +233,14 @@ impl Session {
 
     /// Asks for an upgrade while the load runs, and has the load go on for a while.
     fn under_load(&mut self, more: &[&str]) -> Result<Output> {
-        let mut command = Command::new(&self.setup.program);
-        command.arg("ctl").arg("--control").arg(self.setup.control()).args(["--json", "upgrade"]).args(more);
         let (before, after) = (self.rng.time(LIFE), self.rng.time(LIFE));
         self.run_for(before)?;
         self.load.take_gap();
         let asked = AtomicBool::new(false);
-        let load = &mut self.load;
+        let (load, setup) = (&mut self.load, &self.setup);
         let (ran, output) = thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                let output = command.output();
+                let output = ask(setup, more);
                 asked.store(true, Ordering::Release);
                 output
             });
@@ -250,7 +248,7 @@ impl Session {
             (ran, asking.join())
         });
         ran.context("during the upgrade")?;
-        let output = output.map_err(|_| anyhow!("the thread that asks panicked"))?.context("cannot run ctl")?;
+        let output = output.map_err(|_| anyhow!("the thread that asks panicked"))??;
         let (start, completed) = (Instant::now(), self.load.tally().requests());
         let enough = |load: &Load| start.elapsed() >= after && load.tally().requests() >= completed + COMPLETIONS_AFTER;
         self.load.run(enough).context("after the upgrade")?;

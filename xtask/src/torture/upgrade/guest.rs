@@ -3,13 +3,12 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::went_on;
+use super::{ask, went_on};
 use crate::torture::figures::{Spread, Times};
 use crate::torture::fio_guest::{FioGuest, Verdict};
 use crate::torture::rng::Rng;
@@ -84,10 +83,7 @@ fn upgrade(guest: &mut FioGuest, life: Duration, report: &mut Report, pauses: &m
     let pid = guest.server().pid()?;
     let setup = guest.setup();
     let requests = Server::requests(setup);
-    let mut command = Command::new(&setup.program);
-    command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "upgrade"]);
-    let output = command.output().context("cannot run ctl")?;
-    pauses.push(went_on(&output, report.upgrades + 1, pid)?);
+    pauses.push(went_on(&ask(setup, &[])?, report.upgrades + 1, pid)?);
     report.upgrades += 1;
     report.requests += requests;
     guest.server().check_alive()

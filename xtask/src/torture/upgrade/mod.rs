@@ -1,10 +1,11 @@
 //! `cargo xtask torture upgrade`: the server's program is replaced under load.
 
 mod checked;
+mod directory;
 mod guest;
 
 use std::fmt;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +14,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::server::Setup;
 use super::{Common, figures};
 
 /// Options of `cargo xtask torture upgrade`.
@@ -27,6 +29,13 @@ pub(crate) struct Options {
     /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds]
     #[arg(long, value_name = "N")]
     guest_rounds: Option<u32>,
+    /// Upgrades under a client of a directory [default: as --rounds; none with --volume]
+    #[arg(long, value_name = "N")]
+    directory_rounds: Option<u32>,
+    /// Files that the client of a directory knows, and the next program has to know, too: held by descriptors in every other session
+    /// unless half of RLIMIT_NOFILE is less, and by file handles where the file system of $TMPDIR has them
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
+    nodes: u32,
     /// Serve volumes instead of raw images.
     #[arg(long)]
     volume: bool,
@@ -40,6 +49,7 @@ struct Report {
     seed: u64,
     frontend: Option<checked::Report>,
     guest: Option<guest::Report>,
+    directory: Option<directory::Report>,
     /// What was lost first; nothing is tried after that.
     lost: Option<String>,
 }
@@ -48,10 +58,11 @@ struct Report {
 pub(super) fn run(options: &Options) -> Result<()> {
     let under_frontend = options.frontend_rounds.unwrap_or(options.rounds);
     let in_guest = options.guest_rounds.unwrap_or(options.rounds);
-    ensure!(under_frontend > 0 || in_guest > 0, "--rounds 0 upgrades nothing");
+    let of_directory = options.directory_rounds.unwrap_or(if options.volume { 0 } else { options.rounds });
+    ensure!(under_frontend > 0 || in_guest > 0 || of_directory > 0, "--rounds 0 upgrades nothing");
     let seed = options.common.seed("upgrade");
     let program = options.common.program.find()?;
-    let mut report = Report { seed, frontend: None, guest: None, lost: None };
+    let mut report = Report { seed, frontend: None, guest: None, directory: None, lost: None };
     if under_frontend > 0 {
         let (part, result) = checked::run(&program, under_frontend, options.volume, seed);
         report.frontend = Some(part);
@@ -62,11 +73,23 @@ pub(super) fn run(options: &Options) -> Result<()> {
         report.guest = part;
         report.lost = lost(result.context("under the QEMU guest"));
     }
+    if of_directory > 0 && report.lost.is_none() {
+        let (part, result) = directory::run(&program, of_directory, options.nodes, seed);
+        report.directory = Some(part);
+        report.lost = lost(result.context("under the client of a directory"));
+    }
     figures::finish(&report, options.common.json, report.lost.as_deref())
 }
 
 fn lost(result: Result<()>) -> Option<String> {
     result.err().map(|error| format!("{error:#}"))
+}
+
+/// Has the server go on in the same program anew, or in what `more` says.
+fn ask(setup: &Setup, more: &[&str]) -> Result<Output> {
+    let mut command = Command::new(&setup.program);
+    command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "upgrade"]).args(more);
+    command.output().context("cannot run ctl")
 }
 
 /// What `ctl --json upgrade` said of upgrade `number` of the process `pid`, which has lost nothing by it: how long no ring was
@@ -94,6 +117,9 @@ impl fmt::Display for Report {
         }
         if let Some(part) = &self.guest {
             write!(f, "; QEMU guest: {part}")?;
+        }
+        if let Some(part) = &self.directory {
+            write!(f, "; client of a directory: {part}")?;
         }
         write!(f, "; seed {}", self.seed)
     }
