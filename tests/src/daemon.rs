@@ -44,12 +44,16 @@ impl Daemon {
 
     /// Serves a configuration, in which [`DIRECTORY`] is replaced, with a control socket, and waits until that answers.
     pub fn serve_in(directory: TempDir, config: &str) -> Result<Self> {
+        Self::serve_by(Command::new(vringd::program()?), directory, config)
+    }
+
+    /// As [`Daemon::serve_in`], by a command that becomes the program.
+    pub fn serve_by(mut command: Command, directory: TempDir, config: &str) -> Result<Self> {
         let shown = directory.path().to_str().context("temporary directories are UTF-8")?;
         let control = directory.path().join("control.sock");
         let config = format!("control = '{DIRECTORY}/control.sock'\n{config}").replace(DIRECTORY, shown);
         let path = directory.path().join("config.toml");
         fs::write(&path, config)?;
-        let mut command = Command::new(vringd::program()?);
         command.arg("serve").arg(&path);
         let mut process = Group::start(&command, &directory.path().join("daemon.log"))?;
         let client = Client::new(&control)?;

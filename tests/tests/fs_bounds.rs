@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
+use tests::daemon::{self, DIRECTORY, Daemon};
 use tests::directory_server::{Directory, DirectoryServer};
-use tests::fuse::{Client, ROOT, init_body, op, open_body, read_body, write_body};
+use tests::fuse::{Client, ROOT, init_body, name_body, op, open_body, read_body, write_body};
 use tests::lab::Lab;
+use tests::vringd;
 
 const RDWR: i32 = OFlags::RDWR.bits() as i32;
 
@@ -143,6 +146,72 @@ fn a_session_that_knew_much_ends() -> Result<()> {
             ensure!(client.call(op::GETATTR, node, &[0; 16])?.error == -Errno::STALE.raw_os_error(), "{node} is known");
         }
         client.check()?;
+    }
+    Ok(())
+}
+
+/// Does it again and again until it fails, which must be with ENFILE: how often it did not.
+fn until_refused(mut step: impl FnMut(usize) -> Result<i32>) -> Result<usize> {
+    let mut count = 0;
+    loop {
+        match step(count)? {
+            0 => count += 1,
+            error if error == -Errno::NFILE.raw_os_error() => return Ok(count),
+            error => bail!("error {} after {count}", -error),
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_holds_all_it_can_leaves_descriptors_to_others() -> Result<()> {
+    const LIMIT: usize = 600;
+    for handles in ["never", "prefer"] {
+        let place = daemon::directory()?;
+        let mut config = "workers = 2\n".to_owned();
+        for name in ["greedy", "late"] {
+            fs::create_dir(place.path().join(name))?;
+            (0..LIMIT).try_for_each(|file| fs::write(place.path().join(name).join(file.to_string()), "content"))?;
+            config += &format!(
+                "[[export]]\nname = '{name}'\nkind = 'dir'\nsocket = '{DIRECTORY}/{name}.sock'\nqueues = 1\n\
+                 directory = {{ path = '{DIRECTORY}/{name}', inode_file_handles = '{handles}' }}\n"
+            );
+        }
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={LIMIT}")).arg(vringd::program()?);
+        let daemon = Daemon::serve_by(command, place, &config)?;
+
+        let mut greedy = Client::begin(&daemon.socket("greedy"))?;
+        for file in 0..100 {
+            greedy.walk(&file.to_string())?;
+        }
+        let node = greedy.walk("0")?;
+        let opened = until_refused(|_| Ok(greedy.call(op::OPEN, node, &open_body(RDWR))?.error))?;
+        ensure!(opened > LIMIT / 2, "alone it gets most: {opened} of {LIMIT}, {handles}");
+        if handles == "never" {
+            let known = until_refused(|file| {
+                let name = name_body((100 + file).to_string().as_bytes());
+                Ok(greedy.call(op::LOOKUP, ROOT, &name)?.error)
+            })?;
+            ensure!(known < 10, "{known} nodes were held, too");
+        }
+        let mut late = Client::begin(&daemon.socket("late")).context("another frontend connects")?;
+        for file in 0..20 {
+            let node = late.walk(&file.to_string())?;
+            let handle = late.open(op::OPEN, node, RDWR).with_context(|| format!("file {file}, {handles}"))?;
+            ensure!(late.call(op::READ, node, &read_body(handle, 0, 100))?.ok()?.body == b"content");
+        }
+        daemon.upgrade().context("the program is replaced")?;
+        late.check()?;
+        greedy.check()?;
+        ensure!(greedy.call(op::OPEN, node, &open_body(RDWR))?.error != 0, "it begins anew, {handles}");
+        // What was given back can be had again.
+        drop(greedy);
+        daemon.wait_disconnected("greedy")?;
+        let mut greedy = Client::begin(&daemon.socket("greedy"))?;
+        let node = greedy.walk("0")?;
+        let again = until_refused(|_| Ok(greedy.call(op::OPEN, node, &open_body(RDWR))?.error))?;
+        ensure!(again > LIMIT / 2, "{again} of {LIMIT}, {handles}");
+        daemon.stop()?;
     }
     Ok(())
 }

@@ -208,7 +208,7 @@ impl Tree {
         let Permissions { mode, umask } = self.permissions(mode, umask);
         for _ in 0..TRIES {
             let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let room = self.files.room()?;
+            let room = self.room()?;
             match self.make(who, umask, || rustix::fs::openat(&pin, name, host_flags | new, mode)) {
                 Ok(fd) => {
                     let adopted = self.adopt(&dir, &fd, security);
@@ -280,7 +280,7 @@ impl Tree {
         }
         let Permissions { mode, umask } = self.permissions(mode, umask);
         let new = OFlags::TMPFILE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let room = self.files.room()?;
+        let room = self.room()?;
         let fd = self.make(who, umask, || rustix::fs::openat(&pin, c".", host_flags | new, mode))?;
         let (inode, entry) = self.adopt(&dir, &fd, security)?;
         Ok((entry, self.add_file(&inode, fd, host_flags, room)))

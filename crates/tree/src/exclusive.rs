@@ -10,7 +10,7 @@
 
 use crate::error::Result;
 use crate::file::Handle;
-use crate::lock::{Lock, LockKind, Locks, Then, Wait};
+use crate::lock::{Limits, Lock, LockKind, Locks, Then, Wait};
 use crate::stat::open_anew;
 use crate::tree::{Node, Tree};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
@@ -67,7 +67,8 @@ impl Tree {
         if self.options.read_only && self.exclusive.get().is_none() {
             let file = memfd_create("vringd-locks", MemfdFlags::CLOEXEC)?;
             // Somebody may have been faster, with one that is as good.
-            let _ = self.exclusive.set(Exclusive { file, locks: Locks::default() });
+            let _ =
+                self.exclusive.set(Exclusive { file, locks: Locks::new(Limits::default(), Arc::clone(&self.share)) });
         }
         Ok(())
     }

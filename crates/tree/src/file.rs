@@ -6,7 +6,8 @@ use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
 use crate::mount::Mount;
-use crate::node::{Inode, Pin};
+use crate::node::{Inode, Pin, Place};
+use crate::share::Share;
 use crate::stat::open_anew;
 use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, Tree};
@@ -52,7 +53,7 @@ pub struct OpenFile {
     pub(crate) stream: Option<Stream>,
     /// Where small reads need no system call.
     reader: Option<Reader>,
-    _counted: Counted,
+    _place: Place,
 }
 
 impl OpenFile {
@@ -119,11 +120,12 @@ pub(crate) struct Files {
     next: AtomicU64,
     count: Arc<AtomicUsize>,
     count_max: usize,
+    share: Arc<Share>,
 }
 
 impl Files {
-    pub(crate) fn new(count_max: usize) -> Files {
-        Files { shards: Default::default(), next: AtomicU64::new(1), count: Arc::default(), count_max }
+    pub(crate) fn new(count_max: usize, share: Arc<Share>) -> Files {
+        Files { shards: Default::default(), next: AtomicU64::new(1), count: Arc::default(), count_max, share }
     }
 
     fn shard(&self, handle: Handle) -> &RwLock<HashMap<Handle, Arc<OpenFile>, Numbers>> {
@@ -131,12 +133,21 @@ impl Files {
         &self.shards[handle as usize % SHARDS].0
     }
 
-    /// Room for one more.
+    /// Room for one more, for which `close_any` makes some if the tree holds too many descriptors, unless there are none that it
+    /// can close.
     ///
     /// # Errors
     /// `ENFILE` when there are as many as allowed.
-    pub(crate) fn room(&self) -> Result<Counted> {
-        Counted::within(&self.count, self.count_max).ok_or(Errno::NFILE)
+    fn room(&self, mut close_any: impl FnMut() -> bool) -> Result<Place> {
+        let counted = Counted::within(&self.count, self.count_max).ok_or(Errno::NFILE)?;
+        loop {
+            if let Some(taken) = self.share.take() {
+                return Ok((counted, taken));
+            }
+            if !close_any() {
+                return Err(Errno::NFILE);
+            }
+        }
     }
 
     fn add(&self, file: Arc<OpenFile>) -> Opened {
@@ -221,12 +232,20 @@ impl Tree {
         open_anew(self.proc_self_fd.as_fd(), pin.as_fd(), flags)
     }
 
+    /// Room for one more open file.
+    ///
+    /// # Errors
+    /// `ENFILE` when there are as many as allowed, or as many descriptors.
+    pub(crate) fn room(&self) -> Result<Place> {
+        self.files.room(|| self.table.close_any())
+    }
+
     /// Gives a descriptor that was opened for the client its name.
-    pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, counted: Counted) -> Opened {
+    pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, place: Place) -> Opened {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
         let reader = self.reader(inode, flags);
-        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, reader, _counted: counted });
+        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, reader, _place: place });
         lock(&inode.slot).opened(&file);
         if flags.contains(OFlags::TRUNC) {
             inode.forget_size();
@@ -259,7 +278,7 @@ impl Tree {
         if inode.kind.is_directory() {
             return Err(Errno::ISDIR);
         }
-        let room = self.files.room()?;
+        let room = self.room()?;
         let fd = if kill_priv && flags.contains(OFlags::TRUNC) {
             if let Some(mapped) = &self.mapped {
                 self.drop_set_ids_before_truncation(mapped, inode)?;
@@ -281,7 +300,7 @@ impl Tree {
         if !inode.kind.is_directory() {
             return Err(Errno::NOTDIR);
         }
-        let room = self.files.room()?;
+        let room = self.room()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = self.open_node(&inode, flags)?;
         Ok(self.add_file(&inode, fd, flags, room))
@@ -318,13 +337,13 @@ impl Tree {
     /// kernel's.
     pub fn node_file(&self, node: Node) -> Result<Arc<OpenFile>> {
         let inode = self.table.get(node)?;
-        self.table.read_file(&inode, |counted| {
+        self.table.read_file(&inode, |place| {
             let flags = OFlags::RDONLY;
             let fd = self.open_node(&inode, flags)?;
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
             let reader = self.reader(&inode, flags);
-            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _counted: counted }))
+            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place }))
         })
     }
 

@@ -24,6 +24,7 @@ mod node;
 mod options;
 mod remove;
 mod security;
+mod share;
 mod source;
 mod stat;
 mod sync;

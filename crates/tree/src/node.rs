@@ -3,6 +3,7 @@
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::mount::Mount;
+use crate::share::Taken;
 use crate::stat::{Key, Kind};
 use crate::sync::{Counted, lock};
 use crate::tree::Node;
@@ -10,16 +11,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+/// A place for a descriptor: among those of its kind, and in the tree's share.
+pub(crate) type Place = (Counted, Taken);
+
 /// A descriptor that is held for a node. It is closed when neither the node nor an operation has it.
 #[derive(Debug)]
 pub(crate) struct Held {
     fd: OwnedFd,
     _counted: Counted,
+    _taken: Taken,
 }
 
 impl Held {
-    pub(crate) fn new(fd: OwnedFd, counted: Counted) -> Arc<Held> {
-        Arc::new(Held { fd, _counted: counted })
+    pub(crate) fn new(fd: OwnedFd, (counted, taken): Place) -> Arc<Held> {
+        Arc::new(Held { fd, _counted: counted, _taken: taken })
     }
 }
 

@@ -30,7 +30,8 @@ pub struct Options {
     /// with [`Security::MappedFile`], until the client forgets it, which a hostile one does not.
     pub nodes_max: usize,
     /// The most `O_PATH` descriptors held for nodes, at least 1. With file handles the least recently used are closed
-    /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`. A node whose
+    /// beyond it and opened again when needed; with [`FileHandles::Never`] a look-up beyond it is `ENFILE`. Whatever this says, and
+    /// open files and locks with it, a tree leaves some of the process's limit to others (`RLIMIT_NOFILE`). A node whose
     /// record is kept beside its name ([`Security::MappedFile`]) holds its directory, too, and counts twice.
     pub descriptors_max: usize,
     /// The most open files and directories; an open beyond it is `ENFILE`.

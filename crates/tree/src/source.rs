@@ -4,12 +4,14 @@ use crate::error::OpenError;
 use crate::mount::{Mounts, try_handles};
 use crate::options::{FileHandles, Options, Source};
 use crate::security::Security;
+use crate::share::Share;
 use crate::stat::{Key, Kind, stat};
 use crate::table::{Bounds, Table};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a tree consists of before anybody has looked at it.
 pub(crate) struct Beginning {
@@ -20,7 +22,7 @@ pub(crate) struct Beginning {
 }
 
 /// Opens the root, and finds out what its mount can do.
-pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, OpenError> {
+pub(crate) fn begin(source: Source, options: &Options, share: Arc<Share>) -> Result<Beginning, OpenError> {
     let (root, proc_self_fd, label) = match source {
         Source::Opened { root, proc_self_fd, label } => (root, proc_self_fd, label),
         Source::Path(path) => (open_root(&path)?, open_proc(&path)?, path),
@@ -52,25 +54,16 @@ pub(crate) fn begin(source: Source, options: &Options) -> Result<Beginning, Open
     {
         return Err(OpenError::MappedXattr { path: label });
     }
-    let permanent_max = match options.file_handles {
-        FileHandles::Never => options.descriptors_max,
-        FileHandles::Prefer | FileHandles::Mandatory => options.descriptors_max.max(fair_share()),
-    };
-    let permanent_max = match options.security {
+    let permanent_max = match (options.file_handles, options.security) {
+        // Where a file system has no handles nothing can be closed, and what was asked for is not meant for that.
+        (FileHandles::Prefer | FileHandles::Mandatory, _) => usize::MAX,
         // A node holds its directory as well, which the client may forget.
-        Security::MappedFile { .. } => permanent_max / 2,
-        _ => permanent_max,
+        (FileHandles::Never, Security::MappedFile { .. }) => options.descriptors_max / 2,
+        (FileHandles::Never, _) => options.descriptors_max,
     };
     let max = Bounds { nodes: options.nodes_max, descriptors: options.descriptors_max, permanent: permanent_max };
-    let table = Table::new(root, key, kind, mount, max);
+    let table = Table::new(root, key, kind, mount, max, share);
     Ok(Beginning { label, proc_self_fd, mounts, table })
-}
-
-/// How many descriptors a tree may hold for ever on file systems without handles: half of what the process may have, so
-/// that a client who walks over everything leaves some for the others.
-fn fair_share() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX)
 }
 
 fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {

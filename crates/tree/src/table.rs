@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::mount::Mount;
-use crate::node::{Held, Inode, Pin, Slot};
+use crate::node::{Held, Inode, Pin, Place, Slot};
+use crate::share::Share;
 use crate::stat::{Key, Kind, stat};
 use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, ROOT};
@@ -96,13 +97,14 @@ pub(crate) struct Table {
     count: AtomicUsize,
     /// Descriptors held for nodes.
     descriptors: Arc<AtomicUsize>,
+    share: Arc<Share>,
     permanent: AtomicUsize,
     trim: Trim,
 }
 
 impl Table {
     /// A table with the root alone.
-    pub(crate) fn new(root: OwnedFd, key: Key, kind: Kind, mount: Arc<Mount>, max: Bounds) -> Table {
+    pub(crate) fn new(root: OwnedFd, key: Key, kind: Kind, mount: Arc<Mount>, max: Bounds, share: Arc<Share>) -> Table {
         let table = Table {
             nodes: Default::default(),
             identities: Default::default(),
@@ -111,10 +113,11 @@ impl Table {
             max,
             count: AtomicUsize::new(1),
             descriptors: Arc::default(),
+            share,
             permanent: AtomicUsize::new(1),
             trim: Trim::default(),
         };
-        let held = Held::new(root, Counted::new(&table.descriptors));
+        let held = Held::new(root, table.place_anyway());
         let root = Arc::new(Inode {
             node: ROOT,
             key,
@@ -155,6 +158,16 @@ impl Table {
         self.nodes.iter().map(|shard| read(&shard.nodes).len()).sum()
     }
 
+    /// Room for a descriptor that is kept, unless the tree holds enough.
+    fn place(&self) -> Option<Place> {
+        Some((Counted::new(&self.descriptors), self.share.take()?))
+    }
+
+    /// Room for one that is there already, or goes with its operation.
+    fn place_anyway(&self) -> Place {
+        (Counted::new(&self.descriptors), self.share.take_anyway())
+    }
+
     /// How many descriptors are held for nodes.
     pub(crate) fn descriptors(&self) -> usize {
         self.descriptors.load(Ordering::Relaxed)
@@ -192,7 +205,7 @@ impl Table {
     /// References an inode that was found on the host, whether it is known or new.
     ///
     /// # Errors
-    /// `ENFILE` when it is new and there are as many nodes as allowed, or as many descriptors that have to be held for ever.
+    /// `ENFILE` when it is new and there are as many nodes as allowed, or as many descriptors, and it needs one for ever.
     pub(crate) fn intern(&self, key: Key, kind: Kind, mount: &Arc<Mount>, hold: Hold) -> Result<Arc<Inode>> {
         let identities = self.identity(&key);
         if let Some(known) = read(identities).get(&key)
@@ -210,11 +223,16 @@ impl Table {
             return Ok(Arc::clone(known));
         }
         let permanent = hold.handle.is_none();
+        let place = if hold.path.is_some() { self.place() } else { None };
+        if permanent && place.is_none() {
+            return Err(Errno::NFILE);
+        }
         one_more(&self.count, self.max.nodes)?;
         if permanent {
             one_more(&self.permanent, self.max.permanent).inspect_err(|_| one_less(&self.count))?;
         }
-        let held = hold.path.map(|fd| Held::new(fd, Counted::new(&self.descriptors)));
+        // Without room a descriptor that can be had again is not kept.
+        let held = hold.path.zip(place).map(|(fd, place)| Held::new(fd, place));
         let listed = held.is_some() && !permanent;
         let inode = Arc::new(Inode {
             node: self.next.fetch_add(1, Ordering::Relaxed),
@@ -324,10 +342,10 @@ impl Table {
             inode.verified.store(true, Ordering::Relaxed);
             seen = Some(stat);
         }
-        let held = Held::new(fd, Counted::new(&self.descriptors));
+        let held = Held::new(fd, self.place_anyway());
         let mut slot = lock(&inode.slot);
-        // Another thread may have been faster: then ours serves this operation alone.
-        if slot.held.is_none() {
+        // Another thread may have been faster, or there is no room to keep it: then ours serves this operation alone.
+        if slot.held.is_none() && !self.share.is_exceeded() {
             slot.held = Some(Arc::clone(&held));
             let listed = std::mem::replace(&mut slot.listed, true);
             drop(slot);
@@ -342,16 +360,19 @@ impl Table {
     pub(crate) fn read_file(
         &self,
         inode: &Arc<Inode>,
-        open: impl FnOnce(Counted) -> Result<Arc<OpenFile>>,
+        open: impl FnOnce(Place) -> Result<Arc<OpenFile>>,
     ) -> Result<Arc<OpenFile>> {
         if let Some(file) = lock(&inode.slot).read.clone() {
             inode.used.store(true, Ordering::Relaxed);
             return Ok(file);
         }
-        let file = open(Counted::new(&self.descriptors))?;
+        let file = open(self.place_anyway())?;
         let mut slot = lock(&inode.slot);
         if let Some(faster) = &slot.read {
             return Ok(Arc::clone(faster));
+        }
+        if self.share.is_exceeded() {
+            return Ok(file);
         }
         slot.read = Some(Arc::clone(&file));
         let listed = std::mem::replace(&mut slot.listed, true);
@@ -382,6 +403,11 @@ impl Table {
                 return;
             }
         }
+    }
+
+    /// Closes a descriptor that can be had again, if there is one.
+    pub(crate) fn close_any(&self) -> bool {
+        self.close_one(ROOT)
     }
 
     /// Closes what the node holds that was not used for longest, in the shard of `near` if there is one.

@@ -14,7 +14,7 @@ fn mount() -> Arc<Mount> {
 
 fn table(descriptors_max: usize, permanent_max: usize) -> Table {
     let max = Bounds { nodes: usize::MAX, descriptors: descriptors_max, permanent: permanent_max };
-    Table::new(descriptor(), Key::made_up(0), Kind::file(), mount(), max)
+    Table::new(descriptor(), Key::made_up(0), Kind::file(), mount(), max, Share::of_process())
 }
 
 fn by_handle(generation: u8) -> Hold {

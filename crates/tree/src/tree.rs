@@ -3,10 +3,11 @@
 use crate::error::{OpenError, Result};
 use crate::exclusive::Exclusive;
 use crate::file::Files;
-use crate::lock::Locks;
+use crate::lock::{Limits, Locks};
 use crate::mapped::Mapped;
 use crate::mount::Mounts;
 use crate::options::{Options, Source};
+use crate::share::Share;
 use crate::source::{Beginning, begin};
 use crate::table::Table;
 use crate::window::Windows;
@@ -63,6 +64,8 @@ pub struct Tree {
     pub(crate) exclusive: OnceLock<Exclusive>,
     /// `None` where the host's inodes say what the client sees.
     pub(crate) mapped: Option<Box<Mapped>>,
+    /// The descriptors of all of these.
+    pub(crate) share: Arc<Share>,
     /// Directories that are being read in large pieces.
     pub(crate) pieces: Arc<AtomicUsize>,
 }
@@ -73,13 +76,27 @@ impl Tree {
     /// # Errors
     /// When the root cannot be opened, or cannot be served in the way that the options ask for.
     pub fn new(source: Source, options: Options) -> std::result::Result<Tree, OpenError> {
-        let Beginning { label, proc_self_fd, mounts, table } = begin(source, &options)?;
-        let files = Files::new(options.open_files_max);
+        let share = Share::of_process();
+        let Beginning { label, proc_self_fd, mounts, table } = begin(source, &options, Arc::clone(&share))?;
+        let files = Files::new(options.open_files_max, Arc::clone(&share));
         let windows = Windows::new(options.read_windows);
-        let (locks, pieces) = (Locks::default(), Arc::default());
+        let (locks, pieces) = (Locks::new(Limits::default(), Arc::clone(&share)), Arc::default());
         let mapped = Mapped::new(options.security);
         let exclusive = OnceLock::new();
-        Ok(Tree { options, label, proc_self_fd, mounts, table, files, windows, locks, exclusive, mapped, pieces })
+        Ok(Tree {
+            options,
+            label,
+            proc_self_fd,
+            mounts,
+            table,
+            files,
+            windows,
+            locks,
+            exclusive,
+            mapped,
+            share,
+            pieces,
+        })
     }
 
     /// What the tree is and holds at the moment.

@@ -55,8 +55,8 @@ impl Tree {
             let stream = inode.kind.is_directory().then(Stream::default);
             let reader = self.reader(&inode, flags);
             let node = inode.node;
-            self.table.adopt_read(&inode, |counted| {
-                Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _counted: counted })
+            self.table.adopt_read(&inode, |place| {
+                Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place })
             });
         }
         Ok(())
@@ -69,8 +69,8 @@ impl Tree {
         let inode = self.table.get(form.node).ok();
         let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
         let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
-        let counted = Counted::new(&self.files.count);
-        let file = Arc::new(OpenFile { fd, flags, node: form.node, mount, stream, reader, _counted: counted });
+        let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
+        let file = Arc::new(OpenFile { fd, flags, node: form.node, mount, stream, reader, _place: place });
         if let Some(inode) = inode {
             lock(&inode.slot).opened(&file);
         }

@@ -13,7 +13,7 @@ mod owners;
 mod ranges;
 mod wait;
 
-pub(crate) use owners::Locks;
+pub(crate) use owners::{Limits, Locks};
 pub(crate) use wait::Then;
 pub use wait::Wait;
 

@@ -6,6 +6,7 @@ use super::kernel::{self, Span};
 use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
 use super::{Lock, LockKind};
+use crate::share::{Share, Taken};
 use crate::{Node, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -36,6 +37,7 @@ impl Default for Limits {
 struct Owner {
     /// Its description holds the locks.
     file: OwnedFd,
+    _taken: Taken,
     state: Mutex<State>,
 }
 
@@ -72,6 +74,7 @@ struct Table {
     /// How many ranges all owners hold.
     ranges: AtomicUsize,
     limits: Limits,
+    share: Arc<Share>,
 }
 
 impl Table {
@@ -93,9 +96,11 @@ impl Table {
         if self.count.load(Ordering::Acquire) >= self.limits.owners {
             return Err(Errno::NOLCK);
         }
+        let taken = self.share.take().ok_or(Errno::NOLCK)?;
         let file = open_for_locks(open)?;
         let mut owners = self.owners();
-        let owner = owners.entry(key).or_insert_with(|| Arc::new(Owner { file, state: Mutex::default() }));
+        let owner =
+            owners.entry(key).or_insert_with(|| Arc::new(Owner { file, _taken: taken, state: Mutex::default() }));
         let owner = Arc::clone(owner);
         self.count.store(owners.len(), Ordering::Release);
         Ok(owner)
@@ -187,12 +192,6 @@ pub(crate) struct Locks {
     waiters: Waiters,
 }
 
-impl Default for Locks {
-    fn default() -> Locks {
-        Locks::new(Limits::default())
-    }
-}
-
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks").field("owners", &self.owners()).finish_non_exhaustive()
@@ -200,9 +199,9 @@ impl fmt::Debug for Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(limits: Limits) -> Locks {
+    pub(crate) fn new(limits: Limits, share: Arc<Share>) -> Locks {
         let (count, ranges) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let table = Table { owners: Mutex::default(), count, ranges, limits };
+        let table = Table { owners: Mutex::default(), count, ranges, limits, share };
         Locks { table: Arc::new(table), waiters: Waiters::default() }
     }
 

@@ -2,6 +2,7 @@
 
 use super::owners::Limits;
 use super::*;
+use crate::share::Share;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -51,6 +52,10 @@ impl Fixture {
     }
 }
 
+fn locks() -> Locks {
+    Locks::new(Limits::default(), Share::of_process())
+}
+
 fn lock(kind: LockKind, start: u64, end: u64) -> Lock {
     Lock { kind, start, end, pid: 0 }
 }
@@ -65,7 +70,7 @@ fn unlock() -> Lock {
 
 #[test]
 fn owners_contend_by_the_byte() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     file.set(&locks, 1, lock(LockKind::Write, 0, 9)).unwrap();
     file.set(&locks, 2, lock(LockKind::Write, 10, 19)).unwrap();
     assert_eq!(file.set(&locks, 2, lock(LockKind::Read, 9, 9)), Err(Errno::AGAIN));
@@ -79,7 +84,7 @@ fn owners_contend_by_the_byte() {
 
 #[test]
 fn an_owner_is_told_who_is_in_the_way() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let held = Lock { kind: LockKind::Write, start: 10, end: 19, pid: 4321 };
     file.set(&locks, 1, held).unwrap();
     let get = |owner, lock| locks.get(NODE, owner, lock, file.open());
@@ -106,7 +111,7 @@ fn locks_of_the_hosts_processes_count() {
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
         return;
     }
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let mut other = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "lock::tests::locks_of_the_hosts_processes_count", "--nocapture"])
         .env(HELD_BY_OTHER, &file.path)
@@ -129,7 +134,7 @@ fn locks_of_the_hosts_processes_count() {
 
 #[test]
 fn another_daemon_contends() {
-    let (file, locks, others) = (Fixture::new(), Locks::default(), Locks::default());
+    let (file, locks, others) = (Fixture::new(), locks(), locks());
     file.set(&locks, 1, write_lock()).unwrap();
     assert_eq!(others.set(99, 1, lock(LockKind::Read, 3, 4), file.open()), Err(Errno::AGAIN));
     let (_wait, answer) = file.wait(&others, 1, lock(LockKind::Read, 3, 4));
@@ -140,7 +145,7 @@ fn another_daemon_contends() {
 
 #[test]
 fn the_description_closes_with_the_last_lock() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     file.set(&locks, 1, lock(LockKind::Write, 0, 9)).unwrap();
     file.set(&locks, 1, lock(LockKind::Read, 20, 29)).unwrap();
     assert_eq!((locks.owners(), file.descriptors()), (1, 1));
@@ -165,7 +170,7 @@ fn the_description_closes_with_the_last_lock() {
 
 #[test]
 fn what_can_only_be_read_is_locked_for_reading() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let read_only = |flags: OFlags| if flags == OFlags::RDONLY { file.open()(flags) } else { Err(Errno::ROFS) };
     locks.set(NODE, 1, lock(LockKind::Read, 0, 9), read_only).unwrap();
     assert_eq!(locks.set(NODE, 1, lock(LockKind::Write, 0, 9), read_only), Err(Errno::BADF));
@@ -175,7 +180,7 @@ fn what_can_only_be_read_is_locked_for_reading() {
 
 #[test]
 fn ranges_that_are_none_are_refused() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     for (start, end) in [(5, 4), (Lock::END + 1, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0)] {
         for kind in [LockKind::Read, LockKind::Write, LockKind::Unlock] {
             let lock = lock(kind, start, end);
@@ -191,7 +196,7 @@ fn ranges_that_are_none_are_refused() {
 #[test]
 fn bounds_hold() {
     let file = Fixture::new();
-    let locks = Locks::new(Limits { owners: 2, ranges: 6, waits: 0 });
+    let locks = Locks::new(Limits { owners: 2, ranges: 6, waits: 0 }, Share::of_process());
     for owner in 0..2 {
         file.set(&locks, owner, lock(LockKind::Read, 0, 9)).unwrap();
     }
@@ -209,7 +214,7 @@ fn bounds_hold() {
 
 #[test]
 fn a_wait_ends_with_the_lock() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let (_, answer) = file.wait(&locks, 1, write_lock());
     assert_eq!(answer.try_recv(), Ok(Ok(())), "what is free is granted on the spot");
     let (_wait, answer) = file.wait(&locks, 2, lock(LockKind::Write, 5, 5));
@@ -225,7 +230,7 @@ fn a_wait_ends_with_the_lock() {
 
 #[test]
 fn a_cancelled_wait_leaves_no_lock() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     for _ in 0..100 {
         file.set(&locks, 1, write_lock()).unwrap();
         let (wait, answer) = file.wait(&locks, 2, lock(LockKind::Read, 0, 3));
@@ -240,7 +245,7 @@ fn a_cancelled_wait_leaves_no_lock() {
 
 #[test]
 fn a_wait_that_is_cancelled_and_granted_at_once_is_one_of_both() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     for _ in 0..300 {
         file.set(&locks, 1, write_lock()).unwrap();
         let (wait, answer) = file.wait(&locks, 2, write_lock());
@@ -261,7 +266,7 @@ fn a_wait_that_is_cancelled_and_granted_at_once_is_one_of_both() {
 
 #[test]
 fn as_many_wait_as_may_and_no_more() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let max = Limits::default().waits;
     file.set(&locks, 1000, write_lock()).unwrap();
     let waits: Vec<_> = (0..max as u64).map(|owner| file.wait(&locks, owner, write_lock())).collect();
@@ -286,7 +291,7 @@ fn as_many_wait_as_may_and_no_more() {
 
 #[test]
 fn closing_a_file_does_not_end_the_owners_waits() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     file.set(&locks, 1, lock(LockKind::Write, 0, 9)).unwrap();
     file.set(&locks, 2, lock(LockKind::Write, 20, 29)).unwrap();
     let (_wait, answer) = file.wait(&locks, 2, lock(LockKind::Write, 0, 9));
@@ -300,7 +305,7 @@ fn closing_a_file_does_not_end_the_owners_waits() {
 
 #[test]
 fn everything_ends_with_the_client() {
-    let (file, locks, others) = (Fixture::new(), Locks::default(), Locks::default());
+    let (file, locks, others) = (Fixture::new(), locks(), locks());
     file.set(&others, 1, lock(LockKind::Write, 0, 9)).unwrap();
     file.set(&locks, 1, lock(LockKind::Write, 20, 29)).unwrap();
     // One waits for a lock that stays, one for a lock that goes with the same call.
@@ -319,7 +324,7 @@ fn everything_ends_with_the_client() {
 
 #[test]
 fn threads_that_hammer_one_file_exclude_each_other() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let inside = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for owner in 0..4 {
@@ -366,7 +371,7 @@ fn flock_is_shared_or_exclusive() {
 
 #[test]
 fn flock_waits_and_is_cancelled() {
-    let (file, locks) = (Fixture::new(), Locks::default());
+    let (file, locks) = (Fixture::new(), locks());
     let open = || Arc::new(File::open(&file.path).unwrap());
     let wait = |file: &Arc<File>, kind| {
         let (sender, receiver) = channel();

@@ -244,7 +244,7 @@ impl Tree {
     ) -> Result<(Entry, Opened)> {
         mapped.new_name(name)?;
         for _ in 0..TRIES {
-            let room = self.files.room()?;
+            let room = self.room()?;
             let made = {
                 let _names = mapped.locks.change_names(at.dir);
                 let record = self.new_record(mapped, at, who, libc::S_IFREG | mode)?;
@@ -275,7 +275,7 @@ impl Tree {
         security: Option<SecurityContext<'_>>,
     ) -> Result<(Entry, Opened)> {
         let new = OFlags::TMPFILE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let room = self.files.room()?;
+        let room = self.room()?;
         let record = self.new_record(mapped, at, who, libc::S_IFREG | mode)?;
         let fd = with_umask(0, || rustix::fs::openat(at.pin, c".", flags | new, mapped.fmode))?;
         if mapped.files.is_none() {

@@ -5,9 +5,9 @@ use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::handover::{AdoptError, NodeForm, Outgoing};
 use crate::mount::Mount;
-use crate::node::{Held, Inode, Slot};
+use crate::node::{Held, Inode, Place, Slot};
 use crate::stat::{Key, Kind};
-use crate::sync::{Counted, lock, read, write};
+use crate::sync::{lock, read, write};
 use crate::tree::{Node, ROOT};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,7 @@ impl Table {
 
     /// The node as it was, and not in the table.
     pub(crate) fn node_again(&self, form: &NodeForm, mount: Arc<Mount>, path: Option<OwnedFd>) -> Arc<Inode> {
-        let held = path.map(|fd| Held::new(fd, Counted::new(&self.descriptors)));
+        let held = path.map(|fd| Held::new(fd, self.place_anyway()));
         Arc::new(Inode {
             node: form.node,
             key: Key { ino: form.ino, mount: mount.key() },
@@ -108,8 +108,8 @@ impl Table {
     }
 
     /// The node was opened for reading by another program.
-    pub(crate) fn adopt_read(&self, inode: &Inode, open: impl FnOnce(Counted) -> Arc<OpenFile>) {
-        let file = open(Counted::new(&self.descriptors));
+    pub(crate) fn adopt_read(&self, inode: &Inode, open: impl FnOnce(Place) -> Arc<OpenFile>) {
+        let file = open(self.place_anyway());
         let mut slot = lock(&inode.slot);
         slot.read = Some(file);
         let listed = std::mem::replace(&mut slot.listed, true);

@@ -34,7 +34,7 @@ impl Locks {
         self.table.count_ranges(0, held.len());
         let state = Mutex::new(State { held, pid: form.pid, ..State::default() });
         let mut owners = self.table.owners();
-        owners.insert((form.node, form.owner), Arc::new(Owner { file, state }));
+        owners.insert((form.node, form.owner), Arc::new(Owner { file, _taken: self.table.share.take_anyway(), state }));
         self.table.count.store(owners.len(), Ordering::Release);
     }
 }
