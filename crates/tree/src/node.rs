@@ -103,6 +103,8 @@ pub(crate) struct Inode {
     /// The handle was seen to lead to this inode. It was taken by name, after a look at what the name stood for then, so
     /// that somebody may have changed the name in between.
     pub(crate) verified: AtomicBool,
+    /// Another inode is found by its key now: this one is gone from the host.
+    pub(crate) displaced: AtomicBool,
     pub(crate) slot: Mutex<Slot>,
 }
 

@@ -127,6 +127,7 @@ impl Table {
             references: AtomicU64::new(1),
             used: AtomicBool::new(true),
             verified: AtomicBool::new(true),
+            displaced: AtomicBool::new(false),
             slot: Mutex::new(Slot { held: Some(held), ..Slot::default() }),
         });
         write(&table.shard(ROOT).nodes).insert(ROOT, Arc::clone(&root));
@@ -243,11 +244,14 @@ impl Table {
             references: AtomicU64::new(1),
             used: AtomicBool::new(true),
             verified: AtomicBool::new(hold.verified),
+            displaced: AtomicBool::new(false),
             slot: Mutex::new(Slot { held, listed, ..Slot::default() }),
         });
         write(&self.shard(inode.node).nodes).insert(inode.node, Arc::clone(&inode));
         // What was known by this key before is another inode, which is gone from the host: the client may still name it.
-        map.insert(key, Arc::clone(&inode));
+        if let Some(before) = map.insert(key, Arc::clone(&inode)) {
+            before.displaced.store(true, Ordering::Relaxed);
+        }
         drop(map);
         if listed {
             self.list(&inode);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::handover::Outgoing;
 use proptest::prelude::*;
 use rustix::fs::{CWD, Mode};
 use std::thread;
@@ -192,4 +193,26 @@ fn threads_count_the_same_inodes() {
     });
     assert_eq!((table.len(), table.descriptors()), (1, 1));
     assert!(table.identities.iter().map(|part| read(&part.0).len()).sum::<usize>() == 1);
+}
+
+#[test]
+fn an_inode_whose_key_another_has_is_displaced() {
+    let (table, mount, key) = (table(usize::MAX, usize::MAX), mount(), Key::made_up(1));
+    let intern = |generation| table.intern(key, Kind::file(), &mount, by_handle(generation)).unwrap();
+    let displaced = |inode: &Inode| inode.displaced.load(Ordering::Relaxed);
+    let first = intern(0);
+    assert!(Arc::ptr_eq(&first, &intern(0)) && !displaced(&first));
+    let second = intern(1);
+    assert_eq!((displaced(&first), displaced(&second)), (true, false));
+    assert_eq!(table.node_of(&key), Some(second.node));
+    // It is as it was in the next program.
+    let forms: Vec<_> =
+        [&first, &second].iter().map(|inode| table.node_form(inode, &mut Outgoing::default()).unwrap()).collect();
+    let next = self::table(usize::MAX, usize::MAX);
+    next.expect(forms.len());
+    for form in &forms {
+        next.adopt(form, Arc::clone(&mount), None).unwrap();
+    }
+    assert_eq!(next.node_of(&key), Some(second.node));
+    assert!(displaced(&next.get(first.node).unwrap()));
 }

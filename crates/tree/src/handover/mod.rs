@@ -124,6 +124,7 @@ impl Tree {
             let mount = tree.mounts.adopt(mount, &mut incoming)?;
             incoming.add_mount(mount);
         }
+        tree.table.expect(form.nodes.len());
         for node in form.nodes {
             tree.adopt_node(&node, &mut incoming)?;
         }

@@ -1,6 +1,6 @@
 //! The nodes of a tree that goes on in another program.
 
-use super::Table;
+use super::{SHARDS, Table};
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::handover::{AdoptError, NodeForm, Outgoing};
@@ -8,7 +8,8 @@ use crate::mount::Mount;
 use crate::node::{Held, Inode, Place, Slot};
 use crate::stat::{Key, Kind};
 use crate::sync::{lock, read, write};
-use crate::tree::{Node, ROOT};
+use crate::tree::Node;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,13 +49,23 @@ impl Table {
             handle: inode.handle.as_ref().map(FileHandle::parts).map(|(kind, bytes)| (kind, bytes.to_vec())),
             references: inode.references.load(Ordering::Relaxed),
             verified: inode.verified.load(Ordering::Relaxed),
-            current: self.node_of(&inode.key) == Some(inode.node),
+            current: !inode.displaced.load(Ordering::Relaxed),
             path: path.map(|held| out.place(held)),
             read: file.map(|file| {
                 let flags = file.flags().cast_unsigned();
                 (out.place(file), flags)
             }),
         })
+    }
+
+    /// Makes room for so many nodes at once.
+    pub(crate) fn expect(&self, nodes: usize) {
+        let of_each = nodes / SHARDS;
+        for (shard, identities) in self.nodes.iter().zip(&self.identities) {
+            write(&shard.nodes).reserve(of_each + 1);
+            // Keys are spread by chance: some shards have a little more.
+            write(&identities.0).reserve(of_each + of_each / 16);
+        }
     }
 
     /// Makes a node again that another program has handed over; the root is there already.
@@ -67,10 +78,12 @@ impl Table {
         mount: Arc<Mount>,
         path: Option<OwnedFd>,
     ) -> Result<Arc<Inode>, AdoptError> {
-        if form.node == ROOT || self.get(form.node).is_ok() {
-            return Err(AdoptError::Twice(form.node));
-        }
         let inode = self.node_again(form, mount, path);
+        match write(&self.shard(form.node).nodes).entry(form.node) {
+            Entry::Vacant(place) => place.insert(Arc::clone(&inode)),
+            // The root is there, too.
+            Entry::Occupied(_) => return Err(AdoptError::Twice(form.node)),
+        };
         let permanent = inode.handle.is_none();
         let listed = {
             let mut slot = lock(&inode.slot);
@@ -80,7 +93,6 @@ impl Table {
         if form.current {
             write(self.identity(&inode.key)).insert(inode.key, Arc::clone(&inode));
         }
-        write(&self.shard(form.node).nodes).insert(form.node, Arc::clone(&inode));
         self.count.fetch_add(1, Ordering::Relaxed);
         if permanent {
             self.permanent.fetch_add(1, Ordering::Relaxed);
@@ -103,6 +115,7 @@ impl Table {
             references: AtomicU64::new(form.references),
             used: AtomicBool::new(false),
             verified: AtomicBool::new(form.verified),
+            displaced: AtomicBool::new(!form.current),
             slot: Mutex::new(Slot { held, ..Slot::default() }),
         })
     }
