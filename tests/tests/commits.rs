@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{Load, Rw, Spec};
+use guest::lab::Lab;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::daemon::{DIRECTORY, Daemon};
@@ -58,6 +59,8 @@ fn a_write_whose_flush_fails_has_failed() -> Result<()> {
 /// Runs `bench commits` in its shortest form and gives what it wrote.
 fn commits(rows: &[&str], directory: &Path) -> Result<Value> {
     let mut command = Command::new(vringd::program()?);
+    // One side of the rows on files is fio.
+    command.env("PATH", Lab::locate()?.search_path()?);
     command.args(["bench", "commits", "--rounds", "2", "--time", "300ms", "--ramp", "100ms", "--depth", "1,8"]);
     command.args(["--size", "32M", "--log-size", "8M", "--dirty-memory", "4M", "--json", "-", "--dir"]).arg(directory);
     for row in rows {

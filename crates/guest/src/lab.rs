@@ -1,7 +1,9 @@
 //! Where the lab is and what lies in it. `cargo xtask lab` fills what this module names.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
+use std::iter;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -154,6 +156,16 @@ impl Lab {
     /// A program of the lab by name, for example `qemu-img`.
     pub fn program(&self, name: &str) -> PathBuf {
         self.programs().join(name)
+    }
+
+    /// The caller's `PATH` with those programs in front, for whoever looks for a program by its name.
+    ///
+    /// # Errors
+    /// The lab's directory has a colon in its path.
+    pub fn search_path(&self) -> Result<OsString> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let directories = iter::once(self.programs()).chain(env::split_paths(&path));
+        env::join_paths(directories).with_context(|| format!("{} cannot be in a PATH", self.programs().display()))
     }
 
     /// Debian's own User Mode Linux: one processor, drivers as modules.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use guest::lab::Lab;
 use stand_support::{Bench, configuration, experiment, fio};
 use suite::experiment::{DropCaches, Medium, Place, ServerKind};
 use suite::stand::{SshSite, Stand, Trouble};
@@ -37,7 +38,9 @@ fn with_scripts(name: &str, test: fn(&Path)) {
     let scripts = tempfile::tempdir().unwrap();
     script(&scripts.path().join("ssh"), SSH);
     script(&scripts.path().join("mount"), MOUNT);
-    let path = format!("{}:{}", scripts.path().display(), env::var("PATH").unwrap());
+    // The guest has what a guest needs to have: a machine without fio lacks nothing else.
+    let lab = Lab::locate().unwrap().search_path().unwrap();
+    let path = format!("{}:{}", scripts.path().display(), lab.to_str().unwrap());
     let mut inner = Command::new(env::current_exe().unwrap());
     inner.args(["--exact", name, "--nocapture"]).env(SCRIPTS, scripts.path()).env("PATH", path);
     assert!(inner.status().unwrap().success());
