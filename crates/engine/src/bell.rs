@@ -2,9 +2,10 @@
 //!
 //! Whoever shares an eventfd with us can fill its counter and take O_NONBLOCK away, before a write(2) and in the middle of
 //! one, and that write waits for as long as they like. The kernel itself signals eventfds without waiting. It does so for an
-//! io_uring that has one registered, at each completion that is posted there: so a bell is a small io_uring, and ringing it
-//! is to post a completion that nobody reads.
+//! io_uring that has one registered, at each completion that is posted there: to ring a bell is to post a completion that
+//! nobody reads. Those io_urings belong to the workers ([`crate::bells`]); a bell is only the descriptor, checked.
 
+use crate::uring;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
@@ -12,13 +13,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What a signal is: the number that an eventfd adds to its counter. Pipes and sockets carry the same eight bytes.
 const SIGNAL: [u8; 8] = 1u64.to_ne_bytes();
-/// Completions that a bell has room for. A worker posts a few a turn, and makes room before each.
-const COMPLETIONS: u32 = 64;
 /// The position that stands for none, for descriptors that have no positions (pwritev2(2)).
 const NO_POSITION: u64 = u64::MAX;
 /// linux/io_uring.h: IORING_REGISTER_SEND_MSG_RING, and the descriptor that stands for no io_uring.
@@ -30,92 +29,92 @@ const NO_RING: libc::c_int = -1;
 pub enum BellError {
     /// neither an eventfd, nor a pipe, nor a Unix socket
     Kind,
-    /// out of reach: {0} (RLIMIT_NOFILE must leave one descriptor a ring, and io_uring must be allowed)
+    /// out of reach: {0} (io_uring must be allowed, and RLIMIT_MEMLOCK must leave it some KiB: it counts all io_urings of this user)
     System(io::Error),
 }
 
-/// The way to one descriptor that came from somewhere else. Ringing it never waits for who holds it too.
+/// A descriptor that came from somewhere else and may be signalled. Ringing it never waits for who holds it too.
+#[derive(Debug)]
 pub struct Bell {
+    fd: OwnedFd,
     way: Way,
 }
 
+#[derive(Debug)]
 enum Way {
-    /// An eventfd, registered with this.
-    Eventfd(Box<IoUring>),
-    Pipe(OwnedFd),
-    Socket(OwnedFd),
+    Eventfd(Seat),
+    Pipe,
+    Socket,
+}
+
+/// Where a worker finds the io_uring that has a bell's eventfd registered.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// Never 0, and never used twice.
+    pub(crate) key: u64,
+    /// Of use on the worker that wrote it, for as long as it holds the key there.
+    pub(crate) index: usize,
+}
+
+impl Seat {
+    fn new() -> Seat {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Seat { key: NEXT.fetch_add(1, Ordering::Relaxed), index: 0 }
+    }
 }
 
 impl Bell {
     /// Rings `fd` from now on: an eventfd, a pipe (UML's, by default) or a Unix socket.
     ///
     /// # Errors
-    /// Any other descriptor: a write to it could wait for its owner. No io_uring for an eventfd.
+    /// Any other descriptor: a write to it could wait for its owner.
     pub fn new(fd: OwnedFd) -> Result<Bell, BellError> {
         let way = match kind(fd.as_fd())? {
             Kind::Pipe => {
                 // Of use only where the kernel knows no better way; see `write_now`.
                 let _ = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
-                Way::Pipe(fd)
+                Way::Pipe
             }
-            Kind::Socket => Way::Socket(fd),
-            Kind::Other => {
-                let uring = IoUring::builder().setup_cqsize(COMPLETIONS).build(1).map_err(BellError::System)?;
-                register(&uring, fd.as_fd())?;
-                // The registration keeps the counter.
-                Way::Eventfd(Box::new(uring))
-            }
+            Kind::Socket => Way::Socket,
+            Kind::Eventfd => Way::Eventfd(Seat::new()),
         };
-        Ok(Bell { way })
+        Ok(Bell { fd, way })
     }
 
-    /// Rings another descriptor from now on.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new); then it rings nobody, or whom it rang before.
-    pub fn change(&mut self, fd: OwnedFd) -> Result<(), BellError> {
-        // Frontends change descriptors at each start of a guest: the io_uring stays.
-        if let (Way::Eventfd(uring), Kind::Other) = (&self.way, kind(fd.as_fd())?) {
-            // There may be none, if the last change failed.
-            let _ = uring.submitter().unregister_eventfd();
-            return register(uring, fd.as_fd());
+    /// Rings now, from any thread. What is full already has a signal waiting. On the path of a request workers ring by
+    /// io_urings of their own, which costs less and shares no lock.
+    pub fn ring(&self) {
+        match self.way {
+            Way::Eventfd(_) => {
+                let rung = with_shared(|uring| {
+                    register(uring, self.fd.as_fd())?;
+                    post(uring);
+                    uring.submitter().unregister_eventfd().map_err(BellError::System)
+                });
+                if let Err(error) = rung {
+                    tracing::error!(%error, "a notification is lost");
+                }
+            }
+            Way::Pipe => write_now(self.fd.as_fd()),
+            Way::Socket => {
+                let _ = rustix::net::send(&self.fd, &SIGNAL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
         }
-        *self = Bell::new(fd)?;
-        Ok(())
     }
 
-    /// Rings now, by a system call of its own. What is full already has a signal waiting.
-    pub fn ring(&mut self) {
+    /// The eventfd and its seat; `None` where [`ring`](Self::ring) has to do.
+    #[inline]
+    pub(crate) fn seat(&mut self) -> Option<(BorrowedFd<'_>, &mut Seat)> {
         match &mut self.way {
-            Way::Eventfd(uring) => {
-                let_go(uring);
-                // SAFETY: the entry has no buffer. A full queue holds one that could not be submitted: that is as good.
-                let _ = unsafe { uring.submission().push(&opcode::Nop::new().build()) };
-                // The kernel lacks memory for a request that does nothing: the next ring submits it.
-                let _ = uring.submit();
-            }
-            Way::Pipe(pipe) => write_now(pipe.as_fd()),
-            Way::Socket(socket) => {
-                let _ = rustix::net::send(socket, &SIGNAL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            }
+            Way::Eventfd(seat) => Some((self.fd.as_fd(), seat)),
+            Way::Pipe | Way::Socket => None,
         }
-    }
-
-    /// What rings it from a worker's turn; `None` where [`ring`](Self::ring) has to do.
-    pub(crate) fn message(&mut self) -> Option<Message> {
-        let Way::Eventfd(uring) = &mut self.way else {
-            return None;
-        };
-        let_go(uring);
-        // Completions beyond the queue's end stay in the kernel until somebody enters it.
-        let overflown = uring.submission().cq_overflow();
-        (!overflown).then(|| Message(uring.as_raw_fd()))
     }
 }
 
-/// A ring of a bell that is under way. It must be sent before the bell is dropped.
+/// A ring of a bell that is under way. It must be sent before another eventfd is registered with the io_uring that it names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message(RawFd);
+pub(crate) struct Message(pub(crate) RawFd);
 
 impl Message {
     /// Sends it with what else an io_uring submits.
@@ -158,25 +157,35 @@ pub(crate) fn takes_messages(uring: &IoUring) -> bool {
 /// # Errors
 /// It is neither an eventfd, nor a pipe, nor a Unix socket.
 pub fn may_be_watched(fd: BorrowedFd<'_>) -> Result<(), BellError> {
-    /// Tells eventfds from the rest, one at a time.
-    static PROBE: Mutex<Option<IoUring>> = Mutex::new(None);
-    if !matches!(kind(fd)?, Kind::Other) {
-        return Ok(());
+    kind(fd).map(drop)
+}
+
+/// Sets up what descriptors are checked with, before there is any: a ring's start then needs no memory that a limit counts.
+///
+/// # Errors
+/// The kernel's refusal of an io_uring.
+pub(crate) fn prepare() -> io::Result<()> {
+    match with_shared(|_| Ok(())) {
+        Err(BellError::System(error)) => Err(error),
+        Err(BellError::Kind) | Ok(()) => Ok(()),
     }
-    let mut probe = PROBE.lock().unwrap_or_else(PoisonError::into_inner);
-    if probe.is_none() {
-        *probe = Some(IoUring::new(1).map_err(BellError::System)?);
-    }
-    let Some(uring) = &*probe else { return Err(BellError::Kind) };
-    register(uring, fd)?;
-    uring.submitter().unregister_eventfd().map_err(BellError::System)
+}
+
+/// The io_uring of the process that tells eventfds from the rest, and signals those that no worker is about to.
+fn with_shared<T>(run: impl FnOnce(&mut IoUring) -> Result<T, BellError>) -> Result<T, BellError> {
+    static SHARED: Mutex<Option<IoUring>> = Mutex::new(None);
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let uring = match &mut *shared {
+        Some(uring) => uring,
+        none => none.insert(uring::patiently(|| IoUring::new(1)).map_err(BellError::System)?),
+    };
+    run(uring)
 }
 
 enum Kind {
+    Eventfd,
     Pipe,
     Socket,
-    /// An eventfd, or nothing of use: only who registers it can tell.
-    Other,
 }
 
 fn kind(fd: BorrowedFd<'_>) -> Result<Kind, BellError> {
@@ -186,11 +195,16 @@ fn kind(fd: BorrowedFd<'_>) -> Result<Kind, BellError> {
         // Other sockets are locked for as long as somebody who holds them is about to send.
         FileType::Socket if sockopt::socket_domain(fd) != Ok(AddressFamily::UNIX) => Err(BellError::Kind),
         FileType::Socket => Ok(Kind::Socket),
-        _ => Ok(Kind::Other),
+        // Only a registration can tell.
+        _ => with_shared(|uring| {
+            register(uring, fd)?;
+            uring.submitter().unregister_eventfd().map_err(BellError::System)?;
+            Ok(Kind::Eventfd)
+        }),
     }
 }
 
-fn register(uring: &IoUring, fd: BorrowedFd<'_>) -> Result<(), BellError> {
+pub(crate) fn register(uring: &IoUring, fd: BorrowedFd<'_>) -> Result<(), BellError> {
     uring.submitter().register_eventfd(fd.as_raw_fd()).map_err(|error| match error.raw_os_error() {
         // Not an eventfd, or a mere path.
         Some(libc::EINVAL | libc::EBADF) => BellError::Kind,
@@ -199,8 +213,17 @@ fn register(uring: &IoUring, fd: BorrowedFd<'_>) -> Result<(), BellError> {
 }
 
 /// Makes room for completions.
-fn let_go(uring: &mut IoUring) {
+pub(crate) fn let_go(uring: &mut IoUring) {
     uring.completion().for_each(drop);
+}
+
+/// Posts a completion to `uring` by a system call of its own.
+pub(crate) fn post(uring: &mut IoUring) {
+    let_go(uring);
+    // SAFETY: the entry has no buffer. A full queue holds one that could not be submitted: that is as good.
+    let _ = unsafe { uring.submission().push(&opcode::Nop::new().build()) };
+    // The kernel lacks memory for a request that does nothing: the next one submits it.
+    let _ = uring.submit();
 }
 
 /// Writes to a pipe that somebody else may have filled and made blocking.
@@ -260,14 +283,13 @@ mod tests {
 
     #[test]
     fn each_ring_is_a_signal() {
-        let (theirs, mut bell) = eventfd_and_bell();
+        let (theirs, bell) = eventfd_and_bell();
+        let (others, other) = eventfd_and_bell();
         for _ in 0..1000 {
             bell.ring();
         }
-        assert_eq!(count(&theirs), 1000);
-        let (others, _) = eventfd_and_bell();
-        bell.change(others.try_clone().unwrap()).unwrap();
-        bell.ring();
+        assert_eq!((count(&theirs), count(&others)), (1000, 0));
+        other.ring();
         assert_eq!((count(&theirs), count(&others)), (0, 1));
     }
 
@@ -289,6 +311,10 @@ mod tests {
             assert_eq!((count(&theirs), lane.queued()), (1, 0));
         }
         let (others, mut other) = eventfd_and_bell();
+        // The first one of a bell submits what is queued.
+        lane.signal(&mut other);
+        lane.submit();
+        assert_eq!(count(&others), 1);
         lane.signal(&mut bell);
         lane.signal(&mut other);
         assert_eq!(lane.queued(), 2);
@@ -311,7 +337,8 @@ mod tests {
         let mut lane = Lane::new().unwrap();
         for _ in 0..20 {
             lane.watch(Tag::Silent, silent.as_fd());
-            for _ in 0..3 * COMPLETIONS {
+            // More than an io_uring of a bell's has room for.
+            for _ in 0..200 {
                 lane.signal(&mut bell);
             }
             lane.unwatch(Tag::Silent);
@@ -324,8 +351,6 @@ mod tests {
             bell.ring();
             assert!(count(&theirs) > 0);
         }
-        let Way::Eventfd(uring) = &mut bell.way else { panic!("it is an eventfd") };
-        assert!(!uring.submission().cq_overflow(), "what was too much stays in the kernel");
     }
 
     #[test]
@@ -352,7 +377,7 @@ mod tests {
 
     #[test]
     fn an_eventfd_that_changes_while_it_is_signalled_holds_nobody_up() {
-        let (theirs, mut bell) = eventfd_and_bell();
+        let (theirs, bell) = eventfd_and_bell();
         rustix::io::write(&theirs, &FULL.to_ne_bytes()).unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -375,7 +400,7 @@ mod tests {
         let pairs: [(OwnedFd, OwnedFd); 2] = [(reader.into(), writer.into()), (theirs, ours)];
         for (theirs, ours) in pairs {
             let same = ours.try_clone().unwrap();
-            let mut bell = Bell::new(ours).unwrap();
+            let bell = Bell::new(ours).unwrap();
             bell.ring();
             let mut signal = [0; 16];
             assert_eq!(rustix::io::read(&theirs, &mut signal), Ok(8));
@@ -398,12 +423,6 @@ mod tests {
         ];
         for (at, fd) in strange.into_iter().enumerate() {
             assert!(matches!(may_be_watched(fd.as_fd()), Err(BellError::Kind)), "{at}");
-            let (theirs, mut bell) = eventfd_and_bell();
-            assert!(matches!(bell.change(fd.try_clone().unwrap()), Err(BellError::Kind)), "{at}");
-            bell.ring();
-            bell.change(theirs.try_clone().unwrap()).unwrap();
-            bell.ring();
-            assert!(count(&theirs) >= 1, "{at}");
             assert!(matches!(Bell::new(fd), Err(BellError::Kind)), "{at}");
         }
         let (theirs, _) = eventfd_and_bell();

@@ -49,7 +49,7 @@ pub enum EngineError {
     },
     /// cannot start a worker thread: {0} (check RLIMIT_NPROC, the cgroup's pids.max and kernel.threads-max)
     Spawn(std::io::Error),
-    /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, seccomp or the container must allow io_uring, and RLIMIT_NOFILE must leave two descriptors a worker)
+    /// cannot set an io_uring up: {0} (kernel.io_uring_disabled must be 0, seccomp or the container must allow io_uring, RLIMIT_NOFILE must leave three descriptors a worker, and RLIMIT_MEMLOCK, which counts the io_urings of all processes of this user, 128 KiB a worker)
     Uring(std::io::Error),
     /// {0}
     Spec(#[from] SpecError),

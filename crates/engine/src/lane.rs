@@ -1,6 +1,7 @@
 //! What a worker executes with: one io_uring, deadlines, registered files and a clock.
 
 use crate::bell::{Bell, Message, takes_messages};
+use crate::bells::Bells;
 use crate::clock::monotonic_ns;
 use crate::figures::WorkerFigures;
 use crate::file::{File, FileTable};
@@ -83,7 +84,8 @@ pub(crate) struct Lane {
     uring: IoUring,
     files: FileTable,
     min_wait: bool,
-    /// It can ring bells.
+    bells: Bells,
+    /// The kernel lets its entries ring them.
     messages: bool,
     /// A bell that is to be rung by the end of the turn, with nothing else to submit when that was asked for.
     held: Option<Message>,
@@ -106,11 +108,15 @@ fn aside(entry: squeue::Entry, buffers: &[libc::iovec]) -> squeue::Entry {
 impl Lane {
     /// Must be called on the thread that will use the lane: the ring has a single issuer.
     pub(crate) fn new() -> io::Result<Lane> {
-        let uring = build()?;
+        Lane::on(crate::uring::patiently(build)?)
+    }
+
+    fn on(uring: IoUring) -> io::Result<Lane> {
         let files = FileTable::new(&uring.submitter());
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
             messages: takes_messages(&uring),
+            bells: Bells::default(),
             held: None,
             files,
             uring,
@@ -252,11 +258,20 @@ impl Lane {
         self.push(opcode::AsyncCancel::new(tag.pack()).build(), Tag::Silent);
     }
 
+    /// Has what bells need from the start, so that no ring is refused for it.
+    ///
+    /// # Errors
+    /// The kernel's refusal of an io_uring.
+    pub(crate) fn prepare_bells(&mut self) -> io::Result<()> {
+        crate::bell::prepare()?;
+        self.bells.begin()
+    }
+
     /// Rings a bell with the next submission. One alone is held back: the turn may end in a sleep, which takes it along, and
     /// costs less on its own than as a submission.
     pub(crate) fn signal(&mut self, bell: &mut Bell) {
-        match bell.message().filter(|_| self.messages) {
-            None => bell.ring(),
+        match self.message(bell) {
+            None => self.bells.ring(bell),
             Some(message) if self.held.is_none() && self.uring.submission().is_empty() => self.held = Some(message),
             Some(message) => self.push(message.entry(), Tag::Silent),
         }
@@ -264,11 +279,30 @@ impl Lane {
 
     /// Rings a bell in the middle of a turn: along with other submissions where some are queued, at once where there are none.
     pub(crate) fn signal_now(&mut self, bell: &mut Bell) {
-        match bell.message().filter(|_| self.messages) {
-            None => bell.ring(),
+        match self.message(bell) {
+            None => self.bells.ring(bell),
             Some(message) if self.uring.submission().is_empty() => self.send(message),
             Some(message) => self.push(message.entry(), Tag::Silent),
         }
+    }
+
+    /// What rings a bell; `None` where only a system call of the bell's own does.
+    #[inline]
+    fn message(&mut self, bell: &mut Bell) -> Option<Message> {
+        let (_, seat) = bell.seat()?;
+        if !self.bells.holds(seat) && !self.take_in(bell) {
+            return None;
+        }
+        let (_, seat) = bell.seat()?;
+        self.bells.message(seat).filter(|_| self.messages)
+    }
+
+    #[cold]
+    fn take_in(&mut self, bell: &mut Bell) -> bool {
+        // A message names an io_uring, and means the eventfd that this one has now.
+        self.submit();
+        let now_ns = self.now_ns;
+        bell.seat().is_some_and(|(eventfd, seat)| self.bells.take_in(eventfd, seat, now_ns))
     }
 
     /// Rings a bell by a system call of its own.
@@ -296,7 +330,7 @@ impl Lane {
         !self.uring.completion().is_empty() || self.uring.submission().taskrun()
     }
 
-    /// Submits what is queued and lets the kernel finish what it deferred, without waiting.
+    /// Submits what is queued, all of it, and lets the kernel finish what it deferred, without waiting for that.
     pub(crate) fn submit(&mut self) {
         if self.uring.submission().is_empty()
             && let Some(message) = self.held.take()
@@ -309,6 +343,7 @@ impl Lane {
         self.take_along();
         self.enter(0, 0, None);
         self.reap();
+        self.submit_rest();
     }
 
     /// Submits what is queued and waits for `want` completions, the next deadline or a signal. Where the kernel can
@@ -322,6 +357,27 @@ impl Lane {
             self.enter(1, 0, timeout_ns);
         }
         self.reap();
+        self.submit_rest();
+    }
+
+    /// Submits what the kernel left in the queue, for lack of memory or of room for completions. Entries name descriptors by
+    /// number, and whoever submits may close those next: an entry that stayed behind would find another's.
+    #[inline]
+    fn submit_rest(&mut self) {
+        while !self.uring.submission().is_empty() {
+            self.submit_again();
+        }
+    }
+
+    #[cold]
+    fn submit_again(&mut self) {
+        let before = self.uring.submission().len();
+        self.enter(0, 0, None);
+        self.reap();
+        if self.uring.submission().len() == before {
+            // Memory is not found any sooner by asking more often.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     fn enter(&mut self, want: usize, min_wait_us: u32, timeout_ns: Option<u64>) {
@@ -343,7 +399,7 @@ impl Lane {
         };
         match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
             // ETIME: the deadline passed. EINTR: a signal. EBUSY: completions must be reaped first, which the caller
-            // does next. EAGAIN: the kernel lacks memory for a request; it stays queued for the next call.
+            // does next. EAGAIN: the kernel lacks memory for a request. What was not taken is submitted again.
             Ok(_) | Err(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
             Err(errno) => {
                 tracing::error!(errno, "io_uring_enter failed");
@@ -382,6 +438,61 @@ fn build() -> io::Result<IoUring> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::{AsFd, OwnedFd};
+
+    /// A queue of the kind that older kernels get: the kernel stops at an entry that it refuses, as it stops in any queue when it lacks
+    /// memory for one.
+    fn lane_that_stops() -> Lane {
+        Lane::on(IoUring::builder().setup_cqsize(CQ_ENTRIES).build(SQ_ENTRIES).unwrap()).unwrap()
+    }
+
+    fn refused() -> squeue::Entry {
+        opcode::Read::new(types::Fd(-1), std::ptr::null_mut(), 0).ioprio(0xffff).build()
+    }
+
+    #[test]
+    fn nothing_stays_behind_that_names_a_descriptor() {
+        let mut lane = lane_that_stops();
+        let watched = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        lane.push(refused(), Tag::Silent);
+        lane.push(refused(), Tag::Silent);
+        lane.watch(Tag::Mail, watched.as_fd());
+        lane.submit();
+        assert_eq!(lane.queued(), 0, "an entry would find another descriptor under the same number");
+        rustix::io::write(&watched, &1u64.to_ne_bytes()).unwrap();
+        lane.push(refused(), Tag::Silent);
+        lane.submit_and_wait(1, 0);
+        assert_eq!(lane.queued(), 0);
+        assert!(lane.completions.iter().any(|completion| completion.tag == Tag::Mail && completion.result > 0));
+    }
+
+    #[test]
+    fn more_bells_than_a_worker_has_places_for_all_ring() {
+        let mut lane = Lane::new().unwrap();
+        lane.prepare_bells().unwrap();
+        let (theirs, mut bells): (Vec<OwnedFd>, Vec<Bell>) = (0..300)
+            .map(|_| {
+                let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+                (fd.try_clone().unwrap(), Bell::new(fd).unwrap())
+            })
+            .unzip();
+        let rung = |fd: &OwnedFd| {
+            let mut count = [0; 8];
+            rustix::io::read(fd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        };
+        for round in 0..4 {
+            for bell in &mut bells {
+                if round % 2 == 0 {
+                    lane.signal(bell);
+                } else {
+                    lane.signal_now(bell);
+                }
+            }
+            lane.submit();
+            assert!(theirs.iter().all(|fd| rung(fd) == 1), "in round {round}");
+        }
+    }
 
     #[test]
     fn tags_survive_the_kernel() {

@@ -4,6 +4,7 @@
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
 mod bell;
+mod bells;
 mod clock;
 mod directory;
 mod engine;
@@ -22,6 +23,7 @@ mod slots;
 mod solo;
 mod spec;
 mod timer;
+mod uring;
 mod worker;
 
 pub use bell::{Bell, BellError, may_be_watched};

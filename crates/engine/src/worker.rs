@@ -63,6 +63,7 @@ impl<R: Ring> Worker<R> {
         poll: PollMode,
     ) -> std::io::Result<Self> {
         let mut lane = Lane::new()?;
+        lane.prepare_bells()?;
         lane.watch(Tag::Mail, mailbox.wake_fd());
         Ok(Worker {
             number,

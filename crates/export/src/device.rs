@@ -3,8 +3,8 @@
 use crate::Ring;
 use crate::export::Shared;
 use crate::label::Label;
+use crate::queue::Broken;
 use link::RingStart;
-use vring::RingError;
 
 /// A disk's or a directory's part in a session. Calls come from the session's thread.
 pub(crate) trait Device: Send + Sync {
@@ -27,7 +27,7 @@ pub(crate) trait Device: Send + Sync {
     fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
 
     /// A ring that serves requests of queue `index`; `label` names it.
-    fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, RingError>;
+    fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken>;
 
     /// The ring has its worker: what changed since it was made has to reach it now.
     fn started(&self, shared: &Shared, index: u16);

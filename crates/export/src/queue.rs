@@ -1,5 +1,6 @@
 //! One virtqueue with its eventfds, whatever device is behind it: taking chains, giving them back, telling the driver.
 
+use crate::label::Label;
 use engine::{Bell, BellError, Io};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,6 +34,7 @@ pub(crate) struct Notified {
 }
 
 pub(crate) struct Queue {
+    label: Label,
     ring: SplitRing,
     kick: Option<OwnedFd>,
     call: Option<Bell>,
@@ -49,15 +51,24 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(start: link::RingStart) -> Result<Self, RingError> {
+    /// # Errors
+    /// The ring does not lie in memory, its inflight region is not its own, or nobody could be notified.
+    pub(crate) fn new(start: link::RingStart, label: Label) -> Result<Self, Broken> {
+        // Refused here: a ring that broke before a worker had it would be broken without a word.
+        let call = start.call.map(Bell::new).transpose().map_err(Broken::Call)?;
         let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
         ring.owe(&start.owed)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
         let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
-        let mut queue = Queue {
+        // A ring that has lived before may have died between showing a request and telling the driver.
+        if lived && let Some(call) = &call {
+            call.ring();
+        }
+        Ok(Queue {
+            label,
             ring,
             kick: start.kick,
-            call: None,
+            call,
             err: start.err,
             enabled: start.enabled,
             broken: None,
@@ -67,13 +78,12 @@ impl Queue {
             unpublished: false,
             notify: false,
             notified: Notified::default(),
-        };
-        queue.change_call(start.call);
-        // A ring that has lived before may have died between showing a request and telling the driver.
-        if lived && let Some(call) = &mut queue.call {
-            call.ring();
-        }
-        Ok(queue)
+        })
+    }
+
+    /// Which ring of which export it is.
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
     }
 
     pub(crate) fn kick(&self) -> Option<BorrowedFd<'_>> {
@@ -230,26 +240,18 @@ impl Queue {
         self.enabled
     }
 
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) {
-        self.change_call(call);
-        // The driver may have been told to wait for a notification that went to the old descriptor, or that nobody sent:
-        // QEMU gives a ring its descriptor only after it has started.
-        if let Some(call) = &mut self.call {
-            call.ring();
-            self.notified.sent += 1;
-        }
-    }
-
     /// Notifies by this descriptor from now on. By one that could make a worker wait, nobody is notified.
-    fn change_call(&mut self, call: Option<OwnedFd>) {
-        let changed = match (call, self.call.take()) {
-            (None, _) => Ok(None),
-            (Some(fd), None) => Bell::new(fd).map(Some),
-            (Some(fd), Some(mut bell)) => bell.change(fd).map(|()| Some(bell)),
-        };
-        match changed {
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = None;
+        match call.map(Bell::new).transpose() {
             Ok(call) => self.call = call,
             Err(error) => self.break_down(Broken::Call(error)),
+        }
+        // The driver may have been told to wait for a notification that went to the old descriptor, or that nobody sent:
+        // QEMU gives a ring its descriptor only after it has started.
+        if let Some(call) = &self.call {
+            call.ring();
+            self.notified.sent += 1;
         }
     }
 
@@ -266,11 +268,15 @@ impl Queue {
         debug_assert!(self.epochs.back().is_some_and(|epoch| Arc::ptr_eq(&epoch.memory, self.ring.memory())));
     }
 
-    /// Stops taking requests; those in flight still end. The frontend learns of it where it gave a descriptor for that.
+    /// Stops taking requests; those in flight still end. The log says so once, and the frontend learns of it where it gave a
+    /// descriptor for that.
+    #[cold]
     pub(crate) fn break_down(&mut self, why: Broken) {
         if self.broken.is_none() {
+            let Label { export, ring, .. } = &self.label;
+            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
             // One that could make us wait gets no signal.
-            if let Some(Ok(mut bell)) = self.err.take().map(Bell::new) {
+            if let Some(Ok(bell)) = self.err.take().map(Bell::new) {
                 bell.ring();
             }
             self.broken = Some(why);
@@ -288,13 +294,17 @@ mod tests {
     use vring::{Layout, Mapping, Region};
 
     fn queue(call: Option<OwnedFd>, err: Option<OwnedFd>) -> Queue {
+        started(call, err).unwrap()
+    }
+
+    fn started(call: Option<OwnedFd>, err: Option<OwnedFd>) -> Result<Queue, Broken> {
         let mapping = Arc::new(Mapping::anonymous(0x1000).unwrap());
         let region = Region { guest_addr: 0, user_addr: 0, len: 0x1000, mapping, offset: 0 };
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
         let (inflight, kick, owed) = (None, None, Vec::new());
         let start = link::RingStart { memory, layout, next_avail: 0, owed, inflight, enabled: true, kick, call, err };
-        Queue::new(start).unwrap()
+        Queue::new(start, Label::of_nobody())
     }
 
     fn notifier() -> OwnedFd {
@@ -310,11 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_nobody_could_be_told_of_breaks() {
+    fn a_ring_whose_driver_could_not_be_told_does_not_start_or_breaks() {
         let err = notifier();
-        let broken = queue(Some(file()), err.try_clone().ok());
-        assert!(matches!(broken.broken(), Some(Broken::Call(BellError::Kind))));
-        assert!(is_signalled(&err));
+        let refused = started(Some(file()), err.try_clone().ok());
+        assert!(matches!(refused, Err(Broken::Call(BellError::Kind))), "it would be broken without a word");
 
         let mut changed = queue(Some(notifier()), err.try_clone().ok());
         assert!(changed.broken().is_none());

@@ -33,7 +33,6 @@ pub(crate) struct Turns {
     pub(crate) gate: Gate,
     /// But for what the queue and the gate count.
     pub(crate) figures: RingFigures,
-    pub(crate) label: Label,
     chain: Chain,
     /// Bytes that reads and writes asked for, as limits count them.
     pub(crate) begun_bytes: u64,
@@ -51,16 +50,11 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// `kinds` are the names of the protocol's requests.
-    pub(crate) fn new(
-        start: link::RingStart,
-        kinds: &'static [&'static str],
-        label: Label,
-    ) -> Result<Turns, vring::RingError> {
+    pub(crate) fn new(start: link::RingStart, kinds: &'static [&'static str], label: Label) -> Result<Turns, Broken> {
         Ok(Turns {
-            queue: Queue::new(start)?,
+            queue: Queue::new(start, label)?,
             gate: Gate::default(),
             figures: RingFigures::new(kinds),
-            label,
             chain: Chain::default(),
             begun_bytes: 0,
             look: false,
@@ -112,16 +106,8 @@ impl Turns {
 
     /// A request is refused before anybody has looked at what it wants.
     pub(crate) fn report_refusal(&self, reason: &dyn std::fmt::Display) {
-        let Label { export, ring, .. } = &self.label;
+        let Label { export, ring, .. } = self.queue.label();
         tracing::debug!(export = &**export, ring, %reason, "a request is refused");
-    }
-
-    /// Says once, in the log, that the ring broke.
-    fn report_break(&self, was_broken: bool) {
-        if !was_broken && let Some(why) = self.queue.broken() {
-            let Label { export, ring, .. } = &self.label;
-            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
-        }
     }
 }
 
@@ -187,7 +173,6 @@ pub(crate) trait Requests {
 /// A batch of requests.
 pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
     let turns = ring.turns();
-    let was_broken = turns.queue.broken().is_some();
     if turns.gate.closed() {
         return ring.held_up(io);
     }
@@ -223,7 +208,6 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
     let more = taken == BATCH_MAX || (late || grant.is_spent(moved_bytes)) && turns.queue.ready();
     turns.backlog_since_ns = more.then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));
     turns.figures.in_flight_max = turns.figures.in_flight_max.max(turns.queue.in_flight() + turns.pushed);
-    turns.report_break(was_broken);
     taken
 }
 

@@ -6,6 +6,7 @@ use crate::calls::Executing;
 use crate::device::Device;
 use crate::export::Shared;
 use crate::label::Label;
+use crate::queue::Broken;
 use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::Execution;
@@ -131,7 +132,7 @@ impl Device for Directory {
         false
     }
 
-    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
+    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         let ring = DirectoryRing::new(start, self.service.clone(), self.executing.executor(), label)?;
         Ok(Ring::Directory(Box::new(ring)))
     }

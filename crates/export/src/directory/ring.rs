@@ -7,7 +7,7 @@ use crate::calls::{Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot,
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::Gate;
-use crate::queue::Queue;
+use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
 use engine::{Execution, Io, Pool, Reply, Token};
 use rustix::io::Errno;
@@ -60,7 +60,7 @@ impl DirectoryRing {
         service: Arc<Service>,
         executor: Executor,
         label: Label,
-    ) -> Result<Self, vring::RingError> {
+    ) -> Result<Self, Broken> {
         let turns = Turns::new(start, &kind::NAMES, label)?;
         Ok(DirectoryRing {
             slots: turns.slots(),
@@ -117,7 +117,7 @@ impl DirectoryRing {
     }
 
     pub(crate) fn label(&self) -> &Label {
-        &self.turns.label
+        self.turns.queue.label()
     }
 
     /// As [`Slot::oldest_ns`].

@@ -5,6 +5,7 @@ use super::ring::Terms;
 use crate::device::Device;
 use crate::export::Shared;
 use crate::label::Label;
+use crate::queue::Broken;
 use crate::{DiskOptions, ExportError, Ring};
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use link::RingStart;
@@ -137,7 +138,7 @@ impl Device for Disk {
         written
     }
 
-    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
+    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         let ring = DiskRing::new(start, self.terms(), self.storage.clone(), label)?;
         Ok(Ring::Disk(Box::new(ring)))
     }

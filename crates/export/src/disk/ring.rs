@@ -49,7 +49,6 @@ pub struct DiskRing {
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.
     backlog_since_ns: Option<u64>,
     gate: Gate,
-    label: Label,
 }
 
 impl DiskRing {
@@ -58,10 +57,10 @@ impl DiskRing {
         terms: Terms,
         storage: Arc<dyn Storage>,
         label: Label,
-    ) -> Result<Self, vring::RingError> {
-        let queue = Queue::new(start)?;
+    ) -> Result<Self, Broken> {
+        let queue = Queue::new(start, label)?;
         if queue.owed() > 0 {
-            let Label { export, ring, .. } = &label;
+            let Label { export, ring, .. } = queue.label();
             tracing::info!(%export, ring, requests = queue.owed(), "requests of an earlier life are done again");
         }
         let slots = (0..queue.size()).map(|_| Slot::new()).collect();
@@ -78,7 +77,6 @@ impl DiskRing {
             pushed: 0,
             backlog_since_ns: None,
             gate: Gate::default(),
-            label,
         })
     }
 
@@ -103,7 +101,7 @@ impl DiskRing {
     }
 
     pub(crate) fn label(&self) -> &Label {
-        &self.label
+        self.queue.label()
     }
 
     /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot:
@@ -209,7 +207,7 @@ impl DiskRing {
             Step::Done(Ok(())) if !self.slots[usize::from(head)].ranges.is_empty() => self.next_range(head, io),
             Step::Done(Ok(())) => self.finish(head, Status::Ok),
             Step::Done(Err(error)) => {
-                let Label { export, ring, .. } = &self.label;
+                let Label { export, ring, .. } = self.queue.label();
                 tracing::debug!(export = &**export, ring, %error, "a request failed");
                 self.finish(head, status_of(&error));
             }
@@ -253,20 +251,11 @@ impl DiskRing {
             io.timer(deadline.token, deadline.at_ns);
         }
     }
-
-    /// Says once, in the log, that the ring broke.
-    fn report_break(&self, was_broken: bool) {
-        if !was_broken && let Some(why) = self.queue.broken() {
-            let Label { export, ring, .. } = &self.label;
-            tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
-        }
-    }
 }
 
 /// What its worker calls; see [`engine::Ring`].
 impl DiskRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        let was_broken = self.queue.broken().is_some();
         let grant = match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
             Ask::Go(grant) => grant,
             Ask::Wait(deadline) => {
@@ -297,7 +286,6 @@ impl DiskRing {
         let more = taken == BATCH_MAX || grant.is_spent(self.moved_bytes() - moved) && self.queue.ready();
         self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
         self.figures.in_flight_max = self.figures.in_flight_max.max(self.queue.in_flight() + self.pushed);
-        self.report_break(was_broken);
         taken
     }
 
@@ -321,7 +309,6 @@ impl DiskRing {
     /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,
     /// and need not keep the region that says otherwise.
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
-        let was_broken = self.queue.broken().is_some();
         loop {
             let mut chain = std::mem::take(&mut self.chain);
             let popped = self.queue.pop_owed(&mut chain);
@@ -331,7 +318,6 @@ impl DiskRing {
             };
             self.start(head, epoch, io);
         }
-        self.report_break(was_broken);
     }
 
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {

@@ -6,6 +6,7 @@ use crate::calls::{Executing, Executor};
 use crate::device::Device;
 use crate::export::Shared;
 use crate::label::Label;
+use crate::queue::Broken;
 use crate::{ExportError, REQUEST_QUEUES_MAX, Ring};
 use device::p9::{Config, Dialect};
 use engine::Execution;
@@ -165,7 +166,7 @@ impl Device for P9 {
         false
     }
 
-    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, vring::RingError> {
+    fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         // A ring that stopped may have left something, and this thread keeps nobody waiting.
         self.session.give_up_rest();
         let siblings = Siblings::one_more(&self.rings);

@@ -10,7 +10,7 @@ use crate::calls::{
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::Gate;
-use crate::queue::Queue;
+use crate::queue::{Broken, Queue};
 use device::p9::{
     HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, decode, lock_out, lock_status,
     write_out,
@@ -71,7 +71,7 @@ impl P9Ring {
         (session, siblings): (Arc<Session>, Siblings),
         executor: Executor,
         label: Label,
-    ) -> Result<Self, vring::RingError> {
+    ) -> Result<Self, Broken> {
         let turns = Turns::new(start, &kind::NAMES, label)?;
         Ok(P9Ring {
             slots: turns.slots(),
@@ -113,7 +113,7 @@ impl P9Ring {
     }
 
     pub(crate) fn label(&self) -> &Label {
-        &self.turns.label
+        self.turns.queue.label()
     }
 
     /// As [`Slot::oldest_ns`].
