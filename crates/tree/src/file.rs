@@ -2,7 +2,6 @@
 
 mod handover;
 
-use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
 use crate::mount::Mount;
@@ -279,11 +278,16 @@ impl Tree {
             return Err(Errno::ISDIR);
         }
         let room = self.room()?;
-        let fd = if kill_priv && flags.contains(OFlags::TRUNC) {
+        let truncates = flags.contains(OFlags::TRUNC);
+        if truncates && self.mapped_capability.is_some() {
+            self.strip_capability(&self.table.pin(inode)?)?;
+        }
+        let fd = if kill_priv && truncates {
             if let Some(mapped) = &self.mapped {
                 self.drop_set_ids_before_truncation(mapped, inode)?;
             }
-            without_fsetid(|| self.open_node(inode, flags))?
+            let pin = self.table.pin(inode)?;
+            self.as_a_user(pin.as_fd(), || self.open_node(inode, flags))?
         } else {
             self.open_node(inode, flags)?
         };
@@ -306,13 +310,15 @@ impl Tree {
         Ok(self.add_file(&inode, fd, flags, room))
     }
 
-    /// Releases an open file. The locks of `flock_unlock_owner` on it go even if an operation still uses the file. A handle
-    /// that is unknown is nothing to release.
+    /// Releases an open file. Locks that came by it go, if their owner has taken none by another since. With
+    /// `flock_unlock_owner` its `flock` goes even if an operation still uses the file. A handle that is unknown is nothing to
+    /// release.
     pub fn release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
-        if let Some(file) = self.files.remove(handle)
-            && flock_unlock_owner.is_some()
-        {
-            self.unlock_file(&file);
+        if let Some(file) = self.files.remove(handle) {
+            self.unlock_released(file.node(), handle);
+            if flock_unlock_owner.is_some() {
+                self.unlock_file(&file);
+            }
         }
     }
 
