@@ -2,6 +2,7 @@
 
 mod handover;
 
+use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
 use crate::mount::Mount;
@@ -286,8 +287,12 @@ impl Tree {
             if let Some(mapped) = &self.mapped {
                 self.drop_set_ids_before_truncation(mapped, inode)?;
             }
-            let pin = self.table.pin(inode)?;
-            self.as_a_user(pin.as_fd(), || self.open_node(inode, flags))?
+            let open = || self.open_node(inode, flags);
+            if self.group_bits.load(Ordering::Relaxed) {
+                self.as_a_user(self.table.pin(inode)?.as_fd(), open)?
+            } else {
+                without_fsetid(open)?
+            }
         } else {
             self.open_node(inode, flags)?
         };

@@ -56,8 +56,7 @@ fn a_mapped_capability_goes_before_a_write_by_io_uring() {
     let (service, _directory) = served(options, Policy::new(Cache::Never));
     let node = service.tree.lookup(tree::ROOT, c"file").unwrap().node;
     let fh = service.tree.open(node, libc::O_RDWR, false).unwrap().handle;
-    let mut header = InHeader::default();
-    header.nodeid = node;
+    let header = InHeader { nodeid: node, ..InHeader::default() };
     let write = Write { fh, offset: 0, size: 1, write_flags: 0, lock_owner: None, flags: libc::O_RDWR };
     let has = || service.tree.get_xattr(node, c"security.capability", &mut Vec::new(), 0) != Err(Errno::NODATA);
     service.tree.set_xattr(node, c"security.capability", &[0; 20], 0, false).unwrap();
