@@ -1,16 +1,16 @@
 //! Attributes of a node: what `statx` tells, in the client's ids, and what may be changed.
 
-use crate::creds::without_fsetid;
 use crate::error::Result;
 use crate::file::Handle;
 use crate::node::Pin;
 use crate::security::Security;
-use crate::stat::stat;
+use crate::stat::{has_harmless_group_bit, stat};
 use crate::tree::{Node, Tree};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 
 /// A point in time, since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +115,9 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 impl Tree {
     /// What `stat` says, in the client's ids.
     pub(crate) fn attributes_of(&self, stat: &Statx) -> Attributes {
+        if has_harmless_group_bit(stat.stx_mode.into()) && !self.group_bits.load(Ordering::Relaxed) {
+            self.group_bits.store(true, Ordering::Relaxed);
+        }
         let time = |at: rustix::fs::StatxTimestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
         Attributes {
             ino: stat.stx_ino,
@@ -188,6 +191,7 @@ impl Tree {
             if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
                 return Err(Errno::INVAL);
             }
+            self.strip_capability(fd)?;
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             match rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH) {
                 // What the daemon may not give away stays its own.
@@ -198,7 +202,7 @@ impl Tree {
         if let Some(size) = change.size {
             let truncate = || self.truncate(node, handle, size);
             if change.kill_suid_sgid {
-                without_fsetid(truncate)?;
+                self.as_a_user(fd, truncate)?;
             } else {
                 truncate()?;
             }
@@ -249,6 +253,7 @@ impl Tree {
             return Err(Errno::FBIG);
         }
         if let Some(file) = self.writable_file_of(node, handle)? {
+            self.strip_capability(&*file)?;
             return rustix::fs::ftruncate(&*file, size);
         }
         let inode = self.table.get(node)?;
@@ -258,6 +263,8 @@ impl Tree {
         if !inode.kind.is_file() {
             return Err(Errno::INVAL);
         }
-        rustix::fs::ftruncate(self.open_node(&inode, OFlags::WRONLY)?, size)
+        let file = self.open_node(&inode, OFlags::WRONLY)?;
+        self.strip_capability(&file)?;
+        rustix::fs::ftruncate(file, size)
     }
 }

@@ -302,6 +302,31 @@ pub(crate) fn without_fsetid<T>(call: impl FnOnce() -> Result<T, Errno>) -> Resu
     })
 }
 
+/// As [`without_fsetid`], within the group `gid`: a set-group-id bit that nobody executes stays. Two system calls more.
+/// Where the daemon may not take the group, the bit goes.
+///
+/// # Errors
+/// As [`without_fsetid`].
+pub(crate) fn without_fsetid_in<T>(gid: u32, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    /// The thread has another group until this is dropped.
+    struct Inside<'a>(&'a Thread);
+
+    impl Drop for Inside<'_> {
+        fn drop(&mut self) {
+            set_group(self.0.gid);
+        }
+    }
+
+    with_thread(|thread| {
+        if thread.acting.get() || gid == thread.gid || thread.groups.contains(&gid) {
+            return without_fsetid(call);
+        }
+        set_group(gid);
+        let _inside = Inside(thread);
+        without_fsetid(call)
+    })
+}
+
 /// Runs `call` under `umask`, which is this thread's alone. Every creating call goes through here, those that want 0 too:
 /// the umask of the one before is still in force, and a thread of its own has none of the process's.
 ///

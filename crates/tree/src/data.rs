@@ -1,14 +1,16 @@
 //! What is done to the data of open files, and to whole file systems. Writing is the caller's, and reading mostly is.
 
-use crate::creds::{Caller, without_fsetid};
+use crate::creds::{Caller, without_fsetid, without_fsetid_in};
 use crate::error::Result;
 use crate::file::{Handle, OpenFile};
 use crate::ioctl::{self, FsXattr};
 use crate::mount::Mount;
+use crate::stat::{has_harmless_group_bit, stat};
 use crate::tree::{Node, ROOT, Tree};
 use rustix::fs::{FallocateFlags, SeekFrom, StatVfs};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 
 /// What is looked for in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,20 @@ impl Tree {
     pub fn killing_privileges<T>(&self, file: &OpenFile, call: impl FnOnce() -> Result<T>) -> Result<T> {
         if let Some(mapped) = &self.mapped {
             self.drop_set_ids_of(mapped, file)?;
+        }
+        self.as_a_user(file.as_fd(), call)
+    }
+
+    /// Runs `call`, which changes the data of the file `fd`, so that the kernel drops set-id bits. A set-group-id bit without
+    /// execution by the group stays, as FUSE has it: no power comes of it. The kernel would take it from a thread outside of
+    /// the group, and does not know the client's.
+    pub(crate) fn as_a_user<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        // Most trees have no such file: its first look costs nothing.
+        if self.group_bits.load(Ordering::Relaxed) {
+            let stat = stat(fd, c"")?;
+            if has_harmless_group_bit(stat.stx_mode.into()) {
+                return without_fsetid_in(stat.stx_gid, call);
+            }
         }
         without_fsetid(call)
     }
@@ -135,6 +151,7 @@ impl Tree {
         self.pause();
         self.writable()?;
         let file = self.files.get(handle)?;
+        self.strip_capability(&*file)?;
         rustix::fs::fallocate(&*file, FallocateFlags::from_bits_retain(mode), offset, len)?;
         if mode != 0 {
             self.forget_size(file.node());
@@ -152,12 +169,11 @@ impl Tree {
     /// Where data, or a hole, begins at or behind `offset`.
     ///
     /// # Errors
-    /// `ENXIO` when there is none, `EBADF` for a handle that is unknown, `EINVAL` for an offset beyond any file, and the
-    /// kernel's.
+    /// `ENXIO` when there is none, or the offset lies beyond any file; `EBADF` for a handle that is unknown; the kernel's.
     pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
         self.pause();
         if i64::try_from(offset).is_err() {
-            return Err(Errno::INVAL);
+            return Err(Errno::NXIO);
         }
         let whence = match whence {
             Whence::Data => SeekFrom::Data(offset),
@@ -191,6 +207,7 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
+        self.strip_capability(&*to)?;
         // More than fits into a count is copied by asking again, as always.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let copied = rustix::fs::copy_file_range(&*from, Some(&mut from_offset), &*to, Some(&mut to_offset), len)?;

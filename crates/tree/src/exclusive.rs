@@ -197,16 +197,13 @@ mod tests {
 
         fn set(&self, owner: u64, lock: Lock) -> Result<()> {
             let (node, handle) = Fixture::open(&self.tree, libc::O_RDONLY);
-            let answer = self.tree.set_lock(node, handle, owner, lock);
-            self.tree.release(handle, None);
-            answer
+            // It stays open: the lock would go with it.
+            self.tree.set_lock(node, handle, owner, lock)
         }
 
         fn set_by_host(&self, lock: Lock) -> Result<()> {
             let (node, handle) = Fixture::open(&self.host, libc::O_RDWR);
-            let answer = self.host.set_lock(node, handle, 1, lock);
-            self.host.release(handle, None);
-            answer
+            self.host.set_lock(node, handle, 1, lock)
         }
 
         fn wait(&self, owner: u64, lock: Lock) -> (Wait, Receiver<Result<()>>) {

@@ -279,11 +279,20 @@ impl Tree {
             return Err(Errno::ISDIR);
         }
         let room = self.room()?;
-        let fd = if kill_priv && flags.contains(OFlags::TRUNC) {
+        let truncates = flags.contains(OFlags::TRUNC);
+        if truncates && self.mapped_capability.is_some() {
+            self.strip_capability(&self.table.pin(inode)?)?;
+        }
+        let fd = if kill_priv && truncates {
             if let Some(mapped) = &self.mapped {
                 self.drop_set_ids_before_truncation(mapped, inode)?;
             }
-            without_fsetid(|| self.open_node(inode, flags))?
+            let open = || self.open_node(inode, flags);
+            if self.group_bits.load(Ordering::Relaxed) {
+                self.as_a_user(self.table.pin(inode)?.as_fd(), open)?
+            } else {
+                without_fsetid(open)?
+            }
         } else {
             self.open_node(inode, flags)?
         };
@@ -306,13 +315,15 @@ impl Tree {
         Ok(self.add_file(&inode, fd, flags, room))
     }
 
-    /// Releases an open file. The locks of `flock_unlock_owner` on it go even if an operation still uses the file. A handle
-    /// that is unknown is nothing to release.
+    /// Releases an open file. Locks that came by it go, if their owner has taken none by another since. With
+    /// `flock_unlock_owner` its `flock` goes even if an operation still uses the file. A handle that is unknown is nothing to
+    /// release.
     pub fn release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
-        if let Some(file) = self.files.remove(handle)
-            && flock_unlock_owner.is_some()
-        {
-            self.unlock_file(&file);
+        if let Some(file) = self.files.remove(handle) {
+            self.unlock_released(file.node(), handle);
+            if flock_unlock_owner.is_some() {
+                self.unlock_file(&file);
+            }
         }
     }
 

@@ -40,10 +40,14 @@ impl Tree {
     /// file that cannot be written (but see [`Tree::allow_exclusive_locks`]), and as [`Tree::get_lock`].
     pub fn set_lock(&self, node: Node, handle: Handle, owner: u64, lock: Lock) -> Result<()> {
         self.pause();
-        if let Some(exclusive) = self.exclusive.get() {
-            return self.set_lock_in_both(exclusive, (node, handle), owner, lock);
+        let answer = match self.exclusive.get() {
+            Some(exclusive) => self.set_lock_in_both(exclusive, (node, handle), owner, lock),
+            None => self.locks.set(node, owner, lock, |flags| self.open_for_locks(node, handle, flags)),
+        };
+        if lock.kind != LockKind::Unlock && answer.is_ok() {
+            self.locks.came_by(node, owner, handle);
         }
-        self.locks.set(node, owner, lock, |flags| self.open_for_locks(node, handle, flags))
+        answer
     }
 
     /// Whether an owner has POSIX locks on a node, or waits for some. No system call.
@@ -66,7 +70,22 @@ impl Tree {
         if let Some(exclusive) = self.exclusive.get() {
             return self.wait_lock_in_both(exclusive, (node, handle), owner, lock, done);
         }
-        self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done)
+        let wait = self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done);
+        if lock.kind != LockKind::Unlock {
+            self.locks.came_by(node, owner, handle);
+        }
+        wait
+    }
+
+    /// An open file is released. Those who locked by it and have not locked by another since have nothing to unlock with any
+    /// more: a client does not tell of the end of open file description locks (`F_OFD_SETLK`) in another way.
+    pub(crate) fn unlock_released(&self, node: Node, handle: Handle) {
+        for owner in self.locks.owners_by(node, handle) {
+            self.locks.drop_owner(node, owner);
+            if let Some(exclusive) = self.exclusive.get() {
+                exclusive.drop_owner(node, owner);
+            }
+        }
     }
 
     /// `flock` on an open file without waiting. The lock is the open file's, whoever the `owner` is.

@@ -88,6 +88,11 @@ pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx> {
     rustix::fs::statx(dir, name, flags, WANTED)
 }
 
+/// A regular file with a set-group-id bit that no execution gives power to.
+pub(crate) fn has_harmless_group_bit(mode: u32) -> bool {
+    mode & (libc::S_IFMT | libc::S_ISGID | libc::S_IXGRP) == libc::S_IFREG | libc::S_ISGID
+}
+
 /// Refuses everything but the name of something in the directory itself.
 ///
 /// # Errors

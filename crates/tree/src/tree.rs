@@ -12,9 +12,10 @@ use crate::source::{Beginning, begin};
 use crate::table::Table;
 use crate::window::Windows;
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 /// Names an inode to a client. Never used twice within a tree.
@@ -64,6 +65,10 @@ pub struct Tree {
     pub(crate) exclusive: OnceLock<Exclusive>,
     /// `None` where the host's inodes say what the client sees.
     pub(crate) mapped: Option<Box<Mapped>>,
+    /// The host's name of `security.capability`, where that is another one.
+    pub(crate) mapped_capability: Option<CString>,
+    /// A file was seen whose set-group-id bit outlives a write: before one, its mode has to be looked at.
+    pub(crate) group_bits: AtomicBool,
     /// The descriptors of all of these.
     pub(crate) share: Arc<Share>,
     /// Directories that are being read in large pieces.
@@ -83,6 +88,7 @@ impl Tree {
         let (locks, pieces) = (Locks::new(Limits::default(), Arc::clone(&share)), Arc::default());
         let mapped = Mapped::new(options.security);
         let exclusive = OnceLock::new();
+        let mapped_capability = Tree::mapped_capability(&options, mapped.as_deref());
         Ok(Tree {
             options,
             label,
@@ -94,6 +100,8 @@ impl Tree {
             locks,
             exclusive,
             mapped,
+            mapped_capability,
+            group_bits: AtomicBool::new(false),
             share,
             pieces,
         })

@@ -3,19 +3,25 @@
 use crate::create::SecurityContext;
 use crate::creds::{with_umask, without_fsetid};
 use crate::error::Result;
+use crate::file::OpenFile;
 use crate::handle::last_error;
+use crate::mapped::Mapped;
+use crate::options::Options;
 use crate::security::Security;
 use crate::tree::{Node, Tree};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::path::DecInt;
 use std::borrow::Cow;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most bytes of a value, and of a list of names: `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of `linux/limits.h`.
 const BYTES_MAX: usize = 65_536;
+
+/// File capabilities. The kernel drops them when a file changes.
+const CAPABILITY: &CStr = c"security.capability";
 
 /// The names under which POSIX ACLs are read and written.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
@@ -167,6 +173,35 @@ impl Tree {
         }
     }
 
+    /// Where the client's file capabilities are, if not where the kernel looks for its own. No system call.
+    pub(crate) fn mapped_capability(options: &Options, mapped: Option<&Mapped>) -> Option<CString> {
+        let name = options.xattr_map.to_host(CAPABILITY).ok()?;
+        let name = match mapped {
+            None => name,
+            Some(mapped) => mapped.xattr_to_host(name, Errno::ACCESS).ok()?,
+        };
+        (*name != *CAPABILITY).then(|| name.into_owned())
+    }
+
+    /// A file is about to change its data: file capabilities that the kernel does not know for such go, as its own would,
+    /// whoever writes. Costs nothing where no map renames them, one system call otherwise.
+    ///
+    /// # Errors
+    /// The kernel's: the file must not change then.
+    #[inline]
+    pub fn before_write(&self, file: &OpenFile) -> Result<()> {
+        self.strip_capability(file)
+    }
+
+    /// As [`Tree::before_write`], for any descriptor of the file.
+    #[inline]
+    pub(crate) fn strip_capability(&self, fd: impl AsFd) -> Result<()> {
+        match &self.mapped_capability {
+            None => Ok(()),
+            Some(name) => strip(&self.place(fd), name),
+        }
+    }
+
     /// A client that does not know ACLs must not copy them about: it would change permissions unawares.
     fn shows(&self, name: &[u8]) -> bool {
         self.shows_acls() || !name.starts_with(ACL_PREFIX)
@@ -263,6 +298,17 @@ impl Tree {
     pub(crate) fn label(&self, fd: &impl AsFd, label: SecurityContext<'_>) -> Result<()> {
         let name = self.translated(label.name, Errno::ACCESS)?;
         self.place(fd).set(&name, label.value, XattrFlags::empty())
+    }
+}
+
+/// Removes an attribute if it is there. Looking costs less than trying: it needs no lock of the inode.
+fn strip(place: &Place<'_>, name: &CStr) -> Result<()> {
+    match place.get(name, &mut []) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        _ => match place.remove(name) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            answer => answer,
+        },
     }
 }
 

@@ -428,7 +428,8 @@ fn lseek<'a>(args: &mut Args<'a>) -> Result<Request<'a>, Reason> {
     let fixed = args.take::<24>()?;
     Ok(Request::Lseek(Lseek {
         fh: le64::<0, _>(fixed),
-        offset: offset(le64::<8, _>(fixed))?,
+        // Not refused here: to a search a negative offset is one beyond the file (ENXIO), no malformed request.
+        offset: le64::<8, _>(fixed),
         whence: le32::<16, _>(fixed),
     }))
 }

@@ -434,7 +434,7 @@ pub struct Fallocate {
 pub struct Lseek {
     /// The open file.
     pub fh: u64,
-    /// Where to begin, at most `i64::MAX`.
+    /// Where to begin, as the program said: beyond `i64::MAX` it was negative.
     pub offset: u64,
     /// `SEEK_*` of lseek(2); Linux asks for `SEEK_DATA` (3) and `SEEK_HOLE` (4) alone.
     pub whence: u32,

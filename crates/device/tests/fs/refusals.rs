@@ -163,7 +163,6 @@ fn offsets_lie_inside_what_files_have() {
         (v::WRITE, 48),
         (v::FALLOCATE, 48),
         (v::FALLOCATE, 56),
-        (v::LSEEK, 48),
         (v::COPY_FILE_RANGE, 48),
         (v::COPY_FILE_RANGE_64, 72),
         (v::SETATTR, 56),

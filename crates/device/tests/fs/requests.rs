@@ -276,3 +276,12 @@ fn what_is_left() {
         assert_eq!(full(vector), Request::Unsupported(opcode));
     }
 }
+
+/// A negative offset is the search's own affair: nothing is there, and the request is well formed.
+#[test]
+fn a_search_may_begin_before_the_file() {
+    let mut message = v::LSEEK.to_vec();
+    message[48..56].copy_from_slice(&[0xff; 8]);
+    let (_, request) = decode(&message, FULL).unwrap();
+    assert_eq!(request, Request::Lseek(Lseek { fh: FH, offset: u64::MAX, whence: 4 }));
+}

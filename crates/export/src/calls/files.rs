@@ -46,6 +46,7 @@ pub(crate) fn write(
     began_ns: u64,
     moved: &mut Moved,
 ) -> Result<usize, Errno> {
+    tree.before_write(file)?;
     let call = || data::write(file.as_fd(), segments, offset);
     let outcome = if kill_privileges { tree.killing_privileges(file, call) } else { call() };
     moved.took_ns = monotonic_ns().saturating_sub(began_ns);

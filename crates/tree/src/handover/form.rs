@@ -103,6 +103,8 @@ pub(crate) struct OwnerForm {
     pub(crate) owner: u64,
     /// The process that took the latest lock.
     pub(crate) pid: u32,
+    /// The open file by which it came.
+    pub(crate) handle: u64,
     /// What holds the locks.
     pub(crate) place: Place,
     /// First byte, last byte, and whether it excludes readers.

@@ -25,7 +25,7 @@ use form::Form;
 use std::os::fd::OwnedFd;
 
 /// The version of the form in which a tree is handed over.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 
 /// The most nodes that are handed over: some 200 MiB, and a pause of some seconds.
 pub const NODES_MAX: usize = 4 << 20;
@@ -125,6 +125,8 @@ impl Tree {
             incoming.add_mount(mount);
         }
         tree.table.expect(form.nodes.len());
+        // What its client knows may be among them.
+        tree.group_bits.store(true, std::sync::atomic::Ordering::Relaxed);
         for node in form.nodes {
             tree.adopt_node(&node, &mut incoming)?;
         }

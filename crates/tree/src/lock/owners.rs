@@ -6,6 +6,7 @@ use super::kernel::{self, Span};
 use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
 use super::{Lock, LockKind};
+use crate::file::Handle;
 use crate::share::{Share, Taken};
 use crate::{Node, Result};
 use rustix::fs::OFlags;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a tree's clients may hold at once: each of these is memory, descriptors or threads of the host.
@@ -38,6 +39,8 @@ struct Owner {
     /// Its description holds the locks.
     file: OwnedFd,
     _taken: Taken,
+    /// The open file by which the latest lock came.
+    handle: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -99,8 +102,9 @@ impl Table {
         let taken = self.share.take().ok_or(Errno::NOLCK)?;
         let file = open_for_locks(open)?;
         let mut owners = self.owners();
-        let owner =
-            owners.entry(key).or_insert_with(|| Arc::new(Owner { file, _taken: taken, state: Mutex::default() }));
+        let owner = owners.entry(key).or_insert_with(|| {
+            Arc::new(Owner { file, _taken: taken, handle: AtomicU64::new(0), state: Mutex::default() })
+        });
         let owner = Arc::clone(owner);
         self.count.store(owners.len(), Ordering::Release);
         Ok(owner)
@@ -375,6 +379,23 @@ impl Locks {
             self.table.drop_locks(&owner, &mut state);
             self.table.close_if_idle(key, &mut state);
         }
+    }
+
+    /// A lock of `owner` has come by `handle`, or is waited for.
+    pub(crate) fn came_by(&self, node: Node, owner: u64, handle: Handle) {
+        if let Some(owner) = self.table.find((node, owner)) {
+            owner.handle.store(handle, Ordering::Relaxed);
+        }
+    }
+
+    /// Whose latest lock on `node` came by `handle`. No system call, and no lock where nobody has locks.
+    pub(crate) fn owners_by(&self, node: Node, handle: Handle) -> Vec<u64> {
+        if self.owners() == 0 {
+            return Vec::new();
+        }
+        let owners = self.table.owners();
+        let all = owners.range((node, 0)..=(node, u64::MAX));
+        all.filter(|(_, owner)| owner.handle.load(Ordering::Relaxed) == handle).map(|(key, _)| key.1).collect()
     }
 
     /// Drops every lock and cancels every wait: the client is gone.

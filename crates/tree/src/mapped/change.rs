@@ -37,6 +37,9 @@ impl Tree {
             if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
                 return Err(Errno::INVAL);
             }
+            if uid.is_some() || gid.is_some() {
+                self.strip_capability(fd)?;
+            }
             self.change_record(mapped, &inode, fd, |present| {
                 let mut mode = present;
                 if let Some(wanted) = change.mode {
@@ -70,12 +73,12 @@ impl Tree {
 
     /// Takes set-id bits from a file that is about to change, as the kernel does when a user without privileges writes.
     fn drop_set_ids(&self, mapped: &Mapped, inode: &Arc<Inode>, fd: BorrowedFd<'_>) -> Result<()> {
-        const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
-        if self.mode_in_view(mapped, inode, fd)? & SET_IDS == 0 {
+        let mode = self.mode_in_view(mapped, inode, fd)?;
+        if without_set_ids(mode) == mode {
             return Ok(());
         }
         self.change_record(mapped, inode, fd, |present| {
-            let mode = Some(present & !SET_IDS).filter(|&mode| mode != present);
+            let mode = Some(without_set_ids(present)).filter(|&mode| mode != present);
             Ok(Record { mode, ..Record::default() })
         })
     }

@@ -6,6 +6,7 @@ mod common;
 mod attributes;
 mod files;
 mod names;
+mod privileges;
 mod xattrs;
 
 use tree::{Attributes, Options};

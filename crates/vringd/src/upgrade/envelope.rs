@@ -191,7 +191,8 @@ mod tests {
         let mut state = samples::state();
         state.exports[0].directory.as_mut().unwrap().tree.form += 1;
         let line = decode(&encode(&state).unwrap()).unwrap_err().to_string();
-        assert!(line.contains("export disk has form 2 and this program reads form 1"), "{line}");
+        let (other, known) = (tree::FORM + 1, tree::FORM);
+        assert!(line.contains(&format!("export disk has form {other} and this program reads form {known}")), "{line}");
     }
 
     #[test]

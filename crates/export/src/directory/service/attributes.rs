@@ -25,14 +25,14 @@ const FSXATTR_BYTES: usize = 28;
 impl Service {
     pub(super) fn get_attributes(&self, node: u64, handle: Option<u64>, reply: &mut Vec<u8>) -> Outcome {
         let attributes = self.tree.attributes(node, handle)?;
-        device::fs::attr_out(reply, self.policy.attr_timeout, &attr_out(&attributes));
+        device::fs::attr_out(reply, self.believed(&attributes), &attr_out(&attributes));
         Ok(Answer::Reply)
     }
 
     /// `mask` and `flags` of the request ask for more or less work; the host's answer has everything anyway.
     pub(super) fn statx(&self, node: u64, handle: Option<u64>, reply: &mut Vec<u8>) -> Outcome {
         let attributes = self.tree.attributes(node, handle)?;
-        device::fs::statx_out(reply, self.policy.attr_timeout, 0, &statx_attr(&attributes));
+        device::fs::statx_out(reply, self.believed(&attributes), 0, &statx_attr(&attributes));
         Ok(Answer::Reply)
     }
 
@@ -60,7 +60,7 @@ impl Service {
         reply: &mut Vec<u8>,
     ) -> Outcome {
         let attributes = self.tree.set_attributes(node, handle, change)?;
-        device::fs::attr_out(reply, self.policy.attr_timeout, &attr_out(&attributes));
+        device::fs::attr_out(reply, self.believed(&attributes), &attr_out(&attributes));
         Ok(Answer::Reply)
     }
 

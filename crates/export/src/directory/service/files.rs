@@ -21,7 +21,12 @@ impl Service {
             _ => return None,
         };
         self.tree.pause();
-        self.file(header.nodeid, handle).ok()
+        let file = self.file(header.nodeid, handle).ok()?;
+        if matches!(request, Request::Write(_)) {
+            // An error is told by the call that is made instead.
+            self.tree.before_write(&file).ok()?;
+        }
+        Some(file)
     }
 
     /// Whether a transfer goes to the disk itself (O_DIRECT, where the export allows it).

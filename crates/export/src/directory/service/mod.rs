@@ -17,6 +17,8 @@ mod locks;
 mod names;
 mod perform;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use super::Policy;
 use super::reply;

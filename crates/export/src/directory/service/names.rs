@@ -5,6 +5,7 @@ use super::{Answer, Outcome, Service};
 use device::fs::{Attr, EntryOut, device_number};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::time::Duration;
 use tree::{Attributes, Entry, Opened};
 
 impl Service {
@@ -31,6 +32,16 @@ impl Service {
         Ok(Answer::Reply)
     }
 
+    /// How long the guest may believe attributes. Set-id bits of a file go with a write, of which a guest that leaves them to
+    /// the server thinks nothing: it would execute the file with the bits that it remembers. Nothing makes it forget but time.
+    pub(super) fn believed(&self, attributes: &Attributes) -> Duration {
+        let powerful = attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if powerful && attributes.mode & libc::S_IFMT == libc::S_IFREG && self.policy.killpriv_v2 {
+            return Duration::ZERO;
+        }
+        self.policy.attr_timeout
+    }
+
     /// An entry as the guest may believe it.
     pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
         let mut attr = attr_out(&entry.attributes);
@@ -42,7 +53,7 @@ impl Service {
             // Nodes are never used twice.
             generation: 0,
             entry_valid: self.policy.entry_timeout,
-            attr_valid: self.policy.attr_timeout,
+            attr_valid: self.believed(&entry.attributes),
             attr,
         }
     }

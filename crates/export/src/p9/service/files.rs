@@ -100,6 +100,10 @@ impl Session {
         });
         let file = file.ok()?;
         self.tree().pause();
+        if writes {
+            // An error is told by the call that is made instead.
+            self.tree().before_write(&file).ok()?;
+        }
         Some(file)
     }
 

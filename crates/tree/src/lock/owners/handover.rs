@@ -3,7 +3,7 @@
 use super::{Key, LockKind, Locks, Owner, Ranges, State};
 use crate::handover::{Outgoing, OwnerForm};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 impl Locks {
@@ -18,8 +18,9 @@ impl Locks {
                 let held = state.held.pieces().map(|(start, end, kind)| (start, end, kind == LockKind::Write));
                 (held.collect::<Vec<_>>(), state.pid)
             };
+            let handle = owner.handle.load(Ordering::Relaxed);
             if !held.is_empty() {
-                forms.push(OwnerForm { node, owner: number, pid, place: out.place(owner), held });
+                forms.push(OwnerForm { node, owner: number, pid, handle, place: out.place(owner), held });
             }
         }
         forms
@@ -33,8 +34,9 @@ impl Locks {
         }
         self.table.count_ranges(0, held.len());
         let state = Mutex::new(State { held, pid: form.pid, ..State::default() });
+        let (handle, taken) = (AtomicU64::new(form.handle), self.table.share.take_anyway());
         let mut owners = self.table.owners();
-        owners.insert((form.node, form.owner), Arc::new(Owner { file, _taken: self.table.share.take_anyway(), state }));
+        owners.insert((form.node, form.owner), Arc::new(Owner { file, _taken: taken, handle, state }));
         self.table.count.store(owners.len(), Ordering::Release);
     }
 }

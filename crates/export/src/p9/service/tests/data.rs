@@ -105,6 +105,30 @@ fn a_write_of_a_user_drops_set_id_bits() {
     assert_eq!(mode(), 0o777);
 }
 
+/// The kernel drops `security.capability` at a write, and knows nothing of the name it is mapped to.
+#[test]
+fn a_write_drops_a_mapped_capability() {
+    let served = Served::with(tree::Options {
+        xattr: true,
+        xattr_map: ":map::user.virtiofs.:".parse().unwrap(),
+        ..tree::Options::default()
+    });
+    served.put("file", "content");
+    let path = served.path("file");
+    let name = c"user.virtiofs.security.capability";
+    let set = || rustix::fs::setxattr(&path, name, &[0; 20], rustix::fs::XattrFlags::empty()).unwrap();
+    let has = || rustix::fs::getxattr(&path, name, &mut [0_u8; 0][..]) != Err(Errno::NODATA);
+    let client = served.client();
+    client.open(1, "file", 1).unwrap();
+    set();
+    client.write(1, 0, b"x").unwrap();
+    assert!(!has(), "by a call");
+    set();
+    let message = message(Kind::Write, &Body::of(1).u64(0).u32(1).raw(b"x"));
+    assert!(client.session.file_for_uring(&decoded(&message, Dialect::L)).is_some());
+    assert!(!has(), "by io_uring");
+}
+
 #[test]
 fn attributes_are_read_and_changed() {
     let served = Served::new();
