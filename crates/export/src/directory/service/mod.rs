@@ -17,6 +17,7 @@ mod locks;
 mod names;
 mod perform;
 mod session;
+mod weight;
 
 use super::Policy;
 use super::reply;
