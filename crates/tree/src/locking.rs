@@ -66,7 +66,9 @@ impl Tree {
         if let Some(exclusive) = self.exclusive.get() {
             return self.wait_lock_in_both(exclusive, (node, handle), owner, lock, done);
         }
-        self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done)
+        // The caller cannot ask for this wait once more: it has given `done` away.
+        let busy = |error| if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error };
+        self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags).map_err(busy), done)
     }
 
     /// `flock` on an open file without waiting. The lock is the open file's, whoever the `owner` is.

@@ -234,7 +234,7 @@ impl DirectoryRing {
 
     /// By io_uring. False when the request has to be executed otherwise.
     fn submit(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) -> bool {
-        let Some(file) = self.service.file_for_uring(header, request) else {
+        let Some(file) = tree::without_waiting(|| self.service.file_for_uring(header, request)).flatten() else {
             return false;
         };
         let slot = &mut self.slots[usize::from(head)];
@@ -274,7 +274,8 @@ impl DirectoryRing {
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Lock, chain.writable_segments());
         let reply = io.reply(Token::from(head));
-        slot.wait = self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
+        let wait = || self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
+        slot.wait = tree::without_waiting(wait).flatten();
     }
 
     fn count(&mut self, moved: Moved) {

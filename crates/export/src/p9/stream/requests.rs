@@ -289,7 +289,7 @@ impl StreamRing {
         let done = move |outcome: Result<(), Errno>| {
             reply.complete(outcome.map_or_else(|error| -error.raw_os_error(), |()| 0));
         };
-        let wait = self.session.wait_lock(lock, done);
+        let wait = tree::without_waiting(|| self.session.wait_lock(lock, done)).flatten();
         self.slots[usize::from(index)].slot.wait = wait;
     }
 
