@@ -102,6 +102,32 @@ fn the_watchdog_is_left_alone_while_a_worker_hangs() -> Result<()> {
     Ok(())
 }
 
+/// Its other workers serve other guests, whom a restart would harm.
+#[test]
+fn one_blocked_worker_is_no_dead_daemon() -> Result<()> {
+    let directory = directory()?;
+    let place = directory.path().join("notify");
+    let manager = Manager::new(&place)?;
+    let mut command = Command::new(vringd::program()?);
+    command.args(["disk", "--storage", "sim", "--size", "16M", "--queues", "2", "--execution", "inline"]);
+    command
+        .args(["--workers", "per-queue", "--read-latency", "4s", "--socket"])
+        .arg(directory.path().join("disk.sock"));
+    command.env("NOTIFY_SOCKET", &place).env("WATCHDOG_USEC", "200000");
+    let mut daemon = Group::start(&command, &directory.path().join("log"))?;
+    manager.wait("WATCHDOG=1")?;
+    let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
+    let (mut ring, other) = (frontend.ring(0, 64)?, frontend.ring(1, 64)?);
+    ring.request(kind::IN, 0, &[tests::driver::writable(DATA, 512)]);
+    ring.kick_if_wanted();
+    ring.wait_used();
+    manager.wait("WATCHDOG=1")?;
+    assert!(!daemon.output().contains("is left alone"), "{}", daemon.output());
+    drop((frontend, ring, other));
+    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
+    Ok(())
+}
+
 /// Starts vringd as a service manager does that has made sockets: descriptors from 3 on, with names.
 fn activated(log: &Path, sockets: &[&UnixListener], names: &str, words: &str) -> Result<Group> {
     let mut script = String::new();

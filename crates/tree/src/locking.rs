@@ -70,7 +70,10 @@ impl Tree {
         if let Some(exclusive) = self.exclusive.get() {
             return self.wait_lock_in_both(exclusive, (node, handle), owner, lock, done);
         }
-        let wait = self.locks.wait(node, owner, lock, |flags| self.open_for_locks(node, handle, flags), done);
+        // The caller cannot ask for this wait once more: it has given `done` away.
+        let busy = |error| if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error };
+        let open = |flags| self.open_for_locks(node, handle, flags).map_err(busy);
+        let wait = self.locks.wait(node, owner, lock, open, done);
         if lock.kind != LockKind::Unlock {
             self.locks.came_by(node, owner, handle);
         }

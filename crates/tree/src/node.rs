@@ -119,6 +119,11 @@ impl Inode {
         pin
     }
 
+    /// Nothing refers to it any more when so many references are taken back.
+    pub(crate) fn goes_with(&self, count: u64) -> bool {
+        self.references.load(Ordering::Relaxed) <= count
+    }
+
     /// A descriptor is open, so no other inode can have this one's number.
     pub(crate) fn is_pinned(&self) -> bool {
         let slot = lock(&self.slot);

@@ -1,6 +1,7 @@
 //! Looking at inodes: `statx`, the identity of an inode, the names a client may use, and descriptors opened anew.
 
 use crate::error::Result;
+use crate::patience;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
@@ -112,7 +113,18 @@ pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
 }
 
 /// Opens what `fd` refers to anew, by its name in `/proc/self/fd`, which is `proc_self_fd`. Only for regular files and
-/// directories, whose type the caller has seen: opening anything else may have effects on the host.
+/// directories, whose type the caller has seen: opening anything else may have effects on the host. Another process's lease on
+/// a file is waited for, unless this thread has no time for that; see [`patience`].
+///
+/// [`patience`]: crate::patience
 pub(crate) fn open_anew(proc_self_fd: BorrowedFd<'_>, fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
-    rustix::fs::openat(proc_self_fd, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
+    let open =
+        |more| rustix::fs::openat(proc_self_fd, DecInt::from_fd(fd), flags | OFlags::CLOEXEC | more, Mode::empty());
+    if flags.contains(OFlags::PATH) || !patience::is_short() {
+        return open(OFlags::empty());
+    }
+    let opened = open(OFlags::NONBLOCK).inspect_err(|&error| patience::found_in_use(error))?;
+    // io_uring would answer EAGAIN where such a file is not in the cache.
+    rustix::fs::fcntl_setfl(&opened, flags)?;
+    Ok(opened)
 }

@@ -189,14 +189,24 @@ impl InflightQueue {
             self.begin(used_idx);
             return Ok((Recovery::Stale, Vec::new()));
         }
-        let shown = self.last_batch(batch, size)?;
+        let available = avail_idx.wrapping_sub(used_idx);
+        let shown = match self.last_batch(batch, size) {
+            Ok(shown) => shown,
+            // Nothing is owed, whatever the list says: a driver that sets its ring up anew may meet an index that lies just
+            // behind its own.
+            Err(_) if available == 0 || !(0..size).any(|head| self.fields.is_marked(head)) => {
+                self.begin(used_idx);
+                return Ok((Recovery::Stale, Vec::new()));
+            }
+            Err(error) => return Err(error),
+        };
         let mut owed: Vec<(u64, u16)> = (0..size)
             .zip(&shown)
             .filter(|&(head, shown)| !shown && self.fields.is_marked(head))
             .map(|(head, _)| (self.fields.counter(head), head))
             .collect();
         // What was taken and not shown is among what the driver made available and has not got back.
-        if owed.len() > usize::from(avail_idx.wrapping_sub(used_idx)) {
+        if owed.len() > usize::from(available) {
             self.begin(used_idx);
             return Ok((Recovery::Stale, Vec::new()));
         }

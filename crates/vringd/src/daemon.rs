@@ -116,19 +116,22 @@ impl Daemon {
         self.all().into_iter().flat_map(of).collect()
     }
 
-    /// Whether every worker takes its turns. One that waits for a device in the kernel does not count: that is for the device
-    /// to mend, and no reason to take the other exports down.
+    /// Whether the workers that have rings take their turns. One that does is enough: what holds a single worker up is no
+    /// reason to take the exports of the others down. One that waits for a device in the kernel does not count: that is for
+    /// the device to mend.
     pub(crate) fn workers_answer(&self) -> Result<(), String> {
-        for worker in self.engine.workers().iter().filter(|worker| worker.alive) {
+        let mut silent = Ok(());
+        for worker in self.engine.workers().iter().filter(|worker| worker.alive && !worker.rings.is_empty()) {
             match self.engine.worker_figures(worker.number) {
+                Ok(_) => return Ok(()),
                 Err(error @ EngineError::Unresponsive { .. }) if !blocked_in_kernel(worker.tid) => {
-                    return Err(error.to_string());
+                    silent = Err(error.to_string());
                 }
                 // It may have been freed meanwhile.
-                _ => {}
+                Err(_) => {}
             }
         }
-        Ok(())
+        silent
     }
 
     /// One line for whoever looks at the service.

@@ -20,12 +20,12 @@ pub(crate) struct Executor {
 
 impl Executor {
     /// Starts the threads that `execution` asks for, named after `threads`.
-    fn new(execution: Execution, threads: &str, aside: Option<&str>) -> Result<Executor, ExportError> {
+    fn new(execution: Execution, threads: &str, aside: &str) -> Result<Executor, ExportError> {
         let start = |name: &str, count| Pool::new(name, count).map(Arc::new);
         let (pool, aside) = match execution {
             Execution::Pool(count) => (Some(start(threads, count)?), None),
             Execution::Inline => (None, None),
-            Execution::Auto | Execution::Uring => (None, aside.map(|name| start(name, ASIDE_THREADS)).transpose()?),
+            Execution::Auto | Execution::Uring => (None, Some(start(aside, ASIDE_THREADS)?)),
         };
         Ok(Executor { execution, pool, aside })
     }
@@ -35,8 +35,8 @@ impl Executor {
 pub(crate) struct Executing {
     /// What threads of a pool are named after.
     threads: &'static str,
-    /// What those for long calls are; none for a protocol without long calls.
-    aside: Option<&'static str>,
+    /// What those for long calls are.
+    aside: &'static str,
     executor: Mutex<Executor>,
     /// Held while the executor changes, so that rings hear of changes in their order.
     changing: Mutex<()>,
@@ -48,7 +48,7 @@ impl Executing {
     pub(crate) fn new(
         execution: Execution,
         threads: &'static str,
-        aside: Option<&'static str>,
+        aside: &'static str,
     ) -> Result<Executing, ExportError> {
         let executor = Mutex::new(Executor::new(execution, threads, aside)?);
         Ok(Executing { threads, aside, executor, changing: Mutex::new(()) })

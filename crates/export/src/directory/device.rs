@@ -68,7 +68,7 @@ impl Directory {
             config,
             request_queues: queues,
             service: Arc::new(Service::new(tree, options.policy)),
-            executing: Executing::new(options.execution, "directory", Some("long-calls"))?,
+            executing: Executing::new(options.execution, "directory", "long-calls")?,
         })
     }
 

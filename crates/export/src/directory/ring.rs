@@ -144,22 +144,32 @@ impl DirectoryRing {
         (bytes, header, request): (&[u8], &InHeader, &Request<'_>),
         io: &mut Io<'_>,
     ) {
-        match self.route(request) {
+        match self.route(header, request) {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
             Route::Pool if self.hand_over(self.executor.pool.clone(), chain, head, bytes, io) => {}
             Route::Aside if self.hand_over(self.executor.aside.clone(), chain, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
-            Route::Here | Route::Uring | Route::Pool | Route::Aside => self.perform(chain, head, header, request),
+            Route::Here | Route::Uring | Route::Pool | Route::Aside => {
+                if !self.perform(chain, head, header, request) {
+                    self.hand_over(self.executor.aside.clone(), chain, head, bytes, io);
+                }
+            }
         }
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Route {
+    fn route(&mut self, header: &InHeader, request: &Request<'_>) -> Route {
         if self.dialect.is_none() {
             return Route::Here;
         }
         match request {
             // A guest waits for these before it asks for anything else. To forget much takes its time.
             Request::Init(_) | Request::Destroy if self.service.knows_much() => return Route::Aside,
+            // The last descriptor of a file without a name may go with its node.
+            Request::Forget { .. } | Request::BatchForget(_)
+                if self.executor.aside.is_some() && self.service.is_long(header, request) =>
+            {
+                return Route::Aside;
+            }
             // What ends or begins things must not be overtaken by what it ends, and costs no time.
             Request::Init(_)
             | Request::Destroy
@@ -175,7 +185,7 @@ impl DirectoryRing {
             Execution::Pool(_) => Route::Pool,
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync(_)) => Route::Uring,
-            Execution::Uring | Execution::Auto if is_long(request) => Route::Aside,
+            Execution::Uring | Execution::Auto if self.is_long(header, request) => Route::Aside,
             Execution::Uring if transfer.is_some() => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
@@ -187,8 +197,14 @@ impl DirectoryRing {
         }
     }
 
-    /// On the spot.
-    fn perform(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>) {
+    /// Whether a request may take a device's time, free much, or copy gigabytes.
+    fn is_long(&self, header: &InHeader, request: &Request<'_>) -> bool {
+        // Of guests with larger pages than ours.
+        transfer_bytes(request) > TRANSFER_HERE_MAX || self.service.is_long(header, request)
+    }
+
+    /// On the spot. False when the request would have to wait for another process there, and there are threads that can.
+    fn perform(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>) -> bool {
         self.reply.clear();
         let mut moved = Moved::default();
         let mut scene = Scene {
@@ -199,7 +215,12 @@ impl DirectoryRing {
             moved: &mut moved,
         };
         let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
-        let outcome = self.service.perform(self.dialect, header, request, &mut scene);
+        let mut perform = || self.service.perform(self.dialect, header, request, &mut scene);
+        let outcome = match self.executor.aside {
+            Some(_) => tree::without_waiting(perform),
+            None => Some(perform()),
+        };
+        let Some(outcome) = outcome else { return false };
         if let Some(direction) = watched {
             let bytes = (moved.read + moved.written) as usize;
             self.pace.took(direction, moved.took_ns, bytes);
@@ -208,11 +229,12 @@ impl DirectoryRing {
         let failed = outcome.is_err() && counts_as_error(header.opcode);
         let written = write_answer(outcome, chain.writable_segments(), header.unique, &self.reply);
         self.finish(head, written, failed);
+        true
     }
 
     /// By io_uring. False when the request has to be executed otherwise.
     fn submit(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) -> bool {
-        let Some(file) = self.service.file_for_uring(header, request) else {
+        let Some(file) = tree::without_waiting(|| self.service.file_for_uring(header, request)).flatten() else {
             return false;
         };
         let slot = &mut self.slots[usize::from(head)];
@@ -246,12 +268,14 @@ impl DirectoryRing {
     /// Waits for a lock without keeping anybody else waiting.
     fn wait_for_lock(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) {
         let Request::SetLkw(lock) = request else {
-            return self.perform(chain, head, header, request);
+            self.perform(chain, head, header, request);
+            return;
         };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Lock, chain.writable_segments());
         let reply = io.reply(Token::from(head));
-        slot.wait = self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
+        let wait = || self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
+        slot.wait = tree::without_waiting(wait).flatten();
     }
 
     fn count(&mut self, moved: Moved) {
@@ -403,15 +427,6 @@ fn run_job(service: &Service, dialect: Option<Dialect>, job: &mut Job) -> i32 {
     let outcome = service.perform(dialect, &header, &request, &mut scene);
     *failed = outcome.is_err() && counts_as_error(header.opcode);
     write_answer(outcome, writable, header.unique, reply) as i32
-}
-
-/// Whether a request may take a device's time, or copy gigabytes.
-fn is_long(request: &Request<'_>) -> bool {
-    match request {
-        Request::CopyFileRange(_) | Request::Fallocate(_) | Request::SyncFs | Request::FsyncDir(_) => true,
-        // Of guests with larger pages than ours.
-        _ => transfer_bytes(request) > TRANSFER_HERE_MAX,
-    }
 }
 
 /// Bytes of file data that a request asks to move to or from the guest.

@@ -91,7 +91,7 @@ impl P9 {
             session,
             service,
             rings: Arc::default(),
-            executing: Executing::new(options.execution, "9p", None)?,
+            executing: Executing::new(options.execution, "9p", "long-calls")?,
         })
     }
 

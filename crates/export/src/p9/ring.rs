@@ -15,7 +15,7 @@ use device::p9::{
     HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, decode, lock_out, lock_status,
     write_out,
 };
-use engine::{Execution, Io, Token};
+use engine::{Execution, Io, Pool, Token};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,6 +60,8 @@ enum Route {
     Here,
     Uring,
     Pool,
+    /// To a thread for long calls.
+    Aside,
     Lock,
     Flush,
     Begin,
@@ -189,11 +191,16 @@ impl P9Ring {
     ) {
         match self.route(header, request) {
             Route::Uring if self.submit(given, head, request, io) => {}
-            Route::Pool if self.hand_over(given, head, bytes, io) => {}
+            Route::Pool if self.hand_over(self.executor.pool.clone(), given, head, bytes, io) => {}
+            Route::Aside if self.hand_over(self.executor.aside.clone(), given, head, bytes, io) => {}
             Route::Lock => self.wait_for_lock(given, head, request, io),
             Route::Flush => self.flush(given, head, request, io),
             Route::Begin if !self.may_begin() => self.begin_later(head, given, bytes),
-            Route::Here | Route::Uring | Route::Pool | Route::Begin => self.perform(given, head, header, request),
+            Route::Here | Route::Uring | Route::Pool | Route::Aside | Route::Begin => {
+                if !self.perform(given, head, header, request) {
+                    self.hand_over(self.executor.aside.clone(), given, head, bytes, io);
+                }
+            }
         }
     }
 
@@ -221,6 +228,7 @@ impl P9Ring {
             Execution::Pool(_) => Route::Pool,
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(request, Request::Fsync { .. }) => Route::Uring,
+            Execution::Uring | Execution::Auto if self.session.is_long(request) => Route::Aside,
             Execution::Uring if transfer.is_some() => Route::Uring,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
@@ -232,8 +240,8 @@ impl P9Ring {
         }
     }
 
-    /// On the spot.
-    pub(super) fn perform(&mut self, given: Given<'_>, head: u16, header: &Header, request: &Request<'_>) {
+    /// On the spot. False when the request would have to wait for another process there, and there are threads that can.
+    fn perform(&mut self, given: Given<'_>, head: u16, header: &Header, request: &Request<'_>) -> bool {
         self.reply.clear();
         let mut moved = Moved::default();
         let mut scene = Scene {
@@ -244,7 +252,12 @@ impl P9Ring {
             moved: &mut moved,
         };
         let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
-        let outcome = self.session.perform(header, request, &mut scene);
+        let mut perform = || self.session.perform(header, request, &mut scene);
+        let outcome = match self.executor.aside {
+            Some(_) => tree::without_waiting(perform),
+            None => Some(perform()),
+        };
+        let Some(outcome) = outcome else { return false };
         if let Some(direction) = watched {
             let bytes = (moved.read + moved.written) as usize;
             self.pace.took(direction, moved.took_ns, bytes);
@@ -254,6 +267,7 @@ impl P9Ring {
         let asked = self.slots[usize::from(head)].id;
         let written = reply::write(outcome, given.writable, asked, &mut self.reply);
         self.finish(head, written, failed);
+        true
     }
 
     /// By io_uring. False when the request has to be executed otherwise.
@@ -286,10 +300,15 @@ impl P9Ring {
     }
 
     /// To a thread of the pool. False when there is none any more.
-    fn hand_over(&mut self, given: Given<'_>, head: u16, bytes: &[u8], io: &mut Io<'_>) -> bool {
-        let Some(pool) = self.executor.pool.clone() else {
-            return false;
-        };
+    fn hand_over(
+        &mut self,
+        pool: Option<Arc<Pool>>,
+        given: Given<'_>,
+        head: u16,
+        bytes: &[u8],
+        io: &mut Io<'_>,
+    ) -> bool {
+        let Some(pool) = pool else { return false };
         self.make_known(head);
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Pool, given.writable);

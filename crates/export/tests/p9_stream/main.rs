@@ -3,6 +3,7 @@
 // The client has more than each part of the tests needs.
 #![allow(unreachable_pub)]
 
+mod beside;
 mod client;
 mod order;
 mod trouble;

@@ -496,6 +496,24 @@ fn a_driver_that_set_its_ring_up_anew_is_owed_nothing() {
 }
 
 #[test]
+fn a_list_that_leads_nowhere_stops_no_ring_that_is_owed_nothing() {
+    let place = Place::new();
+    // The driver sets its ring up anew where the index of its earlier life lies just behind: nothing is in flight.
+    place.begin(u16::MAX - 1);
+    place.tracked(8);
+    place.begin(0);
+    Place::put(&place.region, 12, &8_u16.to_ne_bytes());
+    assert_eq!(place.tracked(8).1, Recovery::Stale);
+    // Nor does one whose driver has got all back, whatever is marked.
+    Place::put(&place.region, 14, &(u16::MAX - 1).to_ne_bytes());
+    Place::put(&place.region, 12, &8_u16.to_ne_bytes());
+    Place::put(&place.region, 16 + 16 * 3, &[1]);
+    assert_eq!(place.tracked(8).1, Recovery::Stale);
+    let (ring, recovery) = place.tracked(8);
+    assert_eq!((recovery, ring.owed()), (Recovery::Continued { owed: 0 }, 0));
+}
+
+#[test]
 fn a_larger_ring_leaves_nothing_behind_for_the_next_larger_one() {
     let place = Place::new();
     let (mut ring, _) = place.tracked(16);
@@ -537,14 +555,16 @@ fn what_cannot_be_understood_is_refused_and_left_alone() {
 
     // The used ring is two requests ahead of the region, whose list says which.
     Place::put(&place.guest, USED as usize + 2, &2_u16.to_le_bytes());
-    Place::put(&place.guest, AVAIL as usize + 2, &2_u16.to_le_bytes());
+    // One of three that were made available is still in flight.
+    Place::put(&place.guest, AVAIL as usize + 2, &3_u16.to_le_bytes());
+    Place::put(&place.region, 16 + 16 * 3, &[1]);
     Place::put(&place.region, 12, &8_u16.to_ne_bytes());
     refused(InflightError::BadList { head: 8 });
     Place::put(&place.region, 12, &5_u16.to_ne_bytes());
     Place::put(&place.region, 16 + 16 * 5 + 6, &5_u16.to_ne_bytes());
     refused(InflightError::BadList { head: 5 });
     Place::put(&place.region, 16 + 16 * 5 + 6, &6_u16.to_ne_bytes());
-    assert_eq!(place.tracked(8).1, Recovery::Continued { owed: 0 });
+    assert_eq!(place.tracked(8).1, Recovery::Continued { owed: 1 });
 
     let small = InflightQueue::new(Arc::clone(&place.region), 0, 4).unwrap();
     assert_eq!(place.ring(8).track(small), Err(RingError::Inflight(InflightError::TooSmall { entries: 4, size: 8 })));

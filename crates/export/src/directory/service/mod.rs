@@ -19,6 +19,7 @@ mod perform;
 mod session;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use super::Policy;
 use super::reply;

@@ -38,6 +38,7 @@ mod qids;
 mod session;
 mod tags;
 mod walk;
+mod weight;
 mod xattr;
 
 #[cfg(test)]

@@ -86,8 +86,12 @@ impl StreamRing {
         }
         match self.route(&request) {
             Route::Here => {
-                self.perform(message, &header, &request, asked);
-                inbox.take(bytes);
+                if self.perform(message, &header, &request, asked) {
+                    inbox.take(bytes);
+                } else if let Some(aside) = self.executor.aside.clone() {
+                    let room = self.room_for(&request);
+                    self.hand_over((inbox, bytes), &aside, room, asked, io);
+                }
             }
             Route::Uring(file, transfer) => self.submit((inbox, bytes), file, transfer, asked, io),
             Route::Pool(pool) => {
@@ -130,6 +134,9 @@ impl StreamRing {
             Execution::Pool(_) => return self.executor.pool.clone().map_or(Route::Here, Route::Pool),
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(transfer, Some(Transfer::Sync { .. })) => transfer,
+            Execution::Uring | Execution::Auto if self.session.is_long(request) => {
+                return self.executor.aside.clone().map_or(Route::Here, Route::Pool);
+            }
             Execution::Uring => transfer,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
@@ -152,7 +159,8 @@ impl StreamRing {
     }
 
     /// On the spot. Data is written from where it was received, and read to where it is sent from.
-    fn perform(&mut self, message: &[u8], header: &Header, request: &Request<'_>, asked: Asked) {
+    /// False when the request would have to wait for another process, and there are threads that can.
+    fn perform(&mut self, message: &[u8], header: &Header, request: &Request<'_>, asked: Asked) -> bool {
         self.reply.clear();
         let room = self.room_for(request);
         let (place, room) = self.outbox.room(room, &mut self.buffers);
@@ -167,7 +175,12 @@ impl StreamRing {
             data: &mut self.data,
             moved: &mut moved,
         };
-        let outcome = self.session.perform(header, request, &mut scene);
+        let mut perform = || self.session.perform(header, request, &mut scene);
+        let outcome = match self.executor.aside {
+            Some(_) => tree::without_waiting(perform),
+            None => Some(perform()),
+        };
+        let Some(outcome) = outcome else { return false };
         if let Some(direction) = direction_of(request)
             && self.executor.execution == Execution::Auto
         {
@@ -182,6 +195,7 @@ impl StreamRing {
             self.learn_largest();
         }
         self.count_here(kind::of(header.kind), failed);
+        true
     }
 
     /// A place for a request that is answered later.
@@ -275,7 +289,7 @@ impl StreamRing {
         let done = move |outcome: Result<(), Errno>| {
             reply.complete(outcome.map_or_else(|error| -error.raw_os_error(), |()| 0));
         };
-        let wait = self.session.wait_lock(lock, done);
+        let wait = tree::without_waiting(|| self.session.wait_lock(lock, done)).flatten();
         self.slots[usize::from(index)].slot.wait = wait;
     }
 

@@ -1,0 +1,101 @@
+//! What one client asks for and must wait for, while the other clients of its worker are answered.
+
+use super::client::{Client, Like, Server, TCLUNK, TGETATTR, TLOPEN, TRENAMEAT, TSETATTR, TUNLINKAT, fields, message};
+use engine::Execution;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// Threads for long calls of one export.
+const ASIDE: usize = 2;
+
+/// fcntl(2): which signal tells of a break.
+const F_SETSIG: i32 = 10;
+
+/// Holds a write lease on a new file, and gives it back with this value alone.
+fn lease(server: &Server, name: &str) -> File {
+    let file = File::create_new(server.file(name)).unwrap();
+    // SAFETY: two calls on an open descriptor; the signal that tells of a break is one that is ignored.
+    let answers = unsafe {
+        [
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG),
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK),
+        ]
+    };
+    assert_eq!(answers, [0, 0], "{}", std::io::Error::last_os_error());
+    file
+}
+
+fn look(client: &mut Client) {
+    client.ask(TGETATTR, fields().u32(0).u64(0x7ff));
+}
+
+/// Opens so many leased files as fids from 100 on, which does not end; the leases.
+fn hold_up(server: &Server, client: &mut Client, files: usize) -> Vec<File> {
+    let mut leases = Vec::new();
+    for (fid, tag) in (100..).zip(100..).take(files) {
+        let name = format!("leased-{fid}");
+        leases.push(lease(server, &name));
+        client.walk(fid, &name);
+        client.send(&message(TLOPEN, tag, fields().u32(fid).u32(0)));
+    }
+    leases
+}
+
+#[test]
+fn a_lease_keeps_who_opens_the_file_waiting_and_nobody_else() {
+    for execution in [Execution::Auto, Execution::Uring] {
+        let server = Server::new(&Like { execution, ..Like::default() });
+        let (mut opener, mut other) = (server.client(), server.client());
+        let leases = hold_up(&server, &mut opener, 1);
+        look(&mut other);
+        look(&mut opener);
+        drop(leases);
+        assert_eq!(opener.answer().kind, TLOPEN + 1, "{execution}");
+        assert_eq!(server.export.failure(), None);
+    }
+}
+
+#[test]
+fn what_frees_much_is_not_done_on_the_worker() {
+    let server = Server::new(&Like { execution: Execution::Auto, ..Like::default() });
+    let much = vec![1; 1 << 20];
+    let names = ["unlinked", "replaced", "cut", "emptied", "released"];
+    for name in names {
+        std::fs::write(server.file(name), &much).unwrap();
+    }
+    std::fs::write(server.file("little"), "content").unwrap();
+    std::fs::write(server.file("new"), "content").unwrap();
+    let mut client = server.client();
+    client.walk(1, "cut");
+    client.walk(2, "emptied");
+    client.open(3, "released", libc::O_RDONLY);
+    std::fs::remove_file(server.file("released")).unwrap();
+    // While these wait there is no thread for long calls.
+    let leases = hold_up(&server, &mut client, ASIDE);
+    const SIZE: u32 = 8;
+    let size = fields().u32(1).u32(SIZE).u32(0).u32(0).u32(0).u64(0).u64(0).u64(0).u64(0).u64(0);
+    let long = [
+        (TUNLINKAT, fields().u32(0).text("unlinked").u32(0)),
+        (TRENAMEAT, fields().u32(0).text("new").u32(0).text("replaced")),
+        (TSETATTR, size),
+        (TLOPEN, fields().u32(2).u32((libc::O_RDWR | libc::O_TRUNC) as u32)),
+        (TCLUNK, fields().u32(3)),
+    ];
+    let asked: Vec<_> = long.iter().map(|(kind, _)| kind + 1).collect();
+    for (tag, (kind, fields)) in (200..).zip(long) {
+        client.send(&message(kind, tag, fields));
+    }
+    // What frees little is, and overtakes all of them.
+    client.ask(TUNLINKAT, fields().u32(0).text("little").u32(0));
+    assert!(!server.file("little").exists());
+    assert!(names[..2].iter().all(|name| server.file(name).metadata().unwrap().len() == 1 << 20));
+    drop(leases);
+    let mut answered: Vec<_> = (0..ASIDE + asked.len()).map(|_| client.answer()).collect();
+    answered.sort_by_key(|answer| answer.tag);
+    let kinds: Vec<_> = answered[ASIDE..].iter().map(|answer| answer.kind).collect();
+    assert_eq!(kinds, asked, "answered without an error");
+    assert!(!server.file("unlinked").exists());
+    assert_eq!(server.file("replaced").metadata().unwrap().len(), 7);
+    assert_eq!(server.file("cut").metadata().unwrap().len(), 0);
+    assert_eq!(server.file("emptied").metadata().unwrap().len(), 0);
+}

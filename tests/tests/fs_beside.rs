@@ -1,0 +1,125 @@
+//! What one guest of a directory must wait for, while whoever else is on its worker is answered.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+
+use anyhow::{Result, ensure};
+use rustix::fs::OFlags;
+use tempfile::TempDir;
+use tests::directory_server::{Directory, DirectoryServer};
+use tests::fuse::{Client, ROOT, Waiting, name_body, op, open_body, release_body};
+use tests::lab::Lab;
+
+/// fcntl(2): which signal tells of a break.
+const F_SETSIG: i32 = 10;
+/// Threads for long calls of one export.
+const ASIDE: usize = 2;
+/// More than is given back in no time.
+const MUCH_BYTES: usize = 1 << 20;
+/// FATTR_SIZE of linux/fuse.h.
+const FATTR_SIZE: u32 = 1 << 3;
+
+const RDONLY: i32 = OFlags::RDONLY.bits() as i32;
+const TRUNC: i32 = OFlags::RDWR.union(OFlags::TRUNC).bits() as i32;
+
+/// Holds a write lease on a new file, and gives it back with this value alone.
+fn lease(shared: &TempDir, name: &str) -> Result<File> {
+    let file = File::create_new(shared.path().join(name))?;
+    // SAFETY: two calls on an open descriptor; the signal that tells of a break is one that is ignored.
+    let answers = unsafe {
+        [
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG),
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK),
+        ]
+    };
+    ensure!(answers == [0, 0], "no lease: {}", std::io::Error::last_os_error());
+    Ok(file)
+}
+
+/// Opens so many leased files, which does not end: the leases, and the requests.
+fn hold_up(shared: &TempDir, client: &mut Client, files: usize) -> Result<(Vec<File>, Vec<Waiting>)> {
+    let (mut leases, mut calls) = (Vec::new(), Vec::new());
+    for file in 0..files {
+        let name = format!("leased-{file}");
+        leases.push(lease(shared, &name)?);
+        let node = client.lookup(ROOT, &name)?;
+        calls.push(client.begin_call(op::OPEN, node, &open_body(RDONLY)));
+    }
+    Ok((leases, calls))
+}
+
+fn set_size(size: u64) -> Vec<u8> {
+    let mut body = vec![0; 88];
+    body[..4].copy_from_slice(&FATTR_SIZE.to_le_bytes());
+    body[16..24].copy_from_slice(&size.to_le_bytes());
+    body
+}
+
+#[test]
+fn a_lease_keeps_who_opens_the_file_waiting_and_nobody_else() -> Result<()> {
+    let shared = TempDir::new()?;
+    for execution in ["auto", "uring"] {
+        let directory = Directory { execution: Some(execution), workers: Some("1"), ..Directory::new(shared.path()) };
+        let server = DirectoryServer::start(&Lab::take_turn(), &directory)?;
+        let mut client = Client::begin(&server.socket())?;
+        let (leases, calls) = hold_up(&shared, &mut client, ASIDE)?;
+        client.check()?;
+        for call in &calls {
+            ensure!(!client.came_first(*call), "{execution}: a leased file is open");
+        }
+        drop(leases);
+        for call in calls {
+            // There is no room for its body: what matters is that it comes.
+            client.end_call(call)?;
+        }
+        for file in 0..ASIDE {
+            fs::remove_file(shared.path().join(format!("leased-{file}")))?;
+        }
+        client.check()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_frees_much_is_not_done_on_the_worker() -> Result<()> {
+    let shared = TempDir::new()?;
+    for name in ["unlinked", "replaced", "cut", "emptied", "released"] {
+        fs::write(shared.path().join(name), vec![1; MUCH_BYTES])?;
+    }
+    for name in ["little", "new"] {
+        fs::write(shared.path().join(name), "content")?;
+    }
+    let directory = Directory { workers: Some("1"), ..Directory::new(shared.path()) };
+    let server = DirectoryServer::start(&Lab::take_turn(), &directory)?;
+    let mut client = Client::begin(&server.socket())?;
+    let (cut, emptied) = (client.lookup(ROOT, "cut")?, client.lookup(ROOT, "emptied")?);
+    let released = client.lookup(ROOT, "released")?;
+    let handle = client.open(op::OPEN, released, RDONLY)?;
+    fs::remove_file(shared.path().join("released"))?;
+    // While these wait there is no thread for long calls.
+    let (leases, mut calls) = hold_up(&shared, &mut client, ASIDE)?;
+    let rename = [&ROOT.to_le_bytes()[..], b"new\0replaced\0"].concat();
+    calls.extend([
+        client.begin_call(op::UNLINK, ROOT, &name_body(b"unlinked")),
+        client.begin_call(op::RENAME, ROOT, &rename),
+        client.begin_call(op::SETATTR, cut, &set_size(0)),
+        client.begin_call(op::OPEN, emptied, &open_body(TRUNC)),
+        client.begin_call(op::RELEASE, released, &release_body(handle)),
+    ]);
+    // What frees little overtakes all of them.
+    client.call(op::UNLINK, ROOT, &name_body(b"little"))?.ok()?;
+    for (place, call) in calls.iter().enumerate() {
+        ensure!(!client.came_first(*call), "request {place} was done on the worker");
+    }
+    let length = |name: &str| Ok::<_, std::io::Error>(fs::metadata(shared.path().join(name))?.len());
+    for name in ["unlinked", "replaced", "cut", "emptied"] {
+        ensure!(length(name)? == MUCH_BYTES as u64, "{name} is changed already");
+    }
+    drop(leases);
+    for call in calls {
+        client.end_call(call)?;
+    }
+    ensure!(!shared.path().join("unlinked").exists());
+    ensure!((length("replaced")?, length("cut")?, length("emptied")?) == (7, 0, 0));
+    client.check()
+}
