@@ -89,7 +89,7 @@ pub enum SpecError {
         /// The kernel's answer.
         source: std::io::Error,
     },
-    /// cannot enter cgroup {path}: {source} (it needs a writable cgroup.threads or tasks file)
+    /// cannot enter cgroup {path}: {source} (it needs a writable cgroup.threads or tasks file; a daemon confined by Landlock must be started with the directory in `allow`)
     Cgroup {
         /// The cgroup's directory.
         path: PathBuf,

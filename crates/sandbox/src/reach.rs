@@ -19,8 +19,6 @@ const INTERFACE: ABI = ABI::V6;
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Names of users, groups and time zones; processes; devices and their limits.
 const SETTINGS: [&str; 3] = ["/etc", "/proc", "/sys"];
-/// Where a worker is put into a control group by writing its number.
-const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Devices that hold nothing of anybody's.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
@@ -103,8 +101,7 @@ impl Reach {
         let rules = programs
             .map(|path| (path, Grant::Run))
             .chain(SETTINGS.into_iter().map(|path| (Path::new(path), Grant::Read)))
-            .chain(DEVICES.into_iter().map(|path| (Path::new(path), Grant::Image)))
-            .chain([(Path::new(CONTROL_GROUPS), Grant::Image)]);
+            .chain(DEVICES.into_iter().map(|path| (Path::new(path), Grant::Image)));
         reach.rules.extend(rules.filter(|(path, _)| path.exists()).map(|(path, grant)| (path.to_owned(), grant)));
         reach
     }
@@ -183,6 +180,8 @@ mod tests {
         assert_eq!(grant(program.parent().unwrap()), Some(Grant::Run));
         assert_eq!(grant(Path::new("/etc")), Some(Grant::Read));
         assert_eq!(grant(Path::new("/")), None);
+        // Who may write there can kill the processes of any control group.
+        assert_eq!(grant(Path::new("/sys/fs/cgroup")), None);
         for grant in [Grant::Read, Grant::Run] {
             assert!((grant.rights() & AccessFs::from_write(INTERFACE)).is_empty(), "{grant:?}");
         }

@@ -93,17 +93,15 @@ impl Seccomp {
             Seccomp::Trap => SeccompAction::Trap,
         };
         // The strictest answer of all filters counts. The one that forbids comes last, since it need not allow others.
-        if role != Role::Directory {
-            let answer = |errno: i32| match self {
-                Seccomp::Log => SeccompAction::Log,
-                _ => SeccompAction::Errno(errno.unsigned_abs()),
-            };
-            install(refused(sockets)?, SeccompAction::Allow, answer(libc::EPERM))?;
-            // The C library does with `clone` then, whose arguments a filter can see. To log every thread would help nobody.
-            if self != Seccomp::Log {
-                let clone3 = BTreeMap::from([(number(libc::SYS_clone3), Vec::new())]);
-                install(clone3, SeccompAction::Allow, answer(libc::ENOSYS))?;
-            }
+        let answer = |errno: i32| match self {
+            Seccomp::Log => SeccompAction::Log,
+            _ => SeccompAction::Errno(errno.unsigned_abs()),
+        };
+        install(refused(sockets)?, SeccompAction::Allow, answer(libc::EPERM))?;
+        // The C library does with `clone` then, whose arguments a filter can see. To log every thread would help nobody.
+        if self != Seccomp::Log {
+            let clone3 = BTreeMap::from([(number(libc::SYS_clone3), Vec::new())]);
+            install(clone3, SeccompAction::Allow, answer(libc::ENOSYS))?;
         }
         install(allowed(role)?, forbidden, SeccompAction::Allow)
     }

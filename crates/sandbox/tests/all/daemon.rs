@@ -76,6 +76,15 @@ fn daemons_start_programs_and_no_namespaces() {
 }
 
 #[test]
+fn a_daemon_of_a_directory_makes_no_namespaces() {
+    for fixture in [Some(Fixture::of_user()), Fixture::of_root()].into_iter().flatten() {
+        let (lines, status) = fixture.run(&["seccomp", "kill", "thread", "user-namespace", "thread"]);
+        assert!(status.success(), "{status}: {lines:?}");
+        assert_eq!(lines, ["installed", "ran", "permission denied", "ran"]);
+    }
+}
+
+#[test]
 fn ports_that_were_named_can_still_be_bound() {
     let fixture = Fixture::of_user();
     let denied = "permission denied";

@@ -34,7 +34,9 @@ impl Fixture {
         fs::create_dir(fixture.shared()).unwrap();
         fs::write(fixture.shared().join("file"), "content").unwrap();
         fs::write(fixture.directory.path().join("secret"), "secret").unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_sandbox-probe"), fixture.probe()).unwrap();
+        // By another process: a child that is forked meanwhile would keep our descriptor, and nobody could run the file.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sandbox-probe")).arg(fixture.probe()).status();
+        assert!(copied.unwrap().success());
         if rustix::process::geteuid().is_root() {
             chown(fixture.shared(), Some(user), Some(user)).unwrap();
         }
