@@ -166,7 +166,7 @@ pub enum WorkerCommand {
         #[arg(long, value_name = "NODE")]
         numa_node: Option<u32>,
 
-        /// Directory of the control group to put it into.
+        /// Directory of the control group to put it into. Where Landlock holds, `allow` must name it.
         #[arg(long, value_name = "PATH")]
         cgroup: Option<String>,
 
