@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SendFlags, sockopt};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What a signal is: the number that an eventfd adds to its counter. Pipes and sockets carry the same eight bytes.
 const SIGNAL: [u8; 8] = 1u64.to_ne_bytes();
@@ -54,12 +54,18 @@ pub(crate) struct Seat {
     pub(crate) key: u64,
     /// Of use on the worker that wrote it, for as long as it holds the key there.
     pub(crate) index: usize,
+    /// Lets a worker see that the bell is gone, wherever it went.
+    alive: Arc<()>,
 }
 
 impl Seat {
     fn new() -> Seat {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Seat { key: NEXT.fetch_add(1, Ordering::Relaxed), index: 0 }
+        Seat { key: NEXT.fetch_add(1, Ordering::Relaxed), index: 0, alive: Arc::new(()) }
+    }
+
+    pub(crate) fn watch(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::bell::{self, Bell, Message, Seat};
 use io_uring::IoUring;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Completions that one has room for. A worker posts a few a turn, and makes room before each.
@@ -27,6 +28,18 @@ static MORE: AtomicUsize = AtomicUsize::new(0);
 struct One {
     uring: IoUring,
     key: u64,
+    bell: Weak<()>,
+}
+
+impl One {
+    fn new(uring: IoUring) -> One {
+        One { uring, key: 0, bell: Weak::new() }
+    }
+
+    /// Whether its place can be had: its bell is gone.
+    fn is_free(&self) -> bool {
+        self.bell.strong_count() == 0
+    }
 }
 
 /// The io_urings of a worker.
@@ -46,7 +59,7 @@ impl Bells {
     /// The kernel's refusal.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         if self.all.is_empty() {
-            self.all.push(One { uring: crate::uring::patiently(build)?, key: 0 });
+            self.all.push(One::new(crate::uring::patiently(build)?));
         }
         Ok(())
     }
@@ -59,7 +72,7 @@ impl Bells {
     /// Registers an eventfd, in the place of another if there is no room. Nothing that names one of these io_urings may
     /// wait for its submission. False when the kernel refuses.
     pub(crate) fn take_in(&mut self, eventfd: BorrowedFd<'_>, seat: &mut Seat, now_ns: u64) -> bool {
-        seat.index = match self.all.iter().position(|one| one.key == 0).or_else(|| self.grow(now_ns)) {
+        seat.index = match self.all.iter().position(One::is_free).or_else(|| self.grow(now_ns)) {
             Some(free) => free,
             None if self.all.is_empty() => return false,
             None => {
@@ -69,13 +82,14 @@ impl Bells {
             }
         };
         let one = &mut self.all[seat.index];
+        one.bell = Weak::new();
         if std::mem::take(&mut one.key) != 0 {
             let _ = one.uring.submitter().unregister_eventfd();
         }
         if bell::register(&one.uring, eventfd).is_err() {
             return false;
         }
-        one.key = seat.key;
+        (one.key, one.bell) = (seat.key, seat.watch());
         true
     }
 
@@ -91,7 +105,7 @@ impl Bells {
         }
         match build() {
             Ok(uring) => {
-                self.all.push(One { uring, key: 0 });
+                self.all.push(One::new(uring));
                 Some(self.all.len() - 1)
             }
             Err(_) => {
@@ -118,6 +132,14 @@ impl Bells {
             Some((_, seat)) if self.holds(seat) => bell::post(&mut self.all[seat.index].uring),
             _ => bell.ring(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Bells {
+    /// How many io_urings there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 }
 

@@ -495,6 +495,27 @@ mod tests {
     }
 
     #[test]
+    fn bells_that_are_gone_leave_their_places_to_others() {
+        let mut lane = Lane::new().unwrap();
+        lane.prepare_bells().unwrap();
+        let open = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        for _ in 0..50 {
+            let (theirs, mut bells): (Vec<OwnedFd>, Vec<Bell>) = (0..3)
+                .map(|_| {
+                    let fd = open();
+                    (fd.try_clone().unwrap(), Bell::new(fd).unwrap())
+                })
+                .unzip();
+            for bell in &mut bells {
+                lane.signal(bell);
+            }
+            lane.submit();
+            assert!(theirs.iter().all(|fd| rustix::io::read(fd, &mut [0; 8]) == Ok(8)));
+        }
+        assert_eq!(lane.bells.len(), 3, "a worker keeps what it needs at once, however often rings come and go");
+    }
+
+    #[test]
     fn tags_survive_the_kernel() {
         for tag in [
             Tag::Request { slot: 0, token: 0 },
