@@ -48,6 +48,8 @@ pub mod status {
     pub const UNSUPP: u8 = 2;
 }
 
+/// Of the configuration space, what every virtio-blk device has: to the end of the write cache's byte (virtio 1.3, 5.2.4).
+const CONFIG_BYTES: u32 = 33;
 /// Rings that fit into the first region.
 const RINGS: u64 = 4;
 /// Where the first region has room for data.
@@ -72,7 +74,12 @@ impl Frontend {
     /// message asks for an acknowledgement. The first memory region holds the rings, and data from
     /// [`DATA`] on.
     pub fn connect(socket: &Path, without: u64) -> Result<Self> {
-        Self::connect_with(socket, without, Arc::new(GuestMemory::new(0, DATA + DATA_BYTES)?))
+        let mut frontend = Self::connect_with(socket, without, Arc::new(GuestMemory::new(0, DATA + DATA_BYTES)?))?;
+        // A driver that finds a device reads about it; one whose backend has come back does not.
+        if frontend.link.get_protocol_features()?.contains(VhostUserProtocolFeatures::CONFIG) {
+            frontend.config(0, CONFIG_BYTES)?;
+        }
+        Ok(frontend)
     }
 
     /// As [`connect`](Self::connect), with the first region of a frontend whose connection ended.

@@ -5,6 +5,7 @@ use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
 use link::RingStart;
+use std::num::NonZeroU8;
 
 /// A disk's or a directory's part in a session. Calls come from the session's thread.
 pub(crate) trait Device: Send + Sync {
@@ -25,6 +26,16 @@ pub(crate) trait Device: Send + Sync {
 
     /// Writes the config space. `false` refuses the write.
     fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
+
+    /// What a later process has to know of the device and will not be told ([`link::Target::note`]).
+    fn note(&self) -> Option<NonZeroU8> {
+        None
+    }
+
+    /// A ring starts next, in whose inflight region this was left.
+    fn recall(&self, shared: &Shared, note: Option<NonZeroU8>) {
+        let _ = (shared, note);
+    }
 
     /// A ring that serves requests of queue `index`; `label` names it.
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken>;

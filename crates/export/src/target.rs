@@ -7,6 +7,7 @@ use crate::label::Label;
 use crate::rings::Running;
 use engine::Panic;
 use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
+use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vring::Memory;
@@ -76,6 +77,14 @@ impl Target for ExportTarget {
 
     fn set_config(&mut self, offset: u32, data: &[u8]) -> bool {
         self.shared.device.set_config(&self.shared, offset, data)
+    }
+
+    fn note(&self) -> Option<NonZeroU8> {
+        self.shared.device.note()
+    }
+
+    fn recall(&mut self, _index: u16, note: Option<NonZeroU8>) {
+        self.shared.device.recall(&self.shared, note);
     }
 
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String> {

@@ -5,6 +5,7 @@
 //! (SET_INFLIGHT_FD) before it starts a ring. What is written into it, and how rings go on from it, is `vring`'s.
 
 use std::io;
+use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -151,6 +152,28 @@ impl Inflight {
     fn part(&self, index: u16) -> Result<InflightQueue, vring::InflightError> {
         let offset = self.start + usize::from(index) * InflightQueue::bytes(self.entries);
         InflightQueue::new(self.mapping.clone(), offset, self.entries)
+    }
+
+    /// The note in the part of ring `index` ([`InflightQueue::note`]).
+    pub(crate) fn note(&self, index: u16) -> Option<NonZeroU8> {
+        // A ring without a part is refused, where it starts.
+        if index >= self.state.queues { None } else { self.part(index).ok()?.note() }
+    }
+
+    /// Leaves `note` in the part of ring `index`.
+    pub(crate) fn set_note(&self, index: u16, note: Option<NonZeroU8>) {
+        if index < self.state.queues
+            && let Ok(part) = self.part(index)
+        {
+            part.set_note(note);
+        }
+    }
+
+    /// Leaves `note` in every part.
+    pub(crate) fn set_notes(&self, note: Option<NonZeroU8>) {
+        for index in 0..self.state.queues {
+            self.set_note(index, note);
+        }
     }
 
     /// RESET_DEVICE: the driver has given up all its requests. No ring runs.

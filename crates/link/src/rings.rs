@@ -188,7 +188,11 @@ impl Ring {
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
         };
+        target.recall(self.index, inflight.and_then(|region| region.note(self.index)));
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
+        if let Some(region) = inflight {
+            region.set_note(self.index, target.note());
+        }
         self.running = Some(layout);
         self.owed.clear();
         Ok(())

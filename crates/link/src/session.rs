@@ -77,11 +77,22 @@ impl<'a> Session<'a> {
         let outcome = FrontendReq::try_from(request)
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
-        match outcome {
+        let answered = match outcome {
             Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
             Ok(Answer::BodyAndFile(body, file)) => self.wire.reply(request, &body, Some(file.as_fd()), self.stop),
             Ok(Answer::Done) => self.acknowledge(&message, true),
             Err(refusal) => self.refuse(&message, &refusal),
+        };
+        if request == u32::from(FrontendReq::SET_CONFIG) {
+            self.note_for_the_next();
+        }
+        answered
+    }
+
+    /// What the device is now is certain for a later backend, too: the frontend has been told.
+    fn note_for_the_next(&self) {
+        if let Some(region) = &self.inflight {
+            region.set_notes(self.target.note());
         }
     }
 
@@ -106,8 +117,11 @@ impl<'a> Session<'a> {
         match FrontendReq::try_from(message.request) {
             // "uses zero length of payload to indicate an error" (vhost-user, VHOST_USER_GET_CONFIG).
             Ok(FrontendReq::GET_CONFIG) => self.wire.reply(message.request, &[], None, self.stop),
-            // A frontend that is not told would start its rings without what was in flight before.
-            Ok(FrontendReq::SET_INFLIGHT_FD) if !self.acknowledges(message) => {
+            // A frontend that is not told would start its rings without what was in flight before, or speak of rings and
+            // requests as nobody here understands them: those of a backend that has come back with other options.
+            Ok(FrontendReq::SET_INFLIGHT_FD | FrontendReq::SET_FEATURES | FrontendReq::SET_PROTOCOL_FEATURES)
+                if !self.acknowledges(message) =>
+            {
                 Err(SessionEnd::Misspoke(Misspoken::Unanswerable { request, reason: refusal.to_string() }))
             }
             Ok(code) if has_own_answer(code) => {
@@ -288,6 +302,11 @@ impl<'a> Session<'a> {
     fn set_config(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let (head, data) = message.config()?;
         let offset = config_offset(head.offset);
+        // Killed between the change and its answer, this backend would leave a note of which nobody knows whether the
+        // frontend believes it.
+        if let Some(region) = &self.inflight {
+            region.set_notes(None);
+        }
         if !self.target.set_config(offset, data) {
             return Err(Refusal::Config { offset, bytes: data.len() });
         }

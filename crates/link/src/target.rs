@@ -1,6 +1,7 @@
 //! What a session acts upon, and what it tells it.
 
 use std::fmt;
+use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -45,6 +46,16 @@ pub trait Target: Send {
 
     /// Writes the device's config space. `false` refuses the write.
     fn set_config(&mut self, offset: u32, data: &[u8]) -> bool;
+
+    /// What the next backend has to know of the device because a frontend that comes back will not say it again. It is kept
+    /// with what is in flight, for those that keep such a region. `None`: nothing, or nothing that is certain.
+    fn note(&self) -> Option<NonZeroU8> {
+        None
+    }
+
+    /// Ring `index` starts next. `note` is what was left in its inflight region, by this backend or an earlier one; `None`: it
+    /// has no region, or nothing was left there.
+    fn recall(&mut self, _index: u16, _note: Option<NonZeroU8>) {}
 
     /// A ring is complete and begins to live. An error leaves the ring stopped and is reported to the frontend.
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String>;

@@ -302,3 +302,22 @@ fn stop_while_the_frontend_does_not_read_its_answers() {
     server.stop.signal();
     server.join();
 }
+
+/// A backend that has come back with other options may lack what its frontend negotiated. Rings that go on with half of it
+/// would wait for notifications that never come.
+#[test]
+fn features_that_were_not_offered_end_a_session_that_cannot_be_told() {
+    for (request, name) in [(R::SET_FEATURES, "SET_FEATURES"), (R::SET_PROTOCOL_FEATURES, "SET_PROTOCOL_FEATURES")] {
+        let server = Server::new(1);
+        let mut raw = server.raw_negotiated();
+        assert!(
+            !raw.acked(request, &(1u64 << 63).to_ne_bytes(), &[]),
+            "an acknowledgement says so, and the session goes on"
+        );
+        raw.send(request.into(), 1, &(1u64 << 63).to_ne_bytes(), &[]);
+        assert!(raw.is_closed());
+        let (end, _) = server.shared.wait_for_end();
+        assert!(end.contains(name) && end.contains("were not offered"), "{end}");
+        assert_serves(&server);
+    }
+}

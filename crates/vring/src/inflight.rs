@@ -17,6 +17,7 @@
 //!
 //! Nothing is read back but after a start, when nothing is believed: the frontend can write here at any time.
 
+use std::num::NonZeroU8;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
@@ -36,8 +37,11 @@ const LAST_BATCH_HEAD: usize = 12;
 const USED_IDX: usize = 14;
 const DESC: usize = 16;
 
-/// `DescStateSplit`: inflight (u8), padding, next (u16), counter (u64).
+/// `DescStateSplit`: inflight (u8), padding (five bytes), next (u16), counter (u64).
 const INFLIGHT: usize = 0;
+/// In the padding of the first entry, which nobody else reads: what the next backend has to know of the device
+/// ([`InflightQueue::note`]).
+const NOTE: usize = DESC + 1;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
 const DESC_BYTES: usize = 16;
@@ -161,6 +165,17 @@ impl InflightQueue {
         self.fields.set_u16(VERSION, 0);
     }
 
+    /// What [`InflightQueue::set_note`] left here, since the region was last made new. `None`: nothing.
+    pub fn note(&self) -> Option<NonZeroU8> {
+        if self.fields.u16(VERSION) == 0 { None } else { NonZeroU8::new(self.fields.u8(NOTE)) }
+    }
+
+    /// Leaves a number for the next backend, whose meaning is the device's; `None` takes it away. A ring may be using the
+    /// region, and forgets the number when it begins anew.
+    pub fn set_note(&self, note: Option<NonZeroU8>) {
+        self.fields.set_u8(NOTE, note.map_or(0, NonZeroU8::get));
+    }
+
     /// Finds out what an earlier life of a ring of `size` descriptors left behind, and makes the region agree with the used
     /// ring, whose index is `used_idx`. `avail_idx` is the driver's index. With the answer come the heads that are owed, in
     /// the order in which they were taken.
@@ -225,6 +240,7 @@ impl InflightQueue {
     fn begin(&mut self, used_idx: u16) {
         self.reset();
         self.clear(0);
+        self.set_note(None);
         self.fields.set_u64(FEATURES, 0);
         self.fields.set_u16(DESC_NUM, self.entries);
         self.fields.set_u16(LAST_BATCH_HEAD, 0);
@@ -305,9 +321,7 @@ impl Fields {
 
     /// Any value but 0 counts: what is marked in doubt is only done again.
     fn is_marked(self, head: u16) -> bool {
-        // SAFETY: an entry's offset lies inside the mapping.
-        let flag = unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(self.entry(head, INFLIGHT))) };
-        flag.load(Ordering::Acquire) != 0
+        self.u8(self.entry(head, INFLIGHT)) != 0
     }
 
     #[inline]
@@ -330,8 +344,7 @@ impl Fields {
 
     #[inline]
     fn set_u8(self, offset: usize, value: u8) {
-        // SAFETY: every offset above lies inside the region, which `InflightQueue::new` found inside its mapping.
-        unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(offset)) }.store(value, Ordering::Release);
+        self.u8_at(offset).store(value, Ordering::Release);
         crash::point();
     }
 
@@ -347,6 +360,10 @@ impl Fields {
         crash::point();
     }
 
+    fn u8(self, offset: usize) -> u8 {
+        self.u8_at(offset).load(Ordering::Acquire)
+    }
+
     fn u16(self, offset: usize) -> u16 {
         self.u16_at(offset).load(Ordering::Acquire)
     }
@@ -356,8 +373,14 @@ impl Fields {
     }
 
     #[inline]
+    fn u8_at(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: every offset above lies inside the region, which `InflightQueue::new` found inside its mapping.
+        unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(offset)) }
+    }
+
+    #[inline]
     fn u16_at(&self, offset: usize) -> &AtomicU16 {
-        // SAFETY: as in `set_u8`; the base is aligned to 8 bytes and the offset to the field's size.
+        // SAFETY: as in `u8_at`; the base is aligned to 8 bytes and the offset to the field's size.
         unsafe { AtomicU16::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 

@@ -254,6 +254,12 @@ impl Config {
         Ok(())
     }
 
+    /// Whether the writeback byte is among `bytes` bytes from `offset` on.
+    pub fn is_writeback_among(&self, offset: u32, bytes: usize) -> bool {
+        let start = offset as usize;
+        (start..start.saturating_add(bytes)).contains(&at::WRITEBACK)
+    }
+
     /// Writes the configuration space: the writeback byte alone, when the driver took CONFIG_WCE.
     ///
     /// # Errors

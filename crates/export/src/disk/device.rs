@@ -7,8 +7,10 @@ use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
 use crate::{DiskOptions, ExportError, Ring};
+use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use link::RingStart;
+use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Storage;
 
@@ -22,13 +24,24 @@ const RANGE_SEGMENTS_MAX: u32 = 16;
 struct State {
     config: Config,
     negotiated: u64,
+    /// Whether the write cache is as the driver of this session believes it to be, and not only as the options say.
+    known: bool,
+    /// Whether a ring has begun in this session.
+    rings_ran: bool,
 }
+
+/// What a disk's note says ([`Device::note`]): whether the driver believes in a write cache and flushes it. Frontends read
+/// the byte once, keep it over any number of backends (QEMU's `blkcfg.wce`), and neither ask nor tell again.
+const WRITE_BACK: NonZeroU8 = NonZeroU8::new(1).unwrap();
+const WRITE_THROUGH: NonZeroU8 = NonZeroU8::new(2).unwrap();
 
 /// A disk that is served.
 pub(crate) struct Disk {
     pub(crate) storage: Arc<dyn Storage>,
     serial: String,
     queues: u16,
+    /// Whether the options ask for a write cache.
+    write_back: bool,
     state: Mutex<State>,
 }
 
@@ -43,7 +56,8 @@ impl Disk {
             storage,
             serial: options.serial,
             queues: options.queues,
-            state: Mutex::new(State { config, negotiated: 0 }),
+            write_back: options.write_back,
+            state: Mutex::new(State { config, negotiated: 0, known: false, rings_ran: false }),
         })
     }
 
@@ -78,9 +92,11 @@ impl Disk {
         self.lock().config.settings().writeback
     }
 
-    /// Turns the write cache on or off before a driver can.
+    /// Goes on with the write cache as the process had it that served this disk before and handed it over.
     pub(crate) fn set_write_back(&self, on: bool) {
-        self.lock().config.set_writeback(on);
+        let mut state = self.lock();
+        state.config.set_writeback(on);
+        state.known = true;
     }
 
     /// Changes the capacity and tells the rings.
@@ -123,19 +139,60 @@ impl Device for Disk {
     }
 
     fn config(&self, offset: u32, out: &mut [u8]) -> bool {
-        self.lock().config.read(offset, out).is_ok()
+        let mut state = self.lock();
+        // Whoever asks before there is a ring has no older knowledge. Later it may be that only the capacity is taken over.
+        state.known |= !state.rings_ran && state.config.is_writeback_among(offset, out.len());
+        state.config.read(offset, out).is_ok()
     }
 
     fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool {
         let written = {
             let mut state = self.lock();
             let negotiated = state.negotiated;
-            state.config.write(offset, data, negotiated).is_ok()
+            let written = state.config.write(offset, data, negotiated).is_ok();
+            if written {
+                state.known = true;
+            }
+            written
         };
         if written {
             self.spread_terms(shared);
         }
         written
+    }
+
+    fn note(&self) -> Option<NonZeroU8> {
+        let state = self.lock();
+        let on = state.config.settings().writeback;
+        state.known.then_some(if on { WRITE_BACK } else { WRITE_THROUGH })
+    }
+
+    /// A driver that believes the cache to be off never flushes. So a ring is served without one if that was its last life,
+    /// and where a frontend comes back and nothing says what it believes.
+    fn recall(&self, shared: &Shared, note: Option<NonZeroU8>) {
+        let mut state = self.lock();
+        state.rings_ran = true;
+        let negotiated = state.negotiated;
+        let was = state.config.write_through(negotiated);
+        match note {
+            Some(WRITE_BACK) => {}
+            // Without the feature a driver cannot know of the byte.
+            None if state.known || negotiated & feature::CONFIG_WCE == 0 => return,
+            None => {
+                tracing::warn!(
+                    export = shared.name,
+                    "its frontend comes back and leaves open whether the guest flushes: every write is made durable"
+                );
+                state.config.set_writeback(false);
+            }
+            Some(_) => state.config.set_writeback(false),
+        }
+        state.known = true;
+        let is = state.config.write_through(negotiated);
+        drop(state);
+        if is != was {
+            self.spread_terms(shared);
+        }
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
@@ -154,7 +211,10 @@ impl Device for Disk {
     }
 
     fn session_ended(&self) {
-        self.lock().negotiated = 0;
+        let mut state = self.lock();
+        (state.negotiated, state.known, state.rings_ran) = (0, false, false);
+        // The next frontend's driver finds what the options say, unless its inflight region says that it knows better.
+        state.config.set_writeback(self.write_back);
     }
 }
 

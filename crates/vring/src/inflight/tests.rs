@@ -1,6 +1,7 @@
 //! A ring that dies behind each of its stores, and what another one makes of the memory it left; then memory that lies.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU8;
 use std::ptr::copy_nonoverlapping;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -533,6 +534,26 @@ fn a_region_that_was_reset_is_fresh() {
     place.inflight().reset();
     let (ring, recovery) = place.tracked(8);
     assert_eq!((recovery, ring.owed()), (Recovery::Fresh, 0));
+}
+
+#[test]
+fn a_note_lasts_as_long_as_what_is_in_flight() {
+    let place = Place::new();
+    let note = NonZeroU8::new(7);
+    assert_eq!(place.inflight().note(), None);
+    // Nobody has begun here: memory that is not known to be ours says nothing.
+    place.inflight().set_note(note);
+    assert_eq!(place.inflight().note(), None);
+    place.tracked(8);
+    assert_eq!(place.inflight().note(), None);
+    place.inflight().set_note(note);
+    place.offer(8, 0, 3);
+    let (mut ring, _) = place.tracked(8);
+    assert_eq!(pop_all(&mut ring), [3]);
+    let (_, recovery) = place.tracked(8);
+    assert_eq!((recovery, place.inflight().note()), (Recovery::Continued { owed: 1 }, note));
+    place.inflight().reset();
+    assert_eq!(place.inflight().note(), None);
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! Whether a guest flushes is between it and its frontend. A daemon that comes back is not told, and must not take for stable
+//! what nobody will flush.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+use tests::daemon::Daemon;
+use tests::driver::{Ring, readable};
+use tests::frontend::{DATA, Frontend, Tracker, kind, status};
+use tests::guest_memory::GuestMemory;
+use tests::vringd;
+
+const BLOCK: u32 = 4096;
+const SECTORS_A_BLOCK: u64 = 8;
+const RING_SIZE: u16 = 64;
+/// Of the field `writeback` in the configuration space (linux/virtio_blk.h).
+const WRITEBACK: u32 = 32;
+const ON: &str = "on";
+const OFF: &str = "off";
+
+/// A place that outlives its daemons: the socket and a volume, which tells how many writes it has made stable.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Result<Self> {
+        let place = Self(tests::daemon::directory()?);
+        let mut create = Command::new(vringd::program()?);
+        create.args(["volume", "create", "--size", "64M", "--log-size", "4M"]).arg(place.path("disk.vol"));
+        ensure!(create.output().context("vringd runs")?.status.success(), "a volume is created");
+        Ok(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn serve(&self, write_cache: &str) -> Result<Daemon> {
+        let (socket, volume) = (self.path("disk.sock"), self.path("disk.vol"));
+        Daemon::serve(&format!(
+            "[[export]]\nname = 'disk'\nsocket = '{}'\nqueues = 1\nwrite_cache = '{write_cache}'\n\
+             storage = {{ kind = 'volume', path = '{}' }}\n",
+            socket.display(),
+            volume.display()
+        ))
+    }
+}
+
+/// A virtual machine: what stays with it while daemons come and go.
+struct Machine {
+    memory: Arc<GuestMemory>,
+    tracker: Option<Tracker>,
+    ring: Ring,
+    frontend: Frontend,
+}
+
+impl Machine {
+    /// Finds the device for the first time, and reads about it.
+    fn start(place: &Place, tracked: bool) -> Result<Self> {
+        let mut frontend = Frontend::connect(&place.path("disk.sock"), 0)?;
+        let tracker = tracked.then(|| frontend.new_tracker(1, RING_SIZE)).transpose()?;
+        if let Some(tracker) = &tracker {
+            frontend.track(tracker)?;
+        }
+        let ring = frontend.ring(0, RING_SIZE)?;
+        Ok(Self { memory: Arc::clone(frontend.memory()), tracker, ring, frontend })
+    }
+
+    /// Its backend has come back. As QEMU, it says the features, the region and the ring, and nothing of the configuration.
+    fn come_back(&mut self, place: &Place) -> Result<()> {
+        self.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&self.memory))?;
+        if let Some(tracker) = &self.tracker {
+            self.frontend.track(tracker)?;
+        }
+        self.frontend.start(&self.ring, self.ring.used_index())
+    }
+
+    /// Whether writes are stable when they are answered.
+    fn writes_through(&mut self, daemon: &Daemon) -> Result<bool> {
+        let commits = || {
+            let storage = daemon.export("disk")?.storage.context("a disk has a storage")?;
+            Ok::<_, anyhow::Error>(storage.volume.context("the storage is a volume")?.commits)
+        };
+        let before = commits()?;
+        for block in 0..4 {
+            let request = [readable(DATA, BLOCK)];
+            assert_eq!(self.ring.run(kind::OUT, block * SECTORS_A_BLOCK, &request).0, status::OK);
+        }
+        let made = commits()? - before;
+        ensure!(made == 0 || made == 4, "{made} commits for 4 writes");
+        Ok(made == 4)
+    }
+
+    fn write_cache(&mut self) -> Result<bool> {
+        Ok(self.frontend.config(WRITEBACK, 1)? == [1])
+    }
+}
+
+#[test]
+fn a_guests_write_cache_stays_off_over_kills() -> Result<()> {
+    let place = Place::new()?;
+    let mut daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, true)?;
+    assert!(!machine.writes_through(&daemon)?);
+    machine.frontend.set_config(WRITEBACK, &[0])?;
+    assert!(machine.writes_through(&daemon)?);
+    for _ in 0..3 {
+        drop(daemon);
+        daemon = place.serve(ON)?;
+        machine.come_back(&place)?;
+        assert!(machine.writes_through(&daemon)?, "the guest still believes that there is no cache");
+        assert!(!machine.write_cache()?, "what is told is what is done");
+    }
+    machine.frontend.set_config(WRITEBACK, &[1])?;
+    assert!(!machine.writes_through(&daemon)?);
+    drop(daemon);
+    daemon = place.serve(ON)?;
+    machine.come_back(&place)?;
+    assert!(!machine.writes_through(&daemon)?, "the guest has said that it flushes");
+    daemon.stop()
+}
+
+#[test]
+fn a_guest_that_flushes_is_remembered_too() -> Result<()> {
+    let place = Place::new()?;
+    let mut daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, true)?;
+    for _ in 0..2 {
+        drop(daemon);
+        daemon = place.serve(ON)?;
+        machine.come_back(&place)?;
+        assert!(!machine.writes_through(&daemon)?);
+    }
+    // Its driver reads the size again, and takes over nothing else.
+    machine.frontend.config(0, 40)?;
+    drop(daemon);
+    daemon = place.serve(OFF)?;
+    machine.come_back(&place)?;
+    assert!(machine.writes_through(&daemon)?, "the operator wants none");
+    daemon.stop()
+}
+
+#[test]
+fn a_cache_that_the_operator_turns_on_is_for_the_next_guest() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(OFF)?;
+    let mut machine = Machine::start(&place, true)?;
+    assert!(machine.writes_through(&daemon)?);
+    drop(daemon);
+    let daemon = place.serve(ON)?;
+    machine.come_back(&place)?;
+    machine.frontend.config(0, 40)?;
+    assert!(machine.writes_through(&daemon)?, "this guest has found no cache and does not flush");
+    drop(machine);
+    let mut next = Machine::start(&place, true)?;
+    assert!(next.write_cache()?);
+    assert!(!next.writes_through(&daemon)?);
+    daemon.stop()
+}
+
+#[test]
+fn without_a_region_nothing_is_assumed() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, false)?;
+    machine.frontend.set_config(WRITEBACK, &[0])?;
+    drop(daemon);
+    let daemon = place.serve(ON)?;
+    machine.come_back(&place)?;
+    assert!(machine.writes_through(&daemon)?);
+    // Only the driver itself can say otherwise.
+    machine.frontend.set_config(WRITEBACK, &[1])?;
+    assert!(!machine.writes_through(&daemon)?);
+    drop(machine);
+    assert!(!Machine::start(&place, false)?.writes_through(&daemon)?);
+    daemon.stop()
+}
