@@ -1,5 +1,6 @@
 //! The life of the daemon: start everything or nothing, serve, end on a signal.
 
+use crate::clients::Server;
 use crate::config::Config;
 use crate::confine::{Held, Plan};
 use crate::convert;
@@ -56,8 +57,10 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let service = Service::connect();
     let plan = Plan::new(&mut config)?;
     let control = bind_control(&config, plan.becomes())?;
-    let prepare =
-        |export: &NewExport| Prepared::open(export).map_err(|error| place(config.source.as_ref(), &export.name, error));
+    let server = Server::here(plan.becomes().map(|(uid, _)| uid));
+    let prepare = |export: &NewExport| {
+        Prepared::open(export, server).map_err(|error| place(config.source.as_ref(), &export.name, error))
+    };
     let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
     let held = plan.enter(&config)?;
     serve(config, control, prepared, held, &service, signals, channel())
@@ -77,7 +80,7 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     let upgradable = control.is_some() && alone.may_be_upgraded();
     let (mut prepared, _endpoint) = match config.exports.as_slice() {
         // The file of its socket goes along.
-        [export] if upgradable => (Prepared::open(export)?, None),
+        [export] if upgradable => (Prepared::open(export, Server::here(None))?, None),
         exports => {
             let mut prepared = Prepared::default();
             let endpoint = prepared.bind(exports)?;
