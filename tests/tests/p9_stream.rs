@@ -258,7 +258,8 @@ fn clients_connect_to_a_unix_socket() -> Result<()> {
 
 #[test]
 fn clients_connect_to_a_port() -> Result<()> {
-    let server = Server::start(&["--listen", "tcp:0", "--execution", "pool=2", "--workers", "2"])?;
+    let listen = ["--listen", "tcp:0", "--clients-may-be-root"];
+    let server = Server::start(&[&listen[..], &["--execution", "pool=2", "--workers", "2"]].concat())?;
     let socket = server.export()?.socket;
     let address = socket.strip_prefix("tcp:").context("the address is shown")?;
     assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"), "{socket}");

@@ -34,8 +34,8 @@ pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{DiskOptions, Hosting, Socket};
 pub use p9::{
-    CONNECTIONS, CONNECTIONS_MAX, Multidevs, P9Options, P9Policy, P9Ring, P9Status, StreamAddress, StreamAddressError,
-    StreamError, StreamListener, StreamRing,
+    Admission, CONNECTIONS, CONNECTIONS_MAX, Multidevs, P9Options, P9Policy, P9Ring, P9Status, StreamAddress,
+    StreamAddressError, StreamError, StreamListener, StreamRing,
 };
 pub use queue::Broken;
 pub use ring::Ring;

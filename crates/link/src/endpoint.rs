@@ -3,31 +3,18 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use displaydoc::Display;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, sockopt};
+pub use socket::{File as SocketFile, Options as SocketOptions};
 use thiserror::Error;
 
 /// Connections that wait before the kernel refuses more. Only one is served at a time and the others are turned away
 /// at once, so a short queue is enough.
 const BACKLOG: i32 = 16;
-
-/// Who may connect to the socket file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// Permission bits of the socket file, such as `0o660`. `None`: what the umask leaves.
-    pub mode: Option<u32>,
-    /// User id that owns the socket file. `None`: the process's own.
-    pub owner: Option<u32>,
-    /// Group id of the socket file. `None`: the process's own.
-    pub group: Option<u32>,
-}
 
 /// A listening socket that frontends connect to. One that was bound at a path takes its file away when dropped.
 #[derive(Debug)]
@@ -36,44 +23,11 @@ pub struct Endpoint {
     file: Option<SocketFile>,
 }
 
-/// The file that an endpoint made, so that it never removes another one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocketFile {
-    /// Where it was made.
-    pub path: PathBuf,
-    /// Number of its file system (st_dev).
-    pub device: u64,
-    /// Number of its inode.
-    pub inode: u64,
-}
-
 /// Why there is no socket to listen on.
 #[derive(Debug, Display, Error)]
 pub enum BindError {
-    /// socket {path:?}: the path is too long or contains a NUL byte; a socket path has at most 107 bytes, use a shorter directory
-    Path {
-        /// The path that was asked for.
-        path: PathBuf,
-    },
-    /// socket {path:?}: another process listens there; stop it or choose another path
-    InUse {
-        /// The path that was asked for.
-        path: PathBuf,
-    },
-    /// socket {path:?}: a file that is not a socket is in the way; remove it or choose another path
-    NotASocket {
-        /// The path that was asked for.
-        path: PathBuf,
-    },
-    /// socket {path:?}: cannot {action}: {error}; its directory must exist, and this user must be allowed to
-    System {
-        /// The path that was asked for.
-        path: PathBuf,
-        /// What failed.
-        action: &'static str,
-        /// How it failed.
-        error: io::Error,
-    },
+    /// {0}
+    Path(#[from] socket::BindError),
     /// inherited descriptor: {0}; pass a listening unix stream socket
     Inherited(&'static str),
     /// inherited descriptor: {0}
@@ -83,29 +37,11 @@ pub enum BindError {
 impl Endpoint {
     /// Listens at `path`.
     ///
-    /// A socket file that nobody listens on (left by a crash) is replaced. A live one is [`BindError::InUse`]; a file
-    /// that is no socket is never removed. Nobody can connect before mode and owner are set.
+    /// A socket file that nobody listens on (left by a crash) is replaced, and no other file is touched, whoever may write to
+    /// the directory; see [`socket::bind`].
     pub fn bind(path: &Path, options: &SocketOptions) -> Result<Endpoint, BindError> {
-        let fail = |action| move |error: io::Error| BindError::System { path: path.to_owned(), action, error };
-        let address = SocketAddrUnix::new(path).map_err(|_| BindError::Path { path: path.to_owned() })?;
-        remove_stale(path, &address)?;
-        let socket = new_socket().map_err(fail("create a socket"))?;
-        bind(&socket, &address).map_err(|error| match error {
-            Errno::ADDRINUSE => BindError::InUse { path: path.to_owned() },
-            error => fail("bind it")(error.into()),
-        })?;
-        let metadata = path.symlink_metadata().map_err(fail("look at it"))?;
-        let file = SocketFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() };
-        // From here on the endpoint's drop removes the file, whatever fails.
-        let endpoint = Endpoint { socket, file: Some(file) };
-        if options.owner.is_some() || options.group.is_some() {
-            std::os::unix::fs::lchown(path, options.owner, options.group).map_err(fail("change its owner"))?;
-        }
-        if let Some(mode) = options.mode {
-            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(fail("change its mode"))?;
-        }
-        listen(&endpoint.socket, BACKLOG).map_err(|error| fail("listen")(error.into()))?;
-        Ok(endpoint)
+        let (socket, file) = socket::bind(path, options, BACKLOG)?;
+        Ok(Endpoint { socket, file: Some(file) })
     }
 
     /// Takes over a socket that listens already, such as one inherited from systemd. Its file, if it has one, is left
@@ -175,35 +111,8 @@ impl fmt::Display for Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let Some(file) = &self.file else { return };
-        let ours = file.path.symlink_metadata().is_ok_and(|now| (now.dev(), now.ino()) == (file.device, file.inode));
-        if ours && let Err(error) = std::fs::remove_file(&file.path) {
+        if let Err(error) = file.remove() {
             tracing::warn!("cannot remove {self}: {error}");
         }
-    }
-}
-
-fn new_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
-}
-
-/// Removes a socket file that nobody listens on.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
-    let fail = |action, error| BindError::System { path: path.to_owned(), action, error };
-    let metadata = match path.symlink_metadata() {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(fail("look at it", error)),
-    };
-    if !metadata.file_type().is_socket() {
-        return Err(BindError::NotASocket { path: path.to_owned() });
-    }
-    let probe = new_socket().map_err(|error| fail("create a socket", error))?;
-    match connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|error| fail("remove the stale socket", error)),
-        // A full backlog (AGAIN) also means that somebody listens, and so does a datagram socket (PROTOTYPE).
-        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(BindError::InUse { path: path.to_owned() }),
-        Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(fail("find out whether another process listens there", error.into())),
     }
 }

@@ -41,7 +41,7 @@ fn a_live_socket_is_left_alone() {
     let path = dir.path().join("a.sock");
     let _first = bind(&path).unwrap();
     let error = bind(&path).unwrap_err();
-    assert!(matches!(error, BindError::InUse { .. }), "{error}");
+    assert!(matches!(error, BindError::Path(socket::BindError::InUse { .. })), "{error}");
     assert!(error.to_string().contains("another process listens"), "{error}");
     UnixStream::connect(&path).unwrap();
 }
@@ -62,7 +62,7 @@ fn a_live_socket_with_a_full_backlog_is_left_alone() {
         }
         waiting.push(socket);
     }
-    assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
+    assert!(matches!(bind(&path), Err(BindError::Path(socket::BindError::InUse { .. }))));
     drop(first);
 }
 
@@ -71,7 +71,7 @@ fn a_live_datagram_socket_is_left_alone() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.sock");
     let _other = UnixDatagram::bind(&path).unwrap();
-    assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
+    assert!(matches!(bind(&path), Err(BindError::Path(socket::BindError::InUse { .. }))));
     assert!(path.exists());
 }
 
@@ -84,7 +84,7 @@ fn files_that_are_no_sockets_are_never_removed() {
     symlink(&file, &link).unwrap();
     for path in [&file, &link, &dir.path().to_owned()] {
         let error = bind(path).unwrap_err();
-        assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
+        assert!(matches!(error, BindError::Path(socket::BindError::NotASocket { .. })), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
     assert_eq!(fs::read(&file).unwrap(), b"data");
@@ -95,10 +95,10 @@ fn paths_that_cannot_be_bound_say_so() {
     let dir = TempDir::new().unwrap();
     let long = dir.path().join("x".repeat(120));
     let error = bind(&long).unwrap_err();
-    assert!(matches!(error, BindError::Path { .. }), "{error}");
+    assert!(matches!(error, BindError::Path(socket::BindError::Path { .. })), "{error}");
     assert!(error.to_string().contains("107 bytes"), "{error}");
     let error = bind(&dir.path().join("missing/a.sock")).unwrap_err();
-    assert!(matches!(error, BindError::System { action: "bind it", .. }), "{error}");
+    assert!(matches!(error, BindError::Path(socket::BindError::System { action: "bind it", .. })), "{error}");
 }
 
 #[test]

@@ -307,6 +307,22 @@ fn memory_makes_its_file() {
     assert_eq!(std::fs::read(&path).unwrap()[1024..1536], [5; 512]);
 }
 
+/// In a directory of many, another user may have put a link where the file is to be made.
+#[test]
+fn memory_makes_no_file_through_a_link() {
+    let directory = tempfile::tempdir_in(shm()).unwrap();
+    let (path, elsewhere) = (directory.path().join("memory"), directory.path().join("elsewhere"));
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    let options = MemoryOptions { size_bytes: 1 << 20, path: Some(path.clone()), ..MemoryOptions::default() };
+    let text = refusal(&StorageSpec::Memory(options.clone()));
+    assert!(text.contains("memory") && text.contains("through no link"), "{text}");
+    assert!(!elsewhere.exists());
+    // What the operator has put there is an image like others.
+    std::fs::write(&elsewhere, [0; 1 << 10]).unwrap();
+    storage::open(&StorageSpec::Memory(options)).unwrap();
+    assert_eq!(std::fs::metadata(&elsewhere).unwrap().len(), 1 << 20);
+}
+
 #[test]
 fn large_ranges_of_memory_are_zeroed_elsewhere() {
     let mut solo = Solo::new().unwrap();

@@ -176,6 +176,13 @@ impl Tree {
             pin => pin?,
         };
         let (proc_self_fd, fd) = (self.proc_self_fd.as_fd(), pin.as_fd());
+        let mode = match change.mode {
+            Some(mode) if self.options.nosuid && !self.table.get(node)?.kind.is_directory() => {
+                Some(self.file_mode(mode))
+            }
+            mode => mode,
+        };
+        let change = &Change { mode, ..*change };
         if let Some(mapped) = &self.mapped {
             return self.set_attributes_mapped(mapped, node, handle, change, fd);
         }

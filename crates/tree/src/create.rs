@@ -46,6 +46,11 @@ impl Tree {
         Permissions { mode: Mode::from_bits_retain(mode & 0o7777), umask }
     }
 
+    /// The permissions of what is no directory, without what it may not have.
+    pub(crate) fn file_mode(&self, mode: u32) -> u32 {
+        if self.options.nosuid { mode & !(libc::S_ISUID | libc::S_ISGID) } else { mode }
+    }
+
     /// Makes one system call that creates, as the caller.
     fn make<T>(&self, who: Caller<'_>, umask: u32, call: impl FnMut() -> Result<T>) -> Result<T> {
         let uid = self.options.uid_map.to_host(who.uid)?;
@@ -150,7 +155,7 @@ impl Tree {
     /// Makes a file of the type in `mode` (`S_IFMT`): regular, fifo, socket or device. `rdev` is a device's major and minor.
     ///
     /// # Errors
-    /// As [`Tree::symlink`]; `EPERM` for a device without `CAP_MKNOD`, `EINVAL` for another type.
+    /// As [`Tree::symlink`]; `EPERM` for a device without `CAP_MKNOD`, or where there may be none; `EINVAL` for another type.
     #[expect(clippy::too_many_arguments, reason = "they are what mknod(2) takes, and who asks")]
     pub fn mknod(
         &self,
@@ -171,6 +176,12 @@ impl Tree {
             libc::S_IFBLK => FileType::BlockDevice,
             _ => return Err(Errno::INVAL),
         };
+        let whiteout = kind == FileType::CharacterDevice && rdev == (0, 0);
+        let device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        if self.options.nodev && device && !whiteout {
+            return Err(Errno::PERM);
+        }
+        let mode = self.file_mode(mode);
         if let Some(mapped) = &self.mapped {
             let mode = kind.as_raw_mode() | mode & !umask & 0o7777;
             return self.mknod_mapped(mapped, In { dir: &dir, pin: &pin }, who, name, mode, rdev, security);
@@ -200,7 +211,7 @@ impl Tree {
     ) -> Result<(Entry, Opened)> {
         let (dir, pin) = self.directory(parent, name)?;
         let exclusive = flags & libc::O_EXCL != 0;
-        let host_flags = self.host_flags(flags)?;
+        let (host_flags, mode) = (self.host_flags(flags)?, self.file_mode(mode));
         if let Some(mapped) = &self.mapped {
             let (at, how, mode) = (In { dir: &dir, pin: &pin }, (host_flags, exclusive), mode & !umask & 0o7777);
             return self.create_mapped(mapped, at, who, name, how, mode, kill_priv, security);
@@ -273,7 +284,7 @@ impl Tree {
         security: Option<SecurityContext<'_>>,
     ) -> Result<(Entry, Opened)> {
         let (dir, pin) = self.writable_directory(parent)?;
-        let host_flags = self.host_flags(flags)?;
+        let (host_flags, mode) = (self.host_flags(flags)?, self.file_mode(mode));
         if let Some(mapped) = &self.mapped {
             let at = In { dir: &dir, pin: &pin };
             return self.tmpfile_mapped(mapped, at, who, host_flags, mode & !umask & 0o7777, security);

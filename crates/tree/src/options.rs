@@ -22,6 +22,10 @@ pub enum FileHandles {
 pub struct Options {
     /// Every modifying operation, and every open for writing, is `EROFS`.
     pub read_only: bool,
+    /// No file is given a set-id bit or capabilities: bits are left out, capabilities are `EPERM`. Directories keep theirs.
+    pub nosuid: bool,
+    /// A device node is `EPERM`. A whiteout, which is a character device of number 0:0, is none.
+    pub nodev: bool,
     /// Where owners, permissions and types are kept.
     pub security: Security,
     /// How nodes are held.
@@ -69,6 +73,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             read_only: false,
+            nosuid: false,
+            nodev: false,
             security: Security::default(),
             file_handles: FileHandles::default(),
             nodes_max: 1 << 24,

@@ -271,6 +271,7 @@ impl Tree {
         self.pause();
         let name = self.host_name(name, Errno::ACCESS)?;
         self.writable()?;
+        self.check_capability(&name)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let pin = self.table.pin(&self.table.get(node)?)?;
         let set = || self.place(&pin).set(&name, value, flags);
@@ -294,9 +295,15 @@ impl Tree {
         }
     }
 
+    /// Refuses what would give a file of the host more rights than its caller has.
+    fn check_capability(&self, host_name: &CStr) -> Result<()> {
+        if self.options.nosuid && host_name == CAPABILITY { Err(Errno::PERM) } else { Ok(()) }
+    }
+
     /// Labels a file that was just made.
     pub(crate) fn label(&self, fd: &impl AsFd, label: SecurityContext<'_>) -> Result<()> {
         let name = self.translated(label.name, Errno::ACCESS)?;
+        self.check_capability(&name)?;
         self.place(fd).set(&name, label.value, XattrFlags::empty())
     }
 }

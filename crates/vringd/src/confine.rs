@@ -138,15 +138,9 @@ impl Plan {
         Ok(Plan { settings, identity, role, landlock_off })
     }
 
-    /// Gives a control socket to whom the process is to become.
-    ///
-    /// # Errors
-    /// [`Failure::Usage`].
-    pub(crate) fn give(&self, control: &Path) -> Result<(), Failure> {
-        let Some(Identity { uid, gid, .. }) = self.identity else { return Ok(()) };
-        std::os::unix::fs::lchown(control, Some(uid), Some(gid)).map_err(|error| {
-            Failure::Usage(format!("sandbox.user: cannot give control socket {} away: {error}", control.display()))
-        })
+    /// Whom the process is to become: its user and group.
+    pub(crate) fn becomes(&self) -> Option<(u32, u32)> {
+        self.identity.as_ref().map(|identity| (identity.uid, identity.gid))
     }
 
     /// Enters the sandbox. The process has one thread, and has opened what the exports of `config` need.

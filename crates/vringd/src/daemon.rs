@@ -1,5 +1,6 @@
 //! The daemon behind the control API: exports by name, workers by number.
 
+use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert::{self, field};
 use crate::directory;
@@ -520,7 +521,7 @@ fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
 fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiError> {
     Ok(Hosting {
         name: new.name.clone(),
-        socket: socket.map_or_else(|| socket_in(new), Ok)?,
+        socket: socket.map_or_else(|| socket_in(new, Server::here(None)), Ok)?,
         queue_size_max: new.queue_size(),
         placement: convert::placement_in(new.workers),
         poll: new.poll.map(convert::poll_in).unwrap_or_default(),

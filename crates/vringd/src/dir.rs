@@ -23,7 +23,8 @@ By 9p, over vhost-user (--protocol 9p):
 By 9p, over a socket (--protocol 9p --listen ADDRESS), of this host, a container, or a guest's network:
   mount -t 9p -o trans=unix,version=9p2000.L,msize=1048576,uname=root PATH /mnt       --listen unix:PATH
   mount -t 9p -o trans=tcp,port=5640,version=9p2000.L,msize=1048576 IP /mnt           --listen tcp:IP:5640
-A TCP port is made on 127.0.0.1 unless IP says otherwise: 9p asks nobody who they are.")]
+A TCP port is made on 127.0.0.1 unless IP says otherwise, which is every user of this host: 9p asks nobody who they are.
+Root's daemon listens there with --security-model mapped-xattr, or when told --clients-may-be-root.")]
 pub(crate) struct Args {
     /// The directory and how it is served.
     #[command(flatten)]
@@ -34,8 +35,8 @@ pub(crate) struct Args {
     /// Inherited descriptor of a listening vhost-user socket, instead of --socket
     #[arg(long, value_name = "N")]
     pub(crate) fd: Option<i32>,
-    /// For 9p without a device: where clients connect: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT, vsock:PORT,
-    /// vsock:CID:PORT or fd:N
+    /// For 9p without a device: where clients connect: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT, vsock:PORT (every
+    /// virtual machine), vsock:CID:PORT or fd:N
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<Listen>,
     /// Permission bits of the socket, in octal [default: 0600]

@@ -34,6 +34,8 @@ pub(crate) fn adopt(directory: &Directory, adopted: Adopted) -> Result<Arc<Tree>
 fn options_in(directory: &Directory) -> Result<Options, ApiError> {
     Ok(Options {
         read_only: directory.read_only,
+        nosuid: directory.nosuid,
+        nodev: directory.nodev,
         security: security_in(directory),
         file_handles: match directory.inode_file_handles {
             words::FileHandles::Never => FileHandles::Never,

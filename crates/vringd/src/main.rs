@@ -1,6 +1,7 @@
 //! The daemon: command line, configuration, wiring. Nothing clever lives here.
 
 mod cli;
+mod clients;
 mod config;
 mod confine;
 mod convert;

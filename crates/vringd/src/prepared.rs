@@ -1,6 +1,7 @@
 //! What is made for an export before it serves: its socket, and what stands behind a disk. They have paths, which go out of
 //! sight with a sandbox.
 
+use crate::clients::Server;
 use crate::convert::{self, field};
 use crate::p9;
 use crate::service::take_descriptor;
@@ -35,12 +36,12 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes the socket of an export, and opens the storage of a disk.
+    /// Makes the socket of an export, and opens the storage of a disk. `server` is who is going to serve it.
     ///
     /// # Errors
     /// [`ApiError::InvalidField`] with the field at fault.
-    pub(crate) fn open(new: &NewExport) -> Result<Prepared, ApiError> {
-        let socket = socket_in(new)?;
+    pub(crate) fn open(new: &NewExport, server: Server) -> Result<Prepared, ApiError> {
+        let socket = socket_in(new, server)?;
         let storage = match new.kind {
             ExportKind::Disk => Some(open_storage(new)?),
             ExportKind::Dir => None,
@@ -57,7 +58,8 @@ impl Prepared {
     /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
     /// be seen then.
     pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
-        match exports.first().map(socket_in).transpose()? {
+        let server = Server::here(None);
+        match exports.first().map(|new| socket_in(new, server)).transpose()? {
             Some(Socket::Path { path, options }) => {
                 let endpoint = link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
                 let socket = endpoint.as_fd().try_clone_to_owned();
@@ -85,7 +87,8 @@ pub(crate) fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
 }
 
 /// Where an export is to be reached. A stream listens by now; a vhost-user socket that has a path is still to be made.
-pub(crate) fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
+pub(crate) fn socket_in(new: &NewExport, server: Server) -> Result<Socket, ApiError> {
+    server.check(new)?;
     let inherited = |name: &str, number| {
         take_descriptor(number).ok_or_else(|| field(name, format_args!("descriptor {number} is not open")))
     };
@@ -101,7 +104,8 @@ pub(crate) fn socket_in(new: &NewExport) -> Result<Socket, ApiError> {
             Listen::Fd(number) => StreamListener::from_fd(inherited("listen", *number)?),
             address => StreamListener::bind(&p9::address_in(address), &options),
         };
-        return listener.map(Socket::Stream).map_err(|error| field("listen", error));
+        let listener = listener.map_err(|error| field("listen", error))?;
+        return server.admit(new, listener).map(Socket::Stream);
     }
     let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
     Ok(Socket::Path { path, options })

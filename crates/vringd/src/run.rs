@@ -1,5 +1,6 @@
 //! The life of the daemon: start everything or nothing, serve, end on a signal.
 
+use crate::clients::Server;
 use crate::config::Config;
 use crate::confine::{Held, Plan};
 use crate::convert;
@@ -55,10 +56,11 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let signals = signals()?;
     let service = Service::connect();
     let plan = Plan::new(&mut config)?;
-    let control = bind_control(&config)?;
-    config.control.as_deref().map_or(Ok(()), |path| plan.give(path))?;
-    let prepare =
-        |export: &NewExport| Prepared::open(export).map_err(|error| place(config.source.as_ref(), &export.name, error));
+    let control = bind_control(&config, plan.becomes())?;
+    let server = Server::here(plan.becomes().map(|(uid, _)| uid));
+    let prepare = |export: &NewExport| {
+        Prepared::open(export, server).map_err(|error| place(config.source.as_ref(), &export.name, error))
+    };
     let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
     let held = plan.enter(&config)?;
     serve(config, control, prepared, held, &service, signals, channel())
@@ -72,13 +74,13 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     let _pid_file = alone.pid_file.as_deref().map(PidFile::new).transpose()?;
     // All that has a path, and every socket, is made before paths and system calls are taken away; threads are started
     // after that, as they would not be in the sandbox.
-    let control = bind_control(&config)?;
+    let control = bind_control(&config, None)?;
     let mut held = Held::default();
     // Somebody may ask for another program to go on, and it can be seen from here.
     let upgradable = control.is_some() && alone.may_be_upgraded();
     let (mut prepared, _endpoint) = match config.exports.as_slice() {
         // The file of its socket goes along.
-        [export] if upgradable => (Prepared::open(export)?, None),
+        [export] if upgradable => (Prepared::open(export, Server::here(None))?, None),
         exports => {
             let mut prepared = Prepared::default();
             let endpoint = prepared.bind(exports)?;
@@ -95,13 +97,18 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     serve(config, control, vec![prepared], held, &service, signals, told)
 }
 
-fn bind_control(config: &Config) -> Result<Option<ControlSocket>, Failure> {
+/// `becomes` has the user and the group that the process is to become, whom the socket is for.
+fn bind_control(config: &Config, becomes: Option<(u32, u32)>) -> Result<Option<ControlSocket>, Failure> {
     if let Some(number) = config.control_fd {
         let refuse = |why: String| Failure::Usage(format!("inherited control socket, descriptor {number}: {why}"));
         let socket = take_descriptor(number).ok_or_else(|| refuse("it is not open".into()))?;
         return ControlSocket::inherited(socket).map(Some).map_err(|error| refuse(error.to_string()));
     }
-    let bound = config.control.as_deref().map(ControlSocket::bind).transpose();
+    let bind = |path| match becomes {
+        Some((uid, gid)) => ControlSocket::bind_for(path, uid, gid),
+        None => ControlSocket::bind(path),
+    };
+    let bound = config.control.as_deref().map(bind).transpose();
     bound.map_err(|error| Failure::Usage(error.to_string()))
 }
 

@@ -74,3 +74,29 @@ fn every_command_has_a_man_page() {
         assert!(text.contains(".SH OPTIONS"), "{page}");
     }
 }
+
+/// 9p believes its clients who they are: a client of root's daemon is root.
+#[test]
+fn roots_daemon_lends_root_to_nobody_unasked() {
+    if !rustix::process::geteuid().is_root() {
+        // Others have nothing of root's to lend; `clients::tests` has the rules.
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, shared) = (directory.path().join("9p.sock"), directory.path().display());
+    for (listen, more, field) in [
+        ("tcp:0".to_owned(), "", "listen: "),
+        ("tcp:0.0.0.0:0".to_owned(), "--security-model none", "listen: "),
+        ("vsock:564".to_owned(), "--client-cid 3", "listen: "),
+        (format!("unix:{}", socket.display()), "--socket-mode 0666", "socket_mode: "),
+        (format!("unix:{}", socket.display()), "--socket-owner 65534", "socket_owner: "),
+    ] {
+        let line = refused("vringd", &format!("dir --protocol 9p --listen {listen} {more} {shared}"));
+        assert!(line.starts_with(&format!("vringd: {field}")), "{line}");
+        for way_out in ["mapped-xattr", "another user", "clients_may_be_root"] {
+            assert!(line.contains(way_out), "{line}");
+        }
+        assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+    }
+    assert!(!socket.exists());
+}

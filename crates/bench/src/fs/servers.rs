@@ -72,7 +72,8 @@ impl Args {
             let place: &[&str] = match protocol {
                 Protocol::Virtiofs | Protocol::P9 => &["--socket", "{socket}", "--tag", "bench"],
                 Protocol::P9Unix => &["--listen", "unix:{socket}"],
-                Protocol::P9Tcp => &["--listen", "tcp:{socket}"],
+                // Of root's daemon as well; what others of this host may do meanwhile stays in the directory of the run.
+                Protocol::P9Tcp => &["--listen", "tcp:{socket}", "--clients-may-be-root", "--nosuid", "--nodev"],
             };
             words.extend(place.iter().copied().map(String::from));
         }
@@ -235,7 +236,8 @@ mod tests {
             format!("/v dir --protocol 9p --listen unix:S {free}"),
             "connections are no queues"
         );
-        assert_eq!(command("--protocol 9p+tcp"), format!("/v dir --protocol 9p --listen tcp:S {free}"));
+        let open = "--clients-may-be-root --nosuid --nodev";
+        assert_eq!(command("--protocol 9p+tcp"), format!("/v dir --protocol 9p --listen tcp:S {open} {free}"));
     }
 
     #[test]

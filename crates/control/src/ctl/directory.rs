@@ -91,6 +91,15 @@ pub struct DirectoryFlags {
     #[arg(long, value_name = "BYTES", help_heading = "Device")]
     pub msize: Option<ByteSize>,
 
+    /// For 9p with --listen: whoever connects may act as root. Needed for TCP and vsock, and to let other users connect to a
+    /// unix socket, where the daemon is root and the security model passthrough or none
+    #[arg(long, help_heading = "Device")]
+    pub clients_may_be_root: bool,
+
+    /// For 9p with --listen vsock: context id of a virtual machine that may connect; may be repeated [default: any]
+    #[arg(long = "client-cid", value_name = "CID", help_heading = "Device")]
+    pub client_cids: Vec<u32>,
+
     /// For how long the guest may believe what it was told: never, metadata, auto or always
     #[arg(
         long,
@@ -133,6 +142,14 @@ pub struct DirectoryFlags {
     /// Refuse changes
     #[arg(long, visible_alias = "readonly", help_heading = "Files")]
     pub read_only: bool,
+
+    /// Give no file a set-user-id bit, a set-group-id bit or capabilities
+    #[arg(long, help_heading = "Files")]
+    pub nosuid: bool,
+
+    /// Make no device nodes
+    #[arg(long, help_heading = "Files")]
+    pub nodev: bool,
 
     /// Where owner, mode and kind of a file are kept: passthrough, none, mapped-xattr or mapped-file
     #[arg(
@@ -243,6 +260,8 @@ impl DirectoryFlags {
             dmode: self.dmode,
             multidevs: self.multidevs,
             msize: self.msize,
+            clients_may_be_root: self.clients_may_be_root,
+            client_cids: self.client_cids.clone(),
             tag: self.tag.clone(),
             cache: self.cache,
             attr_timeout: self.attr_timeout,
@@ -267,6 +286,8 @@ impl DirectoryFlags {
             preserve_noatime: self.preserve_noatime,
             read_windows: !self.no_read_windows,
             read_only: self.read_only,
+            nosuid: self.nosuid,
+            nodev: self.nodev,
             translate_uid: self.translate_uid.clone(),
             translate_gid: self.translate_gid.clone(),
             execution: self.execution,

@@ -109,6 +109,15 @@ pub struct Directory {
     /// told otherwise (`msize=` among its mount options).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub msize: Option<ByteSize>,
+    /// For 9p clients that `listen` waits for: whoever connects may act as root. Where the daemon is root and the
+    /// `security_model` is `passthrough` or `none`, TCP and vsock are refused without it, and unix sockets serve root and the
+    /// daemon's own user alone: 9p believes its clients who they are.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub clients_may_be_root: bool,
+    /// For 9p clients that `listen` waits for on a vsock: context ids of the virtual machines that may connect; any when left
+    /// out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_cids: Vec<u32>,
     /// Name by which the guest mounts it, 1 to 36 bytes; the first 36 bytes of the export's name when left out. Empty
     /// to offer none, for a frontend that gives the device its tag. A 9p stream (`listen`) has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,6 +200,13 @@ pub struct Directory {
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
+    /// No file is given a set-user-id bit, a set-group-id bit or file capabilities: a bit that is asked for is left out, a
+    /// capability is EPERM. Directories keep their set-group-id bit, and files what they have already.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nosuid: bool,
+    /// No device node is made: EPERM. A whiteout (character device 0:0) is none.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nodev: bool,
     /// Rules that translate user ids between guest and host, as in `map:0:100000:65536`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub translate_uid: Vec<String>,
@@ -207,6 +223,10 @@ pub struct Directory {
 
 fn yes() -> bool {
     true
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Directory {
@@ -248,6 +268,8 @@ impl Directory {
             dmode: None,
             multidevs: None,
             msize: None,
+            clients_may_be_root: false,
+            client_cids: Vec::new(),
             tag: None,
             cache: CachePolicy::default(),
             attr_timeout: None,
@@ -272,6 +294,8 @@ impl Directory {
             preserve_noatime: false,
             read_windows: true,
             read_only: false,
+            nosuid: false,
+            nodev: false,
             translate_uid: Vec::new(),
             translate_gid: Vec::new(),
             execution: Execution::default(),
@@ -387,7 +411,13 @@ impl Directory {
     }
 
     fn of_9p(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        [("multidevs", self.multidevs.is_some()), ("msize", self.msize.is_some())].into_iter()
+        [
+            ("multidevs", self.multidevs.is_some()),
+            ("msize", self.msize.is_some()),
+            ("clients_may_be_root", self.clients_may_be_root),
+            ("client_cids", !self.client_cids.is_empty()),
+        ]
+        .into_iter()
     }
 
     /// What a 9p client decides by its own mount options, or cannot be told.

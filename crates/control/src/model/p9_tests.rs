@@ -192,3 +192,28 @@ fn a_stream_has_an_address_and_no_device() {
     assert_eq!(fault("name = 'a'\nlisten = 'tcp:1'\nstorage = { kind = 'null', size = '1M' }"), "listen");
     assert!(toml::from_str::<NewExport>(&STREAM.replace("tcp:5640", "tcp")).is_err());
 }
+
+#[test]
+fn clients_are_named_where_there_are_any() {
+    let within = |text: &str, line: &str| format!("{text}{line}\n");
+    let (word, cids) = ("clients_may_be_root = true", "client_cids = [3, 5]");
+    let vsock = STREAM.replace("tcp:5640", "vsock:564");
+    for text in [within(STREAM, word), within(&vsock, cids), within(&STREAM.replace("tcp:5640", "fd:3"), cids)] {
+        let new: NewExport = toml::from_str(&text).unwrap();
+        new.check().unwrap();
+    }
+    // Only a vsock has context ids, and a frontend speaks for its guest.
+    assert_eq!(fault(&within(STREAM, cids)), "directory.client_cids");
+    let device = STREAM.replace("listen = 'tcp:5640'", "socket = '/run/home.sock'");
+    assert_eq!(fault(&within(&device, word)), "directory.clients_may_be_root");
+    assert_eq!(fault(&within(&device, cids)), "directory.client_cids");
+    let virtiofs = device.replace("9p", "virtiofs");
+    assert_eq!(fault(&within(&virtiofs, word)), "directory.clients_may_be_root");
+    // What files may not be given is for both protocols.
+    for text in [STREAM, &device, &virtiofs] {
+        let new: NewExport = toml::from_str(&within(text, "nosuid = true\nnodev = true")).unwrap();
+        new.check().unwrap();
+        let about = new.directory.unwrap();
+        assert!(about.nosuid && about.nodev);
+    }
+}

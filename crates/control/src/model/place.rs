@@ -22,6 +22,11 @@ impl NewExport {
         if self.listen.is_some() {
             return self.check_listen();
         }
+        if self.directory.as_ref().is_some_and(|directory| directory.clients_may_be_root) {
+            let message = "is for clients that `listen` waits for: leave it out";
+            return Err(FieldError::new("directory.clients_may_be_root", message));
+        }
+        self.refuse_cids()?;
         match (&self.socket, self.socket_fd) {
             (None, None) => {
                 let message = match self.directory.as_ref().map(|directory| directory.protocol) {
@@ -69,6 +74,9 @@ impl NewExport {
         if !matches!(self.listen, Some(Listen::Unix(_))) {
             self.refuse_of_files("only goes with a unix socket: leave it out")?;
         }
+        if !matches!(self.listen, Some(Listen::Vsock { .. } | Listen::Fd(_))) {
+            self.refuse_cids()?;
+        }
         if self.queue_size.is_some() {
             return Err(FieldError::new("queue_size", "is for vhost-user: a stream has no descriptors"));
         }
@@ -76,6 +84,16 @@ impl NewExport {
             return Err(FieldError::new("directory.tag", "is for vhost-user: a stream is mounted by its address"));
         }
         Ok(())
+    }
+
+    fn refuse_cids(&self) -> Result<(), FieldError> {
+        match &self.directory {
+            Some(directory) if !directory.client_cids.is_empty() => {
+                let message = "only goes with `listen` on a vsock: leave it out";
+                Err(FieldError::new("directory.client_cids", message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses what only a socket has that is made at a path.

@@ -6,12 +6,14 @@ use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
+
+/// Connections that wait in the kernel's queue while all places are taken.
+const CONNECTIONS_WAITING: i32 = 128;
 
 /// Who is at the other end of a connection: the user id, or nothing if the kernel would not say.
 #[derive(Debug, Clone, Copy)]
@@ -51,12 +53,9 @@ pub struct ControlSocketState {
     pub inode: u64,
 }
 
-/// The path of the socket, removed at the end.
+/// The file of the socket, removed at the end.
 #[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    inode: (u64, u64),
-}
+struct SocketFile(socket::File);
 
 /// The control socket while it is served.
 #[derive(Debug)]
@@ -73,21 +72,30 @@ impl ControlSocket {
     /// # Errors
     /// [`StartError`]; its message names the path and the fix.
     pub fn bind(path: &Path) -> Result<Self, StartError> {
-        let failed = |action| move |source| StartError::Io { action, path: path.to_owned(), source };
+        Self::bind_as(path, &socket::Options::default())
+    }
+
+    /// As [`ControlSocket::bind`], for the user and the group that the process is to become.
+    ///
+    /// # Errors
+    /// As [`ControlSocket::bind`].
+    pub fn bind_for(path: &Path, uid: u32, gid: u32) -> Result<Self, StartError> {
+        Self::bind_as(path, &socket::Options { owner: Some(uid), group: Some(gid), ..socket::Options::default() })
+    }
+
+    fn bind_as(path: &Path, options: &socket::Options) -> Result<Self, StartError> {
         if let Some(directory) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             match std::fs::create_dir(directory) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(failed("make the directory of")(error));
+                Err(source) if source.kind() != ErrorKind::AlreadyExists => {
+                    let action = "make the directory of";
+                    return Err(StartError::Io { action, path: path.to_owned(), source });
                 }
                 _ => {}
             }
         }
-        remove_stale(path)?;
-        let listener = std::os::unix::net::UnixListener::bind(path).map_err(failed("bind"))?;
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed("set the mode of"))?;
-        listener.set_nonblocking(true).map_err(failed("listen on"))?;
-        let inode = inode(path).map_err(failed("stat"))?;
-        Ok(Self { listener, file: SocketFile { path: path.to_owned(), inode } })
+        let options = socket::Options { mode: Some(0o600), ..*options };
+        let (socket, file) = socket::bind(path, &options, CONNECTIONS_WAITING)?;
+        Ok(Self { listener: socket.into(), file: SocketFile(file) })
     }
 
     /// Takes over a socket that listens already, such as one that the service manager has made. Its file, if it has one, is
@@ -107,7 +115,7 @@ impl ControlSocket {
         let address = listener.local_addr()?;
         let path = address.as_pathname().unwrap_or(Path::new("inherited")).to_owned();
         // No file has these numbers: it is somebody else's to remove.
-        Ok(Self { listener, file: SocketFile { path, inode: (0, 0) } })
+        Ok(Self { listener, file: SocketFile(socket::File { path, device: 0, inode: 0 }) })
     }
 
     /// What another program needs to go on with the socket.
@@ -115,13 +123,8 @@ impl ControlSocket {
     /// # Errors
     /// No more descriptors.
     pub fn state(&self) -> io::Result<ControlSocketState> {
-        let (device, inode) = self.file.inode;
-        Ok(ControlSocketState {
-            socket: self.listener.as_fd().try_clone_to_owned()?,
-            path: self.file.path.clone(),
-            device,
-            inode,
-        })
+        let socket::File { path, device, inode } = self.file.0.clone();
+        Ok(ControlSocketState { socket: self.listener.as_fd().try_clone_to_owned()?, path, device, inode })
     }
 
     /// Goes on with a socket that another program has made.
@@ -131,12 +134,13 @@ impl ControlSocket {
     pub fn adopt(state: ControlSocketState) -> io::Result<Self> {
         let listener = std::os::unix::net::UnixListener::from(state.socket);
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, file: SocketFile { path: state.path, inode: (state.device, state.inode) } })
+        let file = socket::File { path: state.path, device: state.device, inode: state.inode };
+        Ok(Self { listener, file: SocketFile(file) })
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.file.path
+        &self.file.0.path
     }
 
     /// Hands it to the runtime of this context.
@@ -144,30 +148,8 @@ impl ControlSocket {
         let Self { listener, file } = self;
         match UnixListener::from_std(listener) {
             Ok(inner) => Ok(Listener { inner, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)), _file: file }),
-            Err(source) => Err(StartError::Io { action: "watch", path: file.path.clone(), source }),
+            Err(source) => Err(StartError::Io { action: "watch", path: file.0.path.clone(), source }),
         }
-    }
-}
-
-fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
-}
-
-/// Removes a socket on which nobody listens any more. Anything else at the path is an error.
-fn remove_stale(path: &Path) -> Result<(), StartError> {
-    let failed = |action| move |source| StartError::Io { action, path: path.to_owned(), source };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("stat")(error)),
-        Ok(meta) if !meta.file_type().is_socket() => return Err(StartError::NotASocket { path: path.to_owned() }),
-        Ok(_) => {}
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(StartError::Live { path: path.to_owned() }),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(failed("remove the stale"))
-        }
-        Err(error) => Err(failed("probe")(error)),
     }
 }
 
@@ -200,10 +182,8 @@ impl axum::serve::Listener for Listener {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode)
-            && let Err(error) = std::fs::remove_file(&self.path)
-        {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove the control socket");
+        if let Err(error) = self.0.remove() {
+            tracing::warn!(%error, path = %self.0.path.display(), "cannot remove the control socket");
         }
     }
 }

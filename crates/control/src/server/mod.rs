@@ -31,16 +31,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Why the control API cannot be served. The doc comments are the messages.
 #[derive(Debug, Display, thiserror::Error)]
 pub enum StartError {
-    /// a daemon already answers on control socket {path}: stop it, or choose another path
-    Live {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// {path} exists and is not a socket: remove it, or choose another path for the control socket
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    /// control {0}
+    Bind(#[from] socket::BindError),
     /// cannot {action} control socket {path}: {source}
     Io {
         /// What was tried.

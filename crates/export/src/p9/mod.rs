@@ -24,7 +24,7 @@ pub use ring::P9Ring;
 pub use service::{Multidevs, P9Policy};
 pub(crate) use stream::serve;
 pub use stream::{
-    CONNECTIONS, CONNECTIONS_MAX, StreamAddress, StreamAddressError, StreamError, StreamListener, StreamRing,
+    Admission, CONNECTIONS, CONNECTIONS_MAX, StreamAddress, StreamAddressError, StreamError, StreamListener, StreamRing,
 };
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {

@@ -13,7 +13,7 @@ use client::{
     pattern, read_of, write_of,
 };
 use engine::{Execution, PollMode};
-use export::{Engine, StreamAddress, StreamListener};
+use export::{Admission, Engine, StreamAddress, StreamListener};
 use link::SocketOptions;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
@@ -320,4 +320,49 @@ fn an_export_that_ends_hangs_up() {
     assert!(!path.exists());
     let again = StreamListener::bind(&server.address, &SocketOptions::default()).unwrap();
     drop(again);
+}
+
+/// The effective user of the calling thread alone, which is who connects for the kernel.
+fn become_for_this_thread(uid: u32) {
+    // SAFETY: it changes nothing but ids of this thread, which ends soon.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn another_user_is_turned_away_whatever_the_sockets_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let (own, nobody) = (rustix::process::geteuid().as_raw(), 65534);
+    let dir = TempDir::new().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let address = StreamAddress::Unix(dir.path().join("9p.sock"));
+    let options = SocketOptions { mode: Some(0o666), ..SocketOptions::default() };
+    // A test that is not root's is itself the other user.
+    let user = Some(if own == 0 { own } else { own ^ 1 });
+    let listener = StreamListener::bind(&address, &options).unwrap().admitting(Admission { user, cids: Vec::new() });
+    let server = Server::on(listener, dir, &Like::default());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if own == 0 {
+                become_for_this_thread(nobody);
+            }
+            assert_eq!(server.connect().next(), None, "closed at once");
+        });
+    });
+    eventually("it is counted", || server.export.status().sessions.errors == 1);
+    let said = server.export.status().last_error.unwrap();
+    assert!(said.contains("turned away user"), "{said}");
+    if own == 0 {
+        server.client().create(1, "by root");
+    }
+}
+
+#[test]
+fn a_client_that_is_no_virtual_machine_is_none_of_those_named() {
+    let dir = TempDir::new().unwrap();
+    let listener = StreamListener::bind(&"tcp:0".parse().unwrap(), &SocketOptions::default()).unwrap();
+    let listener = listener.admitting(Admission { user: None, cids: vec![3] });
+    let server = Server::on(listener, dir, &Like { tcp: true, ..Like::default() });
+    assert_eq!(server.connect().next(), None, "closed at once");
+    eventually("it is counted", || server.export.status().sessions.errors == 1);
 }

@@ -129,12 +129,21 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
     let failed = |what, hint| failed(path, what, hint);
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    flags.set(OFlags::CREATE, options.size_bytes > 0 && !options.read_only);
     if options.size_bytes > 0 {
         check_size(options.size_bytes)?;
     }
-    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(failed("open", "; a file that does not exist is created when a size is given"))?;
+    let open = |more| rustix::fs::open(path, flags | more, Mode::RUSR | Mode::WUSR);
+    // A new file is made through no link: in a directory of many, somebody else may have put one there.
+    let made = match options.size_bytes > 0 && !options.read_only {
+        true => open(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW),
+        false => Err(Errno::EXIST),
+    };
+    let found = match made {
+        Err(Errno::EXIST) => open(OFlags::empty()),
+        made => made,
+    };
+    let hint = "; a file that does not exist is created when a size is given, through no link";
+    let fd = found.map_err(failed("open", hint))?;
     check_kind(path, &fd)?;
     let in_memory = file_system_memory(&fd).unwrap_or(false);
     if !in_memory {

@@ -5,7 +5,7 @@ use crate::{RDWR, xattr};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use tree::{Caller, Change, Lock, LockKind, Options, ROOT, Whence};
+use tree::{Caller, Change, Lock, LockKind, Options, ROOT, Security, SecurityContext, Whence};
 
 /// A value of the right form: `CAP_NET_RAW`, permitted and effective.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -131,5 +131,50 @@ fn nothing_is_found_before_the_beginning() {
     let handle = at.tree.open(at.node("file"), RDWR, false).unwrap().handle;
     for whence in [Whence::Data, Whence::Hole] {
         assert_eq!(at.tree.seek(handle, (-1_i64).cast_unsigned(), whence), Err(Errno::NXIO));
+    }
+}
+
+/// What a client makes or changes gives nobody on the host, or on another client, rights that he does not have.
+#[test]
+fn no_file_is_given_rights_where_there_may_be_none() {
+    let mapped = Security::MappedXattr { fmode: Security::FMODE, dmode: Security::DMODE };
+    for security in [Security::None, mapped] {
+        let options = Options { nosuid: true, nodev: true, security, ..xattr() };
+        everywhere(&options, |at| {
+            let permissions = |mode: u32| mode & 0o7777;
+            let (made, opened) = at.tree.create(SELF, ROOT, c"made", RDWR, 0o6755, 0, false, None).unwrap();
+            assert_eq!(permissions(made.attributes.mode), 0o755);
+            let node = made.node;
+            for handle in [None, Some(opened.handle)] {
+                let change = Change { mode: Some(0o7777), ..Change::default() };
+                let changed = at.tree.set_attributes(node, handle, &change).unwrap();
+                assert_eq!(permissions(changed.mode), 0o1777);
+            }
+            let (unnamed, _) = at.tree.tmpfile(SELF, ROOT, RDWR, 0o4711, 0, None).unwrap();
+            assert_eq!(permissions(unnamed.attributes.mode), 0o711);
+            let regular = at.tree.mknod(SELF, ROOT, c"regular", libc::S_IFREG | 0o2755, (0, 0), 0, None).unwrap();
+            assert_eq!(permissions(regular.attributes.mode), 0o755);
+
+            // Of a directory the bit says whose group is handed down.
+            let dir = at.tree.mkdir(SELF, ROOT, c"dir", 0o755, 0, None).unwrap();
+            let change = Change { mode: Some(0o2755), ..Change::default() };
+            let changed = at.tree.set_attributes(dir.node, None, &change).unwrap();
+            assert_eq!(permissions(changed.mode), 0o2755);
+
+            // Beneath a mapped model there are none, whatever is asked for.
+            let refused = if security == mapped { Errno::OPNOTSUPP } else { Errno::PERM };
+            let set = at.tree.set_xattr(node, c"security.capability", &CAPABILITY, 0, false);
+            assert_eq!(set, Err(refused));
+            let label = Some(SecurityContext { name: c"security.capability", value: &CAPABILITY });
+            let labelled = at.tree.create(SELF, ROOT, c"labelled", RDWR, 0o755, 0, false, label);
+            assert_eq!(labelled.map(|_| ()), Err(refused));
+
+            for (kind, rdev) in [(libc::S_IFCHR, (1, 3)), (libc::S_IFBLK, (8, 0)), (libc::S_IFBLK, (0, 0))] {
+                let device = at.tree.mknod(SELF, ROOT, c"device", kind | 0o666, rdev, 0, None);
+                assert_eq!(device.map(|_| ()), Err(Errno::PERM));
+            }
+            at.tree.mknod(SELF, ROOT, c"whiteout", libc::S_IFCHR, (0, 0), 0, None).unwrap();
+            at.tree.mknod(SELF, ROOT, c"pipe", libc::S_IFIFO | 0o600, (0, 0), 0, None).unwrap();
+        });
     }
 }

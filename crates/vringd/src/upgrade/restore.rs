@@ -2,6 +2,7 @@
 
 use super::descriptors::Incoming;
 use super::{envelope, state};
+use crate::clients::Server;
 use crate::convert;
 use crate::prepared::Prepared;
 use engine::WorkerSpec;
@@ -42,7 +43,8 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
     let file = socket.file.map(|file| SocketFile { path: file.path, device: file.device, inode: file.inode });
     let listens = incoming.take(socket.fd)?;
     let socket = if description.listen.is_some() {
-        Socket::Stream(StreamListener::adopt(listens, file).map_err(|error| error.to_string())?)
+        let listener = StreamListener::adopt(listens, file).map_err(|error| error.to_string())?;
+        Socket::Stream(Server::here(None).admit_begun(&description, listener))
     } else {
         Socket::Bound(Endpoint::adopt(listens, file).map_err(|error| error.to_string())?)
     };

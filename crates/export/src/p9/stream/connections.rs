@@ -6,7 +6,7 @@
 use super::super::device::P9;
 use super::listener::prepare;
 use super::ring::{IN_FLIGHT_MAX, StreamRing};
-use super::{StreamAddress, StreamListener};
+use super::{Admission, StreamAddress, StreamListener};
 use crate::Ring;
 use crate::label::Label;
 use crate::rings::Running;
@@ -59,8 +59,9 @@ pub(crate) fn serve(
     let _taker = handover.taker();
     match Ends::new() {
         Ok(ends) => {
-            let address = listener.address().clone();
-            let connections = Connections { address, p9, target, ends: Arc::new(ends), open: BTreeSet::new() };
+            let (address, admission) = (listener.address().clone(), listener.admission().clone());
+            let ends = Arc::new(ends);
+            let connections = Connections { address, admission, p9, target, ends, open: BTreeSet::new() };
             connections.serve(listener, stop, handover);
         }
         Err(error) => target.shared.fail(&format!("cannot serve connections: {error} (check RLIMIT_NOFILE)")),
@@ -69,6 +70,7 @@ pub(crate) fn serve(
 
 struct Connections<'a> {
     address: StreamAddress,
+    admission: Admission,
     p9: &'a P9,
     target: &'a mut ExportTarget,
     ends: Arc<Ends>,
@@ -140,6 +142,12 @@ impl Connections<'_> {
     /// Makes a ring of a connection, if there is a place for one.
     fn begin(&mut self, connection: OwnedFd) {
         let client = link::peer_info(connection.as_fd());
+        if let Some(refusal) = self.admission.refuses(connection.as_fd(), client) {
+            tracing::warn!("{}: {refusal}", self.address);
+            let why = SessionEnd::Connection(io::Error::new(io::ErrorKind::PermissionDenied, refusal.to_string()));
+            self.target.shared.connection_ended(&why);
+            return;
+        }
         let queues = self.target.shared.queues;
         let Some(index) = (0..queues).find(|index| !self.open.contains(index)) else {
             tracing::warn!(

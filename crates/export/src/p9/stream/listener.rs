@@ -1,6 +1,6 @@
 //! The socket that clients of a stream connect to: bound by us, or inherited.
 
-use super::StreamAddress;
+use super::{Admission, StreamAddress};
 use link::{BindError, Endpoint, EndpointState, SocketFile, SocketOptions};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
@@ -43,6 +43,7 @@ pub enum StreamError {
 pub struct StreamListener {
     socket: Socket,
     address: StreamAddress,
+    admission: Admission,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,18 @@ impl StreamListener {
             }
             StreamAddress::Fd(_) => return Err(StreamError::Inherited(address.clone())),
         };
-        Ok(StreamListener { socket, address })
+        Ok(StreamListener { socket, address, admission: Admission::default() })
+    }
+
+    /// The same socket for these clients alone.
+    #[must_use]
+    pub fn admitting(self, admission: Admission) -> StreamListener {
+        StreamListener { admission, ..self }
+    }
+
+    /// Whether the kernel can name the users who connect: it is a unix socket.
+    pub fn knows_users(&self) -> bool {
+        sockopt::socket_domain(self.as_fd()) == Ok(AddressFamily::UNIX)
     }
 
     /// Takes over a stream socket that listens, such as one inherited from systemd, or that a client is connected to, such
@@ -98,10 +110,10 @@ impl StreamListener {
         let listens = sockopt::socket_acceptconn(&socket).map_err(system)?;
         set_blocking(socket.as_fd(), !listens).map_err(system)?;
         if listens {
-            return Ok(StreamListener { socket: Socket::Listening(socket), address });
+            return Ok(StreamListener { socket: Socket::Listening(socket), address, admission: Admission::default() });
         }
         match rustix::net::getpeername(&socket) {
-            Ok(_) => Ok(StreamListener { socket: Socket::Connected(socket), address }),
+            Ok(_) => Ok(StreamListener { socket: Socket::Connected(socket), address, admission: Admission::default() }),
             Err(Errno::NOTCONN) => Err(StreamError::Kind("it neither listens nor is connected")),
             Err(error) => Err(StreamError::Descriptor(error.into())),
         }
@@ -116,7 +128,8 @@ impl StreamListener {
             return Self::from_fd(socket);
         };
         let address = StreamAddress::Unix(file.path.clone());
-        Ok(StreamListener { socket: Socket::Unix(Endpoint::adopt(socket, Some(file))?), address })
+        let socket = Socket::Unix(Endpoint::adopt(socket, Some(file))?);
+        Ok(StreamListener { socket, address, admission: Admission::default() })
     }
 
     /// Where clients connect: as it was asked for, with the port that was given where 0 was asked for.
@@ -124,11 +137,16 @@ impl StreamListener {
         &self.address
     }
 
+    /// Who may connect.
+    pub(super) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
     /// Splits it into what listens and the client that is connected already: it is one or the other.
     pub(super) fn into_parts(self) -> (Option<StreamListener>, Option<OwnedFd>) {
         match self.socket {
             Socket::Connected(connection) => (None, Some(connection)),
-            socket => (Some(StreamListener { socket, address: self.address }), None),
+            socket => (Some(StreamListener { socket, ..self }), None),
         }
     }
 

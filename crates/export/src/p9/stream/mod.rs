@@ -3,6 +3,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `address` | where clients connect, as a person writes it |
+//! | `admission` | who may connect |
 //! | `listener` | the socket behind that address |
 //! | `connections` | the listening thread: connections that come and go |
 //! | `ring` | one connection: what its worker calls |
@@ -13,6 +14,7 @@
 //! | `buffers` | memory for both, used again |
 
 mod address;
+mod admission;
 mod buffers;
 mod connections;
 mod inbox;
@@ -23,6 +25,7 @@ mod ring;
 mod slot;
 
 pub use address::{StreamAddress, StreamAddressError};
+pub use admission::Admission;
 pub(crate) use connections::serve;
 pub use listener::{StreamError, StreamListener};
 pub use ring::StreamRing;
