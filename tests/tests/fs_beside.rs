@@ -14,6 +14,8 @@ use tests::lab::Lab;
 const F_SETSIG: i32 = 10;
 /// Threads for long calls of one export.
 const ASIDE: usize = 2;
+/// Nodes that are not forgotten in no time.
+const KNOWN_MUCH: usize = 2100;
 /// More than is given back in no time.
 const MUCH_BYTES: usize = 1 << 20;
 /// FATTR_MODE and FATTR_SIZE of linux/fuse.h.
@@ -152,7 +154,8 @@ fn what_needs_a_file_that_is_being_changed_is_not_done_on_the_worker() -> Result
     let directory = Directory { workers: Some("1"), ..Directory::new(shared.path()) };
     let server = DirectoryServer::start(&Lab::take_turn(), &directory)?;
     let mut client = Client::begin(&server.socket())?;
-    let (cut, beside, little) = (client.lookup(ROOT, "cut")?, client.lookup(ROOT, "beside")?, client.lookup(ROOT, "little")?);
+    let (cut, beside, little) =
+        (client.lookup(ROOT, "cut")?, client.lookup(ROOT, "beside")?, client.lookup(ROOT, "little")?);
     let handle = client.open(op::OPEN, little, RDWR)?;
     let (leases, mut calls) = hold_up(&shared, &mut client, ASIDE)?;
     let allocate = [handle, 0, 4096].map(u64::to_le_bytes).concat();
@@ -207,4 +210,28 @@ fn a_release_that_waits_has_given_its_locks_back() -> Result<()> {
         client.end_call(call)?;
     }
     client.check()
+}
+
+/// A guest that knows much unmounts: with a pool, its threads give that up.
+#[test]
+fn the_end_of_a_large_session_is_left_to_the_pool() -> Result<()> {
+    let shared = TempDir::new()?;
+    let directory = Directory { workers: Some("1"), execution: Some("pool=1"), ..Directory::new(shared.path()) };
+    let server = DirectoryServer::start(&Lab::take_turn(), &directory)?;
+    let mut client = Client::begin(&server.socket())?;
+    for file in 0..KNOWN_MUCH {
+        let name = format!("{file}");
+        File::create_new(shared.path().join(&name))?;
+        client.lookup(ROOT, &name)?;
+    }
+    let (leases, mut calls) = hold_up(&shared, &mut client, 1)?;
+    calls.push(client.begin_call(op::DESTROY, 0, &[]));
+    // A name without an end is refused by the worker itself.
+    ensure!(client.call(op::LOOKUP, ROOT, b"x")?.error != 0);
+    ensure!(!client.came_first(calls[1]), "the session was ended on the worker");
+    drop(leases);
+    for call in calls {
+        client.end_call(call)?;
+    }
+    Ok(())
 }
