@@ -226,10 +226,16 @@ pub(crate) fn let_go(uring: &mut IoUring) {
 /// Posts a completion to `uring` by a system call of its own.
 pub(crate) fn post(uring: &mut IoUring) {
     let_go(uring);
-    // SAFETY: the entry has no buffer. A full queue holds one that could not be submitted: that is as good.
+    // SAFETY: the entry has no buffer. The queue is empty: nothing stays there.
     let _ = unsafe { uring.submission().push(&opcode::Nop::new().build()) };
-    // The kernel lacks memory for a request that does nothing: the next one submits it.
-    let _ = uring.submit();
+    // One that stayed would signal whoever is registered next.
+    while !uring.submission().is_empty() {
+        if uring.submit().is_err() {
+            // Memory is not found any sooner by asking more often.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let_go(uring);
+        }
+    }
 }
 
 /// Writes to a pipe that somebody else may have filled and made blocking.

@@ -11,6 +11,7 @@
 use crate::error::Result;
 use crate::file::Handle;
 use crate::lock::{Limits, Lock, LockKind, Locks, Then, Wait};
+use crate::locking;
 use crate::stat::open_anew;
 use crate::tree::{Node, Tree};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
@@ -150,7 +151,8 @@ impl Tree {
             }
             done(outcome);
         };
-        self.locks.wait(node, owner, shared(lock), |flags| self.open_for_locks(node, handle, flags), ended)
+        let open = |flags| self.open_for_locks(node, handle, flags).map_err(locking::in_use);
+        self.locks.wait(node, owner, shared(lock), open, ended)
     }
 
     /// Who has nothing on the file itself excludes nobody.

@@ -2,6 +2,7 @@
 
 mod handover;
 
+use crate::closing::Closing;
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
@@ -45,18 +46,33 @@ pub struct Opened {
 /// An open file or directory. It is closed when it is released and nobody uses it any more.
 #[derive(Debug)]
 pub struct OpenFile {
-    fd: OwnedFd,
+    /// Where small reads need no system call. It goes first: what it maps keeps the file as its descriptor does.
+    reader: Option<Reader>,
+    fd: Closing,
     flags: OFlags,
     node: Node,
     pub(crate) mount: Arc<Mount>,
     /// Where a directory is read from.
     pub(crate) stream: Option<Stream>,
-    /// Where small reads need no system call.
-    reader: Option<Reader>,
-    _place: Place,
 }
 
 impl OpenFile {
+    pub(crate) fn new(
+        (fd, place): (OwnedFd, Place),
+        (node, flags): (Node, OFlags),
+        mount: Arc<Mount>,
+        stream: Option<Stream>,
+        reader: Option<Reader>,
+    ) -> Arc<OpenFile> {
+        let fd = Closing::new(fd, place, stream.is_some());
+        Arc::new(OpenFile { reader, fd, flags, node, mount, stream })
+    }
+
+    /// It is about to be closed, and that takes no time.
+    pub(crate) fn is_light(&self) {
+        self.fd.is_light();
+    }
+
     /// The flags it was opened with on the host (`O_*` of `fcntl.h`), which need not be those the client asked for.
     #[must_use]
     pub fn flags(&self) -> i32 {
@@ -69,7 +85,7 @@ impl OpenFile {
         self.node
     }
 
-    fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
     }
 
@@ -245,7 +261,7 @@ impl Tree {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
         let reader = self.reader(inode, flags);
-        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, reader, _place: place });
+        let file = OpenFile::new((fd, place), (inode.node, flags), mount, stream, reader);
         lock(&inode.slot).opened(&file);
         if flags.contains(OFlags::TRUNC) {
             inode.forget_size();
@@ -327,6 +343,17 @@ impl Tree {
         }
     }
 
+    /// Drops the locks that go with a release, for a caller that leaves the rest of [`Tree::release`] to another thread: who asks
+    /// for one next must not find it taken.
+    pub fn unlock_for_release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
+        if let Ok(file) = self.files.get(handle) {
+            self.unlock_released(file.node(), handle);
+            if flock_unlock_owner.is_some() {
+                self.unlock_file(&file);
+            }
+        }
+    }
+
     /// Releases an open directory.
     pub fn release_dir(&self, handle: Handle) {
         self.files.remove(handle);
@@ -354,7 +381,7 @@ impl Tree {
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
             let reader = self.reader(&inode, flags);
-            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place }))
+            Ok(OpenFile::new((fd, place), (node, flags), mount, stream, reader))
         })
     }
 

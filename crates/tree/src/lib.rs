@@ -4,6 +4,8 @@
 //! asks. Neither a protocol nor a virtqueue enters this room.
 
 mod attributes;
+mod changing;
+mod closing;
 mod create;
 mod creds;
 mod data;
@@ -38,6 +40,8 @@ mod xattr;
 mod xattr_map;
 
 pub use attributes::{Attributes, Change, SetTime, Time};
+pub use changing::Changing;
+pub use closing::serves_others;
 pub use create::SecurityContext;
 pub use creds::Caller;
 pub use data::Whence;

@@ -9,6 +9,12 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+/// What a wait answers for a file that cannot be opened for its locks without waiting for another process. The caller cannot ask for
+/// it once more: it has given `done` away.
+pub(crate) fn in_use(error: Errno) -> Errno {
+    if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error }
+}
+
 impl Tree {
     /// Opens a node anew for an owner's locks: the client must have it open.
     pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<OwnedFd> {
@@ -70,9 +76,7 @@ impl Tree {
         if let Some(exclusive) = self.exclusive.get() {
             return self.wait_lock_in_both(exclusive, (node, handle), owner, lock, done);
         }
-        // The caller cannot ask for this wait once more: it has given `done` away.
-        let busy = |error| if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error };
-        let open = |flags| self.open_for_locks(node, handle, flags).map_err(busy);
+        let open = |flags| self.open_for_locks(node, handle, flags).map_err(in_use);
         let wait = self.locks.wait(node, owner, lock, open, done);
         if lock.kind != LockKind::Unlock {
             self.locks.came_by(node, owner, handle);

@@ -1,5 +1,6 @@
 //! One inode that the client knows, and the descriptors by which the host's kernel knows it.
 
+use crate::closing::Closing;
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::mount::Mount;
@@ -16,21 +17,18 @@ pub(crate) type Place = (Counted, Taken);
 
 /// A descriptor that is held for a node. It is closed when neither the node nor an operation has it.
 #[derive(Debug)]
-pub(crate) struct Held {
-    fd: OwnedFd,
-    _counted: Counted,
-    _taken: Taken,
-}
+pub(crate) struct Held(Closing);
 
 impl Held {
-    pub(crate) fn new(fd: OwnedFd, (counted, taken): Place) -> Arc<Held> {
-        Arc::new(Held { fd, _counted: counted, _taken: taken })
+    /// A node of this kind is held by `fd`.
+    pub(crate) fn new(fd: OwnedFd, place: Place, kind: Kind) -> Arc<Held> {
+        Arc::new(Held(Closing::new(fd, place, !kind.is_file())))
     }
 }
 
 impl AsFd for Held {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
 
@@ -44,7 +42,7 @@ pub(crate) enum Pin {
 impl AsFd for Pin {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Pin::Held(held) => held.fd.as_fd(),
+            Pin::Held(held) => held.as_fd(),
             Pin::File(file) => file.as_fd(),
         }
     }
@@ -117,11 +115,6 @@ impl Inode {
             self.used.store(true, Ordering::Relaxed);
         }
         pin
-    }
-
-    /// Nothing refers to it any more when so many references are taken back.
-    pub(crate) fn goes_with(&self, count: u64) -> bool {
-        self.references.load(Ordering::Relaxed) <= count
     }
 
     /// A descriptor is open, so no other inode can have this one's number.

@@ -117,7 +117,7 @@ impl Table {
             permanent: AtomicUsize::new(1),
             trim: Trim::default(),
         };
-        let held = Held::new(root, table.place_anyway());
+        let held = Held::new(root, table.place_anyway(), kind);
         let root = Arc::new(Inode {
             node: ROOT,
             key,
@@ -233,7 +233,7 @@ impl Table {
             one_more(&self.permanent, self.max.permanent).inspect_err(|_| one_less(&self.count))?;
         }
         // Without room a descriptor that can be had again is not kept.
-        let held = hold.path.zip(place).map(|(fd, place)| Held::new(fd, place));
+        let held = hold.path.zip(place).map(|(fd, place)| Held::new(fd, place, kind));
         let listed = held.is_some() && !permanent;
         let inode = Arc::new(Inode {
             node: self.next.fetch_add(1, Ordering::Relaxed),
@@ -346,7 +346,7 @@ impl Table {
             inode.verified.store(true, Ordering::Relaxed);
             seen = Some(stat);
         }
-        let held = Held::new(fd, self.place_anyway());
+        let held = Held::new(fd, self.place_anyway(), inode.kind);
         let mut slot = lock(&inode.slot);
         // Another thread may have been faster, or there is no room to keep it: then ours serves this operation alone.
         if slot.held.is_none() && !self.share.is_exceeded() {

@@ -1,5 +1,6 @@
 //! The tree itself: what is shared by all operations. They are in the modules of their concerns.
 
+use crate::changing::Changes;
 use crate::error::{OpenError, Result};
 use crate::exclusive::Exclusive;
 use crate::file::Files;
@@ -65,6 +66,8 @@ pub struct Tree {
     pub(crate) exclusive: OnceLock<Exclusive>,
     /// `None` where the host's inodes say what the client sees.
     pub(crate) mapped: Option<Box<Mapped>>,
+    /// Files that long calls are changing.
+    pub(crate) changes: Arc<Changes>,
     /// The host's name of `security.capability`, where that is another one.
     pub(crate) mapped_capability: Option<CString>,
     /// A file was seen whose set-group-id bit outlives a write: before one, its mode has to be looked at.
@@ -100,6 +103,7 @@ impl Tree {
             locks,
             exclusive,
             mapped,
+            changes: Arc::default(),
             mapped_capability,
             group_bits: AtomicBool::new(false),
             share,

@@ -7,60 +7,67 @@
 
 use crate::file::Handle;
 use crate::stat::stat;
-use crate::tree::{Node, ROOT, Tree};
-use rustix::fs::{OFlags, Statx};
+use crate::tree::{Node, Tree};
+use rustix::fs::Statx;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 /// Allocated space, in blocks of 512 bytes, that is given back in no time even when each block of the file system is a piece of
 /// its own: 64 KiB, 16 pieces.
 const LIGHT_BLOCKS: u64 = 128;
 
-fn is_heavy(stat: &Statx) -> bool {
+pub(crate) fn is_heavy(stat: &Statx) -> bool {
     stat.stx_blocks > LIGHT_BLOCKS
 }
 
-/// What is not there, or cannot be looked at, is an error soon.
-fn heavy(dir: BorrowedFd<'_>, name: &CStr) -> bool {
-    stat(dir, name).is_ok_and(|stat| is_heavy(&stat))
-}
-
 impl Tree {
-    /// Whether it may take long until what is called `name` in `parent` is gone. One system call.
+    /// Whether it may take long until what is called `name` in `parent` is gone. One system call. What is not there, or cannot be
+    /// looked at, is an error soon.
     #[must_use]
     pub fn removal_is_long(&self, parent: Node, name: &CStr) -> bool {
-        self.directory(parent, name).is_ok_and(|(_, dir)| heavy(dir.as_fd(), name))
+        let look = self.directory(parent, name).and_then(|(_, dir)| stat(dir.as_fd(), name));
+        look.is_ok_and(|stat| is_heavy(&stat) || self.is_found_changing(&stat))
     }
 
-    /// Whether it may take long until a file has another size. One system call.
+    /// Whether it may take long until a file has another size. One system call. One that keeps its size may have space allocated
+    /// behind its end, which goes.
     #[must_use]
     pub fn truncation_is_long(&self, node: Node, handle: Option<Handle>, size: u64) -> bool {
+        if self.is_changing(node) {
+            return true;
+        }
         let pin = self.pin_of(node, handle);
         let look = pin.and_then(|pin| stat(pin.as_fd(), c""));
-        look.is_ok_and(|stat| size < stat.stx_size && is_heavy(&stat))
+        look.is_ok_and(|stat| size <= stat.stx_size && is_heavy(&stat))
     }
 
-    /// Whether it may take long to close a file: nothing else is left of it, or the file system writes back what was written
-    /// to it (ext4's `auto_da_alloc`). One system call.
+    /// Whether it may take long to close a file that was open for writing: the file system may write back what was written to it
+    /// (ext4's `auto_da_alloc`). One system call. What is left of a file without a name goes elsewhere; see [`crate::closing`].
     #[must_use]
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
-        let written = OFlags::from_bits_retain(file.flags().cast_unsigned()).intersects(OFlags::WRONLY | OFlags::RDWR);
-        stat(file.as_fd(), c"").is_ok_and(|stat| (stat.stx_nlink == 0 || written) && is_heavy(&stat))
+        if !file.is_writable() {
+            return false;
+        }
+        let long = stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat));
+        if !long {
+            file.is_light();
+        }
+        long
     }
 
-    /// Whether it may take long to forget a node: it goes with so many references, and the last descriptor of a file without a
-    /// name with it. One system call where a node goes that holds a descriptor.
+    /// Whether it may take long to tell what became of earlier writes: where file systems tell at a close, that writes back all
+    /// that was written. No system call.
     #[must_use]
-    pub fn forgetting_is_long(&self, node: Node, count: u64) -> bool {
-        if node == ROOT {
-            return false;
-        }
-        let Ok(inode) = self.table.get(node) else { return false };
-        if !inode.kind.is_file() || !inode.goes_with(count) {
-            return false;
-        }
-        let look = inode.pin().map(|pin| stat(pin.as_fd(), c""));
-        look.is_some_and(|look| look.is_ok_and(|stat| stat.stx_nlink == 0 && is_heavy(&stat)))
+    pub fn flush_is_long(&self, handle: Handle) -> bool {
+        self.files.get(handle).is_ok_and(|file| file.is_writable() && file.mount.reports_at_close())
+    }
+
+    /// Whether it may take long to find where data or a hole begins: file systems look at one piece after the other, under the
+    /// lock of the inode. One system call.
+    #[must_use]
+    pub fn seek_is_long(&self, handle: Handle) -> bool {
+        let Ok(file) = self.files.get(handle) else { return false };
+        self.is_changing(file.node()) || stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat))
     }
 }

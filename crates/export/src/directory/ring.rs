@@ -12,6 +12,7 @@ use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, 
 use engine::{Execution, Io, Pool, Reply, Token};
 use rustix::io::Errno;
 use std::sync::Arc;
+use tree::Changing;
 use vring::{Chain, Segment};
 
 /// One virtqueue of a directory; what workers drive.
@@ -146,12 +147,12 @@ impl DirectoryRing {
     ) {
         match self.route(header, request) {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
-            Route::Pool if self.hand_over(self.executor.pool.clone(), chain, head, bytes, io) => {}
-            Route::Aside if self.hand_over(self.executor.aside.clone(), chain, head, bytes, io) => {}
+            Route::Pool if self.hand_over(self.executor.pool.clone(), None, chain, head, bytes, io) => {}
+            Route::Aside if self.leave(chain, head, (bytes, header, request), io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
             Route::Here | Route::Uring | Route::Pool | Route::Aside => {
                 if !self.perform(chain, head, header, request) {
-                    self.hand_over(self.executor.aside.clone(), chain, head, bytes, io);
+                    self.hand_over(self.executor.aside.clone(), None, chain, head, bytes, io);
                 }
             }
         }
@@ -164,12 +165,6 @@ impl DirectoryRing {
         match request {
             // A guest waits for these before it asks for anything else. To forget much takes its time.
             Request::Init(_) | Request::Destroy if self.service.knows_much() => return Route::Aside,
-            // The last descriptor of a file without a name may go with its node.
-            Request::Forget { .. } | Request::BatchForget(_)
-                if self.executor.aside.is_some() && self.service.is_long(header, request) =>
-            {
-                return Route::Aside;
-            }
             // What ends or begins things must not be overtaken by what it ends, and costs no time.
             Request::Init(_)
             | Request::Destroy
@@ -253,15 +248,42 @@ impl DirectoryRing {
         }
     }
 
-    /// To a thread of the pool. False when there is none any more.
-    fn hand_over(&mut self, pool: Option<Arc<Pool>>, chain: &Chain, head: u16, bytes: &[u8], io: &mut Io<'_>) -> bool {
+    /// To a thread for long calls, or one of the pool. False when there is none.
+    fn leave(
+        &mut self,
+        chain: &Chain,
+        head: u16,
+        (bytes, header, request): (&[u8], &InHeader, &Request<'_>),
+        io: &mut Io<'_>,
+    ) -> bool {
+        let Some(pool) = self.executor.aside.clone().or_else(|| self.executor.pool.clone()) else { return false };
+        if let Request::Release(release) = request {
+            self.service.unlock_for_release(release);
+        }
+        let changing = self.service.changes(header, request);
+        self.hand_over(Some(pool), changing, chain, head, bytes, io)
+    }
+
+    /// To a thread of the pool, until whose end files are being changed. False when there is none any more.
+    fn hand_over(
+        &mut self,
+        pool: Option<Arc<Pool>>,
+        changing: Option<Changing>,
+        chain: &Chain,
+        head: u16,
+        bytes: &[u8],
+        io: &mut Io<'_>,
+    ) -> bool {
         let Some(pool) = pool else { return false };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Pool, chain.writable_segments());
         lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
         let (service, job, dialect) = (self.service.clone(), slot.job.clone(), self.dialect);
         let reply = io.reply(Token::from(head));
-        pool.run(reply, move || run_job(&service, dialect, &mut lock(&job)));
+        pool.run(reply, move || {
+            let _changing = changing;
+            run_job(&service, dialect, &mut lock(&job))
+        });
         true
     }
 
@@ -388,10 +410,12 @@ impl Requests for DirectoryRing {
 /// What its worker calls; see [`engine::Ring`].
 impl DirectoryRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        tree::serves_others();
         turns::serve(self, io)
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        tree::serves_others();
         turns::complete(self, token, result, io);
     }
 

@@ -19,6 +19,7 @@ use engine::{Execution, Io, Pool, Token};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tree::Changing;
 use vring::{Chain, Segment};
 
 /// One virtqueue of a directory that speaks 9P; what workers drive.
@@ -191,14 +192,19 @@ impl P9Ring {
     ) {
         match self.route(header, request) {
             Route::Uring if self.submit(given, head, request, io) => {}
-            Route::Pool if self.hand_over(self.executor.pool.clone(), given, head, bytes, io) => {}
-            Route::Aside if self.hand_over(self.executor.aside.clone(), given, head, bytes, io) => {}
+            Route::Pool if self.hand_over(self.executor.pool.clone(), None, given, head, bytes, io) => {}
+            Route::Aside => {
+                let changing = self.session.changes(request);
+                if !self.hand_over(self.executor.aside.clone(), changing, given, head, bytes, io) {
+                    self.perform(given, head, header, request);
+                }
+            }
             Route::Lock => self.wait_for_lock(given, head, request, io),
             Route::Flush => self.flush(given, head, request, io),
             Route::Begin if !self.may_begin() => self.begin_later(head, given, bytes),
-            Route::Here | Route::Uring | Route::Pool | Route::Aside | Route::Begin => {
+            Route::Here | Route::Uring | Route::Pool | Route::Begin => {
                 if !self.perform(given, head, header, request) {
-                    self.hand_over(self.executor.aside.clone(), given, head, bytes, io);
+                    self.hand_over(self.executor.aside.clone(), None, given, head, bytes, io);
                 }
             }
         }
@@ -299,10 +305,11 @@ impl P9Ring {
         submitted
     }
 
-    /// To a thread of the pool. False when there is none any more.
+    /// To a thread of the pool, until whose end files are being changed. False when there is none any more.
     fn hand_over(
         &mut self,
         pool: Option<Arc<Pool>>,
+        changing: Option<Changing>,
         given: Given<'_>,
         head: u16,
         bytes: &[u8],
@@ -315,7 +322,10 @@ impl P9Ring {
         lock(&slot.job).load(bytes, given.readable, given.writable);
         let (session, job, asked) = (self.session.clone(), slot.job.clone(), slot.id);
         let reply = io.reply(Token::from(head));
-        pool.run(reply, move || run_job(&session, asked, &mut lock(&job)));
+        pool.run(reply, move || {
+            let _changing = changing;
+            run_job(&session, asked, &mut lock(&job))
+        });
         true
     }
 
@@ -460,11 +470,13 @@ impl P9Ring {
     }
 
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        tree::serves_others();
         self.go_on_beginning(io);
         turns::serve(self, io)
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        tree::serves_others();
         turns::complete(self, token, result, io);
     }
 

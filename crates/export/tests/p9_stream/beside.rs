@@ -1,6 +1,8 @@
 //! What one client asks for and must wait for, while the other clients of its worker are answered.
 
-use super::client::{Client, Like, Server, TCLUNK, TGETATTR, TLOPEN, TRENAMEAT, TSETATTR, TUNLINKAT, fields, message};
+use super::client::{
+    Client, Like, Server, TCLUNK, TGETATTR, TLOPEN, TRENAMEAT, TSETATTR, TUNLINKAT, TWRITE, fields, message, write_of,
+};
 use engine::Execution;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -68,8 +70,7 @@ fn what_frees_much_is_not_done_on_the_worker() {
     let mut client = server.client();
     client.walk(1, "cut");
     client.walk(2, "emptied");
-    client.open(3, "released", libc::O_RDONLY);
-    std::fs::remove_file(server.file("released")).unwrap();
+    client.open(3, "released", libc::O_RDWR);
     // While these wait there is no thread for long calls.
     let leases = hold_up(&server, &mut client, ASIDE);
     const SIZE: u32 = 8;
@@ -98,4 +99,38 @@ fn what_frees_much_is_not_done_on_the_worker() {
     assert_eq!(server.file("replaced").metadata().unwrap().len(), 7);
     assert_eq!(server.file("cut").metadata().unwrap().len(), 0);
     assert_eq!(server.file("emptied").metadata().unwrap().len(), 0);
+}
+
+/// The kernel holds the file's lock meanwhile, and the worker would wait for it with all that it serves.
+#[test]
+fn what_needs_a_file_that_is_being_changed_is_not_done_on_the_worker() {
+    let server = Server::new(&Like { execution: Execution::Auto, ..Like::default() });
+    for name in ["cut", "beside"] {
+        std::fs::write(server.file(name), vec![1; 1 << 20]).unwrap();
+    }
+    let mut client = server.client();
+    client.open(1, "cut", libc::O_RDWR);
+    client.walk(2, "beside");
+    let leases = hold_up(&server, &mut client, ASIDE);
+    const MODE: u32 = 1;
+    const SIZE: u32 = 8;
+    let set =
+        |fid: u32, what: u32| fields().u32(fid).u32(what).u32(0o600).u32(0).u32(0).u64(0).u64(0).u64(0).u64(0).u64(0);
+    let behind = [
+        (TSETATTR, set(1, SIZE)),
+        (TSETATTR, set(1, MODE)),
+        (TWRITE, write_of(1, 0, b"new")),
+        (TRENAMEAT, fields().u32(0).text("cut").u32(0).text("moved")),
+    ];
+    for (tag, (kind, fields)) in (200..).zip(behind) {
+        client.send(&message(kind, tag, fields));
+    }
+    // Another file is nobody's business: the first answer is this one's.
+    client.ask(TSETATTR, set(2, MODE));
+    assert!(server.file("cut").exists());
+    drop(leases);
+    let mut kinds: Vec<_> = (0..ASIDE + 4).map(|_| client.answer().kind).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, [13, 13, TSETATTR + 1, TSETATTR + 1, TRENAMEAT + 1, TWRITE + 1]);
+    assert!(server.file("moved").exists());
 }

@@ -55,9 +55,7 @@ impl Tree {
             let stream = inode.kind.is_directory().then(Stream::default);
             let reader = self.reader(&inode, flags);
             let node = inode.node;
-            self.table.adopt_read(&inode, |place| {
-                Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place })
-            });
+            self.table.adopt_read(&inode, |place| OpenFile::new((fd, place), (node, flags), mount, stream, reader));
         }
         Ok(())
     }
@@ -70,7 +68,7 @@ impl Tree {
         let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
         let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
         let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
-        let file = Arc::new(OpenFile { fd, flags, node: form.node, mount, stream, reader, _place: place });
+        let file = OpenFile::new((fd, place), (form.node, flags), mount, stream, reader);
         if let Some(inode) = inode {
             lock(&inode.slot).opened(&file);
         }

@@ -105,7 +105,7 @@ impl Table {
 
     /// The node as it was, and not in the table.
     pub(crate) fn node_again(&self, form: &NodeForm, mount: Arc<Mount>, path: Option<OwnedFd>) -> Arc<Inode> {
-        let held = path.map(|fd| Held::new(fd, self.place_anyway()));
+        let held = path.map(|fd| Held::new(fd, self.place_anyway(), Kind::from_mode(form.kind)));
         Arc::new(Inode {
             node: form.node,
             key: Key { ino: form.ino, mount: mount.key() },

@@ -22,6 +22,11 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// Bytes of struct fsxattr.
 const FSXATTR_BYTES: usize = 28;
 
+/// Whether an ioctl changes inode flags.
+pub(super) fn changes_flags(command: u32) -> bool {
+    matches!(command, FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR)
+}
+
 impl Service {
     pub(super) fn get_attributes(&self, node: u64, handle: Option<u64>, reply: &mut Vec<u8>) -> Outcome {
         let attributes = self.tree.attributes(node, handle)?;

@@ -15,7 +15,7 @@ use device::p9::{
 use engine::{Execution, Io, Pool, Token};
 use rustix::io::Errno;
 use std::sync::Arc;
-use tree::OpenFile;
+use tree::{Changing, OpenFile};
 use vring::Segment;
 
 /// Room for any answer but those whose request says how long they may be, in bytes.
@@ -38,7 +38,8 @@ enum Transfer {
 enum Route {
     Here,
     Uring(Arc<OpenFile>, Transfer),
-    Pool(Arc<Pool>),
+    /// To a thread, until whose end files are being changed.
+    Pool(Arc<Pool>, Option<Changing>),
 }
 
 impl StreamRing {
@@ -90,13 +91,13 @@ impl StreamRing {
                     inbox.take(bytes);
                 } else if let Some(aside) = self.executor.aside.clone() {
                     let room = self.room_for(&request);
-                    self.hand_over((inbox, bytes), &aside, room, asked, io);
+                    self.hand_over((inbox, bytes), (&aside, None), room, asked, io);
                 }
             }
             Route::Uring(file, transfer) => self.submit((inbox, bytes), file, transfer, asked, io),
-            Route::Pool(pool) => {
+            Route::Pool(pool, changing) => {
                 let room = self.room_for(&request);
-                self.hand_over((inbox, bytes), &pool, room, asked, io);
+                self.hand_over((inbox, bytes), (&pool, changing), room, asked, io);
             }
         }
         true
@@ -131,11 +132,14 @@ impl StreamRing {
         };
         let by_uring = match self.executor.execution {
             Execution::Inline => None,
-            Execution::Pool(_) => return self.executor.pool.clone().map_or(Route::Here, Route::Pool),
+            Execution::Pool(_) => {
+                return self.executor.pool.clone().map_or(Route::Here, |pool| Route::Pool(pool, None));
+            }
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(transfer, Some(Transfer::Sync { .. })) => transfer,
             Execution::Uring | Execution::Auto if self.session.is_long(request) => {
-                return self.executor.aside.clone().map_or(Route::Here, Route::Pool);
+                let aside = self.executor.aside.clone();
+                return aside.map_or(Route::Here, |pool| Route::Pool(pool, self.session.changes(request)));
             }
             Execution::Uring => transfer,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
@@ -260,7 +264,7 @@ impl StreamRing {
     fn hand_over(
         &mut self,
         (inbox, bytes): (&mut Inbox, usize),
-        pool: &Pool,
+        (pool, changing): (&Pool, Option<Changing>),
         room: usize,
         asked: Asked,
         io: &mut Io<'_>,
@@ -278,7 +282,10 @@ impl StreamRing {
         }
         let (session, job) = (self.session.clone(), self.slots[usize::from(index)].slot.job.clone());
         self.kept_bytes += deferred_bytes(&self.slots, index);
-        pool.run(io.reply(Token::from(index)), move || run_job(&session, asked, &mut lock(&job)));
+        pool.run(io.reply(Token::from(index)), move || {
+            let _changing = changing;
+            run_job(&session, asked, &mut lock(&job))
+        });
     }
 
     /// Waits for a lock without keeping anybody else waiting.

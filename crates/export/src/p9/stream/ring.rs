@@ -334,6 +334,7 @@ impl StreamRing {
     }
 
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        tree::serves_others();
         if self.receiving {
             return 0;
         }
@@ -348,6 +349,7 @@ impl StreamRing {
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+        tree::serves_others();
         self.note_time(io);
         match token {
             RECEIVE => self.received(result),
