@@ -1,8 +1,8 @@
 //! Who may connect to a directory over 9p without a device.
 //!
-//! 9P believes its clients who they are, and the daemon does for them what they ask as the user it runs as. So a client of
-//! root's daemon acts as root on the files below the directory, and may leave a set-user-id program of root's there: that is for
-//! root alone, unless the operator says otherwise.
+//! 9P believes its clients who they are, and the daemon does for them what they ask as the user it runs as. So a client
+//! of root's daemon acts as root on the files below the directory, and may leave a set-user-id program of root's there:
+//! that is for root alone, unless the operator says otherwise.
 
 use crate::convert::field;
 use control::ApiError;
@@ -31,8 +31,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// This process, which is to become the user `becomes` before it serves. Asked before it enters a user namespace, which has
-    /// a root of its own.
+    /// This process, which is to become the user `becomes` before it serves. Asked before it enters a user namespace,
+    /// which has a root of its own.
     pub(crate) fn here(becomes: Option<u32>) -> Server {
         let own = rustix::process::geteuid().as_raw();
         let uid = becomes.unwrap_or(own);
