@@ -78,9 +78,10 @@ impl BindError {
 
 /// Listens at `path`, without waiting (`O_NONBLOCK`); `backlog` connections wait before the kernel refuses more.
 ///
-/// A socket file that nobody listens on (left by a crash) is replaced. A live one is [`BindError::InUse`]; a file that is no
-/// socket is never removed. Nobody can connect before mode and owner are set, and no other file is ever given them, whoever
-/// may write to the directory: that takes /proc where an owner is asked for, or a mode that the umask does not leave.
+/// A socket file that nobody listens on (left by a crash) is replaced. A live one is [`BindError::InUse`]; a file that
+/// is no socket is never removed. Nobody can connect before mode and owner are set, and no other file is ever given
+/// them, whoever may write to the directory: that takes /proc where an owner is asked for, or a mode that the umask
+/// does not leave.
 pub fn bind(path: &Path, options: &Options, backlog: i32) -> Result<(OwnedFd, File), BindError> {
     let fail = |action| move |error: Errno| BindError::System { path: path.to_owned(), action, error: error.into() };
     let address = SocketAddrUnix::new(path).map_err(|_| BindError::Path { path: path.to_owned() })?;
@@ -125,8 +126,8 @@ fn finish(path: &Path, seen: &Seen, options: &Options) -> Result<(), BindError> 
     if !options.change_file(seen.stat.st_mode & 0o7777) {
         return Ok(());
     }
-    // What was found may be another socket that was given the name meanwhile. Ours does not listen yet, and a socket of ours that
-    // nobody listens on is ours, or a dead one whose owner gains nothing by it.
+    // What was found may be another socket that was given the name meanwhile. Ours does not listen yet, and a socket of
+    // ours that nobody listens on is ours, or a dead one whose owner gains nothing by it.
     let answer = seen.probe().map_err(fail("connect to it by /proc"))?;
     if answer != Answer::Refused || seen.stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(BindError::Swapped { path: path.to_owned() });

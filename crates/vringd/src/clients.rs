@@ -1,8 +1,8 @@
 //! Who may connect to a directory over 9p without a device.
 //!
-//! 9P believes its clients who they are, and the daemon does for them what they ask as the user it runs as. So a client of
-//! root's daemon acts as root on the files below the directory, and may leave a set-user-id program of root's there: that is for
-//! root alone, unless the operator says otherwise.
+//! 9P believes its clients who they are, and the daemon does for them what they ask as the user it runs as. So a client
+//! of root's daemon acts as root on the files below the directory, and may leave a set-user-id program of root's there:
+//! that is for root alone, unless the operator says otherwise.
 
 use crate::convert::field;
 use control::ApiError;
@@ -31,18 +31,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// This process, which is to become the user `becomes` before it serves. Asked before it enters a user namespace, which has
-    /// a root of its own.
+    /// This process, which is to become the user `becomes` before it serves. Asked before it enters a user namespace,
+    /// which has a root of its own.
     pub(crate) fn here(becomes: Option<u32>) -> Server {
         let own = rustix::process::geteuid().as_raw();
         let uid = becomes.unwrap_or(own);
         // Whoever becomes another user keeps no right of root's.
         let keeps = uid == own;
-        let has_rights = || {
-            let state = State::of_thread();
-            state.is_ok_and(|state| state.capabilities.iter().any(|name| OF_ROOT.contains(&name.as_str())))
-        };
-        Server { uid, is_root: uid == 0 || keeps && has_rights() }
+        // A kernel that does not answer leaves it open, which counts as root.
+        let has_none = |state: State| !state.capabilities.iter().any(|name| OF_ROOT.contains(&name.as_str()));
+        Server { uid, is_root: uid == 0 || keeps && !State::of_thread().is_ok_and(has_none) }
     }
 
     /// Whether clients of this directory act as root.

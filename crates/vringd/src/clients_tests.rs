@@ -72,6 +72,24 @@ fn an_inherited_socket_is_looked_at() {
     ROOT.admit(&new(""), StreamListener::from_fd(unix.into()).unwrap()).unwrap();
 }
 
+/// An older program asked for no word, and its clients are connected already.
+#[test]
+fn what_was_begun_goes_on() {
+    let tcp = || StreamListener::bind(&"tcp:0".parse().unwrap(), &link::SocketOptions::default()).unwrap();
+    let unix = || StreamListener::from_fd(std::os::unix::net::UnixStream::pair().unwrap().0.into()).unwrap();
+    let user = |server: Server, new: &NewExport, listener| server.admit_begun(new, listener).admission().user;
+    assert_eq!(user(ROOT, &export("tcp:1", "", ""), tcp()), None);
+    assert_eq!(user(ROOT, &export("unix:/run/9p.sock", "socket_mode = '0666'", ""), unix()), None);
+    // What this version has begun stays as strict as it was.
+    assert_eq!(user(ROOT, &export("unix:/run/9p.sock", "", ""), unix()), Some(0));
+    assert_eq!(user(MIGHTY, &export("fd:3", "", ""), unix()), Some(1000));
+    assert_eq!(user(ROOT, &export("unix:/run/9p.sock", "", "clients_may_be_root = true"), unix()), None);
+    assert_eq!(user(ROOT, &export("tcp:1", "", "security_model = 'mapped-file'"), tcp()), None);
+    assert_eq!(user(USER, &export("tcp:1", "", ""), tcp()), None);
+    let some = ROOT.admit_begun(&export("vsock:1", "", "client_cids = [3]"), tcp());
+    assert_eq!(some.admission().cids, [3]);
+}
+
 #[test]
 fn this_process_is_who_it_is() {
     let own = rustix::process::geteuid().as_raw();

@@ -138,7 +138,7 @@ impl StreamListener {
     }
 
     /// Who may connect.
-    pub(super) fn admission(&self) -> &Admission {
+    pub fn admission(&self) -> &Admission {
         &self.admission
     }
 
