@@ -103,7 +103,8 @@ pub(crate) struct OwnerForm {
     pub(crate) owner: u64,
     /// The process that took the latest lock.
     pub(crate) pid: u32,
-    /// The open file by which it came.
+    /// The open file by which it came; 0 when form 1 did not say. All of these stand behind the rest.
+    #[serde(skip)]
     pub(crate) handle: u64,
     /// What holds the locks.
     pub(crate) place: Place,
@@ -135,11 +136,46 @@ pub(crate) struct NameForm {
 
 impl Form {
     pub(super) fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        postcard::to_stdvec(self)
+        let handles: Vec<u64> = self.owners.iter().map(|owner| owner.handle).collect();
+        postcard::to_extend(&handles, postcard::to_stdvec(self)?)
     }
 
+    /// Form 1 ends before the handles.
     pub(super) fn decode(bytes: &[u8]) -> Result<Form, postcard::Error> {
-        let (form, rest) = postcard::take_from_bytes(bytes)?;
-        if rest.is_empty() { Ok(form) } else { Err(postcard::Error::DeserializeBadEncoding) }
+        let (mut form, rest): (Form, _) = postcard::take_from_bytes(bytes)?;
+        if rest.is_empty() {
+            return Ok(form);
+        }
+        let (handles, rest): (Vec<u64>, _) = postcard::take_from_bytes(rest)?;
+        if !rest.is_empty() || handles.len() != form.owners.len() {
+            return Err(postcard::Error::DeserializeBadEncoding);
+        }
+        for (owner, handle) in form.owners.iter_mut().zip(handles) {
+            owner.handle = handle;
+        }
+        Ok(form)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn form_1_is_read_without_the_handles_of_its_owners() {
+        let owner = OwnerForm { node: 2, owner: 3, pid: 4, handle: 5, place: 6, held: vec![(0, 9, true)] };
+        let form = Form { owners: vec![owner.clone(), OwnerForm { handle: 7, ..owner }], ..Form::default() };
+        let bytes = form.encode().unwrap();
+        assert_eq!(Form::decode(&bytes).unwrap(), form);
+        // The list of two small numbers.
+        let first = Form::decode(&bytes[..bytes.len() - 3]).unwrap();
+        assert!(first.owners.iter().all(|owner| owner.handle == 0 && owner.held == [(0, 9, true)]));
+        for other in [
+            &bytes[..bytes.len() - 1],
+            &[bytes.as_slice(), &[0]].concat(),
+            &[&bytes[..bytes.len() - 3], &[1, 5]].concat(),
+        ] {
+            assert!(Form::decode(other).is_err(), "{other:?}");
+        }
     }
 }

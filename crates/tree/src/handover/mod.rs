@@ -24,7 +24,7 @@ use crate::tree::{Node, ROOT, Tree};
 use form::Form;
 use std::os::fd::OwnedFd;
 
-/// The version of the form in which a tree is handed over.
+/// The version of the form in which a tree is handed over. Those before it are understood.
 pub const FORM: u32 = 2;
 
 /// The most nodes that are handed over: some 200 MiB, and a pause of some seconds.

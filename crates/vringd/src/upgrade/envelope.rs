@@ -90,7 +90,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
 /// What a state refers to has forms of its own.
 fn understood(state: &State) -> Result<(), ReadError> {
     let trees = state.exports.iter().filter_map(|export| Some((export, export.directory.as_ref()?)));
-    match trees.map(|(export, directory)| (export, directory.tree.form)).find(|(_, form)| *form != tree::FORM) {
+    match trees
+        .map(|(export, directory)| (export, directory.tree.form))
+        .find(|(_, form)| !(1..=tree::FORM).contains(form))
+    {
         Some((export, form)) => {
             Err(ReadError::Tree { export: export.description.name.clone(), form, known: tree::FORM })
         }
@@ -193,6 +196,15 @@ mod tests {
         let line = decode(&encode(&state).unwrap()).unwrap_err().to_string();
         let (other, known) = (tree::FORM + 1, tree::FORM);
         assert!(line.contains(&format!("export disk has form {other} and this program reads form {known}")), "{line}");
+    }
+
+    #[test]
+    fn a_tree_in_an_earlier_form_is_read() {
+        let mut state = samples::state();
+        for (form, read) in [(0, false), (1, true), (tree::FORM, true)] {
+            state.exports[0].directory.as_mut().unwrap().tree.form = form;
+            assert_eq!(decode(&encode(&state).unwrap()).is_ok(), read, "{form}");
+        }
     }
 
     #[test]
