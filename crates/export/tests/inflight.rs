@@ -203,7 +203,8 @@ impl Guest {
     /// Whether the region says that nothing is in flight.
     fn is_settled(&self) -> bool {
         let region = &self.region.1;
-        let marked = (0..u64::from(SIZE)).any(|entry| Guest::u16(region, 16 + 16 * entry) != 0);
+        // The byte behind it is padding.
+        let marked = (0..u64::from(SIZE)).any(|entry| Guest::u16(region, 16 + 16 * entry) & 0xff != 0);
         !marked && Guest::u16(region, 14) == self.used_idx()
     }
 }

@@ -102,7 +102,7 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
         environment: Vec::new(),
     };
     let ring = RingShape { size: RING_SIZE_MAX, event_idx: true };
-    let shape = Shape { queues: options.queues, ring, indirect: false, inflight };
+    let shape = Shape { queues: options.queues, ring, indirect: false, inflight, write_cache_off: false };
     let mut load = Load::new(shape, Checks::Status, options.depth, seed)?;
     let mut server = Server::start(&setup)?;
     load.connect(server.connect()?)?;

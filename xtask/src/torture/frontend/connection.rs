@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 mod feature {
     pub(super) const BLK_SIZE: u64 = 1 << 6;
     pub(super) const FLUSH: u64 = 1 << 9;
+    pub(super) const CONFIG_WCE: u64 = 1 << 11;
     pub(super) const MQ: u64 = 1 << 12;
     pub(super) const WRITE_ZEROES: u64 = 1 << 14;
     pub(super) const INDIRECT_DESC: u64 = 1 << 28;
@@ -38,6 +39,7 @@ mod feature {
 /// Length of the configuration space up to the last field that is read here (virtio 1.3, 5.2.4).
 const CONFIG_BYTES: u32 = 60;
 const BLK_SIZE_AT: usize = 20;
+const WRITEBACK_AT: u32 = 32;
 
 /// How a frontend is made.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +52,8 @@ pub(crate) struct Shape {
     pub(crate) indirect: bool,
     /// Whether requests in flight are tracked in a region that outlives the server (INFLIGHT_SHMFD).
     pub(crate) inflight: bool,
+    /// Whether the driver turns the write cache off (CONFIG_WCE), and then never flushes.
+    pub(crate) write_cache_off: bool,
 }
 
 /// The disk as the server describes it.
@@ -83,6 +87,8 @@ pub(crate) struct Driver {
     link: Option<Frontend>,
     /// What the first server negotiated: a guest's driver cannot negotiate again.
     agreed: Option<(u64, Geometry)>,
+    /// A server has acknowledged that it has no write cache. No other one is told: QEMU's driver asks once, too.
+    cache_is_off: bool,
 }
 
 impl Driver {
@@ -92,7 +98,7 @@ impl Driver {
         let memory = Arc::new(SharedMemory::new(usize::from(shape.queues) * RING_BYTES)?);
         let rings =
             (0..shape.queues).map(|index| Ring::new(memory.clone(), index, shape.ring)).collect::<Result<_>>()?;
-        Ok(Self { shape, memory, rings, region: None, link: None, agreed: None })
+        Ok(Self { shape, memory, rings, region: None, link: None, agreed: None, cache_is_off: false })
     }
 
     /// How it was made.
@@ -120,6 +126,8 @@ impl Driver {
         let deadline = Deadline::new(&stream)?;
         let mut link = Frontend::from_stream(stream, u64::from(self.shape.queues));
         let connected = self.introduce(&mut link).and_then(|()| self.start_rings(&mut link));
+        let connected =
+            connected.and_then(|()| self.look_at_disk(&mut link)).and_then(|()| self.settle_cache(&mut link));
         deadline.met(connected)?;
         self.link = Some(link);
         self.rings.iter().try_for_each(Ring::kick)
@@ -139,13 +147,9 @@ impl Driver {
             "the server has {queues} queues, {} are wanted",
             self.shape.queues
         );
-        let geometry = geometry(link, features)?;
-        let now = (features, geometry);
-        let before = *self.agreed.get_or_insert(now);
-        ensure!(
-            before == now,
-            "the server is not what the last one was: features and disk were {before:x?}, are {now:x?}"
-        );
+        if self.agreed.is_none() {
+            self.agreed = Some((features, self.geometry_of(link, features)?));
+        }
         if self.shape.inflight {
             self.track_requests(link)?;
         }
@@ -153,11 +157,43 @@ impl Driver {
         Ok(())
     }
 
+    /// A driver has not changed because its device's server has: only its first one is asked before rings start.
+    fn look_at_disk(&self, link: &mut Frontend) -> Result<()> {
+        let Some((features, before)) = self.agreed else { return Ok(()) };
+        let now = self.geometry_of(link, features)?;
+        ensure!(before == now, "the server is not what the last one was: the disk was {before:x?}, is {now:x?}");
+        Ok(())
+    }
+
+    fn geometry_of(&self, link: &mut Frontend, features: u64) -> Result<Geometry> {
+        let geometry = geometry(link, features)?;
+        Ok(Geometry { flush: geometry.flush && !self.shape.write_cache_off, ..geometry })
+    }
+
+    /// Turns the write cache off, once; whoever serves later must know of it.
+    fn settle_cache(&mut self, link: &mut Frontend) -> Result<()> {
+        if !self.shape.write_cache_off {
+            return Ok(());
+        }
+        if !self.cache_is_off {
+            link.set_config(WRITEBACK_AT, VhostUserConfigFlags::WRITABLE, &[0]).context("SET_CONFIG")?;
+            self.cache_is_off = true;
+        }
+        let (_, byte) = link.get_config(WRITEBACK_AT, 1, VhostUserConfigFlags::empty(), &[0]).context("GET_CONFIG")?;
+        ensure!(byte == [0], "the server has a write cache again, which a driver that has turned it off never flushes");
+        Ok(())
+    }
+
     fn features(&self, offered: u64) -> Result<u64> {
+        if let Some((agreed, _)) = self.agreed {
+            ensure!(offered & agreed == agreed, "the server lacks features {:#x}", agreed & !offered);
+            return Ok(agreed);
+        }
         let required = feature::VERSION_1
             | feature::PROTOCOL_FEATURES
             | if self.shape.ring.event_idx { feature::EVENT_IDX } else { 0 }
-            | if self.shape.indirect { feature::INDIRECT_DESC } else { 0 };
+            | if self.shape.indirect { feature::INDIRECT_DESC } else { 0 }
+            | if self.shape.write_cache_off { feature::CONFIG_WCE } else { 0 };
         ensure!(offered & required == required, "the server lacks features {:#x}", required & !offered);
         let optional = feature::BLK_SIZE | feature::FLUSH | feature::MQ | feature::WRITE_ZEROES;
         Ok(required | (offered & optional))

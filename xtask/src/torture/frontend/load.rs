@@ -524,6 +524,7 @@ mod tests {
             ring: crate::torture::frontend::RingShape { size: 16, event_idx: true },
             indirect: false,
             inflight: true,
+            write_cache_off: false,
         };
         let mut load = Load::new(shape, Checks::Data, 4, 1).unwrap();
         let mut turns = 0;

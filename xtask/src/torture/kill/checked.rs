@@ -5,9 +5,13 @@
 //! connection; and the connection alone is lost, too. By store, a server that was built for it dies right behind one of
 //! the stores by which requests are taken, answered and shown, so that every place between two of them has its turn.
 //!
+//! Servers that come back have other options than the last one had, as an operator may give them: workers, execution, poll
+//! windows, a write cache. Some drivers have turned that off and never flush: no later server may have one again.
+//!
 //! While the server is dead its image is compared with what was acknowledged; at the end all that is in flight must come
 //! back, and the disk is read through the server and beside it.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
@@ -28,7 +32,7 @@ use crate::torture::disk::Disk;
 use crate::torture::figures::{Spread, Times};
 use crate::torture::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::torture::rng::Rng;
-use crate::torture::server::{Server, Setup};
+use crate::torture::server::{Served, Server, Setup};
 
 const KILLS_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -43,6 +47,13 @@ const EARLY_KILLS: u64 = 5;
 const KILLS_OF_BOTH: u64 = 5;
 const HANG_UPS: u64 = 4;
 const IMAGE_CHECKS: u64 = 3;
+const CHANGES: u64 = 2;
+
+/// What servers are told, in turns or at random.
+const EXECUTIONS: [&str; 4] = ["uring", "inline", "pool=2", "auto"];
+const WORKERS: [&str; 3] = ["one", "2", "per-queue"];
+const POLLS: [&str; 3] = ["off", "fixed=50", "adaptive"];
+const WRITE_CACHES: [&str; 2] = ["on", "off"];
 
 /// Tells a server how many stores of its rings to make before it dies (`vring`, feature `crash-points`).
 const STORES_VARIABLE: &str = "VRING_CRASH_AFTER_STORES";
@@ -88,6 +99,10 @@ pub(super) struct Report {
     hang_ups: u32,
     /// Frontends, each with a disk of its own.
     sessions: u32,
+    /// Servers that began with other options than the one before them.
+    changed_options: u32,
+    /// Frontends whose driver had turned the write cache off.
+    without_cache: u32,
     /// Times at which the image of a dead server was compared.
     images_checked: u32,
     /// What completed, each request once.
@@ -100,10 +115,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} kills, {} requests completed once each, {} of them resubmitted",
+            "{} kills, {} requests completed once each, {} of them resubmitted, {} servers with other options, {} of {} \
+             drivers without a write cache",
             self.kills,
             self.completed.requests(),
-            self.completed.resubmitted
+            self.completed.resubmitted,
+            self.changed_options,
+            self.without_cache,
+            self.sessions
         )?;
         self.pause.map_or(Ok(()), |pause| write!(f, ", pause {pause}"))
     }
@@ -129,6 +148,7 @@ pub(super) fn run(plan: &Plan<'_>) -> (Report, Result<()>) {
 
 fn session(plan: &Plan<'_>, way: &Way, last: u32, report: &mut Report, pauses: &mut Times) -> Result<()> {
     let mut session = Session::new(plan, way)?;
+    report.without_cache += u32::from(way.write_cache_off);
     let result = match plan.death {
         Death::Signal => session.rounds(last, report, pauses),
         Death::Store => session.rounds_of_stores(last, report),
@@ -162,6 +182,7 @@ struct Way {
     ring: RingShape,
     depth: u16,
     indirect: bool,
+    write_cache_off: bool,
 }
 
 impl Way {
@@ -169,16 +190,17 @@ impl Way {
     fn draw(number: u32, plan: &Plan<'_>) -> Result<Self> {
         let half = if plan.death == Death::Signal { 0 } else { 1 << 16 };
         let mut rng = Rng::new(plan.seed, u64::from(number) + half);
-        let execution = ["uring", "inline", "pool=2", "auto"][number as usize % 4];
+        let execution = EXECUTIONS[number as usize % EXECUTIONS.len()];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
         Ok(Self {
             execution,
-            workers: rng.pick(&["one", "2", "per-queue"]),
+            workers: rng.pick(&WORKERS),
             direct: rng.once_in(3) && takes_direct_io()?,
             queues: rng.within(1..=4) as u16,
             ring,
             depth: rng.within(1..=u64::from(ring.size / 4)) as u16,
             indirect: rng.once_in(2),
+            write_cache_off: rng.once_in(3),
             seed: rng.next(),
         })
     }
@@ -188,7 +210,12 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { execution, workers, queues, depth, ring, .. } = self;
         write!(f, "{execution}, workers {workers}, {queues} queues of {} at depth {depth}", ring.size)?;
-        for (name, given) in [("direct", self.direct), ("event_idx", ring.event_idx), ("indirect", self.indirect)] {
+        for (name, given) in [
+            ("direct", self.direct),
+            ("event_idx", ring.event_idx),
+            ("indirect", self.indirect),
+            ("write cache off", self.write_cache_off),
+        ] {
             if given {
                 write!(f, ", {name}")?;
             }
@@ -232,7 +259,13 @@ impl Session {
             more: Vec::new(),
             environment: Vec::new(),
         };
-        let shape = Shape { queues: way.queues, ring: way.ring, indirect: way.indirect, inflight: plan.inflight };
+        let shape = Shape {
+            queues: way.queues,
+            ring: way.ring,
+            indirect: way.indirect,
+            inflight: plan.inflight,
+            write_cache_off: way.write_cache_off,
+        };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         let rng = Rng::new(way.seed, 1);
         Ok(Self { server: None, load, rng, setup, disk, _directory: directory })
@@ -246,6 +279,17 @@ impl Session {
 
     fn start_server(&mut self) -> Result<&mut Server> {
         Ok(self.server.insert(Server::start(&self.setup)?))
+    }
+
+    /// The next server is told something else, as far as the driver of a guest that lives on need not know.
+    fn change_options(&mut self, report: &mut Report) {
+        report.changed_options += 1;
+        if let Served::File { execution, .. } = &mut self.setup.served {
+            *execution = self.rng.pick(&EXECUTIONS).into();
+        }
+        self.setup.workers = self.rng.pick(&WORKERS).into();
+        let (poll, write_cache) = (self.rng.pick(&POLLS), self.rng.pick(&WRITE_CACHES));
+        self.setup.more = ["--poll", poll, "--write-cache", write_cache].map(OsString::from).into();
     }
 
     fn server(&mut self) -> Result<&mut Server> {
@@ -270,6 +314,9 @@ impl Session {
             self.crash().with_context(|| format!("after {stores} stores"))?;
             if self.rng.once_in(IMAGE_CHECKS) {
                 self.check_image(report)?;
+            }
+            if self.rng.once_in(CHANGES) {
+                self.change_options(report);
             }
         }
         self.setup.environment.clear();
@@ -312,6 +359,9 @@ impl Session {
         if self.rng.once_in(IMAGE_CHECKS) {
             self.check_image(report)?;
             dead = Instant::now();
+        }
+        if self.rng.once_in(CHANGES) {
+            self.change_options(report);
         }
         while report.kills < last && self.rng.once_in(EARLY_KILLS) {
             report.kills += 1;
@@ -422,7 +472,7 @@ mod tests {
         };
         assert_eq!(ways(1), ways(1));
         assert_ne!(ways(1), ways(2));
-        for execution in ["uring", "inline", "pool=2", "auto"] {
+        for execution in EXECUTIONS {
             assert_eq!(ways(1).iter().filter(|way| way.starts_with(execution)).count(), 2);
         }
     }

@@ -177,7 +177,13 @@ impl Session {
             more: Vec::new(),
             environment: Vec::new(),
         };
-        let shape = Shape { queues: way.queues, ring: way.ring, indirect: way.indirect, inflight: way.inflight };
+        let shape = Shape {
+            queues: way.queues,
+            ring: way.ring,
+            indirect: way.indirect,
+            inflight: way.inflight,
+            write_cache_off: false,
+        };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, disk, directory })
     }
