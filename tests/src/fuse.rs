@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::driver::{Buffer, Ring, readable, writable};
 use crate::frontend::{DATA, Frontend};
@@ -37,6 +37,7 @@ pub mod op {
     pub const LISTXATTR: u32 = 23;
     pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
+    pub const GETLK: u32 = 31;
     pub const SETLK: u32 = 32;
     pub const SETLKW: u32 = 33;
     pub const OPENDIR: u32 = 27;
@@ -75,6 +76,8 @@ const UNTOUCHED: u8 = 0xee;
 const WAITING_AT: u64 = DATA + 2 * ROOM_BYTES as u64;
 const WAITING_MAX: u64 = 64;
 const WAITING_BYTES: u64 = 512;
+/// Room for the answer to such a request.
+const ANSWER_BYTES: usize = WAITING_BYTES as usize / 2;
 
 /// A request that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +220,7 @@ impl Client {
         let at = WAITING_AT + self.unique / 2 % WAITING_MAX * WAITING_BYTES;
         let answer_at = at + WAITING_BYTES / 2;
         self.memory().write(at, &bytes);
-        let head = self.requests.add(&[readable(at, bytes.len() as u32), writable(answer_at, OUT_HEADER_BYTES as u32)]);
+        let head = self.requests.add(&[readable(at, bytes.len() as u32), writable(answer_at, ANSWER_BYTES as u32)]);
         self.requests.kick_if_wanted();
         Waiting { unique: self.unique, head, answer_at }
     }
@@ -235,17 +238,19 @@ impl Client {
         self.ended.contains(&call.head)
     }
 
-    /// Waits for the answer, which must be one without a body.
+    /// Waits for the answer, which must be a short one to this request.
     pub fn end_call(&mut self, call: Waiting) -> Result<Reply> {
         while !self.has_ended(call) {
             let (head, _) = self.requests.wait_used();
             self.ended.insert(head);
         }
         self.ended.remove(&call.head);
-        let answer = self.memory().read(call.answer_at, OUT_HEADER_BYTES);
+        let answer = self.memory().read(call.answer_at, ANSWER_BYTES);
         let answered = u64::from_le_bytes(answer[8..16].try_into()?);
         ensure!(answered == call.unique, "an answer to request {answered} instead of {}", call.unique);
-        Ok(Reply { error: i32::from_le_bytes(answer[4..8].try_into()?), body: Vec::new() })
+        let length = u32::from_le_bytes(answer[..4].try_into()?) as usize;
+        let body = answer.get(OUT_HEADER_BYTES..length).with_context(|| format!("an answer of {length} bytes"))?;
+        Ok(Reply { error: i32::from_le_bytes(answer[4..8].try_into()?), body: body.to_vec() })
     }
 
     /// INTERRUPT: a request need not be finished any more.

@@ -12,6 +12,7 @@ mod fio_guest;
 mod frontend;
 mod hostile;
 mod kill;
+mod neighbour;
 mod powercut;
 mod rng;
 mod server;
@@ -41,6 +42,8 @@ enum What {
     Upgrade(upgrade::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),
+    /// Measure how long others on a worker wait while one guest does what takes long.
+    Neighbour(neighbour::Options),
     /// Cut the power of volumes at every point, and look at every sector afterwards.
     ///
     /// Small volumes live on storage that writes down all that it is asked. What a power cut may leave of that is recovered,
@@ -83,6 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         What::Kill(options) => kill::run(options),
         What::Upgrade(options) => upgrade::run(options),
         What::Hostile(options) => hostile::run(options),
+        What::Neighbour(options) => neighbour::run(options),
         What::Powercut(options) => powercut::run(options),
         What::PowercutLife(options) => powercut::device::inside::run(options),
         What::Database(options) => database::run(options),
