@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{disk, read, run, shm, write};
+use common::{Plain, disk, read, run, shm, write};
 use engine::Solo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,30 +16,6 @@ use volume::format::{self, Uuid};
 
 const SIZE: u64 = 8 << 20;
 const LOG: u64 = 256 << 10;
-
-/// A storage as the format's calls.
-struct Plain(Arc<dyn Storage>);
-
-impl Blocks for Plain {
-    fn len(&self) -> u64 {
-        self.0.capacity_bytes()
-    }
-    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        buf.copy_from_slice(&read(&mut Solo::new()?, &*self.0, offset, buf.len()));
-        Ok(())
-    }
-    fn write_at(&mut self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
-        write(&mut Solo::new()?, &*self.0, offset, buf).map_err(std::io::Error::other)
-    }
-    fn zero_at(&mut self, offset: u64, len: u64) -> std::io::Result<()> {
-        let mut task = Task::new();
-        task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
-        run(&mut Solo::new()?, &*self.0, &mut task).map_err(std::io::Error::other)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 fn plan(size_bytes: u64, log_path: Option<&str>) -> format::CreateOptions {
     format::CreateOptions {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{disk, image, read, run, shm, write};
+use common::{Plain, disk, image, read, run, shm, write};
 use engine::Solo;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use storage::{
     FileOptions, FileStorage, LoggedOptions, LoggedStorage, MemoryPlace, Operation, Storage, StorageSpec, SyncMode,
     Task, VolumeError, VolumeOptions, open,
 };
-use volume::format::FormatError;
+use volume::format::{self, FormatError, Uuid};
 
 /// What was in memory goes.
 const GIVE_UP: Discard = Discard { memory: true, unreadable: false };
@@ -74,6 +74,16 @@ fn put(storage: &dyn Storage, offset: u64, data: &[u8], flushed: bool) {
 
 fn get(at: &VolumeAt, offset: u64, len: usize) -> Vec<u8> {
     read(&mut Solo::new().unwrap(), &serve(at), offset, len)
+}
+
+/// Takes what a power cut takes: the memory, whose boot is over. With none, no word of it was ever said, as by older versions.
+fn power_cut(place: &Place, at: &VolumeAt, boot: Option<u128>) {
+    let mut data = Plain(Arc::new(FileStorage::open(&FileOptions::new(&at.path)).unwrap()));
+    let mut superblock = format::read_superblock(&mut data).unwrap();
+    let memory = superblock.memory.take().unwrap();
+    superblock.memory = boot.map(|boot| format::MemoryAt { boot: Uuid::from_u128(boot), ..memory });
+    format::write_superblock(&mut data, &mut superblock).unwrap();
+    std::fs::remove_file(place.memory.path().join("memory")).unwrap();
 }
 
 #[test]
@@ -167,7 +177,7 @@ fn a_log_is_replayed_by_hand() {
     put(&served, 4096, &[6; 8192], true);
     served.abandon();
     // Only the log: the power went.
-    std::fs::remove_file(place.memory.path().join("memory")).unwrap();
+    power_cut(&place, &at, Some(7));
     assert!(!tools::info(&at).unwrap().clean);
     assert!(tools::check(&at, &mut |_| {}).unwrap().needs_replay());
     for error in [
@@ -245,7 +255,7 @@ fn a_lost_log_is_said_and_given_up() {
     let served = serve(&at);
     put(&served, 0, &[2; 4096], true);
     served.abandon();
-    std::fs::remove_file(place.memory.path().join("memory")).unwrap();
+    power_cut(&place, &at, Some(7));
     // Another log in its place.
     let other = Place::new();
     tools::create(&other.with_log(), &options(), &mut |_| {}).unwrap();
@@ -414,6 +424,7 @@ fn stale_memory_is_refused() {
     put(&served, 0, &[1; 4096], false);
     served.abandon();
     let other = VolumeAt { memory: MemoryPlace::Anonymous, ..at.clone() };
+    tools::replay(&other, &GIVE_UP, &mut |_| {}).unwrap();
     let served = serve(&other);
     put(&served, 0, &[2; 512], false);
     drop(served);
@@ -432,6 +443,131 @@ fn stale_memory_is_refused() {
     let foreign = VolumeAt { memory: second.at().memory, ..at };
     let error = tools::replay(&foreign, &Discard::default(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, VolumeError::ForeignMemory { .. }), "{error}");
+}
+
+/// A volume whose server was killed with something that nobody had flushed.
+fn killed(place: &Place) -> VolumeAt {
+    let at = place.at();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], true);
+    put(&served, 4096, &[2; 4096], false);
+    served.abandon();
+    at
+}
+
+fn refusal(at: &VolumeAt) -> String {
+    let served = open(&StorageSpec::Volume(spec(at))).err().map(|error| error.to_string());
+    let replayed = tools::replay(at, &Discard::default(), &mut |_| {}).err().map(|error| error.to_string());
+    assert_eq!(served, replayed);
+    served.expect("it opens without what guests wrote")
+}
+
+/// What a killed server had in memory is not passed over because it is looked for elsewhere, or has been removed.
+#[test]
+fn memory_that_is_not_found_again_is_missed() {
+    let place = Place::new();
+    let at = killed(&place);
+    let (file, away) = (place.memory.path().join("memory"), place.memory.path().join("away"));
+    let elsewhere = VolumeAt { memory: MemoryPlace::Path(place.memory.path().join("other")), ..at.clone() };
+    let nowhere = VolumeAt { memory: MemoryPlace::Anonymous, ..at.clone() };
+    let before = std::fs::read(&at.path).unwrap();
+    for other in [&elsewhere, &nowhere] {
+        let error = refusal(other);
+        assert!(error.contains(file.to_str().unwrap()) && error.contains("--discard-memory"), "{error}");
+        let info = tools::info(other).unwrap();
+        assert!(info.memory.is_some_and(|memory| memory.path == file && memory.refused.is_some()));
+    }
+    std::fs::rename(&file, &away).unwrap();
+    refusal(&at);
+    // One that is there and is not it: of somebody who did not come far, and of an earlier life.
+    std::fs::write(&file, "").unwrap();
+    refusal(&at);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(std::fs::read_dir(place.memory.path()).unwrap().count(), 1, "refusals leave nothing behind");
+    assert!(std::fs::read(&at.path).unwrap() == before, "and change nothing");
+    // Found again, nothing is lost.
+    let moved = VolumeAt { memory: MemoryPlace::Path(away), ..at };
+    assert_eq!(get(&moved, 4096, 4096), [2; 4096]);
+}
+
+#[test]
+fn memory_of_an_earlier_life_is_not_that_of_the_last() {
+    let place = Place::new();
+    let at = place.at();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let (file, early) = (place.memory.path().join("memory"), place.memory.path().join("early"));
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], false);
+    served.volume().unwrap().sync_now().unwrap();
+    std::fs::copy(&file, &early).unwrap();
+    drop(served);
+    let served = serve(&at);
+    put(&served, 0, &[2; 4096], false);
+    served.abandon();
+    std::fs::rename(&early, &file).unwrap();
+    refusal(&at);
+}
+
+#[test]
+fn missing_memory_is_given_up_by_who_says_so() {
+    for how in 0..3 {
+        let place = Place::new();
+        let mut at = killed(&place);
+        let file = place.memory.path().join("memory");
+        match how {
+            0 => std::fs::remove_file(&file).unwrap(),
+            1 => std::fs::write(&file, "").unwrap(),
+            // It stays where it is, and must not be taken for that of the next life.
+            _ => at.memory = MemoryPlace::Anonymous,
+        }
+        let replayed = tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap();
+        assert_eq!((replayed.discarded_blocks, replayed.memory_blocks, replayed.log.records), (0, 0, 1), "{how}");
+        assert_eq!(replayed.missing_memory.as_ref(), Some(&file), "{how}");
+        let got = get(&at, 0, 8192);
+        assert!(got[..4096] == [1; 4096] && got[4096..] == [0; 4096], "{how}");
+        if how == 2 {
+            let error = refusal(&place.at());
+            assert!(error.contains("another opening"), "{error}");
+        }
+    }
+}
+
+/// Memory does not outlive the machine's: what power or a copy to another machine took is no reason to refuse.
+#[test]
+fn memory_of_another_boot_is_not_missed() {
+    for boot in [Some(0x0123_4567_89ab_4def_8123_4567_89ab_cdef), None] {
+        let place = Place::new();
+        let at = killed(&place);
+        power_cut(&place, &at, boot);
+        let got = get(&at, 0, 8192);
+        assert!(got[..4096] == [1; 4096] && got[4096..] == [0; 4096]);
+    }
+}
+
+/// The log that was lost is given up by `log remove --lost`, and not what the memory held besides.
+#[test]
+fn missing_memory_is_missed_when_the_log_is_lost_too() {
+    let place = Place::new();
+    let mut at = place.with_log();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 4096, &[2; 4096], false);
+    served.abandon();
+    std::fs::remove_file(at.log_path.take().unwrap()).unwrap();
+    std::fs::remove_file(place.memory.path().join("memory")).unwrap();
+    tools::log_remove(&at, true, &mut |_| {}).unwrap();
+    refusal(&at);
+    let raw = place.directory.path().join("raw");
+    for error in [
+        tools::to_raw(&at, &raw, false, &mut |_| {}).unwrap_err(),
+        tools::resize(&at, SIZE / 2).unwrap_err(),
+        tools::log_add(&place.with_log(), LOG, false, &mut |_| {}).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("vringd volume replay"), "{error}");
+    }
+    tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap();
+    tools::to_raw(&at, &raw, false, &mut |_| {}).unwrap();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use volume::Blocks;
-use volume::format::{self, CreateOptions, Superblock, Uuid};
+use volume::format::{self, CreateOptions, FormatError, Superblock, Uuid};
 
 /// A model of a device may let operations fail; the volume is there all the same.
 const ATTEMPTS: u32 = 100;
@@ -114,10 +114,14 @@ impl LoggedSpec {
             log_path: None,
             created_by: String::new(),
         };
-        let failed = VolumeError::format("intent_log".as_ref());
-        let bytes = options.storage_bytes().map_err(&failed)?;
-        format::create(&mut Nowhere(bytes), None, &options, &mut |_| {}).map_err(failed)
+        superblock_of(&options).map_err(VolumeError::format("intent_log".as_ref()))
     }
+}
+
+/// The superblock that a volume would have.
+pub(super) fn superblock_of(options: &CreateOptions) -> Result<Superblock, FormatError> {
+    let bytes = options.storage_bytes()?;
+    format::create(&mut Nowhere(bytes), None, options, &mut |_| {})
 }
 
 fn cannot(lower: &StorageSpec) -> OpenError {

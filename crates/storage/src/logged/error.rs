@@ -80,6 +80,15 @@ pub enum VolumeError {
         /// Blocks in it.
         versions: u64,
     },
+    /// {path}: is the memory file that volume {volume} had when its server was killed, with all that guests had not flushed, and {why}: name where it is with `memory_file` (`--memory-file`), or give it up with `vringd volume replay --discard-memory`
+    MissingMemory {
+        /// Where it was.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Why it is not used.
+        why: String,
+    },
     /// {path}: is a memory file of volume {found} and not of {volume}: name another with `memory_file` (`--memory-file`)
     ForeignMemory {
         /// The memory file.
@@ -99,7 +108,7 @@ pub enum VolumeError {
         /// The file.
         path: PathBuf,
     },
-    /// {path}: is the memory of another volume that is being served and has the same name: is this one a copy of it? Name another memory file (`--memory-file`)
+    /// {path}: is the memory of another volume that is being served and has the same name: is this one a copy of it? Give up what the copy lacks with `vringd volume replay --memory-file none --discard-memory`, and name another memory file for it (`--memory-file`)
     MemoryInUse {
         /// The file.
         path: PathBuf,

@@ -4,6 +4,7 @@
 //! that live on count on it; so does a volume. The file is the volume's, by its name and by what its first page says; only its
 //! owner may look into it, and when a volume is closed in order there is nothing left in it, and it goes.
 
+use super::boot::{awaited, boot_id};
 use super::error::VolumeError;
 use super::open::EPOCH_STEP_MIN;
 use crate::file::file_system_memory;
@@ -16,7 +17,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use volume::BLOCK_BYTES;
 use volume::cache::{self, Cache, CacheOptions};
-use volume::format::{Superblock, Uuid};
+use volume::format::{MemoryAt, Superblock, Uuid};
 
 /// Where memory files are, unless it cannot be made.
 pub const MEMORY_DIRECTORY: &str = "/run/vringd";
@@ -117,12 +118,17 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// The volume's file, if there is one. `closed`: the volume was closed in order, so that no file holds anything of it.
-    pub(crate) fn find(place: &MemoryPlace, volume: &Uuid, closed: bool) -> Result<Option<MemoryFile>, VolumeError> {
-        MemoryFile::find_in(place.candidates(volume), *place == MemoryPlace::Default, closed)
+    /// The file of the volume with this superblock, if there is one.
+    pub(crate) fn find(place: &MemoryPlace, superblock: &Superblock) -> Result<Option<MemoryFile>, VolumeError> {
+        let closed = match &superblock.memory {
+            Some(_) => awaited(superblock).is_none(),
+            None => superblock.clean,
+        };
+        MemoryFile::find_in(place.candidates(&superblock.volume), *place == MemoryPlace::Default, closed)
     }
 
-    /// `others`: in a directory of somebody else there may be files of others, and none of ours.
+    /// `others`: in a directory of somebody else there may be files of others, and none of ours. `closed`: the volume was closed in
+    /// order, or in another boot, so that no file holds anything of it.
     fn find_in(candidates: Vec<PathBuf>, others: bool, closed: bool) -> Result<Option<MemoryFile>, VolumeError> {
         let mut hidden = None;
         for path in candidates {
@@ -146,16 +152,22 @@ impl MemoryFile {
         }
     }
 
-    /// The volume's file, or a new one; `closed` as for [`MemoryFile::find`].
-    pub(crate) fn open(place: &MemoryPlace, volume: &Uuid, closed: bool) -> Result<MemoryFile, VolumeError> {
-        if let Some(file) = MemoryFile::find(place, volume, closed)? {
+    /// The volume's file, or a new one.
+    ///
+    /// # Errors
+    /// There is none, and must be one; or it is not to be used.
+    pub(crate) fn open(place: &MemoryPlace, superblock: &Superblock) -> Result<MemoryFile, VolumeError> {
+        if let Some(file) = MemoryFile::find(place, superblock)? {
             file.lock()?;
             return Ok(file);
+        }
+        if let Some(missing) = missing(place, superblock) {
+            return Err(missing);
         }
         let path = match place {
             MemoryPlace::Anonymous => return MemoryFile::anonymous(),
             MemoryPlace::Path(path) => path.clone(),
-            MemoryPlace::Default => default_memory_path(volume),
+            MemoryPlace::Default => default_memory_path(&superblock.volume),
         };
         let failed = VolumeError::io(&path, "make the memory file");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -170,19 +182,12 @@ impl MemoryFile {
 
     /// Keeps others away until the last duplicate of the descriptor is closed. A volume has locks of its own; a copy of it has the
     /// same name.
-    fn lock(&self) -> Result<(), VolumeError> {
+    pub(super) fn lock(&self) -> Result<(), VolumeError> {
         match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(()),
             Err(Errno::WOULDBLOCK) => Err(VolumeError::MemoryInUse { path: self.shown() }),
             Err(errno) => Err(VolumeError::io(&self.shown(), "lock the memory file")(errno.into())),
         }
-    }
-
-    /// Removes a file that is not in use.
-    pub(crate) fn discard(&self) -> Result<(), VolumeError> {
-        self.lock()?;
-        self.remove();
-        Ok(())
     }
 
     /// Memory without a name.
@@ -216,26 +221,43 @@ impl MemoryFile {
     /// What the file holds for the volume with this superblock. Nothing is changed.
     ///
     /// # Errors
-    /// It holds versions of another volume, or of another opening than the last one of this.
+    /// It holds versions of another volume, or of another opening than the last one of this; or nothing, and the memory of the last
+    /// opening is missed.
     pub(crate) fn contents(&self, superblock: &Superblock) -> Result<Contents, VolumeError> {
         let path = self.shown();
-        if !self.found || self.is_blank().map_err(VolumeError::io(&path, "read the memory file"))? {
+        if !self.found {
+            // Nobody missed another when this one was made.
             return Ok(Contents::Blank);
         }
-        let Ok(header) = cache::peek(&self.fd) else { return Err(VolumeError::NoMemoryFile { path }) };
+        // Who looked for it here has found another.
+        let blank = || match awaited(superblock) {
+            Some(memory) => Err(misses(memory, superblock, format!("what {} holds now is not it", path.display()))),
+            None => Ok(Contents::Blank),
+        };
+        if self.is_blank().map_err(VolumeError::io(&path, "read the memory file"))? {
+            return blank();
+        }
+        let Ok(header) = cache::peek(&self.fd) else { return Err(VolumeError::NoMemoryFile { path: path.clone() }) };
         let volume = superblock.volume;
         let found = Uuid::from_bytes(header.volume);
         if found != volume {
-            return Err(VolumeError::ForeignMemory { path, found, volume });
-        }
-        if header.current == 0 && !self.handed {
-            return Ok(Contents::Blank);
+            return Err(VolumeError::ForeignMemory { path: path.clone(), found, volume });
         }
         let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
-        if of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch) {
-            return Ok(Contents::Versions(header.current));
+        let belongs = of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch);
+        match (header.current, belongs) {
+            (0, true) if !self.handed => Ok(Contents::Blank),
+            (versions, true) => Ok(Contents::Versions(versions)),
+            (0, false) if !self.handed => blank(),
+            (versions, false) => Err(VolumeError::StaleMemory { path: path.clone(), volume, versions }),
         }
-        Err(VolumeError::StaleMemory { path, volume, versions: header.current })
+    }
+
+    /// What the superblock of an opening with this memory says of it: nothing if it ends with the process.
+    pub(super) fn record(&self) -> Option<MemoryAt> {
+        let path = self.path.as_ref()?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+        boot_id().map(|boot| MemoryAt { boot, path })
     }
 
     /// Whether nobody has finished its header: it was made, and then the process was killed.
@@ -283,6 +305,22 @@ impl MemoryFile {
     }
 }
 
+/// Why a volume must not be opened that has no memory file in its place; none if it may be.
+pub(super) fn missing(place: &MemoryPlace, superblock: &Superblock) -> Option<VolumeError> {
+    let memory = awaited(superblock)?;
+    let candidates = place.candidates(&superblock.volume);
+    let why = match candidates.last() {
+        None => "no memory file is to be used".to_owned(),
+        Some(_) if candidates.contains(&PathBuf::from(&memory.path)) => "it is not there".to_owned(),
+        Some(path) => format!("{} is to be used instead", path.display()),
+    };
+    Some(misses(memory, superblock, why))
+}
+
+fn misses(memory: &MemoryAt, superblock: &Superblock, why: String) -> VolumeError {
+    VolumeError::MissingMemory { path: PathBuf::from(&memory.path), volume: superblock.volume, why }
+}
+
 /// Refuses what is not a file of ours in memory. In /dev/shm anybody can leave a file of any name.
 fn check(path: &Path, fd: &OwnedFd) -> Result<(), VolumeError> {
     let failed = VolumeError::io(path, "inspect the memory file");
@@ -304,29 +342,44 @@ mod tests {
         Uuid::from_u128(u128::from(std::process::id()) << 64 | 0x5eed)
     }
 
+    /// Of a volume that was not closed, and says of no memory file.
+    fn superblock() -> Superblock {
+        let options = volume::format::CreateOptions {
+            capacity_bytes: 1 << 20,
+            log_bytes: volume::format::LOG_BYTES_MIN,
+            volume: uuid(),
+            log: Uuid::new_v4(),
+            log_path: None,
+            created_by: String::new(),
+        };
+        let mut superblock = crate::logged::ephemeral::superblock_of(&options).unwrap();
+        superblock.clean = false;
+        superblock
+    }
+
     #[test]
     fn a_file_is_made_found_and_removed() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        assert!(MemoryFile::find(&place, &uuid(), false).unwrap().is_none());
-        let made = MemoryFile::open(&place, &uuid(), false).unwrap();
+        assert!(MemoryFile::find(&place, &superblock()).unwrap().is_none());
+        let made = MemoryFile::open(&place, &superblock()).unwrap();
         assert!(!made.found);
-        let used = MemoryFile::open(&place, &uuid(), false).unwrap_err();
+        let used = MemoryFile::open(&place, &superblock()).unwrap_err();
         assert!(matches!(used, VolumeError::MemoryInUse { .. }), "{used}");
         drop(made);
-        let found = MemoryFile::open(&place, &uuid(), false).unwrap();
+        let found = MemoryFile::open(&place, &superblock()).unwrap();
         assert!(found.found);
         let mode = rustix::fs::fstat(&found.fd).unwrap().st_mode;
         assert_eq!(mode & 0o777, 0o600);
         found.remove();
-        assert!(MemoryFile::find(&place, &uuid(), false).unwrap().is_none());
+        assert!(MemoryFile::find(&place, &superblock()).unwrap().is_none());
     }
 
     #[test]
     fn what_cannot_be_removed_is_emptied() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        let mut file = MemoryFile::open(&place, &uuid(), false).unwrap();
+        let mut file = MemoryFile::open(&place, &superblock()).unwrap();
         rustix::io::write(&file.fd, &[7; 10_000]).unwrap();
         // A directory that is not there stands for one that nothing may be removed from.
         file.path = Some(directory.path().join("gone/memory"));
@@ -340,20 +393,20 @@ mod tests {
     fn disks_and_strange_files_are_refused() {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = directory.path().join("memory");
-        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &uuid(), false).unwrap_err();
+        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &superblock()).unwrap_err();
         assert!(matches!(error, VolumeError::NotTmpfs { .. }), "{error}");
         assert!(!path.exists(), "and nothing is left");
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        assert!(MemoryFile::open(&MemoryPlace::Path(link), &uuid(), false).is_err());
+        assert!(MemoryFile::open(&MemoryPlace::Path(link), &superblock()).is_err());
     }
 
     #[test]
     fn a_header_that_was_not_finished_is_none() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        let file = MemoryFile::open(&place, &uuid(), false).unwrap();
+        let file = MemoryFile::open(&place, &superblock()).unwrap();
         let mut page = [0; 4096];
         page[8..64].fill(1);
         rustix::io::pwrite(&file.fd, &page, 0).unwrap();

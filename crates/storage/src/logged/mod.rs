@@ -12,7 +12,7 @@
 //! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
 //! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
-//! | `open`, `ephemeral`, `memory`, `blocking`, `tools`, `error` | opening, the memory that outlives the process, blocking access, the operator's tools |
+//! | `open`, `ephemeral`, `memory`, `boot`, `blocking`, `tools`, `error` | opening, the memory that outlives the process and how long, blocking access, the operator's tools |
 //! | `options`, `figures`, `control` | what a person may choose, see and change |
 //!
 //! Only the write-back thread writes data to the lower storage, discards excepted. So no two writes of a block are ever under
@@ -20,6 +20,7 @@
 
 mod batch;
 mod blocking;
+mod boot;
 mod checkpoint;
 mod commit;
 mod control;

@@ -14,11 +14,14 @@
 //! | the superblock says it | n | of e, next n |
 //! | it is settled | n | of n |
 //!
+//! The superblock says as well that there is a memory file, and in which boot of the machine: as long as that lasts, the volume is not
+//! opened without the file. Closing takes the word back. So does giving the file up (`tools::replay`), before that is removed.
+//!
 //! A process that is killed between any two of these leaves a pair that the next one recognises.
 
 use super::blocking::StorageBlocks;
 use super::error::VolumeError;
-use super::memory::{MemoryFile, MemoryPlace};
+use super::memory::{Contents, MemoryFile, MemoryPlace};
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
 use super::{LoggedOptions, LoggedStorage, SyncMode};
@@ -138,7 +141,7 @@ impl OpenedVolume {
         superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
         let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
         superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
-        let memory = MemoryFile::open(&options.memory, &superblock.volume, superblock.clean)?;
+        let memory = MemoryFile::open(&options.memory, &superblock)?;
         if let Err(error) = memory.contents(&superblock) {
             memory.remove_if_new();
             return Err(error);
@@ -233,7 +236,11 @@ impl Opening {
         let recovered = replay(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
             .map_err(|source| VolumeError::Recover { path: path.clone(), source })?;
         tell(path, &recovered);
-        let superblock = recovered.superblock.clone();
+        let mut superblock = recovered.superblock.clone();
+        if contents == Contents::Blank && superblock.memory.take().is_some() {
+            // The file is made anew: a process that is killed before the next superblock leaves none that anybody should miss.
+            write_superblock(&mut data, &mut superblock).map_err(VolumeError::format(path))?;
+        }
         let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes)?;
         let versions = contents.versions();
         if versions > 0 {
@@ -256,6 +263,7 @@ impl Opening {
         cache.announce(epoch);
         superblock.epoch = epoch;
         superblock.clean = false;
+        superblock.memory = self.memory.record();
         write_superblock(data, &mut superblock).map_err(VolumeError::format(&self.path))?;
         cache.settle_epoch(epoch);
         let layout = Layout {
@@ -318,7 +326,7 @@ impl LoggedStorage {
         check_dirty_bytes(options.dirty_bytes)?;
         let path = PathBuf::from(data.describe().target);
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
-        let memory = MemoryFile::open(memory, &superblock.volume, superblock.clean)?;
+        let memory = MemoryFile::open(memory, &superblock)?;
         let log_path = log.as_ref().map(|log| log.describe().target);
         let opening =
             Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1, salvage: false };

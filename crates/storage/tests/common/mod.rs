@@ -4,7 +4,9 @@
 use engine::{Solo, Token};
 use proptest::prelude::*;
 use std::path::PathBuf;
+use std::sync::Arc;
 use storage::{Execution, Operation, Step, Storage, StorageError, Task};
+use volume::Blocks;
 
 /// A directory on a disk, and one in memory.
 pub(crate) fn disk() -> PathBuf {
@@ -106,6 +108,30 @@ pub(crate) fn write(solo: &mut Solo, storage: &dyn Storage, offset: u64, data: &
     task.buffers = arena.buffers(0, data.len(), &[data.len().max(1)]);
     task.begin(Operation::Write { offset, durable: false });
     run(solo, storage, &mut task)
+}
+
+/// A storage as the format's calls.
+pub(crate) struct Plain(pub(crate) Arc<dyn Storage>);
+
+impl Blocks for Plain {
+    fn len(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        buf.copy_from_slice(&read(&mut Solo::new()?, &*self.0, offset, buf.len()));
+        Ok(())
+    }
+    fn write_at(&mut self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
+        write(&mut Solo::new()?, &*self.0, offset, buf).map_err(std::io::Error::other)
+    }
+    fn zero_at(&mut self, offset: u64, len: u64) -> std::io::Result<()> {
+        let mut task = Task::new();
+        task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
+        run(&mut Solo::new()?, &*self.0, &mut task).map_err(std::io::Error::other)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One step of a random history. Places and lengths are in sectors, taken modulo what there is.

@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// [`FormatError::Io`].
 pub fn close(data: &mut dyn Blocks, superblock: &mut Superblock) -> Result<(), FormatError> {
     let mut closed = superblock.clone();
-    closed.clean = true;
+    (closed.clean, closed.memory) = (true, None);
     write_superblock(data, &mut closed)?;
     *superblock = closed;
     Ok(())

@@ -53,6 +53,7 @@ impl CreateOptions {
             epoch: 0,
             clean: true,
             generation: 0,
+            memory: None,
             compatible: 0,
             created_by: self.created_by.clone(),
         })

@@ -22,7 +22,7 @@ pub use create::{CreateOptions, create};
 pub use error::{FormatError, Loss};
 pub use header::LogHeader;
 pub use slots::{Slot, read_slots, read_superblock, write_superblock};
-pub use superblock::{LogPlace, Region, Superblock, Tail};
+pub use superblock::{LogPlace, MemoryAt, Region, Superblock, Tail};
 pub use uuid::Uuid;
 
 /// Offset of the internal log's room in a volume, in bytes. What lies before it holds the superblocks, and spare room.
@@ -48,6 +48,14 @@ pub(crate) mod incompatible {
     pub(crate) const EXTERNAL_LOG: u64 = 1;
     /// What this program knows.
     pub(crate) const KNOWN: u64 = EXTERNAL_LOG;
+}
+
+/// Features that a reader may pass over; a writer that does not know one clears it.
+pub(crate) mod compatible {
+    /// The superblock says in which boot and where the volume has a memory file.
+    pub(crate) const MEMORY: u64 = 1;
+    /// What this program knows.
+    pub(crate) const KNOWN: u64 = MEMORY;
 }
 
 /// The seed of all checksums in a log: records of another log are wrong by that alone.

@@ -4,7 +4,7 @@ use super::error::{FormatError, Loss, hint};
 use super::field::{self, Field, MAGIC};
 use super::{
     CAPACITY_BYTES_MAX, COUNTER_MAX, DATA_ALIGN_BYTES, EXTERNAL_LOG_OFFSET, INTERNAL_LOG_OFFSET, LOG_BYTES_MAX,
-    LOG_BYTES_MIN, incompatible, log_seed, round_up,
+    LOG_BYTES_MIN, compatible, incompatible, log_seed, round_up,
 };
 use crate::units::{BLOCK_BYTES, SECTOR_BYTES};
 use uuid::Uuid;
@@ -32,9 +32,11 @@ pub(super) mod at {
     pub(in crate::format) const EPOCH: Field = Field::new("epoch", 152, 8);
     pub(in crate::format) const CREATED_BY: Field = Field::new("created by", 160, 96);
     pub(in crate::format) const LOG_PATH: Field = Field::new("log path", 256, 1024);
+    pub(in crate::format) const BOOT: Field = Field::new("boot", 1280, 16);
+    pub(in crate::format) const MEMORY_PATH: Field = Field::new("memory path", 1296, 1024);
 
     #[cfg(test)]
-    pub(in crate::format) const ALL: [Field; 19] = [
+    pub(in crate::format) const ALL: [Field; 21] = [
         INCOMPATIBLE,
         COMPATIBLE,
         GENERATION,
@@ -54,6 +56,8 @@ pub(super) mod at {
         EPOCH,
         CREATED_BY,
         LOG_PATH,
+        BOOT,
+        MEMORY_PATH,
     ];
 }
 
@@ -102,6 +106,15 @@ pub struct Tail {
     pub chain: u64,
 }
 
+/// The memory file of an opening. It lives as long as the kernel runs, and belongs to the opening whose epoch it names.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryAt {
+    /// The boot of the machine (Linux's boot_id) in which the volume was opened; not zero.
+    pub boot: Uuid,
+    /// Where the file was then. Only for people; nothing is opened by it. At most 1024 bytes are kept.
+    pub path: String,
+}
+
 /// Where everything is in a volume, and from where its log counts.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Superblock {
@@ -123,7 +136,9 @@ pub struct Superblock {
     pub clean: bool,
     /// Counted up with each superblock written.
     pub generation: u64,
-    /// Features that may be passed over without harm. This version knows none; it writes 0.
+    /// What guests wrote and nobody flushed may be in this memory file alone. None when that was written back in order.
+    pub memory: Option<MemoryAt>,
+    /// Features that may be passed over without harm and that this version does not know; it does not write them.
     pub compatible: u64,
     /// The program that made the volume; at most 96 bytes are kept.
     pub created_by: String,
@@ -156,6 +171,11 @@ impl Superblock {
         MAGIC.put(slot, &VOLUME_MAGIC);
         let features = if self.log.external.is_some() { incompatible::EXTERNAL_LOG } else { 0 };
         at::INCOMPATIBLE.put_u64(slot, features);
+        if let Some(memory) = &self.memory {
+            at::COMPATIBLE.put_u64(slot, compatible::MEMORY);
+            at::BOOT.put(slot, memory.boot.as_bytes());
+            at::MEMORY_PATH.put(slot, memory.path.as_bytes());
+        }
         at::GENERATION.put_u64(slot, self.generation);
         at::VOLUME.put(slot, self.volume.as_bytes());
         at::CAPACITY.put_u64(slot, self.capacity_bytes);
@@ -189,6 +209,9 @@ impl Superblock {
             return Err(FormatError::Impossible { field: at::BLOCK.name, value, rule: "4096" });
         }
         let external = (features & incompatible::EXTERNAL_LOG != 0).then(|| at::LOG_PATH.text(slot));
+        let harmless = at::COMPATIBLE.u64(slot);
+        let memory = (harmless & compatible::MEMORY != 0)
+            .then(|| MemoryAt { boot: at::BOOT.uuid(slot), path: at::MEMORY_PATH.text(slot) });
         let superblock = Superblock {
             volume: at::VOLUME.uuid(slot),
             capacity_bytes: at::CAPACITY.u64(slot),
@@ -208,7 +231,8 @@ impl Superblock {
             epoch: at::EPOCH.u64(slot),
             clean: at::FLAGS.u32(slot) & FLAG_CLEAN != 0,
             generation: at::GENERATION.u64(slot),
-            compatible: at::COMPATIBLE.u64(slot),
+            memory,
+            compatible: harmless & !compatible::KNOWN,
             created_by: at::CREATED_BY.text(slot),
         };
         superblock.validate()?;
@@ -318,6 +342,7 @@ pub(super) mod tests {
             epoch: 3,
             clean: true,
             generation: 12,
+            memory: None,
             compatible: 0,
             created_by: "vringd 0.1.0".to_string(),
         }
@@ -328,12 +353,14 @@ pub(super) mod tests {
         fn what_is_written_is_read(
             external: bool, clean: bool, sectors in 1u64..1 << 40, sequence in 0..COUNTER_MAX, position in 0..COUNTER_MAX >> 12,
             chain: u64, epoch in 0..COUNTER_MAX, generation in 0..COUNTER_MAX, path in "[a-z/]{0,1024}", by in "[ -~]{0,96}",
+            boot in 0u128..3,
         ) {
             let mut superblock = sample(external);
             superblock.capacity_bytes = sectors * 512;
             superblock.clean = clean;
             superblock.tail = Tail { position: position << 12, sequence, chain };
             (superblock.epoch, superblock.generation, superblock.created_by) = (epoch, generation, by);
+            superblock.memory = (boot > 0).then(|| MemoryAt { boot: Uuid::from_u128(boot), path: path.clone() });
             superblock.log.external = superblock.log.external.map(|_| path);
             let bytes = superblock.encode();
             prop_assert!(field::is_sealed(0, &bytes[..]));
@@ -368,6 +395,14 @@ pub(super) mod tests {
         assert_eq!(superblock.compatible, 8);
         // What this version does not know it does not keep up: it takes the mark away.
         assert_eq!(at::COMPATIBLE.u64(&superblock.encode()[..]), 0);
+        let memory = Some(MemoryAt { boot: Uuid::from_u128(5), path: "/run/memory".to_string() });
+        let mut bytes = Superblock { memory: memory.clone(), ..sample(false) }.encode();
+        at::COMPATIBLE.put_u64(&mut bytes[..], 1 << 3 | 1);
+        let superblock = Superblock::decode(&bytes[..]).expect("decodes");
+        assert_eq!((superblock.compatible, &superblock.memory), (8, &memory));
+        // An older version writes zeroes there.
+        at::COMPATIBLE.put_u64(&mut bytes[..], 0);
+        assert_eq!(Superblock::decode(&bytes[..]).expect("decodes").memory, None);
     }
 
     #[test]

@@ -60,7 +60,7 @@ Example:
         /// The volume and its log.
         #[command(flatten)]
         place: Place,
-        /// Give up what guests wrote and did not flush before a server was killed
+        /// Give up what guests wrote and did not flush before a server was killed, also where its memory file is gone
         #[arg(long)]
         discard_memory: bool,
         /// Give up what the log holds from the first place on that cannot be read: flushed writes are lost

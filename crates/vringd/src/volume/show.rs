@@ -123,6 +123,10 @@ pub(super) fn replayed(path: &Path, replayed: &Replayed) -> String {
     if replayed.discarded_blocks > 0 {
         let _ = writeln!(text, "{path}: {} blocks of a killed server's memory given up", replayed.discarded_blocks);
     }
+    if let Some(missing) = &replayed.missing_memory {
+        let missing = missing.display();
+        let _ = writeln!(text, "{path}: what a killed server had in {missing} and guests had not flushed was given up");
+    }
     if let End::Damaged { stranded } = log.end {
         let _ = writeln!(
             text,

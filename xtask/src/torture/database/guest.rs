@@ -12,7 +12,7 @@ use guest::lab::{Lab, Turn};
 use guest::{Device, Guest, Machine, Shell, process, qemu};
 use tempfile::TempDir;
 
-use super::Report;
+use super::{Report, boot};
 use crate::torture::rng::Rng;
 use crate::torture::server::{Served, Server, Setup};
 
@@ -164,6 +164,7 @@ impl<'a> Torture<'a> {
                 self.report.memory_kept += 1;
             } else {
                 fs::remove_file(&self.memory).context("the volume has no memory file")?;
+                boot::ends(&self.volume)?;
             }
             eprintln!("torture database: {cut} of {rounds} power cuts, {:?} transactions", self.committed);
         }

@@ -7,9 +7,10 @@
 //! - the server alone, with SIGKILL, while the guest lives on and connects again. To the guest this is a pause: nothing may be
 //!   lost, not even writes that nobody has flushed;
 //! - server and guest at once, which is what a power cut is to them: the volume's memory file is removed too, as it would be
-//!   gone. The next server replays the log, the next guest its file system and its databases, and every transaction of which
+//!   gone, and the volume is told of another boot. The next server replays the log, the next guest its file system and its databases, and every transaction of which
 //!   the host was told must be there.
 
+mod boot;
 mod guest;
 
 use std::fmt;

@@ -158,6 +158,7 @@ impl Committer {
                 last.next = Some(next);
             }
         }
+        self.note_parked(&state);
         if matches!(mine, Landed::Later)
             && let Some(flight) = state.flights.iter_mut().find(|flight| flight.sequence == sequence)
         {

@@ -281,9 +281,19 @@ impl Committer {
 
     fn park(&self, state: &mut State, poke: &Poke, wish: Wish, waiter: Waiter) -> Taken {
         state.lead = Lead::Parked(waiter);
-        self.parked.store(true, Ordering::Relaxed);
-        poke.ask(wish);
+        self.note_parked(state);
+        // While flights fail nobody is asked: whoever tells those of the last one asks for the pass that mends the log.
+        if state.failing.is_none() {
+            poke.ask(wish);
+        }
         Taken::Parked
+    }
+
+    /// To be called when a leader has been parked or called, and when flights begin or end to fail: before they have ended no pass
+    /// helps a leader, so that none is hurried for it.
+    pub(super) fn note_parked(&self, state: &State) {
+        let waits = matches!(state.lead, Lead::Parked(_)) && state.failing.is_none();
+        self.parked.store(waits, Ordering::Relaxed);
     }
 
     /// The leader gives up: whom to call instead.

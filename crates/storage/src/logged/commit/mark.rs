@@ -4,7 +4,6 @@ use super::Committer;
 use super::flight::Rewind;
 use super::lead::Lead;
 use crate::logged::reply;
-use std::sync::atomic::Ordering;
 use volume::BLOCK_BYTES;
 use volume::format::Tail;
 
@@ -66,6 +65,7 @@ impl Committer {
         }
         if let Some(first) = state.flights.front() {
             state.failing = Some(Rewind { head: first.start, chain: first.chain_before, errno });
+            self.note_parked(&state);
         } else {
             state.broken = true;
             state.pass.breaks();
@@ -77,6 +77,10 @@ impl Committer {
     /// it. So where `unlogged` blocks do not fit, it waits for a pass at whose end the log is empty.
     pub(in crate::logged) fn unpark(&self, unlogged: u64) {
         let mut state = self.state();
+        if state.broken || state.failing.is_some() {
+            // It would park again, and ask for the next pass, for as long as a slow flight takes.
+            return;
+        }
         let room = state.space.len_bytes() - state.space.used();
         if state.durable_sequence != state.sequence && unlogged.saturating_mul(BLOCK_BYTES as u64) > room {
             return;
@@ -84,7 +88,7 @@ impl Committer {
         if matches!(state.lead, Lead::Parked(_)) {
             let parked = state.lead.take_waiter();
             state.lead = Lead::Called { at_once: true };
-            self.parked.store(false, Ordering::Relaxed);
+            self.note_parked(&state);
             drop(state);
             if let Some(parked) = parked {
                 parked.reply.complete(reply::LEAD);

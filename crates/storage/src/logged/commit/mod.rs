@@ -51,7 +51,7 @@ const UNFINISHED: u64 = 1;
 /// See the module.
 pub(super) struct Committer {
     activity: AtomicU64,
-    /// The leader waits for room in the log, or for it to be mended.
+    /// The leader waits for room in the log, or for it to be mended, and a pass can bring that.
     parked: AtomicBool,
     versions_max: usize,
     state: Mutex<State>,

@@ -8,6 +8,7 @@ use crate::logged::shared::{Layout, Parts, Shared};
 use crate::{NullOptions, NullStorage};
 use engine::{Solo, Token};
 use std::sync::Arc;
+use std::time::Duration;
 use volume::SectorMask;
 use volume::cache::{Cache, CacheOptions, Pins};
 use volume::format::{Tail, Uuid};
@@ -192,6 +193,46 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     assert!(matches!(world.land(batch, Ok(()), 8), Landed::With(Ok(()))));
     assert_eq!(world.told(1), [(8, reply::COMMITTED)]);
     assert!(world.is_clean());
+}
+
+/// No checkpoint helps before the slow write has ended: whoever was called by one would park again, and ask for the next.
+#[test]
+fn a_leader_waits_for_slow_flights_behind_a_failed_one_and_not_for_passes() {
+    let mut world = World::new();
+    world.store(1);
+    let failed = world.seal(1);
+    world.store(2);
+    let slow = world.seal(2);
+    world.store(3);
+    assert!(matches!(world.land(failed, Err(libc::EIO), 1), Landed::Later));
+    let shared = world.shared.clone();
+    // It has begun beside them, as the policy lets it where commits are short.
+    let leader = world.waiter(7);
+    let mut batch = shared.committer.batch(&shared);
+    let parks = || leader;
+    let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), parks);
+    assert!(matches!(taken, Taken::Parked));
+    shared.committer.keep(batch);
+    assert!(!shared.committer.is_parked(), "nothing that a pass could do is waited for");
+    assert!(!shared.poke.wait(Duration::ZERO).any(), "nor is one asked for");
+    for _ in 0..3 {
+        let mark = shared.committer.mark();
+        assert_eq!(mark.tail.sequence, SEQUENCE);
+        shared.committer.checkpointed(&mark);
+        shared.committer.unpark(0);
+    }
+    // Nobody was called so far: these three come first.
+    assert!(matches!(world.land(slow, Ok(()), 2), Landed::With(Err(libc::EIO))));
+    assert_eq!(world.told(3), [(1, -libc::EIO), (101, -libc::EIO), (2, -libc::EIO)]);
+    assert!(shared.committer.is_parked(), "now it waits for a checkpoint");
+    // One that was made before all had ended is not it.
+    shared.committer.unpark(0);
+    assert!(shared.committer.is_parked());
+    let mark = shared.committer.mark();
+    shared.committer.checkpointed(&mark);
+    shared.committer.unpark(0);
+    assert_eq!(world.told(1), [(7, reply::LEAD)]);
+    assert!(!shared.committer.is_parked());
 }
 
 #[test]

@@ -18,8 +18,9 @@ pub use volume::check::Report;
 pub use volume::recover::Recovered;
 
 use super::blocking::StorageBlocks;
+use super::boot::awaited;
 use super::error::VolumeError;
-use super::memory::{Contents, MemoryFile, MemoryPlace};
+use super::memory::{Contents, MemoryFile, MemoryPlace, missing};
 use super::open::{OpenedVolume, VolumeOptions, way};
 use crate::{FileOptions, FileStorage, Storage};
 use std::os::unix::fs::MetadataExt;
@@ -148,6 +149,8 @@ pub struct Replayed {
     pub memory_blocks: u64,
     /// Blocks of a memory file that were given up, as was asked for.
     pub discarded_blocks: u64,
+    /// A memory file that was missed and given up: nobody knows what it held.
+    pub missing_memory: Option<PathBuf>,
 }
 
 /// Makes a volume: in a file that is made, sparse, or on a device. The log goes inside, or to `at.log_path`.
@@ -227,9 +230,9 @@ pub fn info(at: &VolumeAt) -> Result<Info, VolumeError> {
 
 /// What is in the volume's memory file.
 fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, VolumeError> {
-    let file = match MemoryFile::find(&at.memory, &superblock.volume, superblock.clean) {
+    let file = match MemoryFile::find(&at.memory, superblock) {
         Ok(Some(file)) => file,
-        Ok(None) => return Ok(None),
+        Ok(None) => return Ok(missing(&at.memory, superblock).and_then(missed)),
         Err(VolumeError::HiddenMemory { path }) => {
             let refused = Some(VolumeError::HiddenMemory { path: path.clone() }.to_string());
             return Ok(Some(MemoryInfo { path, blocks: 0, refused }));
@@ -244,8 +247,18 @@ fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, 
             let refused = Some("somebody opened the volume without it since".to_owned());
             Some(MemoryInfo { path, blocks: versions, refused })
         }
+        Err(error @ VolumeError::MissingMemory { .. }) => missed(error),
         Err(error) => Some(MemoryInfo { path, blocks: 0, refused: Some(error.to_string()) }),
     })
+}
+
+/// Of a memory file that is not there.
+fn missed(error: VolumeError) -> Option<MemoryInfo> {
+    let refused = Some(error.to_string());
+    match error {
+        VolumeError::MissingMemory { path, .. } => Some(MemoryInfo { path, blocks: 0, refused }),
+        _ => None,
+    }
 }
 
 /// Examines a volume and its log. Nothing is changed; what is wrong is in the report.
@@ -263,28 +276,37 @@ pub fn check(at: &VolumeAt, progress: &mut dyn FnMut(Progress)) -> Result<Report
 /// It cannot be opened for writing, or written back; or its memory file belongs to another opening, or its log cannot be read to
 /// its end, unless `discard` says that this does not matter.
 pub fn replay(at: &VolumeAt, discard: &Discard, progress: &mut dyn FnMut(Progress)) -> Result<Replayed, VolumeError> {
-    let discarded_blocks = if discard.memory { discard_memory(at)? } else { 0 };
+    let (discarded_blocks, missing_memory) = if discard.memory { discard_memory(at)? } else { (0, None) };
     let (storage, log, memory_blocks) = OpenedVolume::new(&at.serve())?.replay(discard.unreadable, progress)?;
     storage.close()?;
-    Ok(Replayed { log, memory_blocks, discarded_blocks })
+    Ok(Replayed { log, memory_blocks, discarded_blocks, missing_memory })
 }
 
-/// Gives up what a killed server has left in memory.
-fn discard_memory(at: &VolumeAt) -> Result<u64, VolumeError> {
+/// Gives up what a killed server has left in memory: so many blocks, or those in a file that is missed.
+fn discard_memory(at: &VolumeAt) -> Result<(u64, Option<PathBuf>), VolumeError> {
     let (mut data, mut log) = at.ways(false)?;
-    let superblock = format::read_superblock(&mut data).map_err(at.format())?;
+    let mut superblock = format::read_superblock(&mut data).map_err(at.format())?;
     // Not before it is known that the volume is going to be opened without it.
     superblock.check_length(data.len()).map_err(at.format())?;
     superblock.check_log(log.as_mut().map(|log| log as &mut dyn Blocks)).map_err(at.format())?;
-    let Some(file) = MemoryFile::find(&at.memory, &superblock.volume, superblock.clean)? else { return Ok(0) };
-    let blocks = match file.contents(&superblock) {
-        Ok(contents) => contents.versions(),
-        Err(VolumeError::StaleMemory { versions, .. }) => versions,
+    let missed = |superblock: &Superblock| awaited(superblock).map(|memory| PathBuf::from(&memory.path));
+    let file = MemoryFile::find(&at.memory, &superblock)?;
+    let (blocks, missing) = match file.as_ref().map(|file| file.contents(&superblock)) {
+        None | Some(Err(VolumeError::MissingMemory { .. })) => (0, missed(&superblock)),
+        Some(Ok(contents)) => (contents.versions(), None),
+        Some(Err(VolumeError::StaleMemory { versions, .. })) => (versions, missed(&superblock)),
         // Of another volume, or not ours to remove.
-        Err(error) => return Err(error),
+        Some(Err(error)) => return Err(error),
     };
-    file.discard()?;
-    Ok(blocks)
+    file.as_ref().map_or(Ok(()), MemoryFile::lock)?;
+    if superblock.memory.take().is_some() {
+        // First: killed behind it, the file that belongs to the volume is found as one of before there were such words.
+        format::write_superblock(&mut data, &mut superblock).map_err(at.format())?;
+    }
+    if let Some(file) = file {
+        file.remove();
+    }
+    Ok((blocks, missing))
 }
 
 /// Changes the size of a volume's disk. Smaller ones lose what was at their end.
@@ -378,7 +400,7 @@ pub fn log_remove(at: &VolumeAt, lost: bool, progress: &mut dyn FnMut(Progress))
 /// something for it in memory.
 fn check_closed(at: &VolumeAt, superblock: &Superblock) -> Result<(), VolumeError> {
     let remembers = |memory: MemoryInfo| memory.refused.is_none() && memory.blocks > 0;
-    if !superblock.clean || memory(at, superblock)?.is_some_and(remembers) {
+    if !superblock.clean || awaited(superblock).is_some() || memory(at, superblock)?.is_some_and(remembers) {
         return Err(at.format()(FormatError::NotClean));
     }
     Ok(())

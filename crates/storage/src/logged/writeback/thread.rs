@@ -213,7 +213,7 @@ impl Machine {
             }
         }
         for attempt in 1.. {
-            match self.checkpoints.change(&mut self.way, |next| next.clean = true) {
+            match self.checkpoints.change(&mut self.way, |next| (next.clean, next.memory) = (true, None)) {
                 Ok(()) => break,
                 Err(error) if attempt == CLOSE_FAILURES_MAX => return Err(broken(error)),
                 Err(_) => std::thread::sleep(RETRY_MIN),
