@@ -12,7 +12,7 @@ use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, 
 use engine::{Execution, Io, Pool, Reply, Token};
 use rustix::io::Errno;
 use std::sync::Arc;
-use vring::{Chain, Segment};
+use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory; what workers drive.
 pub struct DirectoryRing {
@@ -101,6 +101,10 @@ impl DirectoryRing {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.turns.queue
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.turns.set_memory(memory);
     }
 
     pub(crate) fn gate(&self) -> &Gate {

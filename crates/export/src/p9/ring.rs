@@ -19,7 +19,7 @@ use engine::{Execution, Io, Pool, Token};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use vring::{Chain, Segment};
+use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory that speaks 9P; what workers drive.
 pub struct P9Ring {
@@ -99,6 +99,10 @@ impl P9Ring {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.turns.queue
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.turns.set_memory(memory);
     }
 
     pub(crate) fn gate(&self) -> &Gate {
