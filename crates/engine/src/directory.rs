@@ -1,5 +1,6 @@
 //! The map from rings to workers. Read and written when rings move and workers come and go, never on the path of a request.
 
+use crate::burial::Burials;
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
 use crate::{PollMode, Pulse, RingId};
@@ -34,6 +35,8 @@ pub(crate) struct Directory<R> {
     watched: AtomicBool,
     /// What tells them.
     stirred: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Rings that end without a caller who takes them back.
+    pub(crate) burials: Arc<Burials>,
 }
 
 impl<R> Directory<R> {
@@ -48,6 +51,7 @@ impl<R> Directory<R> {
             }),
             watched: AtomicBool::new(false),
             stirred: OnceLock::new(),
+            burials: Arc::default(),
         }
     }
 

@@ -421,6 +421,8 @@ impl<R: Ring> Drop for Shared<R> {
         if running() {
             tracing::error!(seconds = END_TIMEOUT.as_secs(), "workers still wait for storage; leaving them behind");
         }
+        // They may be closing a volume, which takes as long as its storage takes.
+        self.directory.burials.wait();
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod bell;
 mod bells;
+mod burial;
 mod clock;
 mod directory;
 mod engine;

@@ -54,8 +54,8 @@ pub trait Ring: Send + 'static {
     }
 
     /// A call into this ring panicked, or the worker under it did. No other method is called any more, what is in flight is
-    /// never answered, and the value is dropped when its memory is safe from the kernel, or never. Called once, on a worker's
-    /// thread, between two of its turns or at its end; it must not block.
+    /// never answered, and the value is dropped when its memory is safe from the kernel, on a thread of its own, or never. Called
+    /// once, on a worker's thread, between two of its turns or at its end; it must not block.
     fn lost(&mut self, why: &Panic) {
         let _ = why;
     }

@@ -63,6 +63,26 @@ fn a_ring_that_panics_falls_alone() {
     }
 }
 
+/// It may be the last that has a disk, which then writes back what is dirty: no worker waits for that, but the end of the engine does.
+#[test]
+fn the_end_of_a_ring_that_panicked_keeps_no_other_waiting() {
+    let engine = engine(1, PollMode::Off);
+    let back = Back::new();
+    let (_bad, bad_front) = attach(&engine, &back, 0);
+    let (good, good_front) = attach(&engine, &back, 0);
+    let end = bad_front.ends_slowly();
+    bad_front.submit(Work::Panic);
+    eventually("told", || bad_front.lost().is_some());
+    good_front.submit(Work::Write);
+    good_front.wait_all();
+    engine.detach(good).unwrap();
+    assert_eq!(Arc::strong_count(&bad_front), 2, "its end has not come to its own");
+    let ended = std::thread::spawn(move || drop(engine));
+    drop(end);
+    ended.join().unwrap();
+    assert_eq!(Arc::strong_count(&bad_front), 1);
+}
+
 #[test]
 fn whoever_waits_for_a_ring_that_panics_learns_of_it() {
     let engine = engine(2, PollMode::Off);

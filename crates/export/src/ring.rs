@@ -9,6 +9,8 @@ use crate::p9::{P9Ring, StreamRing};
 use crate::queue::{Broken, Queue};
 use engine::{Io, Panic, Token};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use vring::Memory;
 
 /// One virtqueue of an export.
 pub enum Ring {
@@ -57,6 +59,16 @@ impl Ring {
     #[inline]
     pub(crate) fn queue_mut(&mut self) -> Option<&mut Queue> {
         queue_of!(self, queue_mut)
+    }
+
+    /// Gives its virtqueue, if it has one, a new memory table.
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        match self {
+            Ring::Disk(ring) => ring.set_memory(memory),
+            Ring::Directory(ring) => ring.set_memory(memory),
+            Ring::P9(ring) => ring.set_memory(memory),
+            Ring::Stream(_) => {}
+        }
     }
 
     /// Why it takes no more requests until it is started again.

@@ -128,11 +128,7 @@ impl Target for ExportTarget {
 
     fn set_memory(&mut self, memory: &Arc<Memory>) {
         let memory = memory.clone();
-        self.shared.with_rings(move |ring| {
-            if let Some(queue) = ring.queue_mut() {
-                queue.set_memory(memory.clone());
-            }
-        });
+        self.shared.with_rings(move |ring| ring.set_memory(memory.clone()));
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {

@@ -85,9 +85,17 @@ impl Server {
 
 impl Guest {
     fn new(server: &Server) -> Guest {
-        let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let memory = File::from(memory);
+        Guest::named(server, "guest")
+    }
+
+    fn memory(name: &str) -> File {
+        let memory = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
         memory.set_len(MEMORY_BYTES).unwrap();
+        memory
+    }
+
+    fn named(server: &Server, name: &str) -> Guest {
+        let memory = Guest::memory(name);
         let region = server.connect().get_inflight_fd(&VhostUserInflight::new(0, 0, 1, SIZE)).unwrap();
         let eventfd = || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).unwrap();
         Guest { memory, region, kick: eventfd(), call: eventfd(), offered: 0 }
@@ -164,18 +172,21 @@ impl Guest {
         ring.publish();
     }
 
-    /// Sets the ring up at a server, as QEMU does that has lost the one before: from the used index.
-    fn set_up(&self, frontend: &mut Frontend) {
-        let (region, file) = &self.region;
-        frontend.set_inflight_fd(region, file.as_raw_fd()).unwrap();
-        let table = VhostUserMemoryRegionInfo {
+    fn table(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
             guest_phys_addr: 0,
             memory_size: MEMORY_BYTES,
             userspace_addr: USER_BASE,
             mmap_offset: 0,
             mmap_handle: self.memory.as_raw_fd(),
-        };
-        frontend.set_mem_table(&[table]).unwrap();
+        }
+    }
+
+    /// Sets the ring up at a server, as QEMU does that has lost the one before: from the used index.
+    fn set_up(&self, frontend: &mut Frontend) {
+        let (region, file) = &self.region;
+        frontend.set_inflight_fd(region, file.as_raw_fd()).unwrap();
+        frontend.set_mem_table(&[self.table()]).unwrap();
         let areas = VringConfigData {
             queue_max_size: SIZE,
             queue_size: SIZE,
@@ -279,4 +290,33 @@ fn a_frontend_that_comes_again_finds_everything_settled() {
     guest.wait_for_used_idx(8);
     assert_eq!(frontend.get_vring_base(0).unwrap(), 8);
     assert!(guest.is_settled());
+}
+
+/// Whether this process, which is the server, has a memory file of that name mapped.
+fn is_mapped(name: &str) -> bool {
+    std::fs::read_to_string("/proc/self/maps").unwrap().contains(&format!("memfd:{name} "))
+}
+
+/// Memory that a guest has given back is let go at once, and not when the ring takes its next request, on a worker.
+#[test]
+fn an_idle_ring_keeps_no_memory_that_the_table_has_no_more() {
+    let server = Server::new();
+    let mut guest = Guest::named(&server, "guest-before");
+    let mut frontend = server.connect();
+    guest.set_up(&mut frontend);
+    frontend.set_vring_enable(0, true).unwrap();
+    guest.offer(0, Some(1));
+    guest.kick.write(1).unwrap();
+    guest.wait_for_used_idx(1);
+    assert!(is_mapped("guest-before"));
+    let mut bytes = vec![0; MEMORY_BYTES as usize];
+    guest.memory.read_exact_at(&mut bytes, 0).unwrap();
+    guest.memory = Guest::memory("guest-behind");
+    guest.memory.write_all_at(&bytes, 0).unwrap();
+    frontend.set_mem_table(&[guest.table()]).unwrap();
+    assert!(!is_mapped("guest-before") && is_mapped("guest-behind"));
+    guest.offer(0, None);
+    guest.kick.write(1).unwrap();
+    guest.wait_for_used_idx(2);
+    assert_eq!(guest.data(1)[0], 1);
 }

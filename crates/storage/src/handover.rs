@@ -13,7 +13,7 @@ pub struct Handed {
     pub capacity_bytes: u64,
     /// The image, or the file that holds the memory's contents. `None` where there are no contents.
     pub data: Option<OwnedFd>,
-    /// What holds the image's locks, where it is locked.
+    /// What holds the image's locks; of an image without locks, what says that it is in use by the living.
     pub lock: Option<OwnedFd>,
     /// The same of a volume's log, where that has a file of its own.
     pub log: Option<Box<Handed>>,
@@ -22,15 +22,11 @@ pub struct Handed {
 }
 
 impl Handed {
-    pub(crate) fn new(
-        capacity_bytes: u64,
-        data: impl AsFd,
-        lock: Option<&crate::lock::ImageLock>,
-    ) -> io::Result<Handed> {
+    pub(crate) fn new(capacity_bytes: u64, data: impl AsFd, lock: Option<&OwnedFd>) -> io::Result<Handed> {
         Ok(Handed {
             capacity_bytes,
             data: Some(data.as_fd().try_clone_to_owned()?),
-            lock: lock.map(crate::lock::ImageLock::duplicate).transpose()?,
+            lock: lock.map(OwnedFd::try_clone).transpose()?,
             log: None,
             memory: None,
         })

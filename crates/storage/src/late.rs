@@ -5,87 +5,227 @@
 //! undo what the guest has written since, and a read would land in memory that the guest has put to another use.
 //!
 //! The kernel keeps an open file description until the last I/O on it has ended, and with it the description's locks. So whoever
-//! opens an image for writing locks one byte of its own through the descriptor that does the I/O, and waits before until nobody
-//! else has that lock. Living writers exclude each other by the image's locks: only the dead can be in the way.
+//! opens an image has a number, at random, and two marks (shared locks of one byte) with it: *under way* on the description that does
+//! the I/O, and *alive* on another one that does none, which is gone as soon as its process is. An image with the first mark of a number
+//! and not the second is one of the dead's, and is waited for. So the dead are told from the living, of which there may be
+//! many: readers, and those who go without locks.
 //!
-//! Images that are opened for reading alone are not guarded: many may read one image, and the lock would not tell those who live.
-//! Nor is one that this process has served before: its exports end when their I/O has, while workers keep descriptors registered.
+//! A storage takes its mark away when it is dropped: its I/O has ended then, and workers may keep the description registered for a
+//! while. So nothing need be remembered of what this process has served; others may have served the image since.
+//!
+//! Before there were numbers, writers that excluded others marked one byte that is the same for all. They still do: a program of
+//! that time may come next. Nobody but the dead can be in the way there, once the image's locks are held.
 
 use crate::OpenError;
-use crate::lock::{held_by_other, lock};
-use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use crate::lock::{held, lock, unlock};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use volume::format::Uuid;
 
-/// Far from the bytes that QEMU's programs lock (100 and 200 and some more). It need not be inside the file.
-const BYTE: i64 = 300;
+/// The mark of all writers that exclude others. Far from the bytes that QEMU's programs lock (100 and 200 and some more). It need
+/// not be inside the file.
+const WRITER: i64 = 300;
+/// The first of the marks of I/O under way, one for each number.
+const UNDER_WAY: i64 = 1 << 61;
+/// And of those that say alive.
+const ALIVE: i64 = 1 << 62;
+/// Numbers are below it.
+const NUMBERS: i64 = 1 << 60;
+/// Most marks of others that are looked at. Who makes more of them keeps others away, as by the image's locks.
+const MARKS_MAX: usize = 4096;
 /// How long a device may take to answer before it is a person's turn. Linux gives a disk's command 30 seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks. The kernel takes some tens of milliseconds to clean up after a process that used io_uring, even if it
 /// had nothing under way (9 to 44 on Linux 6.18), and no time after others.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// File system and inode of all images that this process has opened for writing.
-static SERVED: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
-
-/// Waits until no process that is gone has I/O under way on the image that is open as `data`, and marks it as in use. The
-/// caller holds the image's locks as a writer.
-pub(crate) fn wait(path: &Path, data: &OwnedFd) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Lock { path: path.to_owned(), source };
-    let about = rustix::fs::fstat(data).map_err(|errno| failed(errno.into()))?;
-    let image = (about.st_dev, about.st_ino);
-    if SERVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&image) {
-        return lock(data, BYTE).map_err(failed);
-    }
-    wait_at_most(path, data, PATIENCE)?;
-    SERVED.lock().unwrap_or_else(PoisonError::into_inner).insert(image);
-    Ok(())
-}
-
-fn wait_at_most(path: &Path, data: &OwnedFd, patience: Duration) -> Result<(), OpenError> {
+/// Waits until no process that is gone has I/O under way on the image that is open as `data`. `alone`: the caller holds the image's
+/// locks as a writer.
+///
+/// # Errors
+/// That took longer than `patience`, or the file system has no locks.
+pub(crate) fn wait(path: &Path, data: impl AsFd, alone: bool, patience: Duration) -> Result<(), OpenError> {
     let failed = |source| OpenError::Lock { path: path.to_owned(), source };
     let end = Instant::now() + patience;
-    while held_by_other(data, BYTE).map_err(failed)? {
+    let in_the_way = || Ok(alone && held(&data, WRITER..WRITER + 1)?.is_some() || has_dead(&data)?);
+    while in_the_way().map_err(failed)? {
         if Instant::now() >= end {
             return Err(OpenError::Late { path: path.to_owned(), seconds: patience.as_secs() });
         }
         sleep(PAUSE);
     }
-    lock(data, BYTE).map_err(failed)
+    Ok(())
+}
+
+/// Whether anybody's I/O is under way who is not alive any more.
+fn has_dead(data: impl AsFd) -> io::Result<bool> {
+    let mut ranges: Vec<Range<i64>> = std::iter::once(UNDER_WAY..UNDER_WAY + NUMBERS).collect();
+    let mut looks = 0;
+    while let Some(range) = ranges.pop() {
+        let Some(found) = held(&data, range.clone())? else { continue };
+        // One is not told that both marks went between the two looks: it looks again.
+        let number = found.start - UNDER_WAY;
+        looks += 1;
+        if looks > MARKS_MAX || held(&data, ALIVE + number..ALIVE + number + 1)?.is_none() {
+            return Ok(true);
+        }
+        // Any lock of the range is told, not the first.
+        ranges.extend([range.start..found.start, found.end..range.end].into_iter().filter(|rest| !rest.is_empty()));
+    }
+    Ok(false)
+}
+
+/// Marks I/O as under way on `data`, for as long as `alive` is open: a description of its own, without I/O. Marks of an earlier program
+/// of this process are replaced.
+///
+/// # Errors
+/// The file system has no locks.
+pub(crate) fn mark(data: impl AsFd, alive: impl AsFd, alone: bool) -> io::Result<()> {
+    let number = (Uuid::new_v4().as_u128() % NUMBERS as u128) as i64;
+    let one = |first: i64| first + number..first + number + 1;
+    unmark(&data)?;
+    unlock(&alive, ALIVE..ALIVE + NUMBERS)?;
+    // In this order: the living are at no moment taken for the dead.
+    lock(&alive, one(ALIVE))?;
+    lock(&data, one(UNDER_WAY))?;
+    if alone { lock(&data, WRITER..WRITER + 1) } else { Ok(()) }
+}
+
+/// All I/O on `data` has ended.
+pub(crate) fn unmark(data: impl AsFd) -> io::Result<()> {
+    let all: [Range<i64>; 2] = [UNDER_WAY..UNDER_WAY + NUMBERS, WRITER..WRITER + 1];
+    all.into_iter().try_for_each(|range| unlock(&data, range))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{FileOptions, FileStorage, Storage};
     use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use tempfile::NamedTempFile;
 
-    fn open(path: &Path) -> OwnedFd {
-        File::options().read(true).write(true).open(path).unwrap().into()
+    /// Whether it is read-only, and locked.
+    const KINDS: [(bool, bool); 4] = [(false, true), (false, false), (true, true), (true, false)];
+
+    fn image() -> NamedTempFile {
+        let image = NamedTempFile::new().unwrap();
+        image.as_file().set_len(4096).unwrap();
+        image
+    }
+
+    fn options(image: &NamedTempFile, (read_only, lock): (bool, bool)) -> FileOptions {
+        FileOptions { read_only, lock, ..FileOptions::new(image.path()) }
+    }
+
+    fn attempt(image: &NamedTempFile, kind: (bool, bool)) -> Result<FileStorage, OpenError> {
+        FileStorage::open_within(&options(image, kind), Duration::ZERO)
+    }
+
+    fn open(image: &NamedTempFile) -> OwnedFd {
+        File::options().read(true).write(true).open(image.path()).unwrap().into()
+    }
+
+    /// What is left of a server of this kind that was killed with I/O under way: the description that the I/O holds.
+    fn killed(image: &NamedTempFile, kind: (bool, bool)) -> OwnedFd {
+        let (data, alive) = (open(image), open(image));
+        mark(&data, alive, kind == (false, true)).unwrap();
+        data
     }
 
     #[test]
-    fn whoever_comes_waits_for_the_last_holder_of_the_description() {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        let dead = open(image.path());
-        wait_at_most(image.path(), &dead, Duration::ZERO).unwrap();
-        // As an I/O that is under way: it keeps the description when the process has closed its descriptor.
-        let under_way = dead.try_clone().unwrap();
+    fn everybody_waits_for_the_dead() {
+        for dead in KINDS {
+            for kind in KINDS {
+                let image = image();
+                // That this process has served it before says nothing of what others have done since.
+                drop(attempt(&image, kind).unwrap());
+                let under_way = killed(&image, dead);
+                let error = attempt(&image, kind).err().unwrap();
+                assert!(matches!(error, OpenError::Late { .. }), "{kind:?} behind {dead:?}: {error}");
+                assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
+                std::thread::scope(|scope| {
+                    let waiting = scope.spawn(|| FileStorage::open_without_threads(&options(&image, kind)));
+                    drop(under_way);
+                    waiting.join().unwrap().unwrap();
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn writers_of_the_time_before_numbers_are_waited_for() {
+        let image = image();
+        let dead = open(&image);
+        lock(&dead, WRITER..WRITER + 1).unwrap();
+        assert!(matches!(attempt(&image, (false, true)), Err(OpenError::Late { .. })));
+        // And will wait for us.
         drop(dead);
-        let next = open(image.path());
-        let error = wait_at_most(image.path(), &next, Duration::ZERO).unwrap_err();
-        assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| wait(image.path(), &next));
-            drop(under_way);
-            waiting.join().unwrap().unwrap();
-        });
-        // The next one is in nobody's way but its successor's.
-        wait_at_most(image.path(), &next, Duration::ZERO).unwrap();
-        wait_at_most(image.path(), &open(image.path()), Duration::ZERO).unwrap_err();
-        // And in nobody's of this process, which knows when its own I/O has ended.
-        wait(image.path(), &open(image.path())).unwrap();
+        let _ours = attempt(&image, (false, true)).unwrap();
+        assert!(held(open(&image), WRITER..WRITER + 1).unwrap().is_some());
+    }
+
+    #[test]
+    fn nobody_waits_for_the_living() {
+        let image = image();
+        let readers: Vec<_> = (0..20).map(|_| attempt(&image, (true, true)).unwrap()).collect();
+        let others: Vec<_> = (0..20).map(|n| attempt(&image, (n % 2 == 0, false)).unwrap()).collect();
+        let dead = killed(&image, (true, true));
+        for kind in [(true, true), (true, false), (false, false)] {
+            assert!(matches!(attempt(&image, kind), Err(OpenError::Late { .. })), "among the living");
+        }
+        drop((dead, readers));
+        attempt(&image, (false, false)).unwrap();
+        drop(others);
+        attempt(&image, (false, true)).unwrap();
+    }
+
+    #[test]
+    fn a_storage_that_is_gone_is_in_nobodys_way_although_a_worker_holds_its_description() {
+        for kind in KINDS {
+            let image = image();
+            let served = attempt(&image, kind).unwrap();
+            let registered = served.hand_over().unwrap().data.unwrap();
+            drop(served);
+            attempt(&image, kind).unwrap();
+            drop(registered);
+        }
+    }
+
+    #[test]
+    fn marks_go_along_with_an_upgrade() {
+        for kind in KINDS {
+            let image = image();
+            let first = attempt(&image, kind).unwrap();
+            let handed = first.hand_over().unwrap();
+            drop(first);
+            let second = FileStorage::adopt(&options(&image, kind), handed).unwrap();
+            let other = open(&image);
+            assert!(held(&other, UNDER_WAY..UNDER_WAY + NUMBERS).unwrap().is_some(), "{kind:?}");
+            assert!(!has_dead(&other).unwrap(), "{kind:?}");
+            drop(second);
+            attempt(&image, kind).unwrap();
+        }
+    }
+
+    #[test]
+    fn more_marks_than_anybody_needs_are_not_looked_through() {
+        let image = image();
+        let (data, alive) = (open(&image), open(&image));
+        lock(&alive, ALIVE..ALIVE + NUMBERS).unwrap();
+        for number in 0..=MARKS_MAX as i64 {
+            let at = UNDER_WAY + 3 * number;
+            lock(&data, at..at + 1).unwrap();
+        }
+        assert!(has_dead(open(&image)).unwrap());
+        unlock(&data, UNDER_WAY..UNDER_WAY + 3).unwrap();
+        assert!(!has_dead(open(&image)).unwrap());
+        // One long lock is one mark.
+        lock(&data, UNDER_WAY..UNDER_WAY + NUMBERS).unwrap();
+        assert!(!has_dead(open(&image)).unwrap());
     }
 }

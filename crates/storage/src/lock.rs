@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -60,16 +61,16 @@ impl ImageLock {
         let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
         let unshared: &[i64] = &[WRITE, RESIZE];
         for byte in used.iter().map(|p| USED_BASE + p).chain(unshared.iter().map(|p| UNSHARED_BASE + p)) {
-            lock(&fd, byte).map_err(failed)?;
+            lock(&fd, byte..byte + 1).map_err(failed)?;
         }
         let conflicts = used
             .iter()
             .map(|p| (UNSHARED_BASE + p, unshared_words(*p)))
             .chain(unshared.iter().map(|p| (USED_BASE + p, used_words(*p))));
-        for (byte, held) in conflicts {
-            if held_by_other(&fd, byte).map_err(failed)? {
+        for (byte, words) in conflicts {
+            if held(&fd, byte..byte + 1).map_err(failed)?.is_some() {
                 let holders = holders(ours.st_dev, ours.st_ino);
-                return Err(OpenError::Locked { path: path.to_owned(), held, holders });
+                return Err(OpenError::Locked { path: path.to_owned(), held: words, holders });
             }
         }
         Ok(ImageLock { fd: Arc::new(fd), claim })
@@ -81,9 +82,9 @@ impl ImageLock {
         ImageLock { fd: Arc::new(fd), claim: write && device }
     }
 
-    /// A duplicate of what holds the locks.
-    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+    /// What holds the locks.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
     /// The descriptor that claims a device. Discards and zeroed ranges must go through it: for others the device is busy.
@@ -107,30 +108,46 @@ fn unshared_words(permission: i64) -> &'static str {
     }
 }
 
-fn byte_range(kind: i32, byte: i64) -> libc::flock {
+fn flock_of(kind: i32, bytes: Range<i64>) -> libc::flock {
     // SAFETY: the structure is plain numbers; all zeroes is a valid one, and l_pid must be 0 for OFD locks.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as i16;
     range.l_whence = libc::SEEK_SET as i16;
-    range.l_start = byte;
-    range.l_len = 1;
+    range.l_start = bytes.start;
+    range.l_len = bytes.end - bytes.start;
     range
 }
 
-pub(crate) fn lock(fd: &OwnedFd, byte: i64) -> io::Result<()> {
-    let range = byte_range(libc::F_RDLCK, byte);
+fn set(fd: impl AsFd, kind: i32, bytes: Range<i64>) -> io::Result<()> {
+    let range = flock_of(kind, bytes);
     // SAFETY: the descriptor is open and the structure outlives the call. rustix has no OFD locks.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
+    match unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &range) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-pub(crate) fn held_by_other(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
-    let mut range = byte_range(libc::F_WRLCK, byte);
+/// Takes a shared lock of the bytes, for all who have the description.
+pub(crate) fn lock(fd: impl AsFd, bytes: Range<i64>) -> io::Result<()> {
+    set(fd, libc::F_RDLCK, bytes)
+}
+
+/// Gives up what of the bytes is locked.
+pub(crate) fn unlock(fd: impl AsFd, bytes: Range<i64>) -> io::Result<()> {
+    set(fd, libc::F_UNLCK, bytes)
+}
+
+/// Bytes of these that another description has locked: those of any one lock.
+pub(crate) fn held(fd: impl AsFd, bytes: Range<i64>) -> io::Result<Option<Range<i64>>> {
+    let mut range = flock_of(libc::F_WRLCK, bytes.clone());
     // SAFETY: as above; the kernel writes the conflicting lock into the structure.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {
-        0 => Ok(i32::from(range.l_type) != libc::F_UNLCK),
+    match unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {
+        0 if i32::from(range.l_type) == libc::F_UNLCK => Ok(None),
+        0 => {
+            // No length: all that follows.
+            let end = if range.l_len == 0 { i64::MAX } else { range.l_start.saturating_add(range.l_len) };
+            Ok(Some(range.l_start.max(bytes.start)..end.min(bytes.end)))
+        }
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -211,7 +228,7 @@ mod tests {
         let path = image.path();
         let beside = |byte, write| {
             let other = OwnedFd::from(std::fs::File::open(path).unwrap());
-            lock(&other, byte).unwrap();
+            lock(&other, byte..byte + 1).unwrap();
             attempt(path, write).is_ok()
         };
         // (byte, a reader may come, a writer may come)

@@ -80,8 +80,11 @@ impl<R: Ring> Worker<R> {
                 continue;
             };
             self.directory.left(id);
-            if let Some(done) = here.detach {
-                let _ = done.send(*here.ring);
+            if let Some(done) = here.detach
+                && let Err(unwanted) = done.send(*here.ring)
+            {
+                // Whoever wanted it has panicked meanwhile.
+                self.directory.burials.bury(Box::new(unwanted.0));
             }
         }
     }
@@ -111,10 +114,10 @@ impl<R: Ring> Worker<R> {
     /// Frees a slot that no ring and no completion needs any more.
     pub(super) fn retire(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        if entry.as_ref().is_some_and(|entry| entry.here.is_none() && !entry.is_owed() && !entry.watched) {
-            let fallen = entry.take().and_then(|entry| entry.fallen);
-            // It has panicked before.
-            let _ = catch(|| drop(fallen));
+        if entry.as_ref().is_some_and(|entry| entry.here.is_none() && !entry.is_owed() && !entry.watched)
+            && let Some(fallen) = entry.take().and_then(|entry| entry.fallen)
+        {
+            self.directory.burials.bury(fallen);
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -67,9 +68,18 @@ pub struct Front {
     published: AtomicUsize,
     poisoned: AtomicBool,
     lost: Mutex<Vec<Panic>>,
+    /// What the end of the ring takes its time for.
+    end: Mutex<Option<Receiver<()>>>,
 }
 
 impl Front {
+    /// Has the ring's end take until what is returned is dropped.
+    pub fn ends_slowly(&self) -> Sender<()> {
+        let (sender, receiver) = channel();
+        *self.end.lock().unwrap() = Some(receiver);
+        sender
+    }
+
     /// Queues a request; kicks if the worker asked for it.
     pub fn submit(&self, work: Work) {
         self.queue(work);
@@ -199,10 +209,21 @@ pub fn ring(back: &Arc<Back>) -> (FakeRing, Arc<Front>) {
         published: AtomicUsize::new(0),
         poisoned: AtomicBool::new(false),
         lost: Mutex::default(),
+        end: Mutex::default(),
     });
     let bell = Bell::new(front.call.try_clone().unwrap()).unwrap();
     let (pending, back) = (HashMap::new(), back.clone());
     (FakeRing { front: front.clone(), bell, back, pending, finished: 0, kicks: true }, front)
+}
+
+impl Drop for FakeRing {
+    fn drop(&mut self) {
+        let end = self.front.end.lock().unwrap().take();
+        // As the last owner of a disk does that has much to write back.
+        if let Some(end) = end {
+            let _ = end.recv();
+        }
+    }
 }
 
 impl FakeRing {

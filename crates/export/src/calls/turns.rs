@@ -6,7 +6,8 @@ use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use engine::{Io, Token};
-use vring::Chain;
+use std::sync::Arc;
+use vring::{Chain, Memory};
 
 /// Requests taken in one turn, so that rings of one worker take turns.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -63,6 +64,12 @@ impl Turns {
             pushed: 0,
             backlog_since_ns: None,
         })
+    }
+
+    /// As a disk's ring does.
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.chain.clear();
+        self.queue.set_memory(memory);
     }
 
     /// Free slots for all requests that can be in flight.

@@ -13,7 +13,7 @@ use engine::{Execution, Io, Pool, Reply, Token};
 use rustix::io::Errno;
 use std::sync::Arc;
 use tree::Changing;
-use vring::{Chain, Segment};
+use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory; what workers drive.
 pub struct DirectoryRing {
@@ -102,6 +102,10 @@ impl DirectoryRing {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.turns.queue
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.turns.set_memory(memory);
     }
 
     pub(crate) fn gate(&self) -> &Gate {

@@ -11,7 +11,7 @@ use engine::{Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage, StorageError};
-use vring::{Chain, Segment};
+use vring::{Chain, Memory, Segment};
 
 /// Requests taken in one turn, so that rings of one worker take turns.
 const BATCH_MAX: usize = 64;
@@ -86,6 +86,13 @@ impl DiskRing {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
+    }
+
+    /// A new memory table. Nothing is in flight in the chain that is kept for the next request: it holds no table back, which would
+    /// stay mapped until then, and be unmapped by the worker.
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.chain.clear();
+        self.queue.set_memory(memory);
     }
 
     pub(crate) fn gate(&self) -> &Gate {

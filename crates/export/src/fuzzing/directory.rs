@@ -69,7 +69,7 @@ impl Played for Directory {
     fn complete(&mut self, _choice: u8, _io: &mut Io<'_>) {}
 
     fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.ring.queue_mut().set_memory(memory);
+        self.ring.set_memory(memory);
     }
 
     fn in_flight(&self) -> (usize, usize) {

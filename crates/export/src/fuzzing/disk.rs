@@ -70,7 +70,7 @@ impl Played for Disk {
     }
 
     fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.ring.queue_mut().set_memory(memory);
+        self.ring.set_memory(memory);
     }
 
     fn in_flight(&self) -> (usize, usize) {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tree::Changing;
-use vring::{Chain, Segment};
+use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory that speaks 9P; what workers drive.
 pub struct P9Ring {
@@ -100,6 +100,10 @@ impl P9Ring {
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.turns.queue
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.turns.set_memory(memory);
     }
 
     pub(crate) fn gate(&self) -> &Gate {

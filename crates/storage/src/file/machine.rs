@@ -7,6 +7,7 @@
 use super::FileStorage;
 use super::gate::{Ask, Claim, Touch};
 use super::issue::Direction;
+use super::open::Hold;
 use super::space::{Job, Kind};
 use crate::aligned::AlignedBuffer;
 use crate::buffers::{self, IOVECS_MAX};
@@ -279,7 +280,7 @@ impl FileStorage {
         let (offset, len) = task.extent();
         let job = Job {
             file: self.file.clone(),
-            claim: self.lock.as_ref().and_then(ImageLock::claim),
+            claim: self.hold.as_ref().and_then(Hold::locks).and_then(ImageLock::claim),
             abilities: self.abilities.clone(),
             kind: match task.operation {
                 Operation::WriteZeroes { unmap, .. } => Kind::Zero { unmap },

@@ -21,6 +21,7 @@ mod tests;
 pub(crate) use machine::FileProgress;
 pub(crate) use measure::{file_system_memory, huge_page_file};
 pub use open::FileOptions;
+use open::Hold;
 pub(crate) use open::check_kind;
 
 use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
@@ -40,7 +41,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct FileStorage {
     path: PathBuf,
     file: Arc<SharedFile>,
-    lock: Option<crate::lock::ImageLock>,
+    /// None of an image that an older program has opened without locks.
+    hold: Option<Hold>,
     measures: Measures,
     read_only: bool,
     direct: bool,
@@ -105,10 +107,17 @@ impl Storage for FileStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Handed::new(self.capacity_bytes(), &*self.file, self.lock.as_ref())
+        Handed::new(self.capacity_bytes(), &*self.file, self.hold.as_ref().map(Hold::fd))
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.executor.set(execution)
+    }
+}
+
+impl Drop for FileStorage {
+    fn drop(&mut self) {
+        // Every operation has ended: whoever has one under way keeps the storage. Where there are no locks there is no mark.
+        let _ = crate::late::unmark(&*self.file);
     }
 }

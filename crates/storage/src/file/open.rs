@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A regular file or a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,16 +58,31 @@ impl FileStorage {
 
     /// As [`FileStorage::open`], and starts no thread unless the execution is a pool.
     pub(crate) fn open_without_threads(options: &FileOptions) -> Result<FileStorage, OpenError> {
+        FileStorage::open_within(options, late::PATIENCE)
+    }
+
+    /// As above, for those who wait that long for the I/O of the dead.
+    pub(crate) fn open_within(options: &FileOptions, patience: Duration) -> Result<FileStorage, OpenError> {
         let path = &options.path;
         let fd = open_image(options)?;
-        let lock = match options.lock {
-            true => Some(ImageLock::take(path, &fd, !options.read_only)?),
-            false => None,
+        let hold = match options.lock {
+            true => Hold::Locks(ImageLock::take(path, &fd, !options.read_only)?),
+            false => Hold::Life(open_again(path, &fd)?),
         };
-        if lock.is_some() && !options.read_only {
-            late::wait(path, &fd)?;
+        let alone = options.lock && !options.read_only;
+        let guarded = late::wait(path, &fd, alone, patience).and_then(|()| {
+            let failed = |source| OpenError::Lock { path: path.clone(), source };
+            late::mark(&fd, hold.fd(), alone).map_err(failed)
+        });
+        match guarded {
+            // Who does without locks does so where there are none, too.
+            Err(OpenError::Lock { source, .. }) if !options.lock => {
+                let path = path.display();
+                tracing::warn!(%path, %source, "nobody can tell whether a killed server still has I/O under way: no locks here");
+            }
+            other => other?,
         }
-        FileStorage::new(options, fd, lock, None)
+        FileStorage::new(options, fd, Some(hold), None)
     }
 
     /// Goes on with an image that another program has opened.
@@ -75,12 +91,19 @@ impl FileStorage {
         check_kind(&options.path, &fd)?;
         let device =
             rustix::fs::fstat(&fd).is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice);
-        let lock = match (options.lock, handed.lock) {
-            (true, Some(lock)) => Some(ImageLock::adopt(lock, !options.read_only, device)),
+        let hold = match (options.lock, handed.lock) {
+            (true, Some(lock)) => Some(Hold::Locks(ImageLock::adopt(lock, !options.read_only, device))),
             (true, None) => return Err(OpenError::NothingHanded),
-            (false, _) => None,
+            // Older programs hand nothing over without locks, and have no marks either.
+            (false, life) => life.map(Hold::Life),
         };
-        let storage = FileStorage::new(options, fd, lock, Some(handed.capacity_bytes))?;
+        if let Some(hold) = &hold {
+            // Nothing is under way now, and what was marked before may have been so in an older way.
+            if let Err(error) = late::mark(&fd, hold.fd(), options.lock && !options.read_only) {
+                tracing::debug!(path = %options.path.display(), %error, "I/O is not marked as under way");
+            }
+        }
+        let storage = FileStorage::new(options, fd, hold, Some(handed.capacity_bytes))?;
         storage.prepare_threads();
         Ok(storage)
     }
@@ -89,7 +112,7 @@ impl FileStorage {
     fn new(
         options: &FileOptions,
         fd: OwnedFd,
-        lock: Option<ImageLock>,
+        hold: Option<Hold>,
         capacity_bytes: Option<u64>,
     ) -> Result<FileStorage, OpenError> {
         let path = &options.path;
@@ -105,7 +128,7 @@ impl FileStorage {
         Ok(FileStorage {
             path: path.clone(),
             file: Arc::new(SharedFile::new(fd)),
-            lock,
+            hold,
             read_only: options.read_only,
             direct: options.direct,
             capacity_bytes: AtomicU64::new(capacity_bytes.unwrap_or(size_bytes / 512 * 512)),
@@ -116,6 +139,45 @@ impl FileStorage {
             resizing: Mutex::new(()),
         })
     }
+}
+
+/// What says that the storage of an open image is alive, on a file description without I/O.
+#[derive(Debug)]
+pub(super) enum Hold {
+    /// The image's locks as well.
+    Locks(ImageLock),
+    /// No more than that.
+    Life(OwnedFd),
+}
+
+impl Hold {
+    pub(super) fn fd(&self) -> &OwnedFd {
+        match self {
+            Hold::Locks(lock) => lock.fd(),
+            Hold::Life(fd) => fd,
+        }
+    }
+
+    /// The image's locks, if they were taken.
+    pub(super) fn locks(&self) -> Option<&ImageLock> {
+        match self {
+            Hold::Locks(lock) => Some(lock),
+            Hold::Life(_) => None,
+        }
+    }
+}
+
+/// Another description of the image that is open as `fd`.
+fn open_again(path: &Path, fd: &OwnedFd) -> Result<OwnedFd, OpenError> {
+    let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let again = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let [ours, theirs] = [&again, fd].map(rustix::fs::fstat);
+    let (ours, theirs) = (ours.map_err(failed)?, theirs.map_err(failed)?);
+    if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
+        return Err(OpenError::Replaced { path: path.to_owned() });
+    }
+    Ok(again)
 }
 
 fn open_image(options: &FileOptions) -> Result<OwnedFd, OpenError> {

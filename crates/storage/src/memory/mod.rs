@@ -142,7 +142,7 @@ impl Storage for MemoryStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Handed::new(self.capacity_bytes(), self.map.backing(), self.lock.as_ref())
+        Handed::new(self.capacity_bytes(), self.map.backing(), self.lock.as_ref().map(crate::lock::ImageLock::fd))
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

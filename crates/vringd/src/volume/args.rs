@@ -117,7 +117,7 @@ pub(crate) struct Access {
     /// Go through the page cache
     #[arg(long)]
     pub(crate) no_direct: bool,
-    /// Do not lock the files against others who use them
+    /// Do not lock the files against others who use them; I/O of a killed server is waited for all the same
     #[arg(long)]
     pub(crate) no_lock: bool,
 }
