@@ -5,6 +5,7 @@ mod handover;
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
+use crate::lock::Joined;
 use crate::mount::Mount;
 use crate::node::{Inode, Pin, Place};
 use crate::share::Share;
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Names an open file or directory. Never used twice within a tree, and never 0.
 pub type Handle = u64;
@@ -53,6 +54,8 @@ pub struct OpenFile {
     pub(crate) stream: Option<Stream>,
     /// Where small reads need no system call.
     reader: Option<Reader>,
+    /// It has a `flock`, or may have one, and counts among those of its node.
+    pub(crate) flock: Mutex<Option<Joined>>,
     _place: Place,
 }
 
@@ -245,7 +248,16 @@ impl Tree {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
         let reader = self.reader(inode, flags);
-        let file = Arc::new(OpenFile { fd, flags, node: inode.node, mount, stream, reader, _place: place });
+        let file = Arc::new(OpenFile {
+            fd,
+            flags,
+            node: inode.node,
+            mount,
+            stream,
+            reader,
+            flock: Mutex::default(),
+            _place: place,
+        });
         lock(&inode.slot).opened(&file);
         if flags.contains(OFlags::TRUNC) {
             inode.forget_size();
@@ -354,7 +366,8 @@ impl Tree {
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
             let reader = self.reader(&inode, flags);
-            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place }))
+            let flock = Mutex::default();
+            Ok(Arc::new(OpenFile { fd, flags, node, mount, stream, reader, flock, _place: place }))
         })
     }
 

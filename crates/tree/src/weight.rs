@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// its own: 64 KiB, 16 pieces.
 const LIGHT_BLOCKS: u64 = 128;
 
+/// Owners whose locks are dropped in no time, however many others there are of the same file.
+pub const FEW_OWNERS: usize = 16;
+
 fn is_heavy(stat: &Statx) -> bool {
     stat.stx_blocks > LIGHT_BLOCKS
 }
@@ -40,11 +43,14 @@ impl Tree {
         look.is_ok_and(|stat| size < stat.stx_size && is_heavy(&stat))
     }
 
-    /// Whether it may take long to close a file: nothing else is left of it, or the file system writes back what was written
-    /// to it (ext4's `auto_da_alloc`). One system call.
+    /// Whether it may take long to close a file: nothing else is left of it, the file system writes back what was written
+    /// to it (ext4's `auto_da_alloc`), or many owners' locks go with it. One system call.
     #[must_use]
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
+        if self.locks.owners_by(file.node(), handle).len() > FEW_OWNERS {
+            return true;
+        }
         let written = OFlags::from_bits_retain(file.flags().cast_unsigned()).intersects(OFlags::WRONLY | OFlags::RDWR);
         stat(file.as_fd(), c"").is_ok_and(|stat| (stat.stx_nlink == 0 || written) && is_heavy(&stat))
     }

@@ -3,12 +3,13 @@
 use super::{Files, Handle, OpenFile};
 use crate::dir::Stream;
 use crate::handover::{AdoptError, FileForm, Incoming, NodeForm, Outgoing};
+use crate::lock::Place;
 use crate::sync::{Counted, lock, read, write};
 use crate::tree::{ROOT, Tree};
 use rustix::fs::OFlags;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 impl Files {
     /// Every open file, and the next one's number.
@@ -56,7 +57,8 @@ impl Tree {
             let reader = self.reader(&inode, flags);
             let node = inode.node;
             self.table.adopt_read(&inode, |place| {
-                Arc::new(OpenFile { fd, flags, node, mount, stream, reader, _place: place })
+                let flock = Mutex::default();
+                Arc::new(OpenFile { fd, flags, node, mount, stream, reader, flock, _place: place })
             });
         }
         Ok(())
@@ -70,7 +72,9 @@ impl Tree {
         let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
         let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
         let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
-        let file = Arc::new(OpenFile { fd, flags, node: form.node, mount, stream, reader, _place: place });
+        // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
+        let flock = Mutex::new(Place::of(&fd).ok().map(|place| self.flocks.join_anyway(place)));
+        let file = Arc::new(OpenFile { fd, flags, node: form.node, mount, stream, reader, flock, _place: place });
         if let Some(inode) = inode {
             lock(&inode.slot).opened(&file);
         }

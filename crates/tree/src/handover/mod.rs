@@ -74,6 +74,8 @@ pub enum AdoptError {
     Twice(Node),
     /// the state of its tree has a name in node {0}, which is not there, or one that is no name
     Name(Node),
+    /// a file with locks cannot be looked at: {0}
+    Locked(rustix::io::Errno),
     /// the state of its tree has no root
     NoRoot,
     /// {0}
@@ -135,7 +137,7 @@ impl Tree {
         }
         for owner in form.owners {
             let file = incoming.take(owner.place)?;
-            tree.locks.adopt(&owner, file);
+            tree.locks.adopt(&owner, file).map_err(AdoptError::Locked)?;
         }
         tree.adopt_records(form.records, &form.strays, &mut incoming)?;
         // Numbers that were given away are not given away again.
