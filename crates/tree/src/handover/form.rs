@@ -3,16 +3,17 @@
 
 use crate::stat::MountKey;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// A descriptor, by its place in the list of all.
 pub(crate) type Place = u32;
 
-/// Everything.
+/// Everything, as it lies in the bytes. There may be so many nodes that they are written and read one by one (`bytes`): tests hold
+/// both to this.
+#[cfg(test)]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Form {
     /// What the tree is called when speaking to people.
-    pub(crate) label: PathBuf,
+    pub(crate) label: std::path::PathBuf,
     pub(crate) mounts: Vec<MountForm>,
     /// The root among them.
     pub(crate) nodes: Vec<NodeForm>,
@@ -133,6 +134,7 @@ pub(crate) struct NameForm {
     pub(crate) name: Vec<u8>,
 }
 
+#[cfg(test)]
 impl Form {
     pub(super) fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_stdvec(self)
