@@ -5,6 +5,7 @@ use super::place::{Name, Place};
 use super::session::Session;
 use device::p9::{Request, open_flag, open_mode};
 use rustix::io::Errno;
+use tree::FEW_OWNERS;
 
 impl Session {
     /// Whether a request may take long. What frees space does when there is much; see [`tree::Tree::removal_is_long`].
@@ -57,6 +58,8 @@ impl Session {
         let fid = self.fids.get(fid)?;
         Ok(match &fid.used {
             Use::Open(open) if open.remove_on_clunk => self.is_heavy(&fid.place),
+            // Each owner's locks are dropped on their own.
+            Use::Open(open) if open.owners() > FEW_OWNERS => true,
             Use::Open(open) if !open.directory => self.tree().release_is_long(open.handle),
             Use::Place => self.tree().forgetting_is_long(fid.place.node(), 1),
             _ => false,
