@@ -105,8 +105,12 @@ fn understood(state: &State) -> Result<(), ReadError> {
 /// # Errors
 /// No more descriptors, no more memory, or more than is read.
 pub(super) fn write_bytes(pieces: Vec<Vec<u8>>) -> io::Result<OwnedFd> {
+    write_up_to(pieces, NODES_BYTES_MAX)
+}
+
+fn write_up_to(pieces: Vec<Vec<u8>>, max: u64) -> io::Result<OwnedFd> {
     let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
-    may_be_read(bytes, NODES_BYTES_MAX)?;
+    may_be_read(bytes, max)?;
     let memory = rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(memory);
     for piece in pieces {
@@ -144,8 +148,7 @@ pub(super) fn read_bytes(memory: OwnedFd) -> io::Result<Vec<u8>> {
 pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
     let bytes = encode(state)?;
     let failed = |error: io::Error| format!("cannot write the state down: {error}");
-    may_be_read(bytes.len() as u64, HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)?;
-    write_bytes(vec![bytes]).map_err(failed)
+    write_up_to(vec![bytes], HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)
 }
 
 /// Reads a state from the start of `memory`, wherever its position is.
@@ -220,9 +223,10 @@ mod tests {
 
     #[test]
     fn more_than_is_read_is_not_written() {
-        // Zeroes that nobody touches are no memory.
-        let line = write_bytes(vec![vec![0; 3 << 30], vec![0; 1 << 30], vec![0]]).unwrap_err().to_string();
-        assert_eq!(line, "they take 4294967297 bytes, and 4294967296 are read at most");
+        let pieces = |last| vec![vec![0; 3], vec![0; last]];
+        assert!(write_up_to(pieces(4), 7).is_ok());
+        let line = write_up_to(pieces(5), 7).unwrap_err().to_string();
+        assert_eq!(line, "they take 8 bytes, and 7 are read at most");
     }
 
     #[test]
