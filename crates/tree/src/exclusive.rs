@@ -68,8 +68,8 @@ impl Tree {
         if self.options.read_only && self.exclusive.get().is_none() {
             let file = memfd_create("vringd-locks", MemfdFlags::CLOEXEC)?;
             // Somebody may have been faster, with one that is as good.
-            let _ =
-                self.exclusive.set(Exclusive { file, locks: Locks::new(Limits::default(), Arc::clone(&self.share)) });
+            let locks = Locks::new(Limits::on_one_file(), Arc::clone(&self.share));
+            let _ = self.exclusive.set(Exclusive { file, locks });
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::closing::Closing;
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
+use crate::lock::Joined;
 use crate::mount::Mount;
 use crate::node::{Inode, Pin, Place};
 use crate::share::Share;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Names an open file or directory. Never used twice within a tree, and never 0.
 pub type Handle = u64;
@@ -54,6 +55,8 @@ pub struct OpenFile {
     pub(crate) mount: Arc<Mount>,
     /// Where a directory is read from.
     pub(crate) stream: Option<Stream>,
+    /// It has a `flock`, or may have one, and counts among those of its node.
+    pub(crate) flock: Mutex<Option<Joined>>,
 }
 
 impl OpenFile {
@@ -65,7 +68,7 @@ impl OpenFile {
         reader: Option<Reader>,
     ) -> Arc<OpenFile> {
         let fd = Closing::new(fd, place, stream.is_some());
-        Arc::new(OpenFile { reader, fd, flags, node, mount, stream })
+        Arc::new(OpenFile { reader, fd, flags, node, mount, stream, flock: Mutex::default() })
     }
 
     /// It is about to be closed, and that takes no time.
@@ -347,7 +350,10 @@ impl Tree {
     /// for one next must not find it taken.
     pub fn unlock_for_release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
         if let Ok(file) = self.files.get(handle) {
-            self.unlock_released(file.node(), handle);
+            // Those of many owners take long themselves, and go with the release.
+            if !self.has_many_owners(file.node(), handle) {
+                self.unlock_released(file.node(), handle);
+            }
             if flock_unlock_owner.is_some() {
                 self.unlock_file(&file);
             }

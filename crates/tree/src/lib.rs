@@ -56,5 +56,6 @@ pub use lookup::Entry;
 pub use options::{FileHandles, Options, Source};
 pub use patience::without_waiting;
 pub use security::Security;
-pub use tree::{Description, Node, ROOT, Tree};
+pub use tree::{Capacity, Description, Node, ROOT, Tree};
+pub use weight::FEW_OWNERS;
 pub use xattr_map::{XattrMap, XattrMapError};

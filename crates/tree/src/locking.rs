@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::file::{Handle, OpenFile};
-use crate::lock::{self, Lock, LockKind, Wait};
+use crate::lock::{self, Joined, Lock, LockKind, Place, Wait};
+use crate::sync;
 use crate::tree::{Node, Tree};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -62,6 +63,12 @@ impl Tree {
         self.locks.knows(node, owner) || self.exclusive.get().is_some_and(|exclusive| exclusive.knows(node, owner))
     }
 
+    /// How many ranges of a node an owner holds. No system call.
+    #[must_use]
+    pub fn lock_ranges(&self, node: Node, owner: u64) -> usize {
+        self.locks.ranges_of(node, owner)
+    }
+
     /// Takes a POSIX lock, and waits for it on a thread of its own when it is not free. `done` is called once, perhaps
     /// before this returns: with what [`Tree::set_lock`] answers but for `EAGAIN`, with `EINTR` when the wait was cancelled.
     pub fn wait_lock(
@@ -98,12 +105,33 @@ impl Tree {
     /// `flock` on an open file without waiting. The lock is the open file's, whoever the `owner` is.
     ///
     /// # Errors
-    /// `EAGAIN` when another open file holds a lock that is in the way, `EBADF` for a handle that is unknown, and the
-    /// kernel's.
+    /// `EAGAIN` when another open file holds a lock that is in the way, `ENOLCK` when as many open files of the same file have one
+    /// as may, `EBADF` for a handle that is unknown, and the kernel's.
     pub fn flock(&self, handle: Handle, owner: u64, kind: LockKind) -> Result<()> {
         self.pause();
         let _ = owner;
-        lock::flock(self.files.get(handle)?.as_fd(), kind)
+        let file = self.files.get(handle)?;
+        // Held during the call, which does not wait: what is counted is what the kernel has.
+        let mut joined = sync::lock(&file.flock);
+        if kind == LockKind::Unlock {
+            lock::flock(file.as_fd(), kind)?;
+            *joined = None;
+            return Ok(());
+        }
+        let new = match &*joined {
+            Some(_) => None,
+            None => Some(self.join_flocks(&file)?),
+        };
+        lock::flock(file.as_fd(), kind)?;
+        if new.is_some() {
+            *joined = new;
+        }
+        Ok(())
+    }
+
+    /// Counts an open file among those of the same file that have a `flock`.
+    fn join_flocks(&self, file: &OpenFile) -> Result<Joined> {
+        self.flocks.join(Place::of(file)?).ok_or(Errno::NOLCK)
     }
 
     /// `flock` on an open file, with a wait as in [`Tree::wait_lock`].
@@ -115,7 +143,20 @@ impl Tree {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Wait {
         self.pause();
-        match self.files.get(handle) {
+        // Whether it is granted or given up: it counts until the file is unlocked or closed.
+        let file = self.files.get(handle).and_then(|file| {
+            let mut joined = sync::lock(&file.flock);
+            if joined.is_none() && kind != LockKind::Unlock {
+                *joined = Some(self.join_flocks(&file)?);
+            }
+            drop(joined);
+            Ok(file)
+        });
+        match file {
+            Ok(_) if kind == LockKind::Unlock => {
+                done(self.flock(handle, owner, kind));
+                Wait::over()
+            }
             Ok(file) => self.locks.wait_flock(&file, kind, done),
             Err(error) => {
                 // A lock on no node, which cannot be opened: over with this error before it begins.

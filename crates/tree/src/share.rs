@@ -37,6 +37,11 @@ impl Share {
         Arc::new(Share { held: AtomicUsize::new(0), all, limit })
     }
 
+    /// What the tree may hold when it is alone.
+    pub(crate) fn most(&self) -> usize {
+        self.limit / (TIMES_WHAT_IS_LEFT + 1) * TIMES_WHAT_IS_LEFT
+    }
+
     /// One more, if there may be one more.
     pub(crate) fn take(self: &Arc<Share>) -> Option<Taken> {
         let taken = self.take_anyway();

@@ -4,7 +4,7 @@ use crate::changing::Changes;
 use crate::error::{OpenError, Result};
 use crate::exclusive::Exclusive;
 use crate::file::Files;
-use crate::lock::{Limits, Locks};
+use crate::lock::{Crowds, FILE_MAX, Limits, Locks};
 use crate::mapped::Mapped;
 use crate::mount::Mounts;
 use crate::options::{Options, Source};
@@ -46,6 +46,21 @@ pub struct Description {
     pub by_file_handles: bool,
 }
 
+/// What the clients of a tree may have in all, as far as other trees of the process leave it: for who divides it among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Open files and directories.
+    pub open_files: usize,
+    /// Descriptors, of open files and of nodes.
+    pub descriptors: usize,
+    /// A node keeps a descriptor for as long as a client knows it.
+    pub nodes_take_descriptors: bool,
+    /// Owners of POSIX locks.
+    pub lock_owners: usize,
+    /// Ranges that they hold.
+    pub lock_ranges: usize,
+}
+
 /// A directory of the host for one client.
 ///
 /// Everything a client names is a component of a directory that it knows, or a number that it was given. Every operation is
@@ -62,6 +77,8 @@ pub struct Tree {
     /// `None` when no file is mapped for reading.
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) locks: Locks,
+    /// Open files with a `flock`.
+    pub(crate) flocks: Arc<Crowds>,
     /// There when clients of a read-only tree may exclude each other.
     pub(crate) exclusive: OnceLock<Exclusive>,
     /// `None` where the host's inodes say what the client sees.
@@ -101,6 +118,7 @@ impl Tree {
             files,
             windows,
             locks,
+            flocks: Crowds::new(FILE_MAX),
             exclusive,
             mapped,
             changes: Arc::default(),
@@ -126,10 +144,26 @@ impl Tree {
         }
     }
 
-    /// How many nodes and open files the client knows, the root included.
+    /// What there is for all clients.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        let locks = self.exclusive.get().map_or_else(Limits::default, |_| Limits::on_one_file());
+        Capacity {
+            open_files: self.options.open_files_max,
+            descriptors: self.share.most(),
+            nodes_take_descriptors: !self.table.get(ROOT).is_ok_and(|root| root.mount.has_handles()),
+            lock_owners: locks.owners,
+            lock_ranges: locks.ranges,
+        }
+    }
+
+    /// How much there is to give up when the client goes: nodes and open files that it knows, the root included, and locks, as
+    /// many as take as long. An owner's go along all that there are of their file; ranges go with their owner.
     #[must_use]
     pub fn holds(&self) -> usize {
-        self.table.len() + self.files.len()
+        const OWNER: usize = 32;
+        const RANGES: usize = 8;
+        self.table.len() + self.files.len() + self.locks.owners() * OWNER + self.locks.ranges() / RANGES
     }
 
     /// The client is gone, or begins anew: drops every node but the root, every open file and every lock, and cancels who

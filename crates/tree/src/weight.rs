@@ -16,6 +16,9 @@ use std::os::fd::AsFd;
 /// its own: 64 KiB, 16 pieces.
 const LIGHT_BLOCKS: u64 = 128;
 
+/// Owners whose locks are dropped in no time, however many others there are of the same file.
+pub const FEW_OWNERS: usize = 16;
+
 pub(crate) fn is_heavy(stat: &Statx) -> bool {
     stat.stx_blocks > LIGHT_BLOCKS
 }
@@ -41,11 +44,15 @@ impl Tree {
         look.is_ok_and(|stat| size <= stat.stx_size && is_heavy(&stat))
     }
 
-    /// Whether it may take long to close a file that was open for writing: the file system may write back what was written to it
-    /// (ext4's `auto_da_alloc`). One system call. What is left of a file without a name goes elsewhere; see [`crate::closing`].
+    /// Whether it may take long to close a file that was open for writing, where the file system may write back what was written
+    /// to it (ext4's `auto_da_alloc`), or one with which many owners' locks go. One system call. What is left of a file without a
+    /// name goes elsewhere; see [`crate::closing`].
     #[must_use]
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
+        if self.has_many_owners(file.node(), handle) {
+            return true;
+        }
         if !file.is_writable() {
             return false;
         }
@@ -54,6 +61,11 @@ impl Tree {
             file.is_light();
         }
         long
+    }
+
+    /// Whether it takes long to drop the locks that came by an open file. No system call.
+    pub(crate) fn has_many_owners(&self, node: Node, handle: Handle) -> bool {
+        self.locks.owners_by(node, handle).len() > FEW_OWNERS
     }
 
     /// Whether it may take long to tell what became of earlier writes: where file systems tell at a close, that writes back all

@@ -182,6 +182,54 @@ fn a_file_without_a_name_is_reached_by_whichever_file_is_open() {
     });
 }
 
+/// Counts how often `attempt` succeeds, and expects that the bound on what one file has is why it does not go on.
+fn until_too_many(what: &str, attempt: impl FnMut(u64) -> Result<(), Errno>) {
+    let mut why = Ok(());
+    let held = (0..10_000).map(attempt).take_while(|answer| {
+        why = *answer;
+        why.is_ok()
+    });
+    let held = held.count();
+    assert!((4000..=4096).contains(&held), "{held} {what}");
+    assert_eq!(why, Err(Errno::NOLCK), "{what}");
+}
+
+#[test]
+fn a_file_has_a_bounded_number_of_locks_by_whatever_number_it_is_known() {
+    let at = Fixture::new(Options::default());
+    at.write("file", "text");
+    let byte = |at: u64| Lock { kind: LockKind::Read, start: at * 2, end: at * 2, pid: 7 };
+    // Whoever forgets the file and finds it again has another number for it.
+    let mut open = None;
+    until_too_many("ranges", |number| {
+        if number % 1000 == 0 {
+            let node = at.node("file");
+            let handle = at.tree.open(node, libc::O_RDWR, false).unwrap().handle;
+            at.tree.forget(node, u64::MAX);
+            let again = at.node("file");
+            assert_ne!(node, again);
+            open = Some((again, at.tree.open(again, libc::O_RDWR, false).unwrap().handle, handle));
+        }
+        let (node, handle, _) = open.unwrap();
+        at.tree.set_lock(node, handle, 1, byte(number))
+    });
+    let other = Fixture::new(Options::default());
+    other.write("file", "text");
+    let handles: Vec<_> =
+        (0..5000).map(|_| other.tree.open(other.node("file"), libc::O_RDONLY, false).unwrap().handle).collect();
+    until_too_many("open files with a flock", |number| other.tree.flock(handles[number as usize], 1, LockKind::Read));
+    // Asking again is nothing new, and what is unlocked, closed or refused makes room.
+    let [first, second, more, last] = [0, 1, 4500, 4600].map(|place: usize| handles[place]);
+    other.tree.flock(first, 1, LockKind::Read).unwrap();
+    assert_eq!(other.tree.flock(first, 1, LockKind::Write), Err(Errno::AGAIN));
+    other.tree.flock(second, 1, LockKind::Unlock).unwrap();
+    assert_eq!(other.tree.flock(last, 1, LockKind::Write), Err(Errno::AGAIN));
+    other.tree.flock(more, 1, LockKind::Read).unwrap();
+    assert_eq!(other.tree.flock(last, 1, LockKind::Read), Err(Errno::NOLCK));
+    other.tree.release(more, None);
+    other.tree.flock(last, 1, LockKind::Read).unwrap();
+}
+
 #[test]
 fn owners_lock_through_the_tree() {
     let at = Fixture::new(Options::default());

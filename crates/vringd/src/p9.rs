@@ -13,7 +13,11 @@ pub(crate) fn options_in(about: &Directory, new: &NewExport) -> P9Options {
         // A stream has no device that could show one.
         tag: if new.listen.is_some() { None } else { about.tag(&new.name) },
         queues: new.queues(),
-        policy: P9Policy { msize_max: about.msize_max(), multidevs: multidevs_in(about.multidevs.unwrap_or_default()) },
+        policy: P9Policy {
+            msize_max: about.msize_max(),
+            multidevs: multidevs_in(about.multidevs.unwrap_or_default()),
+            ..P9Policy::default()
+        },
         execution: execution_in(about.execution),
     }
 }

@@ -15,11 +15,13 @@ use crate::watch::Watch;
 use control::model::NewExport;
 use control::{ControlServer, ControlSocket, Daemon as _};
 use sandbox::{Mode, Role};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -221,9 +223,18 @@ fn place(source: Option<&PathBuf>, name: &str, error: control::ApiError) -> Fail
     }
 }
 
-/// Catches SIGTERM and SIGINT, and keeps them until somebody looks.
+/// Catches SIGTERM and SIGINT, and keeps them until somebody looks. A write beyond a file size limit (`RLIMIT_FSIZE`), which a
+/// guest can make, is an error from here on and no longer the end of the process.
 pub(crate) fn signals() -> Result<Signals, Failure> {
-    Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))
+    let failed = |error: io::Error| Failure::Runtime(format!("cannot watch for signals: {error}"));
+    outlive_file_size_limit().map_err(failed)?;
+    Signals::new([SIGTERM, SIGINT]).map_err(failed)
+}
+
+/// Lets a write beyond `RLIMIT_FSIZE` answer EFBIG, as it does when its signal does not end the process. Caught and not ignored:
+/// programs that this one starts have the signal as they expect it. SIGPIPE is ignored already, by Rust's runtime.
+pub(crate) fn outlive_file_size_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
 /// Says to `stop` when a signal has come.

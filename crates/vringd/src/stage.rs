@@ -4,6 +4,7 @@ use crate::config::poll_default;
 use crate::convert;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
+use crate::run;
 use control::Daemon as _;
 use control::model::config::{ExportKind, NewExport, Storage};
 use control::model::{Attach, Placement};
@@ -31,6 +32,8 @@ impl Stage {
         workers: u32,
         storage: impl FnOnce(&std::path::Path) -> Result<Storage, Failure>,
     ) -> Result<Stage, Failure> {
+        run::outlive_file_size_limit()
+            .map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))?;
         let failed = |error| Failure::Runtime(format!("cannot make a temporary directory: {error}"));
         let directory = tempfile::Builder::new().prefix("vringd-").tempdir().map_err(failed)?;
         let storage = storage(directory.path())?;

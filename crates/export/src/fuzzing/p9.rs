@@ -19,7 +19,7 @@ fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
     let directory = super::directory::filled()?;
     let options = Options { read_only: true, xattr: true, ..Options::default() };
     let tree = Tree::new(Source::Path(directory.path().to_owned()), options).ok()?;
-    Some((Service::new(Arc::new(tree), P9Policy::default()), directory))
+    Some((Service::new(Arc::new(tree), P9Policy::default(), 1), directory))
 }
 
 /// Plays one input and returns how many requests were answered. Layout of `data`: options (1), steps; bit 1 of the options

@@ -100,7 +100,7 @@ fn play(data: &[u8], inside: &Path) -> usize {
         return 0;
     };
     let tree = Arc::new(tree);
-    let service = Service::new(tree.clone(), P9Policy::default());
+    let service = Service::new(tree.clone(), P9Policy::default(), 1);
     let msize = if options & 2 == 0 { 4096 } else { 16_384 };
     let dialect = if options & 1 == 0 { Dialect::L } else { Dialect::U };
     let mut clients = [Client::new(&service, msize), Client::new(&service, msize)];

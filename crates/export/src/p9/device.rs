@@ -13,6 +13,7 @@ use engine::Execution;
 use link::RingStart;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 use tree::Tree;
 
 /// A directory to serve by 9P.
@@ -81,7 +82,8 @@ impl P9 {
             return Err(ExportError::DirectIo);
         }
         let config = options.tag.as_deref().map(Config::new).transpose()?;
-        let service = Service::new(tree, options.policy);
+        let clients = if streams { usize::from(queues) } else { 1 };
+        let service = Service::new(tree, options.policy, clients);
         let session = Session::new(&service);
         Ok(P9 {
             tag: options.tag,
@@ -107,6 +109,11 @@ impl P9 {
     /// Where calls run now.
     pub(crate) fn executor(&self) -> Executor {
         self.executing.executor()
+    }
+
+    /// How long a connection may take until a version is agreed on.
+    pub(crate) fn greeting(&self) -> Duration {
+        self.service.policy().greeting
     }
 
     pub(crate) fn queues(&self) -> u16 {

@@ -237,6 +237,20 @@ impl Client {
         self.ask(TCLUNK, fields().u32(fid));
     }
 
+    /// Opens a file of the root again and again, as `fid` and those behind it, until that is refused; how often it was opened, and
+    /// the error.
+    pub fn open_until_refused(&mut self, fid: u32, name: &str) -> (usize, i32) {
+        for opened in 0.. {
+            let fid = fid + opened;
+            self.walk(fid, name);
+            let answer = self.call(TLOPEN, fields().u32(fid).u32(libc::O_RDONLY as u32));
+            if answer.kind == RLERROR {
+                return (opened as usize, answer.errno());
+            }
+        }
+        unreachable!("there are fewer fids than that");
+    }
+
     pub fn lock(&mut self, fid: u32, kind: u8, owner: u32) -> u8 {
         self.ask(TLOCK, lock_of(fid, kind, false, owner))[0]
     }
@@ -251,6 +265,10 @@ pub struct Like {
     /// Every operation takes this long.
     pub delay: Duration,
     pub poll: PollMode,
+    /// Files that all clients may have open.
+    pub open_files: usize,
+    /// How long a connection may be silent; none for as long as by default.
+    pub greeting: Option<Duration>,
 }
 
 impl Default for Like {
@@ -262,6 +280,8 @@ impl Default for Like {
             tcp: false,
             delay: Duration::ZERO,
             poll: PollMode::Off,
+            open_files: Options::default().open_files_max,
+            greeting: None,
         }
     }
 }
@@ -319,12 +339,15 @@ impl Server {
         let address = listener.address().clone();
         let root = dir.path().join("served");
         std::fs::create_dir(&root).unwrap();
-        let tree = tree(&root, Options { delay: like.delay, xattr: true, ..Options::default() });
+        let options_of_tree =
+            Options { delay: like.delay, xattr: true, open_files_max: like.open_files, ..Options::default() };
+        let tree = tree(&root, options_of_tree);
         let engine: Workers<export::Ring> = Engine::new(like.workers);
         for _ in 0..like.workers {
             engine.worker_new(DAEMON, WorkerSpec::default(), like.poll).unwrap();
         }
-        let options = options(like.connections, like.execution);
+        let mut options = options(like.connections, like.execution);
+        options.policy.greeting = like.greeting.unwrap_or(options.policy.greeting);
         let export = serve(listener, options, tree, like.poll, &engine).unwrap();
         Server { export, engine, address, dir }
     }

@@ -1,14 +1,14 @@
 //! Clients that vanish, send nonsense, or do not read.
 
 use super::client::{
-    Client, IO_HEADER, Like, MSIZE, RLERROR, Server, TATTACH, TGETATTR, TLOCK, TREAD, TVERSION, TWRITE, WRITE_LOCK,
-    eventually, fields, lock_of, message, pattern, read_of, write_of,
+    Client, IO_HEADER, Like, MSIZE, RLERROR, Server, TATTACH, TGETATTR, TLCREATE, TLOCK, TREAD, TVERSION, TWALK,
+    TWRITE, WRITE_LOCK, eventually, fields, lock_of, message, pattern, read_of, write_of,
 };
 use engine::Execution;
 use export::{Limits, Rate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_client_may_vanish_anywhere_in_a_message() {
@@ -54,6 +54,53 @@ fn a_client_may_vanish_with_requests_in_flight() {
         assert_eq!(witness.read(1, 100, 10), pattern(110, 0)[100..]);
         assert_eq!(server.export.failure(), None);
     }
+}
+
+#[test]
+fn silent_connections_make_room_for_those_who_speak() {
+    let greeting = Some(Duration::from_millis(300));
+    let server = Server::new(&Like { connections: 3, greeting, ..Like::default() });
+    // It has nothing more to say than its version, and is left alone.
+    let mut client = server.connect();
+    client.version(MSIZE);
+    let _silent = server.unix();
+    // A byte at a time is as good as nothing, and so is a version that is not agreed on.
+    let mut slow = server.connect();
+    slow.send(&message(TVERSION, u16::MAX, fields().u32(MSIZE).text("9P1999"))[..12]);
+    let start = Instant::now();
+    let mut late = loop {
+        assert!(start.elapsed() < super::HANG, "nobody made room");
+        let mut late = server.connect();
+        let hello = message(TVERSION, u16::MAX, fields().u32(MSIZE).text("9P2000.L"));
+        // Who is turned away cannot even write.
+        if late.wire.write_all(&hello).is_ok() && late.next().is_some() {
+            break late;
+        }
+    };
+    late.attach();
+    client.attach();
+    let error = server.export.status().last_error.expect("somebody was turned out");
+    assert!(error.contains("did not agree on a version within 0.3 s"), "{error}");
+    assert_eq!(server.export.failure(), None);
+}
+
+#[test]
+fn a_client_leaves_open_files_and_locks_for_others() {
+    let server = Server::new(&Like { connections: 4, open_files: 400, ..Like::default() });
+    std::fs::write(server.file("file"), "content").unwrap();
+    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    let opened: Vec<_> = clients.iter_mut().map(|client| client.open_until_refused(1, "file")).collect();
+    // 25 are each client's own, and of the other 300 whoever comes first has most.
+    assert_eq!(opened[0], (25 + 266, libc::ENFILE));
+    assert!(opened.iter().all(|&(count, why)| count >= 25 && why == libc::ENFILE), "{opened:?}");
+    // Creating is opening.
+    clients[3].ask(TWALK, fields().u32(0).u32(9999).u16(0));
+    let create = fields().u32(9999).text("new").u32(libc::O_RDWR as u32).u32(0o644).u32(0);
+    assert_eq!(clients[3].call(TLCREATE, create).errno(), libc::ENFILE);
+    assert!(!server.file("new").exists(), "what cannot be opened is not made");
+    // What one gives back another has.
+    (1..=100).for_each(|fid| clients[0].clunk(fid));
+    assert!(clients[3].open_until_refused(1000, "file").0 > 50);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Files, Handle, OpenFile};
 use crate::dir::Stream;
 use crate::handover::{AdoptError, FileForm, Incoming, NodeForm, Outgoing};
+use crate::lock::Place;
 use crate::sync::{Counted, lock, read, write};
 use crate::tree::{ROOT, Tree};
 use rustix::fs::OFlags;
@@ -68,7 +69,10 @@ impl Tree {
         let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
         let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
         let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
+        let locked = Place::of(&fd).ok();
         let file = OpenFile::new((fd, place), (form.node, flags), mount, stream, reader);
+        // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
+        *lock(&file.flock) = locked.map(|place| self.flocks.join_anyway(place));
         if let Some(inode) = inode {
             lock(&inode.slot).opened(&file);
         }

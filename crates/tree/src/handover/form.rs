@@ -3,16 +3,17 @@
 
 use crate::stat::MountKey;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// A descriptor, by its place in the list of all.
 pub(crate) type Place = u32;
 
-/// Everything.
+/// Everything, as it lies in the bytes. There may be so many nodes that they are written and read one by one (`bytes`): tests hold
+/// both to this.
+#[cfg(test)]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Form {
     /// What the tree is called when speaking to people.
-    pub(crate) label: PathBuf,
+    pub(crate) label: std::path::PathBuf,
     pub(crate) mounts: Vec<MountForm>,
     /// The root among them.
     pub(crate) nodes: Vec<NodeForm>,
@@ -134,10 +135,24 @@ pub(crate) struct NameForm {
     pub(crate) name: Vec<u8>,
 }
 
+/// What stands behind the rest: by which open file each owner's latest lock came.
+pub(super) fn handles_of(owners: &[OwnerForm]) -> Vec<u64> {
+    owners.iter().map(|owner| owner.handle).collect()
+}
+
+/// Tells owners what stood behind the rest.
+pub(super) fn give_handles(owners: &mut [OwnerForm], handles: &[u64]) -> Result<(), postcard::Error> {
+    if handles.len() != owners.len() {
+        return Err(postcard::Error::DeserializeBadEncoding);
+    }
+    owners.iter_mut().zip(handles).for_each(|(owner, handle)| owner.handle = *handle);
+    Ok(())
+}
+
+#[cfg(test)]
 impl Form {
     pub(super) fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        let handles: Vec<u64> = self.owners.iter().map(|owner| owner.handle).collect();
-        postcard::to_extend(&handles, postcard::to_stdvec(self)?)
+        postcard::to_extend(&handles_of(&self.owners), postcard::to_stdvec(self)?)
     }
 
     /// Form 1 ends before the handles.
@@ -147,12 +162,10 @@ impl Form {
             return Ok(form);
         }
         let (handles, rest): (Vec<u64>, _) = postcard::take_from_bytes(rest)?;
-        if !rest.is_empty() || handles.len() != form.owners.len() {
+        if !rest.is_empty() {
             return Err(postcard::Error::DeserializeBadEncoding);
         }
-        for (owner, handle) in form.owners.iter_mut().zip(handles) {
-            owner.handle = handle;
-        }
+        give_handles(&mut form.owners, &handles)?;
         Ok(form)
     }
 }

@@ -1,3 +1,4 @@
+use super::form::Form;
 use super::*;
 use crate::attributes::Change;
 use crate::creds::Caller;
@@ -26,7 +27,7 @@ fn tree(path: &Path, file_handles: FileHandles) -> Tree {
 fn next(tree: Tree) -> Tree {
     let Handed { bytes, descriptors } = tree.hand_over().unwrap();
     let descriptors = descriptors.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect();
-    let options = tree.options.clone();
+    let (options, bytes) = (tree.options.clone(), bytes.concat());
     std::mem::forget(tree);
     Tree::handed_over(options, Adopted { bytes, descriptors }).unwrap()
 }
@@ -213,6 +214,11 @@ fn records_beside_names_go_along() {
 }
 
 #[test]
+fn all_that_a_client_may_know_can_be_handed_over() {
+    assert!(Options::default().nodes_max <= NODES_MAX, "a guest that forgets nothing stands in the way of an upgrade");
+}
+
+#[test]
 fn how_much_is_too_much_is_said() {
     let line = NotHandedOver::Nodes { nodes: NODES_MAX + 1 }.to_string();
     assert!(line.contains(&NODES_MAX.to_string()) && !line.contains('\n'), "{line}");
@@ -225,6 +231,7 @@ fn a_state_that_contradicts_itself_is_refused() {
     let tree = tree(place.path(), FileHandles::Never);
     let node = tree.lookup(ROOT, c"file").unwrap().node;
     let Handed { bytes, descriptors } = tree.hand_over().unwrap();
+    let bytes = bytes.concat();
     let good = Form::decode(&bytes).unwrap();
     assert_eq!(good.encode().unwrap(), bytes);
     let adopt = |change: &dyn Fn(&mut Form), count: usize| {
@@ -238,6 +245,10 @@ fn a_state_that_contradicts_itself_is_refused() {
     assert!(adopt(&|_| (), all).is_ok());
     assert!(matches!(adopt(&|_| (), 0), Err(AdoptError::Descriptor(_))));
     assert!(matches!(adopt(&|form| form.nodes.clear(), all), Err(AdoptError::NoRoot)));
+    // A program before this one had the root anywhere.
+    assert!(adopt(&|form| form.nodes.reverse(), all).is_ok());
+    let longer = Adopted { bytes: [&bytes[..], &[0]].concat(), ..Adopted::default() };
+    assert!(matches!(Tree::handed_over(tree.options.clone(), longer), Err(AdoptError::Descriptor(_))));
     assert!(matches!(adopt(&|form| form.mounts.clear(), all), Err(AdoptError::Mount(0))));
     let twice = |form: &mut Form| {
         let mut again = form.nodes.iter().find(|form| form.node == node).unwrap().clone();

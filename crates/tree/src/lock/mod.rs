@@ -8,12 +8,14 @@
 //! A deadlock between owners is not found, as the kernel finds none among locks of descriptions: such waits last until
 //! one of them is cancelled.
 
+mod crowd;
 mod kernel;
 mod owners;
 mod ranges;
 mod wait;
 
-pub(crate) use owners::{Limits, Locks};
+pub(crate) use crowd::{Crowds, Joined, Place};
+pub(crate) use owners::{FILE_MAX, Limits, Locks};
 pub(crate) use wait::Then;
 pub use wait::Wait;
 

@@ -2,6 +2,7 @@
 
 mod handover;
 
+use super::crowd::{Crowds, Joined, Place};
 use super::kernel::{self, Span};
 use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
@@ -17,20 +18,35 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// The most locks of one kind on one file: a call on them takes less than a tenth of a millisecond then, and dropping all less
+/// than one.
+pub(crate) const FILE_MAX: usize = 4096;
+
 /// What a tree's clients may hold at once: each of these is memory, descriptors or threads of the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Owners with locks, one descriptor each.
     pub(crate) owners: usize,
+    /// Of those, owners with locks on one file: dropping an owner's locks goes along all locks of the file.
+    pub(crate) owners_of_file: usize,
     /// Ranges of bytes that are held, each a lock in the kernel.
     pub(crate) ranges: usize,
+    /// Of those, ranges of one file: each call on its locks goes along them, some ten nanoseconds each.
+    pub(crate) ranges_of_file: usize,
     /// Locks that are waited for, a thread each.
     pub(crate) waits: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { owners: 16 << 10, ranges: 256 << 10, waits: 64 }
+        Limits { owners: 16 << 10, owners_of_file: 1 << 10, ranges: 256 << 10, ranges_of_file: FILE_MAX, waits: 64 }
+    }
+}
+
+impl Limits {
+    /// For a tree whose locks are all on one file of the host, whichever node they are of.
+    pub(crate) fn on_one_file() -> Limits {
+        Limits { owners: FILE_MAX, owners_of_file: FILE_MAX, ..Limits::default() }
     }
 }
 
@@ -38,7 +54,9 @@ impl Default for Limits {
 struct Owner {
     /// Its description holds the locks.
     file: OwnedFd,
+    place: Place,
     _taken: Taken,
+    _joined: Joined,
     /// The open file by which the latest lock came.
     handle: AtomicU64,
     state: Mutex<State>,
@@ -76,6 +94,8 @@ struct Table {
     count: AtomicUsize,
     /// How many ranges all owners hold.
     ranges: AtomicUsize,
+    owners_of_files: Arc<Crowds>,
+    ranges_of_files: Arc<Crowds>,
     limits: Limits,
     share: Arc<Share>,
 }
@@ -101,23 +121,27 @@ impl Table {
         }
         let taken = self.share.take().ok_or(Errno::NOLCK)?;
         let file = open_for_locks(open)?;
+        let place = Place::of(&file)?;
+        let joined = self.owners_of_files.join(place).ok_or(Errno::NOLCK)?;
+        let (handle, state) = (AtomicU64::new(0), Mutex::default());
         let mut owners = self.owners();
-        let owner = owners.entry(key).or_insert_with(|| {
-            Arc::new(Owner { file, _taken: taken, handle: AtomicU64::new(0), state: Mutex::default() })
-        });
+        let owner = owners
+            .entry(key)
+            .or_insert_with(|| Arc::new(Owner { file, place, _taken: taken, _joined: joined, handle, state }));
         let owner = Arc::clone(owner);
         self.count.store(owners.len(), Ordering::Release);
         Ok(owner)
     }
 
     /// Notes what the kernel granted.
-    fn note(&self, state: &mut State, span: Span, kind: LockKind) {
+    fn note(&self, place: Place, state: &mut State, span: Span, kind: LockKind) {
         let before = state.held.len();
         state.held.set(span.start, span.end, kind);
-        self.count_ranges(before, state.held.len());
+        self.count_ranges(place, before, state.held.len());
     }
 
-    fn count_ranges(&self, before: usize, after: usize) {
+    fn count_ranges(&self, place: Place, before: usize, after: usize) {
+        self.ranges_of_files.change(place, before, after);
         if after >= before {
             self.ranges.fetch_add(after - before, Ordering::Relaxed);
         } else {
@@ -130,7 +154,7 @@ impl Table {
         if !state.held.is_empty() {
             // The kernel drops locks without condition; only a broken network file system could refuse.
             let _ = kernel::set(owner.file.as_fd(), LockKind::Unlock, Span::ALL);
-            self.count_ranges(state.held.len(), 0);
+            self.count_ranges(owner.place, state.held.len(), 0);
             state.held.clear();
         }
     }
@@ -150,14 +174,20 @@ impl Table {
         }
     }
 
+    /// So many ranges more are too many, of the file or of all.
+    fn is_full(&self, place: Place, more: usize) -> bool {
+        self.ranges.load(Ordering::Relaxed).saturating_add(more) > self.limits.ranges
+            || !self.ranges_of_files.has_room(place, more)
+    }
+
     /// Takes a lock now, for an owner that is still in the table.
     fn take(&self, owner: &Owner, state: &mut State, lock: Lock, span: Span) -> Result<()> {
         // A lock in the middle of another makes three of one.
-        if self.ranges.load(Ordering::Relaxed).saturating_add(2) > self.limits.ranges {
+        if self.is_full(owner.place, 2) {
             return Err(Errno::NOLCK);
         }
         kernel::set(owner.file.as_fd(), lock.kind, span)?;
-        self.note(state, span, lock.kind);
+        self.note(owner.place, state, span, lock.kind);
         state.pid = lock.pid;
         Ok(())
     }
@@ -173,7 +203,7 @@ impl Table {
             });
         }
         if answer.is_ok() {
-            self.note(&mut state, span, lock.kind);
+            self.note(owner.place, &mut state, span, lock.kind);
             state.pid = lock.pid;
         }
         self.close_if_idle(key, &mut state);
@@ -204,14 +234,26 @@ impl fmt::Debug for Locks {
 
 impl Locks {
     pub(crate) fn new(limits: Limits, share: Arc<Share>) -> Locks {
-        let (count, ranges) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let table = Table { owners: Mutex::default(), count, ranges, limits, share };
+        let table = Table {
+            owners: Mutex::default(),
+            count: AtomicUsize::new(0),
+            ranges: AtomicUsize::new(0),
+            owners_of_files: Crowds::new(limits.owners_of_file),
+            ranges_of_files: Crowds::new(limits.ranges_of_file),
+            limits,
+            share,
+        };
         Locks { table: Arc::new(table), waiters: Waiters::default() }
     }
 
     /// How many owners hold locks or wait for some: as many descriptors.
     pub(crate) fn owners(&self) -> usize {
         self.table.count.load(Ordering::Acquire)
+    }
+
+    /// How many ranges they hold: as many locks in the kernel.
+    pub(crate) fn ranges(&self) -> usize {
+        self.table.ranges.load(Ordering::Relaxed)
     }
 
     /// The lock of somebody else that stands in the way of `lock`, or `lock` with [`LockKind::Unlock`].
@@ -290,12 +332,11 @@ impl Locks {
             return Ok(());
         }
         // Bytes given back from the middle make two locks of one, without end if nobody counted.
-        let full = self.table.ranges.load(Ordering::Relaxed) >= self.table.limits.ranges;
-        if full && state.held.is_split_by(span.start, span.end) {
+        if self.table.is_full(owner.place, 1) && state.held.is_split_by(span.start, span.end) {
             return Err(Errno::NOLCK);
         }
         kernel::set(owner.file.as_fd(), LockKind::Unlock, span)?;
-        self.table.note(&mut state, span, LockKind::Unlock);
+        self.table.note(owner.place, &mut state, span, LockKind::Unlock);
         self.table.close_if_idle(key, &mut state);
         Ok(())
     }
@@ -367,6 +408,11 @@ impl Locks {
     /// Whether `owner` holds something on `node`, or waits for it.
     pub(crate) fn knows(&self, node: Node, owner: u64) -> bool {
         self.table.find((node, owner)).is_some()
+    }
+
+    /// How many ranges `owner` holds on `node`.
+    pub(crate) fn ranges_of(&self, node: Node, owner: u64) -> usize {
+        self.table.find((node, owner)).map_or(0, |owner| owner.state().held.len())
     }
 
     /// Drops all that `owner` holds on `node`: a file of the owner was closed. Waits go on, as they do in a process that

@@ -1,6 +1,6 @@
 //! Owners against each other, against processes of the host, and against cancellation.
 
-use super::owners::Limits;
+use super::owners::{FILE_MAX, Limits};
 use super::*;
 use crate::share::Share;
 use rustix::fs::OFlags;
@@ -196,7 +196,7 @@ fn ranges_that_are_none_are_refused() {
 #[test]
 fn bounds_hold() {
     let file = Fixture::new();
-    let locks = Locks::new(Limits { owners: 2, ranges: 6, waits: 0 }, Share::of_process());
+    let locks = Locks::new(Limits { owners: 2, ranges: 6, waits: 0, ..Limits::default() }, Share::of_process());
     for owner in 0..2 {
         file.set(&locks, owner, lock(LockKind::Read, 0, 9)).unwrap();
     }
@@ -210,6 +210,29 @@ fn bounds_hold() {
     assert_eq!(file.set(&locks, 1, lock(LockKind::Read, 2, 2)), Err(Errno::NOLCK));
     file.set(&locks, 0, unlock()).unwrap();
     file.set(&locks, 1, lock(LockKind::Read, 2, 2)).unwrap();
+}
+
+#[test]
+fn a_file_has_a_bounded_number_of_locks_whoever_holds_them() {
+    let (file, other, locks) = (Fixture::new(), Fixture::new(), locks());
+    let byte = |owner: u64, at: u64| lock(LockKind::Read, at * 2, at * 2 + owner % 2);
+    // In turns, and backwards, which is dearest.
+    let held = (0..60_000).rev().map(|at| file.set(&locks, at % 3, byte(at % 3, at))).take_while(Result::is_ok).count();
+    assert!((4000..=FILE_MAX).contains(&held), "{held} ranges");
+    assert_eq!(file.set(&locks, 9, byte(9, 0)), Err(Errno::NOLCK));
+    assert_eq!(file.wait(&locks, 0, byte(0, 0)).1.recv(), Ok(Err(Errno::NOLCK)));
+    let own = |owner, lock| locks.set(NODE + 1, owner, lock, other.open());
+    own(0, write_lock()).unwrap();
+    own(0, unlock()).unwrap();
+    file.set(&locks, 0, unlock()).unwrap();
+    file.set(&locks, 9, byte(9, 0)).unwrap();
+    locks.clear();
+    // One byte and many owners.
+    let held = (0..5000).map(|owner| file.set(&locks, owner, byte(0, 0))).take_while(Result::is_ok).count();
+    assert_eq!(held, Limits::default().owners_of_file);
+    own(0, write_lock()).unwrap();
+    locks.drop_owner(NODE, 17);
+    file.set(&locks, 9999, byte(0, 0)).unwrap();
 }
 
 #[test]

@@ -3,33 +3,45 @@
 use super::{SHARDS, Table};
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
-use crate::handover::{AdoptError, NodeForm, Outgoing};
+use crate::handover::bytes::{self, Pieces};
+use crate::handover::{AdoptError, NodeForm, NotHandedOver, Outgoing};
 use crate::mount::Mount;
 use crate::node::{Held, Inode, Place, Slot};
 use crate::stat::{Key, Kind};
 use crate::sync::{lock, read, write};
-use crate::tree::Node;
+use crate::tree::{Node, ROOT};
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// What most nodes take in bytes.
+const NODE_BYTES: usize = 48;
+
 impl Table {
-    /// Every node, and the next one's number.
+    /// Every node, as bytes, the root first, and how many they are; the next one's number.
     ///
     /// # Errors
     /// No more descriptors.
-    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> io::Result<(Vec<NodeForm>, Node)> {
-        let mut forms = Vec::with_capacity(self.len());
+    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> Result<(Pieces, usize, Node), NotHandedOver> {
+        let mut pieces = vec![Vec::new()];
+        let mut count = 0;
+        if let Ok(root) = self.get(ROOT) {
+            bytes::write(&self.node_form(&root, out)?, &mut pieces[0])?;
+            count += 1;
+        }
         for shard in &self.nodes {
             // Identities are locked before nodes, so not now.
             let inodes: Vec<Arc<Inode>> = read(&shard.nodes).values().cloned().collect();
-            for inode in inodes {
-                forms.push(self.node_form(&inode, out)?);
+            let mut piece = Vec::with_capacity(inodes.len() * NODE_BYTES);
+            for inode in inodes.iter().filter(|inode| inode.node != ROOT) {
+                bytes::write(&self.node_form(inode, out)?, &mut piece)?;
+                count += 1;
             }
+            pieces.push(piece);
         }
-        Ok((forms, self.next.load(Ordering::Relaxed)))
+        Ok((pieces, count, self.next.load(Ordering::Relaxed)))
     }
 
     /// One node.

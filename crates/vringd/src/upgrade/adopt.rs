@@ -8,7 +8,7 @@ use super::{Past, envelope, restore};
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::run;
-use crate::service::{Service, take_descriptor};
+use crate::service::{Service, Watchdog, take_descriptor};
 use control::model::Takeover;
 use control::{ControlSocket, ControlSocketState};
 use engine::monotonic_ns;
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// How long sessions may take to go on. They open nothing and wait for nobody.
 const RESUME_PATIENCE: Duration = Duration::from_secs(30);
+
+/// After how long it is no longer believed that exports are still being made again.
+const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Arguments of `vringd adopt`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +71,9 @@ fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<Ex
     let control = state.control.take().map(|socket| control_socket(socket, &mut incoming)).transpose();
     let control = control.map_err(|error| lost("control socket", &error))?;
     let daemon = Arc::new(daemon(&state, told.0.clone()).map_err(|error| lost("daemon", &error))?);
+    let busy = taking_over(&service).map_err(|error| lost("service manager", &error))?;
     let takeover = resume(&daemon, &mut state, &mut incoming, &told.0);
+    drop(busy);
     for line in &takeover.lost {
         tracing::error!("lost in the upgrade: {line}");
     }
@@ -78,6 +83,13 @@ fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<Ex
     // What was not taken by now belongs to nobody.
     drop(incoming);
     run::live(&daemon, control, &service, run::Terms { stuck_after: state.stuck_after.0, one: state.one }, &told.1)
+}
+
+/// Lets the service manager's watchdog hear of us meanwhile: a guest may know millions of files, which take seconds a million.
+fn taking_over(service: &Service) -> std::io::Result<Option<Watchdog>> {
+    let end = Instant::now() + TAKE_OVER_PATIENCE;
+    let alive = move || if Instant::now() < end { Ok(()) } else { Err("it takes too long to take over".to_owned()) };
+    service.watch(alive, || "taking over from another program".to_owned())
 }
 
 /// The daemon with its workers, and without exports.

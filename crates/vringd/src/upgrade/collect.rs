@@ -83,7 +83,7 @@ fn directory(export: &Export, purpose: Purpose, out: &mut Outgoing) -> Result<Op
     let Some((session, tree::Handed { bytes, descriptors })) = handed else {
         return Ok(None);
     };
-    let nodes = envelope::write_bytes(&bytes).map_err(|error| format!("cannot write its nodes down: {error}"))?;
+    let nodes = envelope::write_bytes(bytes).map_err(|error| format!("cannot write its nodes down: {error}"))?;
     let nodes = out.give(nodes, format!("nodes of {}", export.name()));
     let descriptors = descriptors.into_iter().map(|fd| out.lend(fd)).collect();
     let tree = state::Tree { form: tree::FORM, nodes: Some(nodes), descriptors };

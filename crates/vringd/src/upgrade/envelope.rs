@@ -13,6 +13,8 @@ const MAGIC: [u8; 8] = *b"VRINGUPG";
 const HEAD_BYTES: usize = 20;
 /// Longest state that is read, in bytes: thousands of exports with hundreds of memory regions each.
 const BODY_BYTES_MAX: u64 = 1 << 30;
+/// Most bytes of what a guest knows: 16 Mi nodes with the longest handles, or with ordinary ones and what is recorded of them.
+const NODES_BYTES_MAX: u64 = 4 << 30;
 
 /// Why bytes are no state that this program can go on with. The doc comments are the messages.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -101,15 +103,32 @@ fn understood(state: &State) -> Result<(), ReadError> {
     }
 }
 
-/// Bytes that the state refers to by the descriptor of their memory.
+/// Bytes that the state refers to by the descriptor of their memory, in pieces, whose memory goes as they are written.
 ///
 /// # Errors
-/// No more descriptors, or no more memory.
-pub(super) fn write_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
+/// No more descriptors, no more memory, or more than is read.
+pub(super) fn write_bytes(pieces: Vec<Vec<u8>>) -> io::Result<OwnedFd> {
+    write_up_to(pieces, NODES_BYTES_MAX)
+}
+
+fn write_up_to(pieces: Vec<Vec<u8>>, max: u64) -> io::Result<OwnedFd> {
+    let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+    may_be_read(bytes, max)?;
     let memory = rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(memory);
-    file.write_all(bytes)?;
+    for piece in pieces {
+        file.write_all(&piece)?;
+    }
     Ok(file.into())
+}
+
+/// What would be refused by the program that comes must be refused by the one that goes, which can still go on.
+fn may_be_read(bytes: u64, max: u64) -> io::Result<()> {
+    if bytes <= max {
+        return Ok(());
+    }
+    let why = format!("they take {bytes} bytes, and {max} are read at most");
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
 }
 
 /// Reads what [`write_bytes`] has written.
@@ -119,9 +138,7 @@ pub(super) fn write_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
 pub(super) fn read_bytes(memory: OwnedFd) -> io::Result<Vec<u8>> {
     let file = File::from(memory);
     let length = file.metadata()?.len();
-    if length > BODY_BYTES_MAX {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
+    may_be_read(length, NODES_BYTES_MAX)?;
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
@@ -134,7 +151,7 @@ pub(super) fn read_bytes(memory: OwnedFd) -> io::Result<Vec<u8>> {
 pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
     let bytes = encode(state)?;
     let failed = |error: io::Error| format!("cannot write the state down: {error}");
-    write_bytes(&bytes).map_err(failed)
+    write_up_to(vec![bytes], HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)
 }
 
 /// Reads a state from the start of `memory`, wherever its position is.
@@ -210,8 +227,18 @@ mod tests {
     #[test]
     fn bytes_are_read_as_they_were_written() {
         for bytes in [vec![], vec![7; 100_000]] {
-            assert_eq!(read_bytes(write_bytes(&bytes).unwrap()).unwrap(), bytes);
+            let (first, rest) = bytes.split_at(bytes.len() / 3);
+            let pieces = vec![first.to_vec(), rest.to_vec()];
+            assert_eq!(read_bytes(write_bytes(pieces).unwrap()).unwrap(), bytes);
         }
+    }
+
+    #[test]
+    fn more_than_is_read_is_not_written() {
+        let pieces = |last| vec![vec![0; 3], vec![0; last]];
+        assert!(write_up_to(pieces(4), 7).is_ok());
+        let line = write_up_to(pieces(5), 7).unwrap_err().to_string();
+        assert_eq!(line, "they take 8 bytes, and 7 are read at most");
     }
 
     #[test]

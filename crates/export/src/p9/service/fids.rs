@@ -1,13 +1,14 @@
 //! Fids: what a client calls its places, open files and attributes by.
 
-use super::bound::Bound;
+use super::bound::{Bound, Counted};
+use super::holdings::LockShare;
 use super::place::{Place, lock};
 use device::p9::NOFID;
 use rustix::io::Errno;
 use std::collections::hash_map::IntoValues;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tree::{Handle, OpenFile};
 
@@ -18,7 +19,7 @@ pub(super) const FIDS_MAX: usize = 1 << 20;
 pub(super) const FIDS_OF_ALL_MAX: usize = 2 * FIDS_MAX;
 
 /// The most owners of locks that one open fid remembers.
-const OWNERS_MAX: usize = 4096;
+const OWNERS_MAX: usize = 256;
 
 /// How many parts the table of fids has, so that threads seldom meet.
 const SHARDS: usize = 16;
@@ -108,6 +109,8 @@ pub(super) struct Open {
     pub(super) remove_on_clunk: bool,
     /// Whose locks were taken through this fid.
     owners: Mutex<BTreeSet<u64>>,
+    locks: Arc<LockShare>,
+    _counted: Counted,
     /// Where the next read of a directory goes on in 9P2000.u.
     pub(super) reading: Mutex<Reading>,
 }
@@ -130,8 +133,8 @@ impl Open {
         place: &Arc<Place>,
         handle: Handle,
         device: (u32, u32),
-        kill_privileges: bool,
-        remove_on_clunk: bool,
+        (kill_privileges, remove_on_clunk): (bool, bool),
+        (counted, locks): (Counted, &Arc<LockShare>),
     ) -> Result<Open, Errno> {
         let file = place.ground().tree.file(handle)?;
         Ok(Open {
@@ -143,6 +146,8 @@ impl Open {
             kill_privileges,
             remove_on_clunk,
             owners: Mutex::default(),
+            locks: Arc::clone(locks),
+            _counted: counted,
             reading: Mutex::default(),
         })
     }
@@ -174,6 +179,11 @@ impl Open {
         Ok(())
     }
 
+    /// How many have had some.
+    pub(super) fn owners(&self) -> usize {
+        lock(&self.owners).len()
+    }
+
     /// `owner` has no locks any more.
     pub(super) fn remove_owner(&self, owner: u64) {
         lock(&self.owners).remove(&owner);
@@ -186,42 +196,13 @@ impl Drop for Open {
         for &owner in self.owners.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
             // It is the locks that matter; what the file system says at a close was told when the fid was clunked.
             let _ = tree.flush(self.place.node(), self.handle, owner);
+            self.locks.settle(tree, self.place.node(), owner);
         }
         if self.directory {
             tree.release_dir(self.handle);
         } else {
             tree.release(self.handle, None);
         }
-    }
-}
-
-/// One of the values that a session may have at one time; see [`Values`].
-pub(super) struct Counted(Arc<Bound>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.give(1);
-    }
-}
-
-/// How many fids of a session stand for extended attributes: each may hold 64 KiB.
-pub(super) struct Values(Arc<Bound>);
-
-impl Values {
-    const MAX: usize = 256;
-    const OF_ALL_MAX: usize = 1024;
-
-    /// `all` counts those of all sessions.
-    pub(super) fn new(all: &Arc<AtomicUsize>) -> Values {
-        Values(Arc::new(Bound::new(Values::MAX, all, Values::OF_ALL_MAX)))
-    }
-
-    /// Room for one more.
-    ///
-    /// # Errors
-    /// `ENFILE` when there are as many as allowed.
-    pub(super) fn room(&self) -> Result<Counted, Errno> {
-        if self.0.take() { Ok(Counted(Arc::clone(&self.0))) } else { Err(Errno::NFILE) }
     }
 }
 
@@ -329,9 +310,7 @@ pub(super) struct Fids {
 }
 
 impl Fids {
-    /// `all` counts those of all sessions.
-    pub(super) fn new(count_max: usize, all: &Arc<AtomicUsize>) -> Fids {
-        let count = Bound::new(count_max, all, FIDS_OF_ALL_MAX);
+    pub(super) fn new(count: Bound) -> Fids {
         Fids { shards: Default::default(), count, generation: AtomicU64::new(0), old: Mutex::default() }
     }
 
@@ -426,21 +405,26 @@ impl Fids {
         }
     }
 
-    /// Takes so many of those that were set aside, or all if there are fewer.
-    pub(super) fn take_old(&self, count: usize) -> Vec<Arc<Fid>> {
-        let mut taken = Vec::new();
+    /// Takes some of those that were set aside, as many as weigh so much, and one at least; false when there are more. An open
+    /// file weighs more with each owner of locks.
+    pub(super) fn take_old(&self, weight_max: usize) -> (Vec<Arc<Fid>>, bool) {
+        let (mut taken, mut weight) = (Vec::new(), 0);
         let mut old = lock(&self.old);
-        while taken.len() < count
+        while weight < weight_max
             && let Some(part) = old.last_mut()
         {
-            let room = count - taken.len();
-            taken.extend(part.by_ref().take(room));
-            if part.len() == 0 {
-                old.pop();
+            match part.next() {
+                Some(fid) => {
+                    weight += 1 + fid.open().map_or(0, Open::owners);
+                    taken.push(fid);
+                }
+                None => drop(old.pop()),
             }
         }
+        old.retain(|part| part.len() > 0);
+        let all = old.is_empty();
         drop(old);
         self.count.give(taken.len());
-        taken
+        (taken, all)
     }
 }

@@ -1,5 +1,6 @@
 //! Open files and their data.
 
+use super::bound::Counted;
 use super::fids::{Fid, Open, Use};
 use super::place::{Place, lock};
 use super::session::Session;
@@ -50,6 +51,7 @@ impl Session {
         let old = self.fids.get(fid)?;
         let place = old.unopened()?;
         let (tree, node) = (self.tree(), place.node());
+        let counted = self.files.room()?;
         let handle = if place.is_directory() {
             if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
                 return Err(Errno::ISDIR);
@@ -61,7 +63,7 @@ impl Session {
             tree.open(node, flags, old.uid != 0)?.handle
         };
         let attributes = tree.attributes(node, Some(handle)).inspect_err(|_| tree.release(handle, None))?;
-        let open = self.opened(&old, place, handle, &attributes, remove_on_clunk)?;
+        let open = self.opened(&old, place, (handle, counted), &attributes, remove_on_clunk)?;
         let qid = self.qids().of(&attributes)?;
         self.fids.replace(fid, &old, old.with(Use::Open(Box::new(open))))?;
         device::p9::open_out(reply, qid, self.iounit());
@@ -73,13 +75,14 @@ impl Session {
         &self,
         fid: &Fid,
         place: &Arc<Place>,
-        handle: Handle,
+        (handle, counted): (Handle, Counted),
         attributes: &Attributes,
         remove_on_clunk: bool,
     ) -> Result<Open, Errno> {
         // The daemon writes as itself, which leaves these bits alone; a client's kernel does not always drop them either.
         let kill_privileges = fid.uid != 0 && attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-        Open::new(place, handle, attributes.device, kill_privileges, remove_on_clunk)
+        let locks = (counted, &self.locks);
+        Open::new(place, handle, attributes.device, (kill_privileges, remove_on_clunk), locks)
     }
 
     /// The file of a request that may go by io_uring; `None` for one that has to be performed by a call.

@@ -4,6 +4,7 @@
 //! holds, as they do on one machine; what was taken through a fid goes when that is clunked.
 
 use super::fids::Fid;
+use super::holdings::LockShare;
 use super::place::lock;
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
@@ -75,6 +76,7 @@ impl Waits {
 /// A request, in the tree's terms.
 struct Asked {
     fid: Arc<Fid>,
+    share: Arc<LockShare>,
     owner: u64,
     lock: Lock,
 }
@@ -93,6 +95,7 @@ impl Asked {
 
     /// The fid remembers those alone who have something to lose.
     fn settle(&self, tree: &Tree) {
+        self.share.settle(tree, self.fid.place.node(), self.owner);
         if let Ok(open) = self.fid.open()
             && !tree.has_locks(self.fid.place.node(), self.owner)
         {
@@ -108,9 +111,10 @@ impl Session {
         let owner = self.owner(request.client_id, request.proc_id);
         let lock = Lock { kind: kind_in(request.kind), start: request.start, end: request.end(), pid: request.proc_id };
         if request.kind != LockKind::Unlock {
+            self.locks.admit(fid.place.node(), owner)?;
             open.add_owner(owner)?;
         }
-        Ok(Asked { fid, owner, lock })
+        Ok(Asked { fid, share: Arc::clone(&self.locks), owner, lock })
     }
 
     /// At once or not at all.

@@ -14,7 +14,8 @@
 //! | `legacy` | what 9P2000.u does in another way |
 //! | `place` | where a client has walked to |
 //! | `fids` | what a client calls that by |
-//! | `bound` | how many of them there may be |
+//! | `holdings` | how much of all that one client may have |
+//! | `bound` | by which rule |
 //! | `qids` | by which numbers a client tells files apart |
 //! | `tags` | which requests are under way, and who flushes them |
 //! | `policy` | what an operator decides |
@@ -27,6 +28,7 @@ mod attributes;
 mod bound;
 mod fids;
 mod files;
+mod holdings;
 mod legacy;
 mod listing;
 mod locks;

@@ -70,6 +70,7 @@ impl Session {
         let name = Name::new(name)?;
         let name = name.as_c_str();
         let kill = dir.uid != 0;
+        let counted = self.files.room()?;
         let (entry, opened) = self.tree().create(dir.caller(gid), parent.node(), name, flags, mode, 0, kill, None)?;
         let (place, qid) = match self.adopt(parent, name, &entry) {
             Ok(found) => found,
@@ -78,7 +79,7 @@ impl Session {
                 return Err(error);
             }
         };
-        let open = self.opened(&dir, &place, opened.handle, &entry.attributes, remove_on_clunk)?;
+        let open = self.opened(&dir, &place, (opened.handle, counted), &entry.attributes, remove_on_clunk)?;
         self.fids.replace(fid, &dir, dir.at(place, Use::Open(Box::new(open))))?;
         device::p9::open_out(reply, qid, self.iounit());
         Ok(Answer::Reply)

@@ -14,16 +14,16 @@ use device::p9::spec::NAME_BYTES_MAX;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tree::{Node, ROOT, Tree};
 
 /// The most places of one session, those on the way to its fids included: a client that makes directories in each other without
 /// end is told ENFILE.
-const PLACES_MAX: usize = FIDS_MAX + FIDS_MAX / 4;
+pub(super) const PLACES_MAX: usize = FIDS_MAX + FIDS_MAX / 4;
 
 /// The most places of all sessions of an export.
-const PLACES_OF_ALL_MAX: usize = 2 * PLACES_MAX;
+pub(super) const PLACES_OF_ALL_MAX: usize = 2 * PLACES_MAX;
 
 /// How far a rename looks back for what moves: longer than any path that a program can name. What is moved further down is no
 /// longer known by its name.
@@ -72,12 +72,7 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// `all` counts the places of all sessions.
-    pub(super) fn new(tree: Arc<Tree>, all: &Arc<AtomicUsize>) -> Arc<Ground> {
-        Ground::of(tree, Bound::new(PLACES_MAX, all, PLACES_OF_ALL_MAX))
-    }
-
-    fn of(tree: Arc<Tree>, places: Bound) -> Arc<Ground> {
+    pub(super) fn new(tree: Arc<Tree>, places: Bound) -> Arc<Ground> {
         Arc::new(Ground {
             tree,
             places,
@@ -138,7 +133,7 @@ pub(super) struct Place {
 impl Place {
     /// Where the tree begins. `kind` and `path` are of its qid.
     pub(super) fn root(ground: &Arc<Ground>, (kind, path): (u8, u64)) -> Arc<Place> {
-        ground.places.take_anyway();
+        ground.places.take_anyway(1);
         Place::new(ground, ROOT, (kind, path), Link { parent: None, name: Arc::from(c"/"), gone: false })
     }
 
@@ -301,6 +296,7 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bound::Supply;
     use super::*;
     use tree::{Options, Source};
 
@@ -310,7 +306,7 @@ mod tests {
     fn ground(places_max: usize) -> (Arc<Ground>, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
-        (Ground::of(Arc::new(tree), Bound::new(places_max, &Arc::default(), usize::MAX)), directory)
+        (Ground::new(Arc::new(tree), Bound::new(places_max, &Supply::new(usize::MAX, 1))), directory)
     }
 
     /// Nodes that the tree does not know: what is forgotten of them is nothing.

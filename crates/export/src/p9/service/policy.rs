@@ -1,6 +1,10 @@
 //! What an operator decides about a 9P export.
 
 use device::p9::MSIZE_MAX;
+use std::time::Duration;
+
+/// Clients send their version with their first breath; this is for those that are on a machine that swaps.
+const GREETING: Duration = Duration::from_secs(10);
 
 /// What becomes of files that lie on other devices of the host than the directory itself: their inode numbers count anew, and
 /// a client knows files by one number. The names and meanings are QEMU's.
@@ -22,10 +26,12 @@ pub struct P9Policy {
     pub msize_max: u32,
     /// Files on other devices.
     pub multidevs: Multidevs,
+    /// How long a connection may take until a version is agreed on: those that say nothing take places of others.
+    pub greeting: Duration,
 }
 
 impl Default for P9Policy {
     fn default() -> P9Policy {
-        P9Policy { msize_max: MSIZE_MAX, multidevs: Multidevs::default() }
+        P9Policy { msize_max: MSIZE_MAX, multidevs: Multidevs::default(), greeting: GREETING }
     }
 }

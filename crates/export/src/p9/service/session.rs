@@ -1,6 +1,8 @@
 //! What an export's clients share, what each of them has, and the version that begins it.
 
-use super::fids::{FIDS_MAX, Fid, Fids, Use, Values};
+use super::bound::Bound;
+use super::fids::{FIDS_MAX, Fid, Fids, Use};
+use super::holdings::{LockShare, Supplies};
 use super::locks::Waits;
 use super::place::{Ground, Place};
 use super::policy::P9Policy;
@@ -11,7 +13,7 @@ use device::p9::{Dialect, IO_HEADER_BYTES, MSIZE_MIN, qid_type};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tree::{ROOT, Tree};
 
 /// What reads and writes are best multiples of, in bytes: a page of most machines.
@@ -31,14 +33,12 @@ pub(crate) struct Service {
     /// Makes the numbers of lock owners, which nobody can choose so that two are the same.
     owners: RandomState,
     sessions: AtomicU64,
-    /// How many fids, places and extended attributes all clients have.
-    fids: Arc<AtomicUsize>,
-    places: Arc<AtomicUsize>,
-    values: Arc<AtomicUsize>,
+    supplies: Supplies,
 }
 
 impl Service {
-    pub(crate) fn new(tree: Arc<Tree>, policy: P9Policy) -> Arc<Service> {
+    /// For so many clients at once.
+    pub(crate) fn new(tree: Arc<Tree>, policy: P9Policy, clients: usize) -> Arc<Service> {
         let (home, ino, kind) = match tree.attributes(ROOT, None) {
             Ok(root) => (root.device, root.ino, qids::kind(root.mode)),
             Err(error) => {
@@ -52,6 +52,7 @@ impl Service {
         }
         let qids = Qids::new(home, policy.multidevs);
         let root = (kind, qids.path(home, ino).unwrap_or(ino));
+        let supplies = Supplies::new(&tree, clients);
         Arc::new(Service {
             tree,
             policy,
@@ -59,9 +60,7 @@ impl Service {
             root,
             owners: RandomState::new(),
             sessions: AtomicU64::new(0),
-            fids: Arc::default(),
-            places: Arc::default(),
-            values: Arc::default(),
+            supplies,
         })
     }
 
@@ -82,11 +81,17 @@ pub(crate) struct Session {
     number: u64,
     pub(super) root: Arc<Place>,
     pub(super) fids: Fids,
-    pub(super) values: Values,
+    /// How many fids stand for extended attributes.
+    pub(super) values: Arc<Bound>,
+    /// How many files and directories are open.
+    pub(super) files: Arc<Bound>,
+    pub(super) locks: Arc<LockShare>,
     pub(super) waits: Arc<Waits>,
     tags: Tags,
     /// What the version agreed on: the dialect above 32 bits of the message size; 0 before.
     agreed: AtomicU64,
+    /// It has agreed on a version, at any time.
+    greeted: AtomicBool,
 }
 
 impl Session {
@@ -96,16 +101,20 @@ impl Session {
 
     /// A client that may have so many fids.
     pub(super) fn with_fids(service: &Arc<Service>, fids_max: usize) -> Arc<Session> {
-        let ground = Ground::new(Arc::clone(&service.tree), &service.places);
+        let supplies = &service.supplies;
+        let ground = Ground::new(Arc::clone(&service.tree), supplies.places());
         Arc::new(Session {
             service: Arc::clone(service),
             number: service.sessions.fetch_add(1, Ordering::Relaxed),
             root: Place::root(&ground, service.root),
-            fids: Fids::new(fids_max, &service.fids),
-            values: Values::new(&service.values),
+            fids: Fids::new(supplies.fids(fids_max)),
+            values: supplies.values(),
+            files: supplies.files(),
+            locks: supplies.locks(),
             waits: Arc::default(),
             tags: Tags::default(),
             agreed: AtomicU64::new(0),
+            greeted: AtomicBool::new(false),
         })
     }
 
@@ -120,6 +129,11 @@ impl Session {
     /// Which requests are under way.
     pub(crate) fn tags(&self) -> &Tags {
         &self.tags
+    }
+
+    /// Whether the client has agreed on a version, at any time.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.greeted.load(Ordering::Acquire)
     }
 
     /// How many fids the client has.
@@ -179,9 +193,8 @@ impl Session {
 
     /// Gives up a part of what was set aside; false when there is more.
     fn give_up_some(&self) -> bool {
-        let old = self.fids.take_old(GIVEN_UP_AT_ONCE);
+        let (old, all) = self.fids.take_old(GIVEN_UP_AT_ONCE);
         old.iter().for_each(|fid| self.end(fid));
-        let all = old.len() < GIVEN_UP_AT_ONCE;
         drop(old);
         all && self.root.ground().give_back_some()
     }
@@ -211,6 +224,7 @@ impl Session {
         };
         if code != 0 {
             self.agreed.store(code << 32 | u64::from(granted), Ordering::Release);
+            self.greeted.store(true, Ordering::Release);
         }
         device::p9::version_out(reply, granted, dialect);
         Ok(Answer::Reply)

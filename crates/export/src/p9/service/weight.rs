@@ -5,7 +5,7 @@ use super::place::{Name, Place};
 use super::session::Session;
 use device::p9::{Request, open_flag, open_mode};
 use rustix::io::Errno;
-use tree::{Changing, Node};
+use tree::{Changing, FEW_OWNERS, Node};
 
 impl Session {
     /// Whether a request may take long. What frees space does when there is much, see [`tree::Tree::removal_is_long`], and what
@@ -95,6 +95,8 @@ impl Session {
         let fid = self.fids.get(fid)?;
         Ok(match &fid.used {
             Use::Open(open) if open.remove_on_clunk => self.is_heavy(&fid.place),
+            // Each owner's locks are dropped on their own.
+            Use::Open(open) if open.owners() > FEW_OWNERS => true,
             Use::Open(open) if !open.directory => self.tree().release_is_long(open.handle),
             // It sets the attribute.
             Use::NewValue(_) => self.tree().is_changing(fid.place.node()),

@@ -4,6 +4,7 @@
 //! workers, and ends them when they say that they are over.
 
 use super::super::device::P9;
+use super::super::service::Session;
 use super::listener::prepare;
 use super::ring::{IN_FLIGHT_MAX, StreamRing};
 use super::{Admission, StreamAddress, StreamListener};
@@ -14,10 +15,11 @@ use crate::target::ExportTarget;
 use link::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -60,8 +62,8 @@ pub(crate) fn serve(
     match Ends::new() {
         Ok(ends) => {
             let (address, admission) = (listener.address().clone(), listener.admission().clone());
-            let ends = Arc::new(ends);
-            let connections = Connections { address, admission, p9, target, ends, open: BTreeSet::new() };
+            let (ends, open, silent) = (Arc::new(ends), BTreeSet::new(), BTreeMap::new());
+            let connections = Connections { address, admission, p9, target, ends, open, silent };
             connections.serve(listener, stop, handover);
         }
         Err(error) => target.shared.fail(&format!("cannot serve connections: {error} (check RLIMIT_NOFILE)")),
@@ -76,6 +78,8 @@ struct Connections<'a> {
     ends: Arc<Ends>,
     /// Their rings.
     open: BTreeSet<u16>,
+    /// Those that had not agreed on a version when somebody looked last, and until when they have to.
+    silent: BTreeMap<u16, (Arc<Session>, Instant)>,
 }
 
 impl Connections<'_> {
@@ -86,8 +90,9 @@ impl Connections<'_> {
         }
         loop {
             let door = listener.as_ref().map_or(stop.as_fd(), AsFd::as_fd);
+            let patience = self.patience();
             let [stopped, asked, over, waiting] =
-                wait([stop.as_fd(), handover.as_fd(), self.ends.wake.as_fd(), door], None);
+                wait([stop.as_fd(), handover.as_fd(), self.ends.wake.as_fd(), door], patience.as_ref());
             if stopped {
                 break;
             }
@@ -96,6 +101,7 @@ impl Connections<'_> {
                     self.end(index, &why);
                 }
             }
+            self.end_silent();
             if asked {
                 self.hand_over(listener.as_ref(), handover);
             }
@@ -110,6 +116,26 @@ impl Connections<'_> {
         drop(listener);
         while let Some(index) = self.open.first().copied() {
             self.end(index, &SessionEnd::Stopped);
+        }
+    }
+
+    /// How long nobody has to be looked after.
+    fn patience(&self) -> Option<Timespec> {
+        let first = self.silent.values().map(|(_, until)| *until).min()?;
+        let patience = first.saturating_duration_since(Instant::now());
+        // Not a moment too early, which would be another turn.
+        let patience = patience.saturating_add(Duration::from_millis(1));
+        Timespec::try_from(patience).ok()
+    }
+
+    /// Ends connections that have had their time to agree on a version. They take places of others, and may be many.
+    fn end_silent(&mut self) {
+        let now = Instant::now();
+        self.silent.retain(|_, (session, _)| !session.has_greeted());
+        while let Some((&index, _)) = self.silent.iter().find(|(_, (_, until))| *until <= now) {
+            let seconds = self.p9.greeting().as_secs_f32();
+            let why = format!("it did not agree on a version within {seconds} s");
+            self.end(index, &SessionEnd::Connection(io::Error::new(io::ErrorKind::TimedOut, why)));
         }
     }
 
@@ -165,16 +191,18 @@ impl Connections<'_> {
         }
     }
 
-    fn start(&self, index: u16, connection: OwnedFd) -> Result<(), String> {
+    fn start(&mut self, index: u16, connection: OwnedFd) -> Result<(), String> {
         let shared = &self.target.shared;
         let worker = shared.place(index).map_err(|error| error.to_string())?;
         let label = Label::new(shared, index);
-        let ring = StreamRing::new(connection, self.p9.connect(), self.p9.executor(), self.ends.clone(), label);
+        let session = self.p9.connect();
+        let ring = StreamRing::new(connection, session.clone(), self.p9.executor(), self.ends.clone(), label);
         let attached = shared.engine.attach(Ring::Stream(Box::new(ring)), worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
         shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16 });
         shared.device.started(shared, index);
         shared.limit(index);
+        self.silent.insert(index, (session, Instant::now() + self.p9.greeting()));
         Ok(())
     }
 
@@ -186,6 +214,8 @@ impl Connections<'_> {
 
     fn ended(&mut self, index: u16, why: &SessionEnd) {
         self.open.remove(&index);
+        // With all that it had, if the ring did not take it along.
+        self.silent.remove(&index);
         tracing::info!(connection = index, reason = %why, "connection ended");
         if self.open.is_empty() {
             self.target.session_ended(why);

@@ -1,6 +1,7 @@
 //! The locks of a tree that goes on in another program. What holds them stays open, so nobody can take them in between.
 
-use super::{Key, LockKind, Locks, Owner, Ranges, State};
+use super::{Key, LockKind, Locks, Owner, Place, Ranges, State};
+use crate::Result;
 use crate::handover::{Outgoing, OwnerForm};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,16 +28,25 @@ impl Locks {
     }
 
     /// An owner holds what the kernel has granted to another program on this file.
-    pub(crate) fn adopt(&self, form: &OwnerForm, file: OwnedFd) {
+    ///
+    /// # Errors
+    /// As [`Place::of`].
+    pub(crate) fn adopt(&self, form: &OwnerForm, file: OwnedFd) -> Result<()> {
+        let place = Place::of(&file)?;
         let mut held = Ranges::default();
         for &(start, end, exclusive) in &form.held {
             held.set(start, end, if exclusive { LockKind::Write } else { LockKind::Read });
         }
-        self.table.count_ranges(0, held.len());
+        self.table.count_ranges(place, 0, held.len());
         let state = Mutex::new(State { held, pid: form.pid, ..State::default() });
         let (handle, taken) = (AtomicU64::new(form.handle), self.table.share.take_anyway());
+        let joined = self.table.owners_of_files.join_anyway(place);
         let mut owners = self.table.owners();
-        owners.insert((form.node, form.owner), Arc::new(Owner { file, _taken: taken, handle, state }));
+        owners.insert(
+            (form.node, form.owner),
+            Arc::new(Owner { file, place, _taken: taken, _joined: joined, handle, state }),
+        );
         self.table.count.store(owners.len(), Ordering::Release);
+        Ok(())
     }
 }

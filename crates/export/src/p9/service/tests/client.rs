@@ -10,6 +10,8 @@ use tempfile::TempDir;
 use tree::{Options, Source, Tree};
 use vring::Segment;
 
+/// How many clients there may be.
+pub(super) const CLIENTS: usize = 8;
 /// What the client of most tests agrees on.
 pub(super) const MSIZE: u32 = 65_536;
 
@@ -27,7 +29,7 @@ impl Served {
     pub(super) fn with(options: Options) -> Served {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::new(Source::Path(directory.path().to_owned()), options).unwrap();
-        Served { service: Service::new(Arc::new(tree), P9Policy::default()), directory }
+        Served { service: Service::new(Arc::new(tree), P9Policy::default(), CLIENTS), directory }
     }
 
     /// A client that speaks 9P2000.L and has the root as fid 0.

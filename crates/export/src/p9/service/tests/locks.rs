@@ -1,6 +1,6 @@
 //! Locks of two sessions, and waiting for them.
 
-use super::client::{Body, Client, Served, decoded, lock_body, message};
+use super::client::{Body, CLIENTS, Client, Served, decoded, lock_body, message};
 use device::p9::{Dialect, Kind, Request};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -50,6 +50,41 @@ fn sessions_lock_each_other_out() {
     assert_eq!(lock(&one, 1, UNLOCK, ALL, 5), Ok(SUCCESS));
     assert_eq!(lock(&two, 1, WRITE, ALL, 5), Ok(SUCCESS));
     assert_eq!(lock(&one, 9, WRITE, ALL, 5), Err(Errno::BADF));
+}
+
+#[test]
+fn a_client_leaves_locks_for_others() {
+    let served = Served::with(Options { read_only: true, ..Options::default() });
+    let most = served.service.tree().capacity().lock_owners;
+    // Each client's own, and what one of them gets of the rest.
+    let own = most / 4 / CLIENTS;
+    let alone = own + (most - own * CLIENTS) * 8 / 9;
+    let files: Vec<String> = (0..40).map(|file| format!("file-{file}")).collect();
+    files.iter().for_each(|file| served.put(file, "content"));
+    // Owner after owner, until there are no more: the files in turn, each by a fid that remembers so many.
+    let until_refused = |client: &Client| {
+        let lock = |owner: u32| lock(client, 1 + owner % files.len() as u32, READ, ALL, owner);
+        let held = (0..most as u32 + 1).map(lock).take_while(|answer| *answer == Ok(SUCCESS)).count();
+        assert_eq!(lock(held as u32), Err(Errno::NOLCK));
+        held
+    };
+    let clients = [served.client(), served.client()];
+    for client in &clients {
+        (1..).zip(&files).for_each(|(fid, file)| client.open(fid, file, 0).unwrap());
+    }
+    assert_eq!(until_refused(&clients[0]), alone);
+    let second = until_refused(&clients[1]);
+    assert!(second >= own, "{second} owners of {own}");
+    // What is unlocked, or closed, is there again.
+    assert_eq!(lock(&clients[0], 1, UNLOCK, ALL, 0), Ok(SUCCESS));
+    clients[0].clunk(2).unwrap();
+    assert_eq!(lock(&clients[1], 3, READ, ALL, 99_999), Ok(SUCCESS));
+    // And with its client.
+    let [first, second] = clients;
+    drop(first);
+    assert_eq!(served.service.tree().describe().handles, files.len());
+    let more = (50_000..50_500_u32).map(|owner| lock(&second, 1 + owner % 40, READ, ALL, owner));
+    assert!(more.into_iter().all(|answer| answer == Ok(SUCCESS)));
 }
 
 #[test]
