@@ -17,8 +17,11 @@ const RING_SIZE: u16 = 8;
 const QUEUES: usize = 256;
 /// What most distributions let a user lock, in bytes.
 const LOCKED_BYTES: u64 = 8 << 20;
-/// Descriptors of a ring: kick and call in the frontend and in the daemon, which keeps another copy of each while it starts.
-const DESCRIPTORS_A_RING: u64 = 6;
+/// Descriptors of a ring in the daemon, which has more of them than the frontend: kick and call, one copy of each the session's,
+/// one the ring's.
+const DESCRIPTORS_A_RING: u64 = 4;
+/// Descriptors of everything else: a handful an export, a notifier's io_uring for each eventfd that is rung at once.
+const DESCRIPTORS_SPARE: u64 = 512;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -122,7 +125,7 @@ const fn wanted_exports() -> usize {
 /// How many exports' rings the limit on descriptors allows, which is raised as far as it may be.
 fn exports_that_fit() -> Result<usize> {
     let wanted = wanted_exports();
-    let needed = (wanted * QUEUES) as u64 * DESCRIPTORS_A_RING;
+    let needed = (wanted * QUEUES) as u64 * DESCRIPTORS_A_RING + DESCRIPTORS_SPARE;
     let has = getrlimit(Resource::Nofile);
     if has.maximum.is_some_and(|most| most < needed) {
         // Root may.
@@ -130,7 +133,7 @@ fn exports_that_fit() -> Result<usize> {
     }
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(needed);
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
-    let fit = usize::try_from(most / DESCRIPTORS_A_RING)? / QUEUES;
+    let fit = usize::try_from(most.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS_A_RING)? / QUEUES;
     ensure!(fit * QUEUES > 1100, "RLIMIT_NOFILE of {most} leaves room for {fit} disks of {QUEUES} rings: raise it");
     Ok(fit.min(wanted))
 }
