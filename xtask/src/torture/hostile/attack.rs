@@ -1,16 +1,19 @@
 //! What an attack is, and what it is given to work with.
 
 use std::any::Any;
+use std::fmt;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tests::driver::{NEXT, Ring, WRITE};
 
 use super::raw::Raw;
-use super::session::{BLOCK, BUFFER, Device, HEADER, STATUS, Session, settle};
-use super::{descriptors, frontend, guest, memory, p9};
+use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, STATUS, Session, settle};
+use super::{cache, descriptors, files, frontend, guest, local, memory, p9};
+use crate::torture::neighbour::Protocol;
+use crate::torture::neighbour::guest::Guest;
 use crate::torture::rng::Rng;
 
 /// How long the end of an idle session takes at most, as a rule.
@@ -32,7 +35,23 @@ pub(crate) enum On {
     Disk,
     Directory,
     P9,
+    /// Directories, over either protocol.
+    Tree,
+    /// Not an export: whoever may be on the host. It is tried once, if this process is root's and can become anybody.
+    Host,
 }
+
+/// A user of the host got where only root may be.
+#[derive(Debug)]
+pub(crate) struct Admitted(pub(crate) String);
+
+impl fmt::Display for Admitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Admitted {}
 
 /// One attack.
 #[derive(Debug)]
@@ -55,13 +74,16 @@ impl Attack {
             On::Disk => device == Device::Disk,
             On::Directory => device == Device::Directory,
             On::P9 => device == Device::P9,
+            On::Tree => device != Device::Disk,
+            On::Host => device == Device::Disk && rustix::process::geteuid().is_root(),
         }
     }
 }
 
 /// All of them, in the order in which they are tried.
 pub(crate) fn all() -> impl Iterator<Item = &'static Attack> {
-    let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(memory::ATTACKS);
+    let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(files::ATTACKS).chain(memory::ATTACKS);
+    let guests = guests.chain(cache::ATTACKS).chain(local::ATTACKS);
     guests.chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }
 
@@ -93,6 +115,24 @@ impl<'a> Scene<'a> {
     /// Lets go of all that was kept: a server has one session at a time.
     pub(crate) fn let_go(&mut self) {
         self.kept.clear();
+    }
+
+    /// A place where the server has its sockets and files.
+    pub(crate) fn place(&self) -> &Path {
+        self.socket.parent().unwrap_or(self.socket)
+    }
+
+    /// A guest that behaves, of a directory.
+    pub(crate) fn guest(&self) -> Result<Guest> {
+        let protocol = if self.device == Device::P9 { Protocol::P9 } else { Protocol::Fuse };
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Guest::connect(self.socket, protocol) {
+                // The session before may still be ending.
+                Err(_) if Instant::now() < end => thread::sleep(BETWEEN),
+                guest => return guest,
+            }
+        }
     }
 
     /// A session without a ring.

@@ -6,9 +6,12 @@
 //! compare; what they lose is shown and is no failure.
 
 mod attack;
+mod cache;
 mod descriptors;
+mod files;
 mod frontend;
 mod guest;
+mod local;
 mod memory;
 mod p9;
 mod raw;
@@ -20,10 +23,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 
-use self::attack::{Attack, Expect, Scene};
+use self::attack::{Admitted, Attack, Expect, Scene};
 use self::server::{Program, Server};
 use self::session::Device;
 use self::verdict::{Outcome, Verdict};
@@ -37,6 +40,8 @@ const DESCRIPTORS_SPARE: usize = 8;
 const MEMORY_SPARE_KIB: u64 = 128 << 10;
 /// How long a server may take to close what a session had open.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// Characters of a server's output that are shown.
+const LAST_WORDS: usize = 2000;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// Options of `cargo xtask torture hostile`.
@@ -150,8 +155,10 @@ impl<'a> Stand<'a> {
                     .fold(self.round << 8 | *device as u64, |hash, byte| mix(hash ^ u64::from(byte)));
                 let verdict = served.face(self.program, attack, *device, Rng::new(self.seed, stream))?;
                 if verdict != Verdict::Survived {
-                    eprintln!("torture hostile: {} on the {}: {verdict:?}", attack.name, device.name());
-                    self.show_output(&served);
+                    eprintln!("torture hostile: {} on the {}: {verdict}", attack.name, device.name());
+                    if !matches!(verdict, Verdict::Hung(_)) {
+                        eprintln!("{}", served.last_words(self.program));
+                    }
                 }
                 let restart = verdict.needs_restart();
                 outcome.note(attack, *device, self.program, verdict);
@@ -173,18 +180,27 @@ impl<'a> Stand<'a> {
         }
         Ok(())
     }
-
-    /// The last words of a server of ours; those of others are their makers' business.
-    fn show_output(&self, served: &Served) {
-        if self.program == Program::Vringd {
-            let output = served.server.output();
-            let from = output.char_indices().rev().nth(2000).map_or(0, |(at, _)| at);
-            eprintln!("{}", &output[from..]);
-        }
-    }
 }
 
 impl Served {
+    /// The last words of a server of ours; those of others are their makers' business.
+    fn last_words(&self, program: Program) -> String {
+        if program != Program::Vringd {
+            return String::new();
+        }
+        let output = self.server.output();
+        let from = output.char_indices().rev().nth(LAST_WORDS).map_or(0, |(at, _)| at);
+        output[from..].to_owned()
+    }
+
+    /// What a server of ours that hangs shows of its rings, and its last words.
+    fn server_says(&self, program: Program) -> String {
+        if program != Program::Vringd {
+            return String::new();
+        }
+        format!("; its rings:{}\nit said:\n{}", self.server.rings(), self.last_words(program))
+    }
+
     /// Makes one attack and looks at what it leaves.
     fn face(&mut self, program: Program, attack: &Attack, device: Device, random: Rng) -> Result<Verdict> {
         let socket = self.server.socket(device);
@@ -195,9 +211,10 @@ impl Served {
             && attack.expect == Expect::Broken
             && reached.is_ok()
             && self.server.broken(device).is_none();
-        let quiet = self.server.quiet_goes_on();
+        // What it says of its rings while the attacker is there: with the session they go.
+        let quiet = self.server.quiet_goes_on().map_err(|error| anyhow!("{error:#}{}", self.server_says(program)));
         drop(scene);
-        let next = session::check(&socket, device);
+        let next = session::check_or_tell(&socket, device, || self.server_says(program));
         if let Some(how) = self.server.ended()? {
             return Ok(Verdict::Ended(how));
         }
@@ -211,6 +228,7 @@ impl Served {
             return Ok(Verdict::Leaked(more));
         }
         Ok(match reached {
+            Err(error) if error.is::<Admitted>() => Verdict::Admitted(format!("{error:#}")),
             Err(error) => Verdict::NotReached(format!("{error:#}")),
             Ok(()) if unnoticed => Verdict::Unnoticed,
             Ok(()) => Verdict::Survived,

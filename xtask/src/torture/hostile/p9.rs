@@ -45,7 +45,7 @@ fn string(text: &[u8]) -> Vec<u8> {
 }
 
 /// What a mount begins with: the version, and fid 1 for the root.
-fn begin() -> [Vec<u8>; 2] {
+pub(super) fn begin() -> [Vec<u8>; 2] {
     let version = message(kind::VERSION, u16::MAX, &[&8192_u32.to_le_bytes(), &string(b"9P2000.L")]);
     let names = [string(b"nobody"), string(b"")].concat();
     let attach = message(kind::ATTACH, 0, &[&1_u32.to_le_bytes(), &[0xff; 4], &names, &[0; 4]]);

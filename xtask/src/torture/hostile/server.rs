@@ -1,7 +1,8 @@
 //! The servers under attack. Each serves a quiet disk and, in the same process, what is attacked.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -83,6 +84,8 @@ impl Server {
             Program::Vringd => serve(vringd, files.path(), &attacked, round)?,
             Program::StorageDaemon => storage_daemon(files.path(), &image("quiet.img")?, &attacked)?,
         };
+        // Any user may come as far as its sockets.
+        fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
         let process = Group::start(&command, &files.path().join("server.log"))?;
         let mut server = Self { program, quiet: None, process, files };
         let sockets: Vec<PathBuf> = program.devices().iter().map(|device| server.socket(*device)).collect();
@@ -171,6 +174,37 @@ impl Server {
             }
             thread::sleep(LOOK_AGAIN_AFTER);
         }
+    }
+
+    /// The rings of all exports, as the API shows them: their states, and what they have taken and not answered.
+    pub(crate) fn rings(&self) -> String {
+        let Ok(client) = Client::new(self.files.path().join("control.sock")) else { return String::new() };
+        let exports: Vec<Export> = match client.get("/v1/exports") {
+            Ok(exports) => exports,
+            Err(error) => return format!("its control socket says {error}"),
+        };
+        let mut said = String::new();
+        for export in exports {
+            for ring in &export.rings {
+                let figures = &ring.figures;
+                let requests: u64 = figures.requests.values().sum();
+                let broken = ring.broken.as_ref().map_or_else(String::new, |why| format!(", broken: {why}"));
+                let oldest =
+                    figures.oldest_in_flight_ms.map_or_else(String::new, |ms| format!(", the oldest for {ms} ms"));
+                said += &format!(
+                    "\n{} ring {}: {:?}, worker {:?}, {requests} requests, {} in flight{oldest}, {} kicks, {} \
+                     notifications{broken}",
+                    export.name,
+                    ring.index,
+                    ring.state,
+                    ring.worker,
+                    figures.in_flight,
+                    figures.kicks,
+                    figures.notifications_sent
+                );
+            }
+        }
+        said
     }
 
     /// Ends the load and then the server, which must end well.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use tests::driver::{RING_BYTES, Ring, readable, writable};
 use tests::frontend::{DATA, EVENT_IDX, kind, status};
 use tests::fuse::{OUT_HEADER_BYTES, ROOT, init_body, op};
@@ -219,12 +219,19 @@ pub(crate) fn is_used(ring: &Ring, wanted: u16, limit: Duration) -> bool {
 
 /// Whether an export serves a frontend that behaves: this is what every attack must leave behind.
 pub(crate) fn check(socket: &Path, device: Device) -> Result<()> {
-    let mut session = Session::open_patiently(socket, 0, 0)?;
-    match device {
+    check_or_tell(socket, device, String::new)
+}
+
+/// As [`check`], and tells what `look` sees of the server when it does not, while the session is there.
+pub(crate) fn check_or_tell(socket: &Path, device: Device, look: impl Fn() -> String) -> Result<()> {
+    let tell = |error| anyhow!("{error:#}{}", look());
+    let mut session = Session::open_patiently(socket, 0, 0).map_err(tell)?;
+    let served = match device {
         Device::Disk => check_disk(&mut session),
         Device::Directory => check_directory(&mut session),
         Device::P9 => p9::check(&mut session),
-    }
+    };
+    served.map_err(tell)
 }
 
 fn check_disk(session: &mut Session) -> Result<()> {

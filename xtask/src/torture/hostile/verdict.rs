@@ -19,6 +19,8 @@ pub(crate) enum Verdict {
     NotReached(String),
     /// The ring should have stopped, and the API does not say that it has.
     Unnoticed,
+    /// It let somebody in who is not root.
+    Admitted(String),
     /// It has more open descriptors, or more memory, than before all attacks.
     Leaked(String),
     /// It lives, and no longer serves somebody.
@@ -30,7 +32,7 @@ pub(crate) enum Verdict {
 impl Verdict {
     /// Whether the server must be started again before the next attack.
     pub(crate) fn needs_restart(&self) -> bool {
-        !matches!(self, Self::Survived | Self::NotReached(_) | Self::Unnoticed)
+        !matches!(self, Self::Survived | Self::NotReached(_) | Self::Unnoticed | Self::Admitted(_))
     }
 
     fn word(&self) -> String {
@@ -38,9 +40,21 @@ impl Verdict {
             Self::Survived => "survived".to_owned(),
             Self::NotReached(_) => "not reached".to_owned(),
             Self::Unnoticed => "unnoticed".to_owned(),
+            Self::Admitted(_) => "admitted".to_owned(),
             Self::Leaked(_) => "leaked".to_owned(),
             Self::Hung(_) => "hung".to_owned(),
             Self::Ended(how) => format!("ended ({how})"),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotReached(why) | Self::Admitted(why) | Self::Leaked(why) | Self::Hung(why) => {
+                write!(f, "{}: {why}", self.word())
+            }
+            _ => f.write_str(&self.word()),
         }
     }
 }
@@ -153,14 +167,8 @@ impl Outcome {
         let ours = Program::Vringd.name();
         let lost = |row: &&Row| row.server == ours && row.worst != Verdict::Survived;
         let rows = self.rows.iter().filter(lost);
-        let mut losses: Vec<String> = rows
-            .map(|row| match &row.worst {
-                Verdict::NotReached(why) | Verdict::Leaked(why) | Verdict::Hung(why) => {
-                    format!("{} on the {}: {}: {why}", row.attack, row.device, row.worst.word())
-                }
-                _ => format!("{} on the {}: {}", row.attack, row.device, row.worst.word()),
-            })
-            .collect();
+        let mut losses: Vec<String> =
+            rows.map(|row| format!("{} on the {}: {}", row.attack, row.device, row.worst)).collect();
         losses.extend(self.faults.iter().cloned());
         (!losses.is_empty()).then(|| format!("{ours} lost: {}", losses.join("; ")))
     }

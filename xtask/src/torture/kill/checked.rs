@@ -6,7 +6,8 @@
 //! the stores by which requests are taken, answered and shown, so that every place between two of them has its turn.
 //!
 //! Servers that come back have other options than the last one had, as an operator may give them: workers, execution, poll
-//! windows, a write cache. Some drivers have turned that off and never flush: no later server may have one again.
+//! windows, more queues, a write cache. Some drivers have turned that off and never flush: no later server may have one again,
+//! and what it has answered is on the device.
 //!
 //! While the server is dead its image is compared with what was acknowledged; at the end all that is in flight must come
 //! back, and the disk is read through the server and beside it.
@@ -28,6 +29,7 @@ use rustix::process::{Signal, kill_process};
 use serde::Serialize;
 use tempfile::TempDir;
 
+use super::durable;
 use crate::torture::disk::Disk;
 use crate::torture::figures::{Spread, Times};
 use crate::torture::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
@@ -48,6 +50,8 @@ const KILLS_OF_BOTH: u64 = 5;
 const HANG_UPS: u64 = 4;
 const IMAGE_CHECKS: u64 = 3;
 const CHANGES: u64 = 2;
+/// Queues that a later server may have beyond those that are used.
+const QUEUES_SPARE_MAX: u64 = 3;
 
 /// What servers are told, in turns or at random.
 const EXECUTIONS: [&str; 4] = ["uring", "inline", "pool=2", "auto"];
@@ -103,6 +107,8 @@ pub(super) struct Report {
     changed_options: u32,
     /// Frontends whose driver had turned the write cache off.
     without_cache: u32,
+    /// Times at which nothing of such a driver's disk was left that a power cut would take.
+    durable_checks: u32,
     /// Times at which the image of a dead server was compared.
     images_checked: u32,
     /// What completed, each request once.
@@ -116,13 +122,14 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} kills, {} requests completed once each, {} of them resubmitted, {} servers with other options, {} of {} \
-             drivers without a write cache",
+             drivers without a write cache ({} looks at what is durable)",
             self.kills,
             self.completed.requests(),
             self.completed.resubmitted,
             self.changed_options,
             self.without_cache,
-            self.sessions
+            self.sessions,
+            self.durable_checks
         )?;
         self.pause.map_or(Ok(()), |pause| write!(f, ", pause {pause}"))
     }
@@ -192,15 +199,17 @@ impl Way {
         let mut rng = Rng::new(plan.seed, u64::from(number) + half);
         let execution = EXECUTIONS[number as usize % EXECUTIONS.len()];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
+        let write_cache_off = rng.once_in(3);
         Ok(Self {
             execution,
             workers: rng.pick(&WORKERS),
-            direct: rng.once_in(3) && takes_direct_io()?,
+            // Only the page cache shows what is not on the device.
+            direct: rng.once_in(3) && !write_cache_off && takes_direct_io()?,
             queues: rng.within(1..=4) as u16,
             ring,
             depth: rng.within(1..=u64::from(ring.size / 4)) as u16,
             indirect: rng.once_in(2),
-            write_cache_off: rng.once_in(3),
+            write_cache_off,
             seed: rng.next(),
         })
     }
@@ -238,7 +247,10 @@ struct Session {
     load: Load,
     rng: Rng,
     setup: Setup,
+    used_queues: u16,
     disk: Disk,
+    /// Whether its driver never flushes, and the kernel tells what is not on the device.
+    shows_what_is_durable: bool,
     _directory: TempDir,
 }
 
@@ -268,7 +280,10 @@ impl Session {
         };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         let rng = Rng::new(way.seed, 1);
-        Ok(Self { server: None, load, rng, setup, disk, _directory: directory })
+        let shows_what_is_durable =
+            way.write_cache_off && disk.raw_image().is_some() && durable::can_be_told(directory.path())?;
+        let used_queues = way.queues;
+        Ok(Self { server: None, load, rng, setup, used_queues, disk, shows_what_is_durable, _directory: directory })
     }
 
     /// Starts a server and connects.
@@ -288,6 +303,10 @@ impl Session {
             *execution = self.rng.pick(&EXECUTIONS).into();
         }
         self.setup.workers = self.rng.pick(&WORKERS).into();
+        // A disk of one queue has other features.
+        if self.used_queues > 1 {
+            self.setup.queues = self.used_queues + self.rng.within(0..=QUEUES_SPARE_MAX) as u16;
+        }
         let (poll, write_cache) = (self.rng.pick(&POLLS), self.rng.pick(&WRITE_CACHES));
         self.setup.more = ["--poll", poll, "--write-cache", write_cache].map(OsString::from).into();
     }
@@ -320,7 +339,8 @@ impl Session {
             }
         }
         self.setup.environment.clear();
-        self.serve()
+        self.serve()?;
+        self.check_durable(report)
     }
 
     /// Has a server take over until it dies by itself.
@@ -378,6 +398,15 @@ impl Session {
             time_dead += first.duration_since(dead);
             pauses.push(time_dead);
         }
+        self.check_durable(report)
+    }
+
+    /// Lets what is in flight come back, and looks whether all of it is on the device, if the guest takes it for that.
+    fn check_durable(&mut self, report: &mut Report) -> Result<()> {
+        let (Some(image), true) = (self.disk.raw_image(), self.shows_what_is_durable) else { return Ok(()) };
+        self.load.drain()?;
+        durable::check(image)?;
+        report.durable_checks += 1;
         Ok(())
     }
 

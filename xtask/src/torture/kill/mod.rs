@@ -1,6 +1,7 @@
 //! `cargo xtask torture kill`: SIGKILL at random moments.
 
 mod checked;
+mod durable;
 mod guest;
 
 use std::fmt;

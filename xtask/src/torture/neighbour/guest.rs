@@ -1,5 +1,6 @@
 //! The guest that does it, over either protocol.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -8,7 +9,6 @@ use tests::fuse::{self, ROOT, name_body, op, open_body, release_body};
 use tests::p9::{self, Body, kind};
 
 use super::Protocol;
-use super::server::Server;
 
 const RDWR: i32 = OFlags::RDWR.bits().cast_signed();
 /// FATTR_SIZE (linux/fuse.h), and P9_SETATTR_SIZE.
@@ -27,18 +27,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A file as the guest knows it: a node, or a fid.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known(u64);
+pub(in crate::torture) struct Known(u64);
 
 /// An open file: its node and its handle, or a fid alone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opened {
+pub(in crate::torture) struct Opened {
     file: Known,
     handle: u64,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Act<'a> {
+pub(in crate::torture) enum Act<'a> {
     Unlink(&'a str),
     Empty(Known),
     Rename(&'a str, &'a str),
@@ -57,44 +57,43 @@ pub(super) enum Act<'a> {
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
+pub(in crate::torture) enum Call {
     Fuse(fuse::Waiting),
     P9(p9::Waiting),
 }
 
 /// An answer: 0 or an error number, and what follows.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) error: i32,
-    pub(super) body: Vec<u8>,
+pub(in crate::torture) struct Answer {
+    pub(in crate::torture) error: i32,
+    pub(in crate::torture) body: Vec<u8>,
 }
 
 impl Answer {
     /// Fails where the server refused.
-    pub(super) fn ok(self) -> Result<Vec<u8>> {
+    pub(in crate::torture) fn ok(self) -> Result<Vec<u8>> {
         ensure!(self.error == 0, "the server answered with error {}", self.error);
         Ok(self.body)
     }
 }
 
 /// A guest.
-pub(super) enum Guest {
+pub(in crate::torture) enum Guest {
     Fuse(fuse::Client),
     P9(p9::Client),
 }
 
 impl Guest {
     /// Connects.
-    pub(super) fn connect(server: &Server, protocol: Protocol) -> Result<Self> {
-        let socket = server.socket(protocol.name());
+    pub(in crate::torture) fn connect(socket: &Path, protocol: Protocol) -> Result<Self> {
         Ok(match protocol {
-            Protocol::Fuse => Self::Fuse(fuse::Client::begin(&socket)?),
-            Protocol::P9 => Self::P9(p9::Client::begin(&socket)?),
+            Protocol::Fuse => Self::Fuse(fuse::Client::begin(socket)?),
+            Protocol::P9 => Self::P9(p9::Client::begin(socket)?),
         })
     }
 
     /// Looks a name up.
-    pub(super) fn find(&mut self, name: &str) -> Result<Known> {
+    pub(in crate::torture) fn find(&mut self, name: &str) -> Result<Known> {
         Ok(Known(match self {
             Self::Fuse(client) => client.lookup(ROOT, name)?,
             Self::P9(client) => client.walk(name)?.into(),
@@ -102,7 +101,7 @@ impl Guest {
     }
 
     /// Opens a file to read and write.
-    pub(super) fn open(&mut self, name: &str) -> Result<Opened> {
+    pub(in crate::torture) fn open(&mut self, name: &str) -> Result<Opened> {
         let file = self.find(name)?;
         let handle = match self {
             Self::Fuse(client) => client.open(op::OPEN, file.0, RDWR)?,
@@ -115,7 +114,7 @@ impl Guest {
     }
 
     /// Gives up what [`find`](Self::find) found: over 9P an open file with it.
-    pub(super) fn forget(&mut self, file: Known) -> Result<()> {
+    pub(in crate::torture) fn forget(&mut self, file: Known) -> Result<()> {
         match self {
             Self::Fuse(client) => client.forget(file.0, 1),
             Self::P9(client) => drop(client.call(kind::TCLUNK, Body::default().u32(file.0 as u32))?.ok()?),
@@ -124,33 +123,33 @@ impl Guest {
     }
 
     /// Gives up a file that [`find`](Self::find) found and [`Act::Open`] was asked for.
-    pub(super) fn close_asked(&mut self, file: Known, answer: Answer) -> Result<()> {
+    pub(in crate::torture) fn close_asked(&mut self, file: Known, answer: Answer) -> Result<()> {
         let handle = answer.ok()?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         self.close(Opened { file, handle })
     }
 
     /// Makes the handle of an open file the last that keeps it: a node is not known any more.
-    pub(super) fn forget_behind(&mut self, opened: Opened) {
+    pub(in crate::torture) fn forget_behind(&mut self, opened: Opened) {
         if let Self::Fuse(client) = self {
             client.forget(opened.file.0, 1);
         }
     }
 
     /// Closes a file and gives it up.
-    pub(super) fn close(&mut self, opened: Opened) -> Result<()> {
+    pub(in crate::torture) fn close(&mut self, opened: Opened) -> Result<()> {
         self.ask(Act::Release(opened))?.ok()?;
         self.forget_behind(opened);
         Ok(())
     }
 
     /// Asks, and waits.
-    pub(super) fn ask(&mut self, act: Act<'_>) -> Result<Answer> {
+    pub(in crate::torture) fn ask(&mut self, act: Act<'_>) -> Result<Answer> {
         let call = self.begin(act)?;
         self.end(call)
     }
 
     /// Asks.
-    pub(super) fn begin(&mut self, act: Act<'_>) -> Result<Call> {
+    pub(in crate::torture) fn begin(&mut self, act: Act<'_>) -> Result<Call> {
         Ok(match self {
             Self::Fuse(client) => {
                 let (opcode, node, body) = fuse_request(act);
@@ -164,7 +163,7 @@ impl Guest {
     }
 
     /// Whether the answer is there.
-    pub(super) fn has_ended(&mut self, call: Call) -> bool {
+    pub(in crate::torture) fn has_ended(&mut self, call: Call) -> bool {
         match (self, call) {
             (Self::Fuse(client), Call::Fuse(call)) => client.has_ended(call),
             (Self::P9(client), Call::P9(call)) => client.has_ended(call),
@@ -173,7 +172,7 @@ impl Guest {
     }
 
     /// Waits for the answer, however long a file system takes.
-    pub(super) fn end(&mut self, call: Call) -> Result<Answer> {
+    pub(in crate::torture) fn end(&mut self, call: Call) -> Result<Answer> {
         let start = Instant::now();
         while !self.has_ended(call) {
             ensure!(start.elapsed() < PATIENCE, "no answer within {} s", PATIENCE.as_secs());

@@ -5,8 +5,8 @@
 //! thousands of locks, copies and syncs. It is a measurement: what fails is an attack that did not happen.
 
 mod attack;
-mod files;
-mod guest;
+pub(super) mod files;
+pub(super) mod guest;
 mod server;
 mod watch;
 
@@ -180,7 +180,7 @@ fn each_case(options: &Options, server: &Server, rows: &mut Vec<Row>) -> Result<
         if options.protocol.is_some_and(|only| only != protocol) {
             continue;
         }
-        let mut guest = Guest::connect(server, protocol)?;
+        let mut guest = Guest::connect(&server.socket(protocol.name()), protocol)?;
         for case in Case::value_variants().iter().copied().filter(wanted).filter(|case| *case != Case::Baseline) {
             if case == Case::Copy && protocol == Protocol::P9 {
                 continue;
