@@ -46,7 +46,7 @@ impl Tree {
 
     /// Whether it may take long to close a file that was open for writing, where the file system may write back what was written
     /// to it (ext4's `auto_da_alloc`), or one with which many owners' locks go. One system call. What is left of a file without a
-    /// name goes elsewhere; see [`crate::closing`].
+    /// name goes elsewhere; see `crate::closing`.
     #[must_use]
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
