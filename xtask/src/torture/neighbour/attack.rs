@@ -18,6 +18,8 @@ use super::watch::Watch;
 const LEASES: usize = 8;
 /// How long leases are kept: less than the kernel lets anybody wait for one (`/proc/sys/fs/lease-break-time`).
 const KEPT: Duration = Duration::from_secs(20);
+/// How long a release is measured: a large file is given back behind its answer.
+const BEHIND: Duration = Duration::from_secs(3);
 /// What a 9P lock is answered with where it is granted.
 const P9_GRANTED: u8 = 0;
 
@@ -93,7 +95,14 @@ fn free(case: Case, guest: &mut Guest, scene: &Scene<'_>, watch: &Watch, deeds: 
             let opened = guest.open("many")?;
             fs::remove_file(&path)?;
             guest.forget_behind(opened);
-            watch.during(|| guest.ask(Act::Release(opened)))?.ok()?;
+            watch
+                .during(|| -> Result<Answer> {
+                    let answer = guest.ask(Act::Release(opened))?;
+                    // The file goes behind the answer.
+                    thread::sleep(BEHIND.min(scene.time));
+                    Ok(answer)
+                })?
+                .ok()?;
         }
     }
     deeds.done += 1;
