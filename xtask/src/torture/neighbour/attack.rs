@@ -157,8 +157,9 @@ fn hold_locks(guest: &mut Guest, scene: &Scene<'_>, watch: &Watch, deeds: &mut D
         while !is_over(start) {
             watch.check()?;
             guest.ask(Act::Test(file, held + 2))?.ok()?;
+            // At the bound even this is refused: what a lock adds is known only when it is made.
             let again = guest.ask(Act::Lock(file, held.saturating_sub(2)))?;
-            ensure!(is_granted(guest, &again)?, "a range that is held is refused");
+            deeds.refused += u64::from(!is_granted(guest, &again)?);
         }
         guest.ask(Act::Unlock(file))?.ok().map(drop)
     })?;
