@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,6 +68,15 @@ pub struct Frontend {
 pub struct Tracker {
     region: VhostUserInflight,
     file: File,
+}
+
+impl Tracker {
+    /// Takes away what a backend left there about the device, as if it had been one that leaves nothing, or had died while
+    /// it changed. The byte is in the padding of the first descriptor's entry, which follows 16 bytes of the queue's own
+    /// (vhost-user, "Queue Region layout").
+    pub fn forget_note(&self) -> Result<()> {
+        Ok(self.file.write_all_at(&[0], self.region.mmap_offset + 16 + 1)?)
+    }
 }
 
 impl Frontend {

@@ -71,6 +71,17 @@ impl Machine {
     /// Its backend has come back. As QEMU, it says the features, the region and the ring, and nothing of the configuration.
     fn come_back(&mut self, place: &Place) -> Result<()> {
         self.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&self.memory))?;
+        self.go_on()
+    }
+
+    /// As [`come_back`](Self::come_back), for a frontend that looks at the configuration first and tells its guest nothing of it.
+    fn come_back_reading(&mut self, place: &Place) -> Result<()> {
+        self.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&self.memory))?;
+        self.frontend.config(0, 40)?;
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Result<()> {
         if let Some(tracker) = &self.tracker {
             self.frontend.track(tracker)?;
         }
@@ -177,5 +188,21 @@ fn without_a_region_nothing_is_assumed() -> Result<()> {
     assert!(!machine.writes_through(&daemon)?);
     drop(machine);
     assert!(!Machine::start(&place, false)?.writes_through(&daemon)?);
+    daemon.stop()
+}
+
+#[test]
+fn a_life_that_left_no_word_is_not_known_better_by_a_frontend_that_reads() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, true)?;
+    machine.frontend.set_config(WRITEBACK, &[0])?;
+    drop(daemon);
+    machine.tracker.as_ref().context("it is tracked")?.forget_note()?;
+    let daemon = place.serve(ON)?;
+    machine.come_back_reading(&place)?;
+    assert!(machine.writes_through(&daemon)?, "the guest still believes that there is no cache");
+    machine.frontend.set_config(WRITEBACK, &[1])?;
+    assert!(!machine.writes_through(&daemon)?, "only the driver can say otherwise");
     daemon.stop()
 }

@@ -6,6 +6,7 @@ use crate::label::Label;
 use crate::queue::Broken;
 use link::RingStart;
 use std::num::NonZeroU8;
+use vring::Note;
 
 /// A disk's or a directory's part in a session. Calls come from the session's thread.
 pub(crate) trait Device: Send + Sync {
@@ -33,7 +34,7 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// A ring starts next, in whose inflight region this was left.
-    fn recall(&self, shared: &Shared, note: Option<NonZeroU8>) {
+    fn recall(&self, shared: &Shared, note: Note) {
         let _ = (shared, note);
     }
 

@@ -10,7 +10,7 @@ use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use vring::Memory;
+use vring::{Memory, Note};
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
@@ -83,7 +83,7 @@ impl Target for ExportTarget {
         self.shared.device.note()
     }
 
-    fn recall(&mut self, _index: u16, note: Option<NonZeroU8>) {
+    fn recall(&mut self, _index: u16, note: Note) {
         self.shared.device.recall(&self.shared, note);
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use vhost::vhost_user::message::VhostUserInflight;
-use vring::{InflightQueue, Mapping, QUEUE_SIZE_MAX};
+use vring::{InflightQueue, Mapping, Note, QUEUE_SIZE_MAX};
 
 use crate::memory::{page_bytes, span};
 use crate::refusal::Refusal;
@@ -155,9 +155,12 @@ impl Inflight {
     }
 
     /// The note in the part of ring `index` ([`InflightQueue::note`]).
-    pub(crate) fn note(&self, index: u16) -> Option<NonZeroU8> {
+    pub(crate) fn note(&self, index: u16) -> Note {
         // A ring without a part is refused, where it starts.
-        if index >= self.state.queues { None } else { self.part(index).ok()?.note() }
+        if index >= self.state.queues {
+            return Note::Unused;
+        }
+        self.part(index).map_or(Note::Unused, |part| part.note())
     }
 
     /// Leaves `note` in the part of ring `index`.

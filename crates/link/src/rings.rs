@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost::vhost_user::message::VhostUserVringAddr;
-use vring::{Layout, Memory, QUEUE_SIZE_MAX};
+use vring::{Layout, Memory, Note, QUEUE_SIZE_MAX};
 
 use crate::features::{Acked, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::inflight::Inflight;
@@ -188,7 +188,7 @@ impl Ring {
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
         };
-        target.recall(self.index, inflight.and_then(|region| region.note(self.index)));
+        target.recall(self.index, inflight.map_or(Note::Unused, |region| region.note(self.index)));
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
         if let Some(region) = inflight {
             region.set_note(self.index, target.note());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use displaydoc::Display;
 use thiserror::Error;
-use vring::{InflightQueue, Layout, Memory};
+use vring::{InflightQueue, Layout, Memory, Note};
 
 use crate::ConfigChange;
 
@@ -53,9 +53,9 @@ pub trait Target: Send {
         None
     }
 
-    /// Ring `index` starts next. `note` is what was left in its inflight region, by this backend or an earlier one; `None`: it
-    /// has no region, or nothing was left there.
-    fn recall(&mut self, _index: u16, _note: Option<NonZeroU8>) {}
+    /// Ring `index` starts next. `note` is what was left in its inflight region, by this backend or an earlier one; a ring
+    /// without a region has an unused one.
+    fn recall(&mut self, _index: u16, _note: Note) {}
 
     /// A ring is complete and begins to live. An error leaves the ring stopped and is reported to the frontend.
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String>;

@@ -105,6 +105,17 @@ pub enum Recovery {
     },
 }
 
+/// What an inflight region says of the device ([`InflightQueue::note`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Nothing: no ring has used the region since it was made new.
+    Unused,
+    /// A ring has used it, and its backend left no word: it knew of none, or was killed while the device changed.
+    Missing,
+    /// This number, whose meaning is the device's.
+    Left(NonZeroU8),
+}
+
 /// One ring's part of the inflight region.
 #[derive(Debug)]
 pub struct InflightQueue {
@@ -165,9 +176,13 @@ impl InflightQueue {
         self.fields.set_u16(VERSION, 0);
     }
 
-    /// What [`InflightQueue::set_note`] left here, since the region was last made new. `None`: nothing.
-    pub fn note(&self) -> Option<NonZeroU8> {
-        if self.fields.u16(VERSION) == 0 { None } else { NonZeroU8::new(self.fields.u8(NOTE)) }
+    /// What [`InflightQueue::set_note`] left here, since the region was last made new.
+    pub fn note(&self) -> Note {
+        match (self.fields.u16(VERSION), NonZeroU8::new(self.fields.u8(NOTE))) {
+            (0, _) => Note::Unused,
+            (_, None) => Note::Missing,
+            (_, Some(number)) => Note::Left(number),
+        }
     }
 
     /// Leaves a number for the next backend, whose meaning is the device's; `None` takes it away. A ring may be using the

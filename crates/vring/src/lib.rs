@@ -21,7 +21,7 @@ mod walk;
 pub use chain::{Chain, Segment};
 pub use crash::CRASH_POINTS;
 pub use error::{Area, MemoryError, RingError};
-pub use inflight::{InflightError, InflightQueue, Recovery};
+pub use inflight::{InflightError, InflightQueue, Note, Recovery};
 pub use mapping::Mapping;
 pub use memory::{Memory, Region};
 pub use split::{Layout, QUEUE_SIZE_MAX, SplitRing};

@@ -13,6 +13,7 @@ use link::RingStart;
 use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Storage;
+use vring::Note;
 
 /// Data segments of a request that the driver is told of: with header and status, 128 descriptors.
 const SEG_MAX: u32 = 126;
@@ -24,10 +25,20 @@ const RANGE_SEGMENTS_MAX: u32 = 16;
 struct State {
     config: Config,
     negotiated: u64,
-    /// Whether the write cache is as the driver of this session believes it to be, and not only as the options say.
-    known: bool,
+    belief: Belief,
     /// Whether a ring has begun in this session.
     rings_ran: bool,
+}
+
+/// What says that the write cache is as the driver believes it to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Belief {
+    /// Nothing but the options.
+    Assumed,
+    /// Its frontend has read of it in this session. It may have kept an older answer for its driver.
+    Read,
+    /// The driver has set it, or an earlier life of the disk left word.
+    Settled,
 }
 
 /// What a disk's note says ([`Device::note`]): whether the driver believes in a write cache and flushes it. Frontends read
@@ -57,7 +68,7 @@ impl Disk {
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,
-            state: Mutex::new(State { config, negotiated: 0, known: false, rings_ran: false }),
+            state: Mutex::new(State { config, negotiated: 0, belief: Belief::Assumed, rings_ran: false }),
         })
     }
 
@@ -96,7 +107,7 @@ impl Disk {
     pub(crate) fn set_write_back(&self, on: bool) {
         let mut state = self.lock();
         state.config.set_writeback(on);
-        state.known = true;
+        state.belief = Belief::Settled;
     }
 
     /// Changes the capacity and tells the rings.
@@ -141,7 +152,9 @@ impl Device for Disk {
     fn config(&self, offset: u32, out: &mut [u8]) -> bool {
         let mut state = self.lock();
         // Whoever asks before there is a ring has no older knowledge. Later it may be that only the capacity is taken over.
-        state.known |= !state.rings_ran && state.config.is_writeback_among(offset, out.len());
+        if state.belief == Belief::Assumed && !state.rings_ran && state.config.is_writeback_among(offset, out.len()) {
+            state.belief = Belief::Read;
+        }
         state.config.read(offset, out).is_ok()
     }
 
@@ -151,7 +164,7 @@ impl Device for Disk {
             let negotiated = state.negotiated;
             let written = state.config.write(offset, data, negotiated).is_ok();
             if written {
-                state.known = true;
+                state.belief = Belief::Settled;
             }
             written
         };
@@ -164,30 +177,32 @@ impl Device for Disk {
     fn note(&self) -> Option<NonZeroU8> {
         let state = self.lock();
         let on = state.config.settings().writeback;
-        state.known.then_some(if on { WRITE_BACK } else { WRITE_THROUGH })
+        (state.belief != Belief::Assumed).then_some(if on { WRITE_BACK } else { WRITE_THROUGH })
     }
 
     /// A driver that believes the cache to be off never flushes. So a ring is served without one if that was its last life,
     /// and where a frontend comes back and nothing says what it believes.
-    fn recall(&self, shared: &Shared, note: Option<NonZeroU8>) {
+    fn recall(&self, shared: &Shared, note: Note) {
         let mut state = self.lock();
         state.rings_ran = true;
         let negotiated = state.negotiated;
         let was = state.config.write_through(negotiated);
         match note {
-            Some(WRITE_BACK) => {}
+            Note::Left(WRITE_BACK) => {}
+            Note::Unused if state.belief != Belief::Assumed => return,
+            Note::Missing if state.belief == Belief::Settled => return,
             // Without the feature a driver cannot know of the byte.
-            None if state.known || negotiated & feature::CONFIG_WCE == 0 => return,
-            None => {
+            Note::Unused | Note::Missing if negotiated & feature::CONFIG_WCE == 0 => return,
+            Note::Unused | Note::Missing => {
                 tracing::warn!(
                     export = shared.name,
                     "its frontend comes back and leaves open whether the guest flushes: every write is made durable"
                 );
                 state.config.set_writeback(false);
             }
-            Some(_) => state.config.set_writeback(false),
+            Note::Left(_) => state.config.set_writeback(false),
         }
-        state.known = true;
+        state.belief = Belief::Settled;
         let is = state.config.write_through(negotiated);
         drop(state);
         if is != was {
@@ -212,7 +227,7 @@ impl Device for Disk {
 
     fn session_ended(&self) {
         let mut state = self.lock();
-        (state.negotiated, state.known, state.rings_ran) = (0, false, false);
+        (state.negotiated, state.belief, state.rings_ran) = (0, Belief::Assumed, false);
         // The next frontend's driver finds what the options say, unless its inflight region says that it knows better.
         state.config.set_writeback(self.write_back);
     }

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::{InflightError, InflightQueue, Recovery};
+use super::{InflightError, InflightQueue, Note, Recovery};
 use crate::chain::Chain;
 use crate::crash;
 use crate::error::RingError;
@@ -540,20 +540,20 @@ fn a_region_that_was_reset_is_fresh() {
 fn a_note_lasts_as_long_as_what_is_in_flight() {
     let place = Place::new();
     let note = NonZeroU8::new(7);
-    assert_eq!(place.inflight().note(), None);
+    assert_eq!(place.inflight().note(), Note::Unused);
     // Nobody has begun here: memory that is not known to be ours says nothing.
     place.inflight().set_note(note);
-    assert_eq!(place.inflight().note(), None);
+    assert_eq!(place.inflight().note(), Note::Unused);
     place.tracked(8);
-    assert_eq!(place.inflight().note(), None);
+    assert_eq!(place.inflight().note(), Note::Missing);
     place.inflight().set_note(note);
     place.offer(8, 0, 3);
     let (mut ring, _) = place.tracked(8);
     assert_eq!(pop_all(&mut ring), [3]);
     let (_, recovery) = place.tracked(8);
-    assert_eq!((recovery, place.inflight().note()), (Recovery::Continued { owed: 1 }, note));
+    assert_eq!((recovery, Some(place.inflight().note())), (Recovery::Continued { owed: 1 }, note.map(Note::Left)));
     place.inflight().reset();
-    assert_eq!(place.inflight().note(), None);
+    assert_eq!(place.inflight().note(), Note::Unused);
 }
 
 #[test]
