@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    link::fuzzing::session(data);
+    vhost_user::fuzzing::session(data);
 });

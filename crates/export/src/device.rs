@@ -4,8 +4,8 @@ use crate::Ring;
 use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
-use link::RingStart;
 use std::num::NonZeroU8;
+use vhost_user::RingStart;
 use vring::Note;
 
 /// A disk's or a directory's part in a session. Calls come from the session's thread.
@@ -28,7 +28,7 @@ pub(crate) trait Device: Send + Sync {
     /// Writes the config space. `false` refuses the write.
     fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
 
-    /// What a later process has to know of the device and will not be told ([`link::Target::note`]).
+    /// What a later process has to know of the device and will not be told ([`vhost_user::Target::note`]).
     fn note(&self) -> Option<NonZeroU8> {
         None
     }

@@ -6,7 +6,7 @@ use engine::EngineError;
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub enum ExportError {
     /// {0}
-    Bind(#[from] link::BindError),
+    Bind(#[from] vhost_user::BindError),
     /// {0}
     Config(#[from] device::blk::ConfigError),
     /// {0}

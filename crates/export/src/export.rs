@@ -20,13 +20,13 @@ use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Optio
 use door::Door;
 use engine::{EngineError, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
 use limits::Limiting;
-use link::{ConfigChange, Handover, SessionEnd, SessionInfo, StopFd};
+use passthrough::Tree;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use storage::Storage;
-use tree::Tree;
+use vhost_user::{ConfigChange, Handover, SessionEnd, SessionInfo, StopFd};
 
 /// How often the end of an export is looked for while somebody waits for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);

@@ -2,10 +2,10 @@
 
 use crate::{Carried, StreamListener};
 use engine::{Placement, PollMode, WorkerSpec};
-use link::{Endpoint, Resume, SocketOptions};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
+use vhost_user::{Endpoint, Resume, SocketOptions};
 
 /// Where a frontend connects.
 #[derive(Debug)]

@@ -53,7 +53,7 @@ pub(crate) struct Queue {
 impl Queue {
     /// # Errors
     /// The ring does not lie in memory, its inflight region is not its own, or nobody could be notified.
-    pub(crate) fn new(start: link::RingStart, label: Label) -> Result<Self, Broken> {
+    pub(crate) fn new(start: vhost_user::RingStart, label: Label) -> Result<Self, Broken> {
         // Refused here: a ring that broke before a worker had it would be broken without a word.
         let call = start.call.map(Bell::new).transpose().map_err(Broken::Call)?;
         let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
@@ -303,7 +303,8 @@ mod tests {
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
         let (inflight, kick, owed) = (None, None, Vec::new());
-        let start = link::RingStart { memory, layout, next_avail: 0, owed, inflight, enabled: true, kick, call, err };
+        let start =
+            vhost_user::RingStart { memory, layout, next_avail: 0, owed, inflight, enabled: true, kick, call, err };
         Queue::new(start, Label::of_nobody())
     }
 

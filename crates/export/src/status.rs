@@ -4,8 +4,8 @@ use crate::figures::RingFigures;
 use crate::limit::Limits;
 use crate::{DirectoryStatus, P9Status};
 use engine::{Placement, PollMode, RingStay};
-use link::SessionInfo;
 use storage::{Description, VolumeStatus};
+use vhost_user::SessionInfo;
 
 /// How the sessions of an export went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

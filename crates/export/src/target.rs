@@ -6,10 +6,10 @@ use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::rings::Running;
 use engine::Panic;
-use link::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use vhost_user::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use vring::{Memory, Note};
 
 pub(crate) struct ExportTarget {

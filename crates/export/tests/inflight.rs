@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use engine::{Placement, PollMode, WorkerSpec};
 use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
-use link::SocketOptions;
 use storage::{MemoryOptions, MemoryStorage};
 use tempfile::TempDir;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost_user::SocketOptions;
 use vmm_sys_util::eventfd::EventFd;
 use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, SplitRing};
 

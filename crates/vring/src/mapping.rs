@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr;
 
-use fault::Watch;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use sigbus::Watch;
 
 /// Owns one `mmap`; dropping it unmaps.
 ///

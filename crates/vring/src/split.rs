@@ -186,7 +186,7 @@ impl SplitRing {
         self.next_avail != self.seen_avail
             || self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
-            || (fault::lost() != self.lost && self.memory.gone().is_some())
+            || (sigbus::lost() != self.lost && self.memory.gone().is_some())
     }
 
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
@@ -239,7 +239,7 @@ impl SplitRing {
         };
         self.walk(head, chain)?;
         // Nobody has looked at the ring's memory before.
-        let lost = fault::lost();
+        let lost = sigbus::lost();
         if lost != self.lost {
             self.check_memory(lost)?;
         }
@@ -272,7 +272,7 @@ impl SplitRing {
     fn look(&mut self) -> Result<bool, RingError> {
         let index = self.areas.avail_idx();
         // After the index, which may have been what is missing. Zeroes are no ring, whatever they would mean.
-        let lost = fault::lost();
+        let lost = sigbus::lost();
         if lost != self.lost {
             self.check_memory(lost)?;
         }
@@ -374,7 +374,7 @@ impl SplitRing {
         fence(Ordering::SeqCst);
         self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
-            || (fault::lost() != self.lost && self.memory.gone().is_some())
+            || (sigbus::lost() != self.lost && self.memory.gone().is_some())
     }
 
     /// Tells the driver that no kick is needed until [`enable_kicks`](SplitRing::enable_kicks).

@@ -104,11 +104,11 @@ pub(crate) enum Bench {
     /// See that exports of a group share its limits evenly
     Limits(shares::Args),
     /// List the published experiments that can be reproduced here
-    List(suite::command::ListArgs),
+    List(experiments::command::ListArgs),
     /// Run experiments: configurations in turns, on real guests, against the real peers
-    Run(Box<suite::command::RunArgs>),
+    Run(Box<experiments::command::RunArgs>),
     /// Show what a run came to, or compare two runs
-    Report(suite::command::ReportArgs),
+    Report(experiments::command::ReportArgs),
 }
 
 /// Runs the command.
@@ -179,22 +179,22 @@ fn measure(what: Bench) -> Result<ExitCode, Failure> {
     match what {
         Bench::Disk(args) => bench::disk::run(&args, &own_path()?).map_err(failed),
         Bench::Fs(mut args) => {
-            args.qemu_path = suite::command::qemu_of_lab();
+            args.qemu_path = experiments::command::qemu_of_lab();
             bench::fs::run(&args, &own_path()?).map_err(failed)
         }
         Bench::Commits(args) => bench::commits::run(&args, &own_path()?).map_err(failed),
         Bench::Moves(args) => moves::run(&args),
         Bench::Limits(args) => shares::run(&args),
-        Bench::List(args) => suite::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(wrong),
+        Bench::List(args) => experiments::command::list(&args).map(|()| ExitCode::SUCCESS).map_err(wrong),
         Bench::Run(args) => {
-            let plan = suite::command::Plan::of(&args, &own_path()?).map_err(wrong)?;
-            match suite::command::run(&plan).map_err(failed)? {
-                suite::command::End::Complete => Ok(ExitCode::SUCCESS),
-                suite::command::End::Stopped => Ok(ExitCode::FAILURE),
+            let plan = experiments::command::Plan::of(&args, &own_path()?).map_err(wrong)?;
+            match experiments::command::run(&plan).map_err(failed)? {
+                experiments::command::End::Complete => Ok(ExitCode::SUCCESS),
+                experiments::command::End::Stopped => Ok(ExitCode::FAILURE),
             }
         }
         Bench::Report(args) => {
-            let reading = suite::command::Reading::of(&args).map_err(wrong)?;
+            let reading = experiments::command::Reading::of(&args).map_err(wrong)?;
             reading.show().map(|()| ExitCode::SUCCESS).map_err(failed)
         }
     }

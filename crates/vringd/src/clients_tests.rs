@@ -63,7 +63,7 @@ fn a_socket_file_for_others_needs_the_word_as_well() {
 #[test]
 fn an_inherited_socket_is_looked_at() {
     let new = |directory: &str| export("fd:3", "", directory);
-    let tcp = || StreamListener::bind(&"tcp:0".parse().unwrap(), &link::SocketOptions::default()).unwrap();
+    let tcp = || StreamListener::bind(&"tcp:0".parse().unwrap(), &vhost_user::SocketOptions::default()).unwrap();
     ROOT.check(&new("")).unwrap();
     assert!(matches!(ROOT.admit(&new(""), tcp()), Err(ApiError::InvalidField { field, .. }) if field == "listen"));
     ROOT.admit(&new("clients_may_be_root = true"), tcp()).unwrap();
@@ -75,7 +75,7 @@ fn an_inherited_socket_is_looked_at() {
 /// An older program asked for no word, and its clients are connected already.
 #[test]
 fn what_was_begun_goes_on() {
-    let tcp = || StreamListener::bind(&"tcp:0".parse().unwrap(), &link::SocketOptions::default()).unwrap();
+    let tcp = || StreamListener::bind(&"tcp:0".parse().unwrap(), &vhost_user::SocketOptions::default()).unwrap();
     let unix = || StreamListener::from_fd(std::os::unix::net::UnixStream::pair().unwrap().0.into()).unwrap();
     let user = |server: Server, new: &NewExport, listener| server.admit_begun(new, listener).admission().user;
     assert_eq!(user(ROOT, &export("tcp:1", "", ""), tcp()), None);

@@ -5,11 +5,11 @@ use control::ApiError;
 use control::model as api;
 use control::model::directory::{self as words, Directory, Negotiation};
 use export::{Cache, DirectoryOptions, DirectoryStatus, Grant, Policy, ReadDirPlus};
+use passthrough::{Adopted, FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tree::{Adopted, FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
 
 /// Opens the tree; from `source` when its path is out of sight.
 ///
@@ -168,7 +168,7 @@ pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
 }
 
 /// What the tree says, whatever the protocol.
-pub(crate) fn of_tree(tree: &tree::Description) -> api::DirectoryInfo {
+pub(crate) fn of_tree(tree: &passthrough::Description) -> api::DirectoryInfo {
     api::DirectoryInfo {
         path: tree.path.display().to_string(),
         tag: None,

@@ -4,9 +4,9 @@ use crate::confine::Held;
 use crate::failure::Failure;
 use control::model::FileSystem;
 use control::model::directory::{Directory, FileHandles};
+use passthrough::Source;
 use sandbox::{Capabilities, IdMapping, Mode, Role, Sandbox, SandboxError, Seccomp};
 use std::fmt::Display;
-use tree::Source;
 
 /// Options of the isolation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]

@@ -11,10 +11,10 @@ use control::ApiError;
 use control::model::Listen;
 use control::model::config::{ExportKind, NewExport, Storage as StorageConfig};
 use export::{Socket, StreamListener};
+use passthrough::Source;
 use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use storage::Opened;
-use tree::Source;
 
 /// What was made for an export before its path went out of sight, and who is to hear of its sessions.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Prepared {
         };
         let socket = match socket {
             Socket::Path { path, options } => {
-                Socket::Bound(link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?)
+                Socket::Bound(vhost_user::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?)
             }
             other => other,
         };
@@ -57,11 +57,11 @@ impl Prepared {
 
     /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
     /// be seen then.
-    pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<link::Endpoint>, ApiError> {
+    pub(crate) fn bind(&mut self, exports: &[NewExport]) -> Result<Option<vhost_user::Endpoint>, ApiError> {
         let server = Server::here(None);
         match exports.first().map(|new| socket_in(new, server)).transpose()? {
             Some(Socket::Path { path, options }) => {
-                let endpoint = link::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
+                let endpoint = vhost_user::Endpoint::bind(&path, &options).map_err(|error| field("socket", error))?;
                 let socket = endpoint.as_fd().try_clone_to_owned();
                 let failed = |error| ApiError::Failed { message: format!("cannot duplicate a descriptor: {error}") };
                 self.socket = Some(Socket::Fd(socket.map_err(failed)?));
@@ -98,7 +98,7 @@ pub(crate) fn socket_in(new: &NewExport, server: Server) -> Result<Socket, ApiEr
     let owner = new.socket_owner.as_deref().map(crate::users::user).transpose()?;
     let group = new.socket_group.as_deref().map(crate::users::group).transpose()?;
     let mode = Some(new.socket_mode.map_or(0o600, |mode| mode.0));
-    let options = link::SocketOptions { mode, owner, group };
+    let options = vhost_user::SocketOptions { mode, owner, group };
     if let Some(listen) = &new.listen {
         let listener = match listen {
             Listen::Fd(number) => StreamListener::from_fd(inherited("listen", *number)?),

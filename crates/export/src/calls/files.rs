@@ -2,9 +2,9 @@
 
 use super::{Moved, data};
 use engine::monotonic_ns;
+use passthrough::{OpenFile, Tree};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
-use tree::{OpenFile, Tree};
 use vring::Segment;
 
 /// Reads `segments` full from `offset` (bytes) on, or up to the end of the file; returns how much. `began_ns` is when the

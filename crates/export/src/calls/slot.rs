@@ -3,9 +3,9 @@
 use super::Moved;
 use super::data::{self, SEGMENTS_MAX};
 use engine::{File, Io, Token};
+use passthrough::{OpenFile, Wait};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tree::{OpenFile, Wait};
 use vring::Segment;
 
 /// What a slot keeps of a buffer for the next request, in bytes: there are many slots, and listings of directories are long.

@@ -51,7 +51,11 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// `kinds` are the names of the protocol's requests.
-    pub(crate) fn new(start: link::RingStart, kinds: &'static [&'static str], label: Label) -> Result<Turns, Broken> {
+    pub(crate) fn new(
+        start: vhost_user::RingStart,
+        kinds: &'static [&'static str],
+        label: Label,
+    ) -> Result<Turns, Broken> {
         Ok(Turns {
             queue: Queue::new(start, label)?,
             gate: Gate::default(),

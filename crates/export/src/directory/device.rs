@@ -10,9 +10,9 @@ use crate::queue::Broken;
 use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::Execution;
-use link::RingStart;
+use passthrough::Tree;
 use std::sync::Arc;
-use tree::Tree;
+use vhost_user::RingStart;
 
 /// Request queues a directory may have, besides the one for high-priority requests.
 pub const REQUEST_QUEUES_MAX: u16 = 64;
@@ -44,7 +44,7 @@ pub struct DirectoryStatus {
     /// Locks that are waited for.
     pub locks_waiting: usize,
     /// The tree itself.
-    pub tree: tree::Description,
+    pub tree: passthrough::Description,
 }
 
 /// A directory that is served.
@@ -86,7 +86,7 @@ impl Directory {
     ///
     /// # Errors
     /// What would stay behind.
-    pub(crate) fn hand_over_session(&self) -> Result<(FuseSession, tree::Handed), tree::NotHandedOver> {
+    pub(crate) fn hand_over_session(&self) -> Result<(FuseSession, passthrough::Handed), passthrough::NotHandedOver> {
         Ok((self.service.hand_over(), self.service.tree().hand_over()?))
     }
 

@@ -10,9 +10,9 @@ use crate::limit::Gate;
 use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
 use engine::{Execution, Io, Pool, Reply, Token};
+use passthrough::Changing;
 use rustix::io::Errno;
 use std::sync::Arc;
-use tree::Changing;
 use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory; what workers drive.
@@ -57,7 +57,7 @@ enum Route {
 
 impl DirectoryRing {
     pub(crate) fn new(
-        start: link::RingStart,
+        start: vhost_user::RingStart,
         service: Arc<Service>,
         executor: Executor,
         label: Label,
@@ -216,7 +216,7 @@ impl DirectoryRing {
         let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
         let mut perform = || self.service.perform(self.dialect, header, request, &mut scene);
         let outcome = match self.executor.aside {
-            Some(_) => tree::without_waiting(perform),
+            Some(_) => passthrough::without_waiting(perform),
             None => Some(perform()),
         };
         let Some(outcome) = outcome else { return false };
@@ -233,7 +233,7 @@ impl DirectoryRing {
 
     /// By io_uring. False when the request has to be executed otherwise.
     fn submit(&mut self, chain: &Chain, head: u16, header: &InHeader, request: &Request<'_>, io: &mut Io<'_>) -> bool {
-        let Some(file) = tree::without_waiting(|| self.service.file_for_uring(header, request)).flatten() else {
+        let Some(file) = passthrough::without_waiting(|| self.service.file_for_uring(header, request)).flatten() else {
             return false;
         };
         let slot = &mut self.slots[usize::from(head)];
@@ -301,7 +301,7 @@ impl DirectoryRing {
         slot.defer(Work::Lock, chain.writable_segments());
         let reply = io.reply(Token::from(head));
         let wait = || self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
-        slot.wait = tree::without_waiting(wait).flatten();
+        slot.wait = passthrough::without_waiting(wait).flatten();
     }
 
     fn count(&mut self, moved: Moved) {
@@ -414,12 +414,12 @@ impl Requests for DirectoryRing {
 /// What its worker calls; see [`engine::Ring`].
 impl DirectoryRing {
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        tree::serves_others();
+        passthrough::serves_others();
         turns::serve(self, io)
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        tree::serves_others();
+        passthrough::serves_others();
         turns::complete(self, token, result, io);
     }
 

@@ -9,10 +9,10 @@ use crate::queue::Broken;
 use crate::{DiskOptions, ExportError, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
-use link::RingStart;
 use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Storage;
+use vhost_user::RingStart;
 use vring::Note;
 
 /// Data segments of a request that the driver is told of: with header and status, 128 descriptors.

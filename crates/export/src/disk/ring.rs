@@ -53,7 +53,7 @@ pub struct DiskRing {
 
 impl DiskRing {
     pub(crate) fn new(
-        start: link::RingStart,
+        start: vhost_user::RingStart,
         terms: Terms,
         storage: Arc<dyn Storage>,
         label: Label,

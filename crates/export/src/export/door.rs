@@ -4,9 +4,9 @@ use super::Served;
 use crate::p9::{P9, StreamListener, serve};
 use crate::target::ExportTarget;
 use crate::{ExportError, Socket};
-use link::{Endpoint, Handover, Resume, StopFd};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use vhost_user::{Endpoint, Handover, Resume, StopFd};
 
 pub(super) enum Door {
     Frontend(Endpoint),
@@ -39,7 +39,7 @@ impl Door {
     /// Serves whoever comes in until `stop` is signalled.
     pub(super) fn serve(self, target: &mut ExportTarget, stop: &StopFd, handover: &Handover, resume: Option<Resume>) {
         match self {
-            Door::Frontend(endpoint) => link::serve_on(endpoint, target, stop, handover, resume),
+            Door::Frontend(endpoint) => vhost_user::serve_on(endpoint, target, stop, handover, resume),
             Door::Stream(listener, p9) => serve(listener, target, &p9, (stop, handover)),
         }
     }

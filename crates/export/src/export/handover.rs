@@ -6,10 +6,10 @@
 use super::{Export, Served};
 use crate::FuseSession;
 use crate::status::SessionCounts;
-use link::Pending;
 use std::io;
 use std::time::Instant;
 use storage::Handed;
+use vhost_user::Pending;
 
 /// What an export carries over from the program before this one, besides its description, its endpoint and its storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,9 @@ impl Export {
     ///
     /// # Errors
     /// What would stay behind.
-    pub fn hand_directory_over(&self) -> Result<Option<(FuseSession, tree::Handed)>, tree::NotHandedOver> {
+    pub fn hand_directory_over(
+        &self,
+    ) -> Result<Option<(FuseSession, passthrough::Handed)>, passthrough::NotHandedOver> {
         match &self.served {
             Served::Directory(directory) => directory.hand_over_session().map(Some),
             Served::Disk(_) | Served::P9(_) => Ok(None),

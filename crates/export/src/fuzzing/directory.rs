@@ -6,8 +6,8 @@ use crate::directory::Service;
 use crate::label::Label;
 use crate::{Cache, DirectoryRing, Policy};
 use engine::{Execution, Io};
+use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
-use tree::{Options, Source, Tree};
 use vring::Memory;
 
 thread_local! {

@@ -107,7 +107,7 @@ pub(super) trait Played {
 }
 
 /// Makes a ring and plays the input's steps on it; how many requests it answered. `make` is told where the ring is.
-pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(link::RingStart, u8) -> Option<R>) -> usize {
+pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingStart, u8) -> Option<R>) -> usize {
     let Some((&options, steps)) = data.split_first() else {
         return 0;
     };
@@ -118,7 +118,7 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(link::RingStart, u8
         stage.zero();
         let layout =
             Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: options & 2 != 0, indirect: true };
-        let start = link::RingStart {
+        let start = vhost_user::RingStart {
             owed: Vec::new(),
             memory: stage.full.clone(),
             layout,

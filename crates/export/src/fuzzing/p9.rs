@@ -6,8 +6,8 @@ use crate::label::Label;
 use crate::p9::{Service, Session, Siblings};
 use crate::{P9Policy, P9Ring};
 use engine::{Execution, Io};
+use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
-use tree::{Options, Source, Tree};
 use vring::Memory;
 
 thread_local! {

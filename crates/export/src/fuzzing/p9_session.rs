@@ -3,6 +3,7 @@
 use crate::calls::{Answer, Moved, Scene};
 use crate::p9::{P9Policy, Service, Session};
 use device::p9::{Dialect, HEADER_BYTES, Kind, NOFID, READ_HEAD_BYTES, decode};
+use passthrough::{Options, Source, Tree};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,7 +11,6 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tempfile::TempDir;
-use tree::{Options, Source, Tree};
 use vring::Segment;
 
 /// Requests of one input.

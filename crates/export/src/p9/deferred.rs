@@ -39,7 +39,7 @@ impl P9Ring {
         self.slot(head).defer(Work::Lock, given.writable);
         let reply = io.reply(Token::from(head));
         let wait = || self.session.wait_lock(lock, move |outcome| answer_lock(reply, outcome));
-        let wait = tree::without_waiting(wait).flatten();
+        let wait = passthrough::without_waiting(wait).flatten();
         let slot = &mut self.slots[usize::from(head)];
         if let Some(wait) = &wait {
             self.session.tags().cancel_by(slot.id.tag, wait.clone());

@@ -10,11 +10,11 @@ use crate::queue::Broken;
 use crate::{ExportError, REQUEST_QUEUES_MAX, Ring};
 use device::p9::{Config, Dialect};
 use engine::Execution;
-use link::RingStart;
+use passthrough::Tree;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tree::Tree;
+use vhost_user::RingStart;
 
 /// A directory to serve by 9P.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct P9Status {
     /// Locks that are waited for.
     pub locks_waiting: usize,
     /// The tree itself.
-    pub tree: tree::Description,
+    pub tree: passthrough::Description,
 }
 
 /// A directory that is served by 9P.

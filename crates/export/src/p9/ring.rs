@@ -16,10 +16,10 @@ use device::p9::{
     write_out,
 };
 use engine::{Execution, Io, Pool, Token};
+use passthrough::Changing;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tree::Changing;
 use vring::{Chain, Memory, Segment};
 
 /// One virtqueue of a directory that speaks 9P; what workers drive.
@@ -70,7 +70,7 @@ enum Route {
 
 impl P9Ring {
     pub(crate) fn new(
-        start: link::RingStart,
+        start: vhost_user::RingStart,
         (session, siblings): (Arc<Session>, Siblings),
         executor: Executor,
         label: Label,
@@ -264,7 +264,7 @@ impl P9Ring {
         let watched = direction_of(request).filter(|_| self.executor.execution == Execution::Auto);
         let mut perform = || self.session.perform(header, request, &mut scene);
         let outcome = match self.executor.aside {
-            Some(_) => tree::without_waiting(perform),
+            Some(_) => passthrough::without_waiting(perform),
             None => Some(perform()),
         };
         let Some(outcome) = outcome else { return false };
@@ -474,13 +474,13 @@ impl P9Ring {
     }
 
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        tree::serves_others();
+        passthrough::serves_others();
         self.go_on_beginning(io);
         turns::serve(self, io)
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        tree::serves_others();
+        passthrough::serves_others();
         turns::complete(self, token, result, io);
     }
 

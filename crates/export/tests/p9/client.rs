@@ -4,12 +4,12 @@ use crate::guest::{Guest, PATIENCE, Reply, Sent};
 use device::p9::Kind;
 use engine::{Execution, Placement, PollMode, WorkerSpec};
 use export::{Carried, Content, Engine, Export, Hosting, P9Options, P9Policy, P9Status, Socket};
-use link::SocketOptions;
+use passthrough::{Options, Source, Tree};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tempfile::TempDir;
-use tree::{Options, Source, Tree};
+use vhost_user::SocketOptions;
 
 /// Largest message that the client asks for, in bytes.
 pub(crate) const MSIZE: u32 = 8192;

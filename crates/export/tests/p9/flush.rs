@@ -3,10 +3,10 @@
 use crate::client::{Client, Server, flush, getattr, lock, message, outcome, read};
 use device::p9::Kind;
 use engine::Execution;
+use passthrough::Options;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tree::Options;
 
 /// Every operation takes its time.
 fn slow() -> Options {

@@ -5,7 +5,7 @@ use crate::guest::{Guest, ROOM};
 use device::p9::Kind;
 use engine::Execution;
 use export::RingState;
-use tree::Options;
+use passthrough::Options;
 
 #[test]
 fn malformed_requests_are_refused_and_the_ring_goes_on() {

@@ -4,7 +4,7 @@ use crate::client::{Client, Server, clunk, flush, getattr, outcome, read};
 use device::p9::Kind;
 use engine::Execution;
 use export::{Limits, Rate};
-use tree::Options;
+use passthrough::Options;
 
 /// One request a second, and a client that has spent its burst.
 fn held_up(server: &Server, client: &mut Client) -> Vec<crate::guest::Sent> {

@@ -3,7 +3,7 @@
 use crate::client::{Client, MSIZE, ROOT, Server, data_of, outcome, read, write};
 use device::p9::Kind;
 use engine::{Execution, PollMode, WorkerSpec};
-use tree::Options;
+use passthrough::Options;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserConfigFlags;
 

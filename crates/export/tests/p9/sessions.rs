@@ -3,8 +3,8 @@
 use crate::client::{Client, MSIZE, Server, getattr, lock, message, outcome, read, string};
 use device::p9::Kind;
 use engine::Execution;
+use passthrough::Options;
 use std::time::Duration;
-use tree::Options;
 
 #[test]
 fn a_session_ends_with_requests_in_flight() {

@@ -5,7 +5,7 @@ use export::{
     Carried, DAEMON, Engine, Export, ExportError, Hosting, P9Options, P9Policy, RingState, Socket, StreamAddress,
     StreamListener,
 };
-use link::SocketOptions;
+use passthrough::{Options, Source, Tree};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tree::{Options, Source, Tree};
+use vhost_user::SocketOptions;
 
 /// Longer than anything here can take on a loaded machine: a wait that reaches it is a hang.
 pub const HANG: Duration = Duration::from_secs(60);

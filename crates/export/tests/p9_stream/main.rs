@@ -14,13 +14,13 @@ use client::{
 };
 use engine::{Execution, PollMode};
 use export::{Admission, Engine, StreamAddress, StreamListener};
-use link::SocketOptions;
+use passthrough::Options;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tempfile::TempDir;
-use tree::Options;
+use vhost_user::SocketOptions;
 
 const EXECUTIONS: [Execution; 4] = [Execution::Inline, Execution::Auto, Execution::Uring, Execution::Pool(3)];
 

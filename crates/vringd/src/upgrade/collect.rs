@@ -8,9 +8,9 @@ use control::model::NewExport;
 use control::model::config::{ExportKind, Storage as StorageConfig};
 use engine::WorkerStatus;
 use export::{Export, ExportStatus};
-use link::{EndpointState, RegionState, RingState, SessionState};
 use std::os::fd::OwnedFd;
 use storage::Handed;
+use vhost_user::{EndpointState, RegionState, RingState, SessionState};
 
 /// The description that makes an export as it is now. What was left out is said, so that no default can change it.
 fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
@@ -76,17 +76,17 @@ pub(super) enum Purpose {
 fn directory(export: &Export, purpose: Purpose, out: &mut Outgoing) -> Result<Option<state::Directory>, String> {
     if purpose == Purpose::Check {
         // That it can be handed over has been asked already, and there may be much of it.
-        let tree = state::Tree { form: tree::FORM, nodes: None, descriptors: Vec::new() };
+        let tree = state::Tree { form: passthrough::FORM, nodes: None, descriptors: Vec::new() };
         return Ok(Some(state::Directory { agreed: None, interrupted: Vec::new(), tree }));
     }
     let handed = export.hand_directory_over().map_err(|error| error.to_string())?;
-    let Some((session, tree::Handed { bytes, descriptors })) = handed else {
+    let Some((session, passthrough::Handed { bytes, descriptors })) = handed else {
         return Ok(None);
     };
     let nodes = envelope::write_bytes(bytes).map_err(|error| format!("cannot write its nodes down: {error}"))?;
     let nodes = out.give(nodes, format!("nodes of {}", export.name()));
     let descriptors = descriptors.into_iter().map(|fd| out.lend(fd)).collect();
-    let tree = state::Tree { form: tree::FORM, nodes: Some(nodes), descriptors };
+    let tree = state::Tree { form: passthrough::FORM, nodes: Some(nodes), descriptors };
     Ok(Some(state::Directory { agreed: session.agreed, interrupted: session.interrupted, tree }))
 }
 
@@ -168,9 +168,9 @@ fn ring(ring: RingState, name: &str, out: &mut Outgoing) -> state::Ring {
         next_avail: ring.next_avail,
         owed: ring.owed,
         kick: match ring.kick {
-            link::Kick::Missing => state::Kick::Missing,
-            link::Kick::Polled => state::Kick::Polled,
-            link::Kick::Eventfd(fd) => state::Kick::Eventfd(out.give(fd, format!("kick of {name}/{index}"))),
+            vhost_user::Kick::Missing => state::Kick::Missing,
+            vhost_user::Kick::Polled => state::Kick::Polled,
+            vhost_user::Kick::Eventfd(fd) => state::Kick::Eventfd(out.give(fd, format!("kick of {name}/{index}"))),
         },
         call: give(ring.call, || format!("call of {name}/{index}"), out),
         err: give(ring.err, || format!("err of {name}/{index}"), out),

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 #[derive(Default)]
 pub(super) struct Outgoing {
     descriptors: Vec<(OwnedFd, String)>,
-    lent: Vec<tree::Descriptor>,
+    lent: Vec<passthrough::Descriptor>,
 }
 
 impl Outgoing {
@@ -23,7 +23,7 @@ impl Outgoing {
     }
 
     /// Takes one along that others use, and there may be many of these, so that it is neither duplicated nor described.
-    pub(super) fn lend(&mut self, fd: tree::Descriptor) -> Number {
+    pub(super) fn lend(&mut self, fd: passthrough::Descriptor) -> Number {
         let number = fd.as_fd().as_raw_fd();
         self.lent.push(fd);
         number
@@ -130,7 +130,7 @@ mod tests {
     fn what_is_lent_is_as_before_if_nothing_comes_of_it() {
         let mut out = Outgoing::default();
         let (reader, _writer) = std::io::pipe().unwrap();
-        let lent: tree::Descriptor = std::sync::Arc::new(reader);
+        let lent: passthrough::Descriptor = std::sync::Arc::new(reader);
         let number = out.lend(lent.clone());
         assert_eq!((number, out.meanings().len()), (lent.as_fd().as_raw_fd(), 0));
         out.stay_open().unwrap();

@@ -94,10 +94,10 @@ fn understood(state: &State) -> Result<(), ReadError> {
     let trees = state.exports.iter().filter_map(|export| Some((export, export.directory.as_ref()?)));
     match trees
         .map(|(export, directory)| (export, directory.tree.form))
-        .find(|(_, form)| !(1..=tree::FORM).contains(form))
+        .find(|(_, form)| !(1..=passthrough::FORM).contains(form))
     {
         Some((export, form)) => {
-            Err(ReadError::Tree { export: export.description.name.clone(), form, known: tree::FORM })
+            Err(ReadError::Tree { export: export.description.name.clone(), form, known: passthrough::FORM })
         }
         None => Ok(()),
     }
@@ -211,14 +211,14 @@ mod tests {
         let mut state = samples::state();
         state.exports[0].directory.as_mut().unwrap().tree.form += 1;
         let line = decode(&encode(&state).unwrap()).unwrap_err().to_string();
-        let (other, known) = (tree::FORM + 1, tree::FORM);
+        let (other, known) = (passthrough::FORM + 1, passthrough::FORM);
         assert!(line.contains(&format!("export disk has form {other} and this program reads form {known}")), "{line}");
     }
 
     #[test]
     fn a_tree_in_an_earlier_form_is_read() {
         let mut state = samples::state();
-        for (form, read) in [(0, false), (1, true), (tree::FORM, true)] {
+        for (form, read) in [(0, false), (1, true), (passthrough::FORM, true)] {
             state.exports[0].directory.as_mut().unwrap().tree.form = form;
             assert_eq!(decode(&encode(&state).unwrap()).is_ok(), read, "{form}");
         }
@@ -251,7 +251,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_state_survives(mut state in samples::any_state()) {
-            state.exports.iter_mut().filter_map(|export| export.directory.as_mut()).for_each(|it| it.tree.form = tree::FORM);
+            state.exports.iter_mut().filter_map(|export| export.directory.as_mut()).for_each(|it| it.tree.form = passthrough::FORM);
             prop_assert_eq!(decode(&encode(&state).unwrap()).unwrap(), state);
         }
 

@@ -10,7 +10,6 @@ use control::ApiError;
 use control::model::{NewExport, NewUpgrade};
 use engine::monotonic_ns;
 use export::Export;
-use link::{EndpointState, HandoverError, Hold};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
@@ -20,6 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vhost_user::{EndpointState, HandoverError, Hold};
 
 /// How long requests in flight may take to end while guests wait.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);

@@ -7,10 +7,10 @@ use crate::convert;
 use crate::prepared::Prepared;
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
-use link::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
+use passthrough::Adopted;
 use std::sync::mpsc::Sender;
 use storage::Handed;
-use tree::Adopted;
+use vhost_user::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
 
 /// An export that another program has begun.
 #[derive(Debug, Default)]
@@ -123,9 +123,9 @@ fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String
         next_avail: ring.next_avail,
         owed: ring.owed.clone(),
         kick: match ring.kick {
-            state::Kick::Missing => link::Kick::Missing,
-            state::Kick::Polled => link::Kick::Polled,
-            state::Kick::Eventfd(number) => link::Kick::Eventfd(incoming.take(number)?),
+            state::Kick::Missing => vhost_user::Kick::Missing,
+            state::Kick::Polled => vhost_user::Kick::Polled,
+            state::Kick::Eventfd(number) => vhost_user::Kick::Eventfd(incoming.take(number)?),
         },
         call: incoming.take_if(ring.call)?,
         err: incoming.take_if(ring.err)?,

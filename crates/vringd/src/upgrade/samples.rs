@@ -64,7 +64,7 @@ fn export() -> Export {
         directory: Some(Directory {
             agreed: Some((38, u64::MAX)),
             interrupted: vec![u64::MAX],
-            tree: Tree { form: tree::FORM, nodes: Some(25), descriptors: vec![26, 27] },
+            tree: Tree { form: passthrough::FORM, nodes: Some(25), descriptors: vec![26, 27] },
         }),
     }
 }

@@ -3,9 +3,9 @@
 use super::names::attr_out;
 use super::{Answer, Outcome, Scene, Service};
 use device::fs::{StatFs, StatxAttr};
+use passthrough::{Attributes, Change, FsXattr};
 use rustix::io::Errno;
 use std::ffi::CStr;
-use tree::{Attributes, Change, FsXattr};
 
 /// `_IOR('f', 1, long)`: FS_IOC_GETFLAGS (linux/fs.h).
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
@@ -143,7 +143,7 @@ impl Service {
 }
 
 fn statx_attr(attributes: &Attributes) -> StatxAttr {
-    let time = |time: tree::Time| (time.seconds, time.nanoseconds);
+    let time = |time: passthrough::Time| (time.seconds, time.nanoseconds);
     StatxAttr {
         mask: attributes.mask,
         blksize: attributes.block_size,

@@ -5,9 +5,9 @@ use crate::calls::{data, files};
 use crate::directory::policy::{Cache, Policy};
 use device::fs::{CopyFileRange, Fsync, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, Write, open_flags};
 use engine::monotonic_ns;
+use passthrough::OpenFile;
 use rustix::io::Errno;
 use std::sync::Arc;
-use tree::OpenFile;
 
 impl Service {
     /// The file of a request that may go by io_uring; `None` for one that has to be performed by a call.

@@ -3,9 +3,9 @@
 use super::{Answer, Outcome, Scene, Service};
 use crate::calls::LISTING_BYTES_MAX;
 use device::fs::{Attr, DirWriter, EntryOut};
+use passthrough::DirEntry;
 use rustix::io::Errno;
 use std::ffi::CString;
-use tree::DirEntry;
 
 impl Service {
     pub(super) fn read_dir(&self, handle: u64, offset: u64, size: u32, scene: &mut Scene<'_>) -> Outcome {

@@ -2,10 +2,10 @@
 
 use super::{Answer, Outcome, Service};
 use device::fs::{InHeader, LkRequest};
+use passthrough::{Lock, LockKind, Wait};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use tree::{Lock, LockKind, Wait};
 
 /// Interrupted requests that are remembered until they come. Beyond it the oldest is forgotten: it has most likely come and
 /// ended.

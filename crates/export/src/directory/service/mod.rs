@@ -26,9 +26,9 @@ use super::reply;
 use crate::calls::{Answer, Outcome, Scene};
 use device::fs::Dialect;
 use locks::Waits;
+use passthrough::Tree;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use tree::Tree;
 use vring::Segment;
 
 pub(crate) use perform::counts_as_error;

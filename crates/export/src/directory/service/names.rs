@@ -3,10 +3,10 @@
 use super::files::open_flags_of;
 use super::{Answer, Outcome, Service};
 use device::fs::{Attr, EntryOut, device_number};
+use passthrough::{Attributes, Entry, Opened};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::Duration;
-use tree::{Attributes, Entry, Opened};
 
 impl Service {
     pub(super) fn lookup(&self, parent: u64, name: &CStr, reply: &mut Vec<u8>) -> Outcome {
@@ -61,7 +61,7 @@ impl Service {
 
 /// Attributes in the protocol's form.
 pub(super) fn attr_out(attributes: &Attributes) -> Attr {
-    let time = |time: tree::Time| (time.seconds, time.nanoseconds);
+    let time = |time: passthrough::Time| (time.seconds, time.nanoseconds);
     Attr {
         ino: attributes.ino,
         size: attributes.size,

@@ -4,8 +4,8 @@ use super::files::{open_dir_flags_of, open_flags_of};
 use super::{Answer, Outcome, Scene, Service};
 use device::fs::spec::GROUPS_MAX;
 use device::fs::{Dialect, Extensions, InHeader, Opcode, Open, Release, Request, SetAttr};
+use passthrough::{Caller, Change, SecurityContext, SetTime, Whence};
 use rustix::io::Errno;
-use tree::{Caller, Change, SecurityContext, SetTime, Whence};
 
 /// `lseek(2)`: SEEK_DATA and SEEK_HOLE.
 const SEEK_DATA: u32 = 3;
@@ -214,7 +214,9 @@ pub(crate) fn counts_as_error(opcode: u32) -> bool {
 fn change(set: &SetAttr) -> Change {
     let time = |time: device::fs::SetTime| match time {
         device::fs::SetTime::Now => SetTime::Now,
-        device::fs::SetTime::At(at) => SetTime::At(tree::Time { seconds: at.seconds, nanoseconds: at.nanoseconds }),
+        device::fs::SetTime::At(at) => {
+            SetTime::At(passthrough::Time { seconds: at.seconds, nanoseconds: at.nanoseconds })
+        }
     };
     Change {
         mode: set.mode,

@@ -3,10 +3,10 @@
 use super::{Answer, Outcome, Service};
 use crate::directory::policy::{Cache, Grant, Policy, ReadDirPlus};
 use device::fs::{Agreement, Dialect, Init, Offer, flags};
+use passthrough::Tree;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tree::Tree;
 
 /// Largest WRITE, and with it largest READ, in bytes: 256 pages of 4 KiB, which is what Linux asks for at most unless its
 /// administrator raises fs.fuse.max_pages_limit.

@@ -3,11 +3,11 @@
 use super::Service;
 use crate::directory::policy::{Cache, Policy};
 use device::fs::{InHeader, Request, Write};
+use passthrough::{Options, Source, Tree};
 use rustix::io::Errno;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
-use tree::{Options, Source, Tree};
 
 fn served(options: Options, policy: Policy) -> (Service, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn set_id_bits_are_not_believed() {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         let entry = || {
-            let entry = service.tree.lookup(tree::ROOT, c"file").unwrap();
+            let entry = service.tree.lookup(passthrough::ROOT, c"file").unwrap();
             (service.entry_out(&entry), entry)
         };
         for mode in [0o4755, 0o2755, 0o2644] {
@@ -43,8 +43,8 @@ fn set_id_bits_are_not_believed() {
         }
         set(0o755);
         assert_eq!(entry().0.attr_valid, usual);
-        let root = service.tree.attributes(tree::ROOT, None).unwrap();
-        let shared = tree::Attributes { mode: libc::S_IFDIR | 0o2775, ..root };
+        let root = service.tree.attributes(passthrough::ROOT, None).unwrap();
+        let shared = passthrough::Attributes { mode: libc::S_IFDIR | 0o2775, ..root };
         assert_eq!(service.believed(&shared), usual, "a directory's bit is no power");
     }
 }
@@ -54,7 +54,7 @@ fn set_id_bits_are_not_believed() {
 fn a_mapped_capability_goes_before_a_write_by_io_uring() {
     let options = Options { xattr: true, xattr_map: ":map::user.virtiofs.:".parse().unwrap(), ..Options::default() };
     let (service, _directory) = served(options, Policy::new(Cache::Never));
-    let node = service.tree.lookup(tree::ROOT, c"file").unwrap().node;
+    let node = service.tree.lookup(passthrough::ROOT, c"file").unwrap().node;
     let fh = service.tree.open(node, libc::O_RDWR, false).unwrap().handle;
     let header = InHeader { nodeid: node, ..InHeader::default() };
     let write = Write { fh, offset: 0, size: 1, write_flags: 0, lock_owner: None, flags: libc::O_RDWR };

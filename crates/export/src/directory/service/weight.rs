@@ -3,14 +3,14 @@
 use super::Service;
 use super::attributes::changes_flags;
 use device::fs::{InHeader, Release, Request};
-use tree::Changing;
+use passthrough::Changing;
 
 /// `renameat2(2)`: what has the new name goes on by the old one, or nothing has it.
 const KEEPS_BOTH: u32 = libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE;
 
 impl Service {
-    /// Whether a request may take long. What frees space does when there is much, see [`tree::Tree::removal_is_long`], and what
-    /// needs a file that such a call is changing, see [`tree::Tree::is_changing`].
+    /// Whether a request may take long. What frees space does when there is much, see [`passthrough::Tree::removal_is_long`], and what
+    /// needs a file that such a call is changing, see [`passthrough::Tree::is_changing`].
     pub(crate) fn is_long(&self, header: &InHeader, request: &Request<'_>) -> bool {
         let (tree, node) = (self.tree(), header.nodeid);
         match request {

@@ -3,8 +3,8 @@
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
 use device::p9::{Attr, IO_HEADER_BYTES, SetAttr, StatFs, device_number, getattr_mask};
+use passthrough::{Attributes, Change, SetTime, Time};
 use rustix::io::Errno;
-use tree::{Attributes, Change, SetTime, Time};
 
 /// What Linux' statfs(2) says of its own 9p mounts: `V9FS_MAGIC` of `linux/magic.h`.
 const V9FS_MAGIC: u32 = 0x0102_1997;

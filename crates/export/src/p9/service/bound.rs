@@ -2,7 +2,7 @@
 //!
 //! Clients come and go, and none may take what the others need. A quarter of all is set apart: each client that may be
 //! connected is sure of its part of that. Of the rest a client may have a number of times what nobody has, as trees may of the
-//! process's descriptors (`tree::share`): alone most of it, beside others that want as much the same as they.
+//! process's descriptors (`passthrough::share`): alone most of it, beside others that want as much the same as they.
 
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,13 +4,13 @@ use super::bound::{Bound, Counted};
 use super::holdings::LockShare;
 use super::place::{Place, lock};
 use device::p9::NOFID;
+use passthrough::{Handle, OpenFile};
 use rustix::io::Errno;
 use std::collections::hash_map::IntoValues;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tree::{Handle, OpenFile};
 
 /// The most fids of one session. Linux keeps one for each open file, and with its cache one for each name that it caches.
 pub(super) const FIDS_MAX: usize = 1 << 20;

@@ -6,9 +6,9 @@ use super::place::{Place, lock};
 use super::session::Session;
 use crate::calls::{Answer, Outcome, Scene, data, files};
 use device::p9::{READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, open_flag};
+use passthrough::{Attributes, Handle, OpenFile};
 use rustix::io::Errno;
 use std::sync::Arc;
-use tree::{Attributes, Handle, OpenFile};
 
 /// What a client may ask for beside the access mode, in its numbers and in this machine's. `O_NONBLOCK` means nothing for a
 /// regular file, and a file that was walked to is no link to be followed. `O_DIRECT` is the client's own business: what it

@@ -3,10 +3,10 @@
 use super::bound::{Bound, Supply};
 use super::fids::{FIDS_MAX, FIDS_OF_ALL_MAX};
 use super::place::{PLACES_MAX, PLACES_OF_ALL_MAX, lock};
+use passthrough::{Node, Tree};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tree::{Node, Tree};
 
 /// The most extended attributes that a client has as fids, of 64 KiB each at most, and that all have.
 const VALUES_MAX: usize = 256;

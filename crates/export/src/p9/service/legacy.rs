@@ -7,10 +7,10 @@ use super::place::{Name, lock};
 use super::session::Session;
 use crate::calls::{Answer, Outcome, Scene};
 use device::p9::{Create, Dialect, DirWriter, Qid, READ_HEAD_BYTES, Stat, open_mode, perm};
+use passthrough::{Attributes, Change, DirEntry, Node, SetTime, Time};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::fmt::Write;
-use tree::{Attributes, Change, DirEntry, Node, SetTime, Time};
 
 /// What `perm` says of the type, and the type of a mode that it stands for.
 const TYPES: [(u32, u32); 5] = [

@@ -4,8 +4,8 @@ use super::session::Session;
 use super::walk::back;
 use crate::calls::{Answer, LISTING_BYTES_MAX, Outcome, Scene};
 use device::p9::{DirWriter, Qid, READ_HEAD_BYTES, qid_type};
+use passthrough::DirEntry;
 use rustix::io::Errno;
-use tree::DirEntry;
 
 impl Session {
     /// The entries are as getdents(2) has them, and nobody looks at the files: the number in an entry's qid is the file's own,

@@ -9,10 +9,10 @@ use super::place::lock;
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
 use device::p9::{GetLock, LockKind, LockRequest, lock_status};
+use passthrough::{Lock, Tree, Wait};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tree::{Lock, Tree, Wait};
 
 /// The most locks that one session waits for at a time: half of what the tree has threads for.
 const WAITS_MAX: usize = 32;
@@ -179,15 +179,15 @@ impl Session {
         let handle = fid.open()?.handle;
         let owner = self.owner(request.client_id, request.proc_id);
         let kind = match request.kind {
-            LockKind::Write => tree::LockKind::Write,
-            LockKind::Read | LockKind::Unlock => tree::LockKind::Read,
+            LockKind::Write => passthrough::LockKind::Write,
+            LockKind::Read | LockKind::Unlock => passthrough::LockKind::Read,
         };
         let lock = Lock { kind, start: request.start, end: request.end(), pid: request.proc_id };
         let found = self.tree().get_lock(fid.place.node(), handle, owner, lock)?;
         let answer = match found.kind {
-            tree::LockKind::Unlock => GetLock { kind: LockKind::Unlock, ..*request },
+            passthrough::LockKind::Unlock => GetLock { kind: LockKind::Unlock, ..*request },
             held => GetLock {
-                kind: if held == tree::LockKind::Read { LockKind::Read } else { LockKind::Write },
+                kind: if held == passthrough::LockKind::Read { LockKind::Read } else { LockKind::Write },
                 start: found.start,
                 length: if found.end >= Lock::END {
                     0
@@ -203,10 +203,10 @@ impl Session {
     }
 }
 
-fn kind_in(kind: LockKind) -> tree::LockKind {
+fn kind_in(kind: LockKind) -> passthrough::LockKind {
     match kind {
-        LockKind::Read => tree::LockKind::Read,
-        LockKind::Write => tree::LockKind::Write,
-        LockKind::Unlock => tree::LockKind::Unlock,
+        LockKind::Read => passthrough::LockKind::Read,
+        LockKind::Write => passthrough::LockKind::Write,
+        LockKind::Unlock => passthrough::LockKind::Unlock,
     }
 }

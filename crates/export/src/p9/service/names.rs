@@ -5,10 +5,10 @@ use super::place::{Name, Place};
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
 use device::p9::{Lcreate, Mkdir, Mknod, RenameAt, Symlink, open_flag, unlink_flag};
+use passthrough::{Caller, Entry};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use tree::{Caller, Entry};
 
 impl Fid {
     /// Who makes something through this fid. A group of nobody's number is the daemon's own.

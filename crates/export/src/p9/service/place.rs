@@ -11,12 +11,12 @@ use super::bound::Bound;
 use super::fids::FIDS_MAX;
 use device::p9::qid_type;
 use device::p9::spec::NAME_BYTES_MAX;
+use passthrough::{Node, ROOT, Tree};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tree::{Node, ROOT, Tree};
 
 /// The most places of one session, those on the way to its fids included: a client that makes directories in each other without
 /// end is told ENFILE.
@@ -298,7 +298,7 @@ impl Drop for Place {
 mod tests {
     use super::super::bound::Supply;
     use super::*;
-    use tree::{Options, Source};
+    use passthrough::{Options, Source};
 
     const FILE: (u8, u64) = (0, 1);
     const DIRECTORY: (u8, u64) = (0x80, 1);

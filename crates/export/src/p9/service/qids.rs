@@ -2,11 +2,11 @@
 
 use super::policy::Multidevs;
 use device::p9::{Qid, qid_type};
+use passthrough::Attributes;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tree::Attributes;
 
 /// A device of the host: major and minor.
 type Device = (u32, u32);

@@ -10,11 +10,11 @@ use super::qids::{self, Qids};
 use super::tags::Tags;
 use crate::calls::{Answer, Outcome};
 use device::p9::{Dialect, IO_HEADER_BYTES, MSIZE_MIN, qid_type};
+use passthrough::{ROOT, Tree};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tree::{ROOT, Tree};
 
 /// What reads and writes are best multiples of, in bytes: a page of most machines.
 const PAGE_BYTES: u32 = 4096;

@@ -4,9 +4,9 @@
 //! the old request's own. Only requests whose answers come later need to be here.
 
 use engine::Reply;
+use passthrough::Wait;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tree::Wait;
 
 /// When a flush is answered.
 pub(crate) enum Flush {

@@ -5,10 +5,10 @@ use super::place::{Name, Place};
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
 use device::p9::{Attach, NOFID, Names, Qid, WALK_NAMES_MAX};
+use passthrough::Entry;
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::Arc;
-use tree::Entry;
 
 impl Session {
     /// The root of the tree, or what a path of names beneath it leads to, becomes a fid.

@@ -4,12 +4,12 @@ use super::fids::Use;
 use super::place::{Name, Place};
 use super::session::Session;
 use device::p9::{Request, open_flag, open_mode};
+use passthrough::{Changing, FEW_OWNERS, Node};
 use rustix::io::Errno;
-use tree::{Changing, FEW_OWNERS, Node};
 
 impl Session {
-    /// Whether a request may take long. What frees space does when there is much, see [`tree::Tree::removal_is_long`], and what
-    /// needs a file that such a call is changing, see [`tree::Tree::is_changing`].
+    /// Whether a request may take long. What frees space does when there is much, see [`passthrough::Tree::removal_is_long`], and what
+    /// needs a file that such a call is changing, see [`passthrough::Tree::is_changing`].
     pub(crate) fn is_long(&self, request: &Request<'_>) -> bool {
         let look = match *request {
             Request::UnlinkAt { dfid, name, .. } => self.with_place(dfid, |dir| self.removal_is_long(dir, name)),

@@ -5,9 +5,9 @@ use super::place::{Name, Place, lock};
 use super::session::Session;
 use crate::calls::{Answer, Outcome};
 use device::p9::{XattrCreate, xattr_flag};
+use passthrough::Node;
 use rustix::io::Errno;
 use std::sync::Mutex;
-use tree::Node;
 
 /// The most bytes of a value, and of a list of names: `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of `linux/limits.h`.
 const BYTES_MAX: usize = 65_536;

@@ -1,9 +1,9 @@
 //! Who may connect to a stream. 9P asks nobody who they are: the kernel says it of the other end of a socket, if anybody does.
 
-use link::SessionInfo;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use vhost_user::SessionInfo;
 
 /// Whose connections are served; anybody's by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

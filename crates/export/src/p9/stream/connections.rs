@@ -12,7 +12,6 @@ use crate::Ring;
 use crate::label::Label;
 use crate::rings::Running;
 use crate::target::ExportTarget;
-use link::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use vhost_user::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -149,7 +149,7 @@ impl Connections<'_> {
 
     /// Answers whoever wants the endpoint for another program. Connections have fids and open files, and stay.
     fn hand_over(&self, listener: Option<&StreamListener>, handover: &Handover) {
-        let Some(order) = handover.take().filter(link::Order::is_wanted) else {
+        let Some(order) = handover.take().filter(vhost_user::Order::is_wanted) else {
             return;
         };
         let state = match listener {
@@ -167,7 +167,7 @@ impl Connections<'_> {
 
     /// Makes a ring of a connection, if there is a place for one.
     fn begin(&mut self, connection: OwnedFd) {
-        let client = link::peer_info(connection.as_fd());
+        let client = vhost_user::peer_info(connection.as_fd());
         if let Some(refusal) = self.admission.refuses(connection.as_fd(), client) {
             tracing::warn!("{}: {refusal}", self.address);
             let why = SessionEnd::Connection(io::Error::new(io::ErrorKind::PermissionDenied, refusal.to_string()));

@@ -1,7 +1,6 @@
 //! The socket that clients of a stream connect to: bound by us, or inherited.
 
 use super::{Admission, StreamAddress};
-use link::{BindError, Endpoint, EndpointState, SocketFile, SocketOptions};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -10,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use vhost_user::{BindError, Endpoint, EndpointState, SocketFile, SocketOptions};
 
 /// Connections that wait before the kernel refuses more. Each waits for one turn of the listening thread.
 const BACKLOG: i32 = 128;

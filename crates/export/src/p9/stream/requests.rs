@@ -13,9 +13,9 @@ use device::p9::{
     decode, lock_out, lock_status, write_out,
 };
 use engine::{Execution, Io, Pool, Token};
+use passthrough::{Changing, OpenFile};
 use rustix::io::Errno;
 use std::sync::Arc;
-use tree::{Changing, OpenFile};
 use vring::Segment;
 
 /// Room for any answer but those whose request says how long they may be, in bytes.
@@ -181,7 +181,7 @@ impl StreamRing {
         };
         let mut perform = || self.session.perform(header, request, &mut scene);
         let outcome = match self.executor.aside {
-            Some(_) => tree::without_waiting(perform),
+            Some(_) => passthrough::without_waiting(perform),
             None => Some(perform()),
         };
         let Some(outcome) = outcome else { return false };
@@ -296,7 +296,7 @@ impl StreamRing {
         let done = move |outcome: Result<(), Errno>| {
             reply.complete(outcome.map_or_else(|error| -error.raw_os_error(), |()| 0));
         };
-        let wait = tree::without_waiting(|| self.session.wait_lock(lock, done)).flatten();
+        let wait = passthrough::without_waiting(|| self.session.wait_lock(lock, done)).flatten();
         self.slots[usize::from(index)].slot.wait = wait;
     }
 

@@ -17,12 +17,12 @@ use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use device::p9::MSIZE_MIN;
 use engine::{Io, Token};
-use link::SessionEnd;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use vhost_user::SessionEnd;
 use vring::Segment;
 
 /// Requests of one connection that are in flight at most.
@@ -334,7 +334,7 @@ impl StreamRing {
     }
 
     pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        tree::serves_others();
+        passthrough::serves_others();
         if self.receiving {
             return 0;
         }
@@ -349,7 +349,7 @@ impl StreamRing {
     }
 
     pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        tree::serves_others();
+        passthrough::serves_others();
         self.note_time(io);
         match token {
             RECEIVE => self.received(result),

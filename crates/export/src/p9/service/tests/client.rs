@@ -3,11 +3,11 @@
 use super::super::{P9Policy, Service, Session};
 use crate::calls::{Answer, Moved, Scene};
 use device::p9::{Dialect, Kind, NOFID, Qid, READ_HEAD_BYTES, decode};
+use passthrough::{Options, Source, Tree};
 use rustix::io::Errno;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tempfile::TempDir;
-use tree::{Options, Source, Tree};
 use vring::Segment;
 
 /// How many clients there may be.

@@ -108,10 +108,10 @@ fn a_write_of_a_user_drops_set_id_bits() {
 /// The kernel drops `security.capability` at a write, and knows nothing of the name it is mapped to.
 #[test]
 fn a_write_drops_a_mapped_capability() {
-    let served = Served::with(tree::Options {
+    let served = Served::with(passthrough::Options {
         xattr: true,
         xattr_map: ":map::user.virtiofs.:".parse().unwrap(),
-        ..tree::Options::default()
+        ..passthrough::Options::default()
     });
     served.put("file", "content");
     let path = served.path("file");

@@ -2,10 +2,10 @@
 
 use super::client::{Body, CLIENTS, Client, Served, decoded, lock_body, message};
 use device::p9::{Dialect, Kind, Request};
+use passthrough::{Options, Wait};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use tree::{Options, Wait};
 
 const READ: u8 = 0;
 const WRITE: u8 = 1;

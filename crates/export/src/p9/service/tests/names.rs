@@ -2,9 +2,9 @@
 
 use super::client::{Body, Listed, Served};
 use device::p9::{Kind, qid_type};
+use passthrough::{Options, Security};
 use rustix::io::Errno;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use tree::{Options, Security};
 
 #[test]
 fn everything_can_be_made() {
