@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/control/tests/common/mod.rs"]
+#[path = "../../crates/control/tests/all/common/mod.rs"]
 mod common;
 
 fuzz_target!(|data: &[u8]| {

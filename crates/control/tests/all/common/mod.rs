@@ -1,0 +1,572 @@
+//! A daemon that serves nothing: it keeps the books that the control API shows and changes.
+
+use control::error::RingRefs;
+use control::model::config::Storage;
+use control::model::directory::Directory;
+use control::model::{
+    Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
+    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Poll, Protocol, Rates, Resize,
+    RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
+    StorageInfo, VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
+};
+use control::{ApiError, ControlServer, Daemon, Scope};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// The most workers the fake runs.
+pub(crate) const WORKERS_MAX: usize = 4;
+
+/// The books.
+#[derive(Debug, Default)]
+struct Books {
+    exports: Vec<Export>,
+    workers: Vec<Worker>,
+    groups: Vec<NewGroup>,
+    next_worker: u32,
+    stopping: bool,
+    looks: u64,
+}
+
+/// A daemon that serves nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    books: Mutex<Books>,
+}
+
+pub(crate) fn latency(counts: &[(usize, u64)]) -> LatencySummary {
+    let mut buckets = vec![0; LATENCY_BOUNDS_US.len() + 1];
+    for &(index, count) in counts {
+        buckets[index] = count;
+    }
+    let count = buckets.iter().sum();
+    LatencySummary {
+        count,
+        sum_us: 40.0 * count as f64,
+        mean_us: 40.0,
+        p50_us: 35.5,
+        p90_us: 48.0,
+        p99_us: 310.25,
+        p999_us: 420.0,
+        max_us: 433.0,
+        buckets,
+    }
+}
+
+fn figures() -> RingFigures {
+    RingFigures {
+        requests: [("read", 1000), ("write", 500), ("flush", 3), ("get_id", 1)]
+            .map(|(kind, count)| (kind.to_owned(), count))
+            .into(),
+        bytes_read: 4_096_000,
+        bytes_written: 2_048_000,
+        errors: 2,
+        in_flight: 7,
+        oldest_in_flight_ms: Some(1_250),
+        in_flight_max: 128,
+        kicks: 90,
+        notifications_sent: 80,
+        notifications_suppressed: 1420,
+        polls_hit: 60,
+        polls_missed: 5,
+        moves: 4,
+        latency_queued: latency(&[(0, 1400), (1, 104)]),
+        latency_served: latency(&[(5, 1400), (7, 104)]),
+        ..RingFigures::default()
+    }
+}
+
+fn ring(index: u16, worker: u32, figures: RingFigures) -> RingInfo {
+    RingInfo { index, state: RingState::Running, broken: None, size: 256, worker: Some(worker), figures }
+}
+
+impl Fake {
+    /// Two exports: `root` with two rings on worker 1, `data` with a broken ring on its private worker 2; worker 3 is
+    /// dead.
+    pub(crate) fn with_content() -> Arc<Self> {
+        let fake = Self::default();
+        fake.worker_new(&Scope::Daemon, NewWorker { cpus: "0-3".parse().ok(), ..NewWorker::default() }).unwrap();
+        fake.add_export(describe("root", "kind = 'file', path = '/images/root.img', direct = true", 2)).unwrap();
+        fake.add_export(describe("data", "kind = 'memory', size = '1G'", 1)).unwrap();
+        fake.worker_new(&Scope::Export("data".into()), NewWorker::default()).unwrap();
+        fake.worker_new(&Scope::Daemon, NewWorker::default()).unwrap();
+        fake.ring_attach("data", 0, Attach { worker: 2 }).unwrap();
+        let mut books = fake.books.lock().unwrap();
+        let root = &mut books.exports[0];
+        root.state = SessionState::Connected;
+        root.frontend = Some(Frontend { pid: 4242, uid: 107 });
+        root.features = vec!["VERSION_1".into(), "RING_EVENT_IDX".into(), "MQ".into()];
+        root.sessions = SessionFigures { connects: 2, disconnects: 1, failures: 0 };
+        root.errors = 2;
+        root.rings[0].figures = figures();
+        let data = &mut books.exports[1];
+        data.rings[0].state = RingState::Broken;
+        data.rings[0].broken = Some("available index 700 is 512 ahead of a ring of 256".into());
+        data.broken_rings = 1;
+        books.workers[0].figures = WorkerFigures {
+            turns: 5000,
+            syscalls: 5100,
+            sleeps: 40,
+            polls_hit: 900,
+            polls_missed: 40,
+            sqes: 3000,
+            cqes: 3001,
+            mailbox_messages: 6,
+            cpu_seconds: 1.25,
+        };
+        books.workers[2].state = WorkerState::Dead;
+        drop(books);
+        Arc::new(fake)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.books.lock().unwrap().stopping
+    }
+
+    fn with<T>(&self, name: &str, change: impl FnOnce(&mut Export) -> Result<T, ApiError>) -> Result<T, ApiError> {
+        let mut books = self.books.lock().unwrap();
+        let export = books.exports.iter_mut().find(|export| export.name == name);
+        change(export.ok_or_else(|| ApiError::NoSuchExport { name: name.into() })?)
+    }
+}
+
+/// What the fake serves of a directory: a guest has looked around in it.
+fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
+    let over_9p = directory.protocol == Protocol::P9;
+    DirectoryInfo {
+        path: directory.path.display().to_string(),
+        tag: directory.tag(export),
+        protocol: Some(if over_9p { "9P2000.L" } else { "7.45" }.into()),
+        cache: (!over_9p).then_some(directory.cache),
+        security_model: directory.security_model,
+        read_only: directory.read_only,
+        execution: directory.execution,
+        execution_chosen: Execution::Inline,
+        nodes: 1200,
+        nodes_max: u64::from(directory.nodes_max()),
+        descriptors: 300,
+        descriptors_max: u64::from(directory.descriptors_max()),
+        open_files: 12,
+        locks_waiting: 1,
+        p9: over_9p.then(|| P9Info {
+            msize: Some(512_000),
+            msize_max: directory.msize_max(),
+            multidevs: directory.multidevs.unwrap_or_default(),
+            fids: 130,
+            connections: 2,
+        }),
+    }
+}
+
+/// What the fake serves of a disk.
+fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiError> {
+    let (target, capacity_bytes) = match storage {
+        Storage::File(file) if file.path.ends_with("missing.img") => {
+            let message = "cannot open /images/missing.img: No such file or directory".to_owned();
+            return Err(ApiError::InvalidField { field: "storage.path".into(), message });
+        }
+        Storage::File(file) => (file.path.display().to_string(), 10 << 30),
+        Storage::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
+        Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
+        Storage::Null(null) => ("nothing".into(), null.size.0),
+        Storage::Sim(sim) => ("model".into(), sim.size.0),
+    };
+    Ok(StorageInfo {
+        kind: storage.kind().into(),
+        target,
+        capacity_bytes,
+        block_size_bytes: new.block_size_bytes(),
+        read_only: false,
+        direct: match storage {
+            Storage::File(file) => file.direct,
+            Storage::Volume(volume) => volume.direct,
+            Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_) => false,
+        },
+        execution: Execution::Auto,
+        execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
+        volume: match (storage, storage.intent_log()) {
+            (Storage::Volume(volume), _) => Some(volume_info(volume)),
+            (_, Some(log)) => {
+                let volume = VolumeStorage { sync: log.sync, dirty_memory: log.dirty_memory, ..VolumeStorage::new("") };
+                Some(VolumeInfo { log_bytes: log.size.0, ..volume_info(&volume) })
+            }
+            _ => None,
+        },
+    })
+}
+
+/// A log that a guest has used.
+fn volume_info(volume: &VolumeStorage) -> VolumeInfo {
+    VolumeInfo {
+        sync: volume.sync,
+        log: volume.log.as_ref().map(|log| log.display().to_string()),
+        failure: None,
+        log_bytes: 64 << 20,
+        log_used_bytes: 16 << 20,
+        dirty_bytes: 3 << 20,
+        dirty_bytes_max: volume.dirty_memory.0,
+        parked: 2,
+        parked_writes: 70,
+        parked_commits: 3,
+        commits: 400,
+        committed_requests: 3000,
+        committed_blocks: 3200,
+        committed_bytes: 14_745_600,
+        flushes_for_nothing: 120,
+        log_errors: 1,
+        written_back_bytes: 1 << 30,
+        sweeps: 12,
+        write_back_errors: 5,
+        company_wait: latency(&[(4, 50)]),
+        commit_latency: latency(&[(6, 300), (7, 100)]),
+        flush_latency: latency(&[(6, 200), (8, 2800)]),
+    }
+}
+
+fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInfo, ApiError> {
+    let volume = export.storage.as_mut().and_then(|storage| storage.volume.as_mut());
+    let message = "it has no intent log".to_owned();
+    volume.ok_or_else(|| ApiError::Unsupported { export: name.into(), message })
+}
+
+/// A description, as a configuration file would have it.
+pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
+    let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
+    toml::from_str(&text).unwrap()
+}
+
+fn visible(worker: &Worker, scope: &Scope) -> bool {
+    match scope {
+        Scope::Daemon => true,
+        Scope::Export(name) => worker.owner == Owner::Export(name.clone()),
+    }
+}
+
+impl Daemon for Fake {
+    fn info(&self) -> Result<Info, ApiError> {
+        let books = self.books.lock().unwrap();
+        Ok(Info {
+            version: "0.1.0".into(),
+            pid: 4000,
+            uptime_seconds: 3725.5,
+            exports: books.exports.len(),
+            workers: books.workers.len(),
+            workers_max: WORKERS_MAX,
+            upgrades: 0,
+            takeover: None,
+            latency_bounds_us: LATENCY_BOUNDS_US.to_vec(),
+            sandbox: SandboxInfo {
+                no_new_privs: true,
+                capabilities: vec!["cap_chown".into(), "cap_dac_override".into()],
+                seccomp: SeccompState::Kill,
+                file_system: FileSystem::Host,
+                landlock: Some(LandlockInfo { abi: 6, complete: true, paths: vec!["/images".into(), "/run".into()] }),
+                landlock_off: None,
+                uid: 107,
+                gid: 36,
+            },
+        })
+    }
+
+    /// Every look finds a little more done, so that rates are not zero.
+    fn exports(&self) -> Result<Vec<Export>, ApiError> {
+        let mut books = self.books.lock().unwrap();
+        books.looks += 1;
+        let looks = books.looks;
+        let mut exports = books.exports.clone();
+        if let Some(figures) = exports.iter_mut().find_map(|export| Some(&mut export.rings.first_mut()?.figures)) {
+            figures.latency_served.buckets.resize(LATENCY_BOUNDS_US.len() + 1, 0);
+            *figures.requests.entry("read".into()).or_default() += 100 * (looks - 1);
+            figures.latency_served.buckets[5] += 100 * (looks - 1);
+        }
+        Ok(exports)
+    }
+
+    fn export(&self, name: &str) -> Result<Export, ApiError> {
+        self.with(name, |export| Ok(export.clone()))
+    }
+
+    fn add_export(&self, new: NewExport) -> Result<Export, ApiError> {
+        // Before the lock, so that what comes after the panic finds the books intact.
+        assert!(
+            !matches!(new.storage, Some(Storage::Sim(_))),
+            "the fake cannot simulate: it stands for a bug in the daemon"
+        );
+        let mut books = self.books.lock().unwrap();
+        if books.exports.iter().any(|export| export.name == new.name) {
+            return Err(ApiError::ExportExists { name: new.name });
+        }
+        let storage = new.storage.as_ref().map(|storage| storage_info(&new, storage)).transpose()?;
+        let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
+        // The queue for urgent requests comes first.
+        let urgent = new.directory.as_ref().is_some_and(|directory| directory.protocol == Protocol::Virtiofs);
+        let rings = new.queues() + u16::from(urgent);
+        let path = new.socket.as_ref().map(|path| path.display().to_string());
+        let socket = path.or(new.listen.as_ref().map(ToString::to_string)).unwrap_or_default();
+        let export = Export {
+            name: new.name.clone(),
+            kind: new.kind,
+            storage,
+            directory,
+            socket,
+            state: SessionState::Listening,
+            frontend: None,
+            features: vec![],
+            queues_max: new.queues(),
+            placement: new.workers,
+            poll: new.poll.unwrap_or(Poll::Adaptive { window_us_max: 50 }),
+            limits: Limits::default().changed(&new.limits),
+            errors: 0,
+            oldest_in_flight_ms: None,
+            broken_rings: 0,
+            last_error: None,
+            sessions: SessionFigures::default(),
+            rings: (0..rings).map(|index| ring(index, 1, RingFigures::default())).collect(),
+            workers: vec![],
+        };
+        for ring in &export.rings {
+            if let Some(worker) = books.workers.first_mut() {
+                worker.rings.push(RingRef { export: new.name.clone(), index: ring.index });
+            }
+        }
+        books.exports.push(export.clone());
+        Ok(export)
+    }
+
+    fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError> {
+        self.with(name, |export| match export.state {
+            SessionState::Connected if !force => Err(ApiError::Connected { name: name.into() }),
+            _ => Ok(()),
+        })?;
+        self.books.lock().unwrap().exports.retain(|export| export.name != name);
+        Ok(())
+    }
+
+    fn resize(&self, name: &str, resize: Resize) -> Result<Export, ApiError> {
+        self.with(name, |export| {
+            let Some(storage) = export.storage.as_mut().filter(|storage| storage.kind != "memory") else {
+                let message = "it keeps the size it was made with".to_owned();
+                return Err(ApiError::Unsupported { export: name.into(), message });
+            };
+            storage.capacity_bytes = resize.capacity_bytes.0;
+            Ok(export.clone())
+        })
+    }
+
+    fn change(&self, name: &str, settings: Settings) -> Result<Export, ApiError> {
+        self.with(name, |export| {
+            export.poll = settings.poll.unwrap_or(export.poll);
+            export.placement = settings.placement.unwrap_or(export.placement);
+            if let Some(change) = &settings.limits {
+                let limits = export.limits.changed(change);
+                limits.check()?;
+                export.limits = limits;
+            }
+            if let Some(sync) = settings.sync {
+                volume_of(export, name)?.sync = sync;
+            }
+            if let Some(execution) = settings.execution {
+                if let Some(storage) = &mut export.storage {
+                    (storage.execution, storage.execution_chosen) = (execution, execution);
+                }
+                if let Some(directory) = &mut export.directory {
+                    (directory.execution, directory.execution_chosen) = (execution, execution);
+                }
+            }
+            Ok(export.clone())
+        })
+    }
+
+    fn sync(&self, name: &str) -> Result<Export, ApiError> {
+        self.with(name, |export| {
+            let volume = volume_of(export, name)?;
+            (volume.log_used_bytes, volume.dirty_bytes, volume.sweeps) = (0, 0, volume.sweeps + 1);
+            Ok(export.clone())
+        })
+    }
+
+    fn groups(&self) -> Result<Vec<Group>, ApiError> {
+        let books = self.books.lock().unwrap();
+        let members = |group: &NewGroup| {
+            let of = |export: &&Export| export.limits.group.as_ref() == Some(&group.name);
+            books.exports.iter().filter(of).map(|export| export.name.clone()).collect()
+        };
+        Ok(books.groups.iter().map(|group| group.with_exports(members(group))).collect())
+    }
+
+    fn group(&self, name: &str) -> Result<Group, ApiError> {
+        let found = self.groups()?.into_iter().find(|group| group.name == name);
+        found.ok_or_else(|| ApiError::NoSuchGroup { name: name.into() })
+    }
+
+    fn group_add(&self, new: NewGroup) -> Result<Group, ApiError> {
+        let name = new.name.clone();
+        if self.group(&name).is_ok() {
+            return Err(ApiError::GroupExists { name });
+        }
+        self.books.lock().unwrap().groups.push(new);
+        self.group(&name)
+    }
+
+    fn group_change(&self, name: &str, settings: GroupSettings) -> Result<Group, ApiError> {
+        let rates = Rates::from(&self.group(name)?).changed(Rates::from(&settings));
+        rates.check("")?;
+        for group in self.books.lock().unwrap().groups.iter_mut().filter(|group| group.name == name) {
+            *group = NewGroup::new(name, rates);
+        }
+        self.group(name)
+    }
+
+    fn group_remove(&self, name: &str) -> Result<(), ApiError> {
+        let group = self.group(name)?;
+        if !group.exports.is_empty() {
+            return Err(ApiError::GroupInUse { name: name.into(), exports: group.exports.join(", ") });
+        }
+        self.books.lock().unwrap().groups.retain(|group| group.name != name);
+        Ok(())
+    }
+
+    fn workers(&self, scope: &Scope) -> Result<Vec<Worker>, ApiError> {
+        if let Scope::Export(name) = scope {
+            self.export(name)?;
+        }
+        let books = self.books.lock().unwrap();
+        Ok(books.workers.iter().filter(|worker| visible(worker, scope)).cloned().collect())
+    }
+
+    fn worker(&self, scope: &Scope, id: u32) -> Result<Worker, ApiError> {
+        let found = self.workers(scope)?.into_iter().find(|worker| worker.id == id);
+        found.ok_or_else(|| ApiError::NoSuchWorker { scope: scope.clone(), id })
+    }
+
+    fn worker_new(&self, scope: &Scope, new: NewWorker) -> Result<Worker, ApiError> {
+        let owner = match scope {
+            Scope::Daemon => Owner::Daemon,
+            Scope::Export(name) => Owner::Export(self.export(name)?.name),
+        };
+        let mut books = self.books.lock().unwrap();
+        if books.workers.len() == WORKERS_MAX {
+            return Err(ApiError::TooManyWorkers { max: WORKERS_MAX });
+        }
+        books.next_worker += 1;
+        let id = books.next_worker;
+        let worker = Worker {
+            id,
+            name: format!("vringd-w{id}"),
+            owner,
+            cpus: new.cpus,
+            numa_node: new.numa_node,
+            cgroup: new.cgroup,
+            poll: new.poll.unwrap_or(Poll::Adaptive { window_us_max: 50 }),
+            poll_window_us_now: 12,
+            tid: 4000 + i32::try_from(id).unwrap(),
+            state: WorkerState::Running,
+            rings: vec![],
+            figures: WorkerFigures::default(),
+        };
+        if let Scope::Export(name) = scope
+            && let Some(export) = books.exports.iter_mut().find(|export| export.name == *name)
+        {
+            export.workers.push(id);
+        }
+        books.workers.push(worker.clone());
+        Ok(worker)
+    }
+
+    fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError> {
+        let worker = self.worker(scope, id)?;
+        if !worker.rings.is_empty() {
+            return Err(ApiError::Busy { id, rings: RingRefs(worker.rings) });
+        }
+        self.books.lock().unwrap().workers.retain(|worker| worker.id != id);
+        Ok(())
+    }
+
+    fn ring_attach(&self, export: &str, index: u16, attach: Attach) -> Result<RingInfo, ApiError> {
+        let id = attach.worker;
+        self.ring(export, index)?;
+        let mut books = self.books.lock().unwrap();
+        let reachable = |owner: &Owner| *owner == Owner::Daemon || *owner == Owner::Export(export.into());
+        let worker = books.workers.iter().find(|worker| worker.id == id && reachable(&worker.owner));
+        let Some(worker) = worker else {
+            return Err(ApiError::NoSuchWorker { scope: Scope::Export(export.into()), id });
+        };
+        if worker.state == WorkerState::Dead {
+            return Err(ApiError::WorkerDead { id });
+        }
+        let moved = RingRef { export: export.into(), index };
+        for worker in &mut books.workers {
+            worker.rings.retain(|ring| *ring != moved);
+            if worker.id == id {
+                worker.rings.push(moved.clone());
+            }
+        }
+        drop(books);
+        self.with(export, |found| {
+            let ring = &mut found.rings[usize::from(index)];
+            ring.worker = Some(id);
+            ring.figures.moves += 1;
+            Ok(ring.clone())
+        })
+    }
+
+    fn ring(&self, export: &str, index: u16) -> Result<RingInfo, ApiError> {
+        self.with(export, |found| {
+            let last = u16::try_from(found.rings.len() - 1).unwrap();
+            let ring = found.rings.get(usize::from(index)).cloned();
+            ring.ok_or_else(|| ApiError::NoSuchRing { export: export.into(), index, last })
+        })
+    }
+
+    fn shutdown(&self) -> Result<(), ApiError> {
+        let mut books = self.books.lock().unwrap();
+        if std::mem::replace(&mut books.stopping, true) {
+            return Err(ApiError::Stopping);
+        }
+        Ok(())
+    }
+}
+
+/// A served fake: its directory goes when it goes.
+pub(crate) struct Served {
+    pub(crate) server: ControlServer,
+    pub(crate) fake: Arc<Fake>,
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl Served {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let fake = Fake::with_content();
+        let server = control::start(&directory.path().join("control.sock"), fake.clone()).unwrap();
+        Self { server, fake, directory }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.server.path().to_owned()
+    }
+}
+
+/// Runs `vringd ctl` with these words against the socket: the exit status and what it printed.
+pub(crate) fn ctl(served: &Served, words: &str) -> (u8, String) {
+    ctl_words(&served.socket(), &words.split(' ').collect::<Vec<_>>())
+}
+
+pub(crate) fn ctl_words(socket: &std::path::Path, words: &[&str]) -> (u8, String) {
+    #[derive(Debug, clap::Parser)]
+    #[command(name = "vringd-ctl")]
+    struct Program {
+        #[command(flatten)]
+        args: control::ctl::Args,
+    }
+    let socket = socket.to_str().unwrap();
+    let words = ["vringd-ctl", "--control", socket].into_iter().chain(words.iter().copied());
+    let args = match <Program as clap::Parser>::try_parse_from(words) {
+        Ok(program) => program.args,
+        Err(error) => return (u8::try_from(error.exit_code()).unwrap(), error.to_string()),
+    };
+    let mut out = Vec::new();
+    match control::ctl::perform(&args, &mut out, false) {
+        Ok(()) => (0, String::from_utf8(out).unwrap()),
+        Err(error) => (error.exit_status(), error.to_string()),
+    }
+}

@@ -1,0 +1,10 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod api;
+mod common;
+mod ctl;
+mod fuzzing;
+mod metrics;
+mod openapi;
+mod socket;
+mod upgrade;

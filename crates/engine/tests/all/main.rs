@@ -1,0 +1,9 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod common;
+mod faults;
+mod life;
+mod moves;
+mod serve;
+mod streams;
+mod turns;

@@ -1,0 +1,5 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod copies;
+mod deaths;
+mod watch;

@@ -1,0 +1,10 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod common;
+mod config;
+mod endpoint;
+mod handover;
+mod inflight;
+mod memory;
+mod protocol;
+mod rings;

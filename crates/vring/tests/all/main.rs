@@ -1,0 +1,10 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod common;
+mod copy;
+mod errors;
+mod gone;
+mod hostile;
+mod memory;
+mod oracle;
+mod ring;

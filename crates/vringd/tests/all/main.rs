@@ -1,0 +1,6 @@
+//! The integration tests of this crate: one program, so that one is linked.
+
+mod command_line;
+mod file_size_limit;
+mod units;
+mod volume;
