@@ -5,8 +5,8 @@ mod fuzz;
 mod make;
 mod step;
 mod test;
-mod torture;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -33,7 +33,14 @@ enum Task {
     /// Run every test there is, guests included, from a fresh clone.
     Test(test::Options),
     /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
-    Torture(torture::Options),
+    ///
+    /// Builds the program `torture`, and hands all else on to it.
+    #[command(disable_help_flag = true)]
+    Torture {
+        /// What `torture --help` tells of.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -43,7 +50,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Lab(options) => make::run(&options),
         Task::Test(options) => test::run(&options),
-        Task::Torture(options) => torture::run(&options),
+        Task::Torture { arguments } => step::torture(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,11 +1,12 @@
 //! Runs a program as a visible step.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use guest::process::shown;
 
 /// The root of the workspace.
@@ -34,5 +35,15 @@ pub(crate) fn run(task: &str, command: &mut Command) -> Result<()> {
         bail!("`{line}` failed with {status}");
     }
     println!("{task}: {line}: done in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs the program `torture`, which shares no dependency of this one's that takes long to build.
+pub(crate) fn torture(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<()> {
+    let mut command = cargo(&["run", "--quiet", "--locked", "--package", "torture", "--"]);
+    command.args(arguments);
+    let status = command.status().context("cannot start cargo")?;
+    // What went wrong it has said itself.
+    ensure!(status.success(), "torture has failed");
     Ok(())
 }

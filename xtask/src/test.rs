@@ -8,14 +8,14 @@ use clap::Args;
 use guest::lab::{DIRECTORY_VARIABLE, Lab};
 use guest::qemu::{self, ACCELERATOR_VARIABLE};
 
+use crate::make;
 use crate::step::{self, cargo};
-use crate::{make, torture};
 
 const TASK: &str = "test";
 /// Places between two stores at which a server dies, of the many that `cargo xtask torture kill` tries.
-const CRASH_POINTS: u32 = 40;
+const CRASH_POINTS: &str = "40";
 /// Power cuts, of the many that `cargo xtask torture powercut` makes.
-const POWER_CUTS: u64 = 3000;
+const POWER_CUTS: &str = "3000";
 
 /// Options of `cargo xtask test`.
 #[derive(Args, Debug)]
@@ -52,8 +52,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
     if options.filter.is_empty() {
-        torture::crash_points(CRASH_POINTS)?;
-        torture::power_cuts(POWER_CUTS)?;
+        step::torture(["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
+        step::torture(["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::fio;
 use crate::frontend::{Report, Spec};
+use crate::idle::{Idle, idle_settled};
 use crate::progress::Progress;
 use crate::report::{count, ops_per_cpu_s, table, time_us, times};
 use crate::server::{Server, Template};
 use crate::stats::{Spread, ratio};
-use crate::usage::{self, Idle};
 
 /// Who runs.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ fn run_server(
     load.wait(|load| progress.look(load.elapsed(), || count(load.rate_so_far())));
     let (report, connection) = load.finish_connected().map_err(|error| server.blame(error))?;
     let idle = match rules.idle {
-        Some(time) => Some(usage::idle_settled(server.pid(), time).map_err(|error| server.blame(error))?),
+        Some(time) => Some(idle_settled(server.pid(), time).map_err(|error| server.blame(error))?),
         None => None,
     };
     drop(connection);
@@ -267,7 +267,7 @@ pub(crate) fn trim_lines(text: &str) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::stats::Latency;
-    use crate::usage::Usage;
+    use guest::usage::Usage;
 
     pub(crate) fn run(contender: &str, round: u32, iops: f64, cpu_s: f64) -> Run {
         let report = Report {

@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use crate::contest::{Contender, Kind, Results, Rules, Run, hold};
 use crate::frontend::{Load, Rw, Spec};
+use crate::idle::idle_settled;
 use crate::image::{Image, MakeImage};
 use crate::parse;
 use crate::progress::Progress;
 use crate::server::{Template, cpu_set};
-use crate::{fio, report, usage};
+use crate::{fio, report};
 
 /// How long a run counts when neither --time nor --ops is given.
 const TIME_DEFAULT: Duration = Duration::from_secs(5);
@@ -332,7 +333,7 @@ fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
     load.wait(|load| progress.look(load.elapsed(), || report::count(load.rate_so_far())));
     let (report, connection) = load.finish_connected()?;
     let idle = match (args.idle, args.server_pid) {
-        (Some(time), Some(pid)) => Some(usage::idle_settled(pid, time)?),
+        (Some(time), Some(pid)) => Some(idle_settled(pid, time)?),
         _ => None,
     };
     drop(connection);

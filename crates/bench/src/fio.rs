@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::frontend::{Report, Spec};
 use crate::stats::{Latency, ratio};
-use crate::usage::Usage;
+use guest::usage::Usage;
 
 /// What fio shall do besides the load itself.
 #[derive(Debug, Clone)]

@@ -13,13 +13,13 @@ pub mod frontend;
 pub mod fs;
 pub mod report;
 pub mod stats;
-pub mod usage;
 
 mod contest;
 mod fio;
+mod idle;
 mod image;
 mod parse;
 mod progress;
 mod server;
 
-pub use usage::{Idle, idle};
+pub use idle::{Idle, idle};

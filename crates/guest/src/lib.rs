@@ -29,6 +29,7 @@ pub mod qemu;
 pub mod shell;
 pub mod spoiled;
 pub mod uml;
+pub mod usage;
 
 pub use device::Device;
 pub use kit::Kit;

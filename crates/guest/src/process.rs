@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::usage;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -205,27 +206,12 @@ impl Group {
 /// their own.
 pub(crate) fn kill_family(leader: Pid) {
     // As long as the leader is there, its children are known as its own.
-    let others = descendants(leader);
+    let others = usage::descendants(leader.as_raw_nonzero().get().cast_unsigned());
     // Either fails only for those that are gone already.
     kill_process_group(leader, Signal::KILL).ok();
-    for process in others {
+    for process in others.into_iter().filter_map(|id| Pid::from_raw(id.cast_signed())) {
         kill_process(process, Signal::KILL).ok();
     }
-}
-
-/// The children of `process`, theirs, and so on, as the kernel lists them (proc(5), `task/TID/children`).
-fn descendants(process: Pid) -> Vec<Pid> {
-    let mut found = vec![process];
-    let mut next = 0;
-    while let Some(parent) = found.get(next).copied() {
-        next += 1;
-        let tasks = fs::read_dir(format!("/proc/{}/task", parent.as_raw_nonzero()));
-        for task in tasks.into_iter().flatten().flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            found.extend(children.split_ascii_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)));
-        }
-    }
-    found.split_off(1)
 }
 
 impl Drop for Group {

@@ -8,8 +8,8 @@ use tests::vringd;
 
 #[test]
 fn every_attack_harms_its_guest_alone() -> Result<()> {
-    let mut command = Command::new(vringd::beside_the_test("xtask")?);
-    command.args(["torture", "hostile", "--rounds", "1", "--seed", "5", "--json", "--vringd"]).arg(vringd::program()?);
+    let mut command = Command::new(vringd::beside_the_test("torture")?);
+    command.args(["hostile", "--rounds", "1", "--seed", "5", "--json", "--vringd"]).arg(vringd::program()?);
     let output = command.output().context("cannot start xtask")?;
     println!("{}", String::from_utf8_lossy(&output.stderr));
     let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).context("--json ends with a document")?;

@@ -12,8 +12,8 @@ const LOCKS: u64 = 300;
 
 #[test]
 fn every_case_is_made_and_the_neighbour_is_served_meanwhile() -> Result<()> {
-    let mut command = Command::new(vringd::beside_the_test("xtask")?);
-    command.args(["torture", "neighbour", "--time", "0.3", "--mebibytes", "2", "--json"]);
+    let mut command = Command::new(vringd::beside_the_test("torture")?);
+    command.args(["neighbour", "--time", "0.3", "--mebibytes", "2", "--json"]);
     command.args(["--extents", &EXTENTS.to_string(), "--locks", &LOCKS.to_string()]);
     command.arg("--vringd").arg(vringd::program()?);
     let output = command.output().context("cannot start xtask")?;

@@ -9,8 +9,8 @@ use tests::vringd;
 
 /// Whether the torture was content, and what it says.
 fn torture(words: &[&str]) -> Result<(bool, Value)> {
-    let mut command = Command::new(vringd::beside_the_test("xtask")?);
-    command.args(["torture", "powercut", "--device", "--json", "--vringd"]).arg(vringd::program()?).args(words);
+    let mut command = Command::new(vringd::beside_the_test("torture")?);
+    command.args(["powercut", "--device", "--json", "--vringd"]).arg(vringd::program()?).args(words);
     let output = command.output().context("cannot start xtask")?;
     let said = String::from_utf8_lossy(&output.stderr);
     println!("{said}");

@@ -197,8 +197,8 @@ fn requests_in_flight_survive_connection_and_daemon_at_once() -> Result<()> {
 
 /// Runs the torture, which must end well.
 fn torture(arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new(vringd::beside_the_test("xtask")?);
-    command.args(["torture", "kill"]).args(arguments).arg("--vringd").arg(vringd::program()?);
+    let mut command = Command::new(vringd::beside_the_test("torture")?);
+    command.args(["kill"]).args(arguments).arg("--vringd").arg(vringd::program()?);
     let output = command.output()?;
     let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     println!("{said}");

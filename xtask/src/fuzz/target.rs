@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bench::usage::Sample;
 use guest::process::Group;
+use guest::usage::Sample;
 
 /// Longest input, in bytes. The bodies read no further than some hundred to two thousand.
 const INPUT_BYTES_MAX: u32 = 4096;

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::report::count;
 use crate::server::{Server, Template};
 use crate::stats::ratio;
-use crate::usage::Sample;
+use guest::usage::Sample;
 
 /// A volume that has not begun to write back after so long never will.
 const WARM_TIME_MAX: Duration = Duration::from_secs(120);

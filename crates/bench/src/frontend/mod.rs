@@ -22,8 +22,8 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::stats::{self, Latency};
-use crate::usage::{self, Sample, Usage};
 use device::Device;
+use guest::usage::{self, Sample, Usage};
 use lane::{Lane, Tally};
 use runner::{Outcome, Runner, Shared, Window, take_interval};
 

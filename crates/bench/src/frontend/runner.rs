@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Error;
 use super::lane::{Lane, Tally};
 use super::spec::Spec;
-use crate::{stats, usage};
+use crate::stats;
+use guest::usage;
 
 /// A server that completes nothing for so long while requests are in flight has lost them.
 const STALL_TIME_MAX: Duration = Duration::from_secs(30);

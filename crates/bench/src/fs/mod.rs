@@ -17,7 +17,6 @@ mod lane;
 mod memory;
 mod p9;
 mod patience;
-mod process;
 mod protocol;
 mod qemu;
 mod queue;

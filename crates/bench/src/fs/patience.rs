@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::usage;
+use guest::usage;
 
 /// How long the server may take over a request.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(30);

@@ -11,10 +11,10 @@ use hdrhistogram::Histogram;
 
 use super::job::Job;
 use super::lane::Lane;
-use super::process::Tree;
 use crate::frontend::Report;
 use crate::stats::{self, Latency, ratio};
-use crate::usage::Sample;
+use guest::usage::Sample;
+use guest::usage::Tree;
 
 /// How often a run is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -111,7 +111,7 @@ struct Samples {
 }
 
 fn samples(server_pid: Option<u32>) -> Result<Samples> {
-    Ok(Samples { server: server_pid.map(Tree::sample).transpose()?, own: Sample::take(std::process::id())? })
+    Ok(Samples { server: server_pid.map(Tree::take).transpose()?, own: Sample::take(std::process::id())? })
 }
 
 fn sum_up<L>(outcomes: &[Outcome<L>], job: Job, block_bytes: usize) -> Report {

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::process::Tree;
+use guest::usage::Tree;
 
 /// perf's buffer for each CPU: 16 MiB, for what a thousand requests call between two looks of perf.
 const BUFFER_PAGES: &str = "4096";
@@ -119,7 +119,7 @@ impl Counter {
     /// Attaches `tool` to process `pid` and what it has started; calls count from the return on.
     pub(crate) fn start(pid: u32, tool: Tool) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("bench-calls-").tempdir()?;
-        let pids: Vec<String> = Tree::sample(pid)?.pids().map(|pid| pid.to_string()).collect();
+        let pids: Vec<String> = Tree::take(pid)?.pids().map(|pid| pid.to_string()).collect();
         let (said, output) = (dir.path().join("said"), dir.path().join("output"));
         let mut command = Command::new(if tool == Tool::Strace { "strace" } else { "perf" });
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::cpu;
+use guest::usage;
 
 /// How often a guest is looked at; it costs some hundred microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -31,12 +31,12 @@ impl Meter {
     /// Looks at the process `pid` from now on. `None` when there is no such process.
     pub(super) fn start(pid: Option<u32>) -> Option<Self> {
         let pid = pid?;
-        let mut samples = vec![(Instant::now(), cpu::of_tree(pid)?)];
+        let mut samples = vec![(Instant::now(), usage::cpu_s_of_tree(pid)?)];
         let (stop, stopped) = mpsc::channel();
         let look = move || {
             loop {
                 let is_last = stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout);
-                samples.extend(cpu::of_tree(pid).map(|used| (Instant::now(), used)));
+                samples.extend(usage::cpu_s_of_tree(pid).map(|used| (Instant::now(), used)));
                 if is_last || samples.len() >= SAMPLES_MAX {
                     return samples;
                 }

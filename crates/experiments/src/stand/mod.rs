@@ -10,7 +10,6 @@
 
 mod boot;
 mod cache;
-mod cpu;
 pub mod data;
 mod frontend;
 mod hook;

@@ -17,11 +17,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::OFlags;
 use tempfile::TempDir;
 
-use super::{OUTPUT_BYTES_MAX, Output, Shell, cpu};
+use super::{OUTPUT_BYTES_MAX, Output, Shell};
 use crate::interrupt;
 use crate::numa::parse_list;
 use crate::process::Group;
 use crate::spoiled::{BOOTS_MAX, is_spoiled};
+use crate::usage;
 
 /// First process of a guest, from the share.
 const INIT: &str = include_str!("../init.sh");
@@ -211,7 +212,7 @@ impl Shell for Guest {
 
     fn cpu_s(&mut self) -> Result<f64> {
         ensure!(self.process.is_running()?, "the guest has gone: {}", self.last_words());
-        cpu::of_group(self.process.id())
+        usage::cpu_s_of_group(self.process.id())
     }
 
     fn kernel(&self) -> &str {

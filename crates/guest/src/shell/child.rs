@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::{OUTPUT_BYTES_MAX, Output, cpu};
+use super::{OUTPUT_BYTES_MAX, Output};
 use crate::interrupt;
 use crate::process::{dies_with_us, kill_family, shown};
+use crate::usage;
 
 /// What a script left, and the processor time in seconds of the child that ran it.
 pub(super) struct Ended {
@@ -73,7 +74,7 @@ impl Running {
     }
 
     fn reap(&mut self) -> Result<(ExitStatus, f64)> {
-        let cpu_s = cpu::of_process(self.child.id())?;
+        let cpu_s = usage::cpu_s_of_process(self.child.id())?;
         // Before its number can belong to somebody else.
         self.kill_group();
         let status = self.child.wait()?;

@@ -6,7 +6,6 @@ use anyhow::Result;
 
 mod agent;
 mod child;
-mod cpu;
 mod host;
 mod ssh;
 

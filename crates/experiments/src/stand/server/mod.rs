@@ -10,9 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use guest::process::Group;
+use guest::usage;
 
 use super::trouble::{one_line, reason};
-use super::{Data, Site, Trouble, cpu};
+use super::{Data, Site, Trouble};
 use crate::experiment::{self, Medium, ServerKind};
 
 /// `sockaddr_un` has room for so many bytes and a zero (unix(7)).
@@ -137,7 +138,7 @@ impl Server {
 
     /// Processor time so far, all threads and children, in s.
     pub(super) fn cpu_s(&self) -> Option<f64> {
-        cpu::of_tree(self.process.id())
+        usage::cpu_s_of_tree(self.process.id())
     }
 
     /// That it has ended, and what it said last.

@@ -1,0 +1,291 @@
+//! A frontend that has set everything up as it should: from here on it may lie.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use tests::driver::{RING_BYTES, Ring, readable, writable};
+use tests::frontend::{DATA, EVENT_IDX, kind, status};
+use tests::fuse::{OUT_HEADER_BYTES, ROOT, init_body, op};
+use tests::guest_memory::{GuestMemory, USER_BASE};
+
+use super::p9;
+use super::raw::{Raw, request};
+use crate::rng::Rng;
+
+/// Descriptors of a ring.
+pub(crate) const RING_SIZE: u16 = 64;
+/// Places in memory behind the rings: a request's header, its status, its data, tables of descriptors.
+pub(crate) const HEADER: u64 = DATA;
+/// As above.
+pub(crate) const STATUS: u64 = DATA + 64;
+/// As above.
+pub(crate) const BUFFER: u64 = DATA + 4096;
+/// As above.
+pub(crate) const TABLE: u64 = DATA + (1 << 20);
+/// Bytes of memory.
+pub(crate) const MEMORY_BYTES: u64 = DATA + (16 << 20);
+/// An address that no memory region has.
+pub(crate) const NOWHERE: u64 = 1 << 40;
+/// Bytes of data of a request.
+pub(crate) const BLOCK: u32 = 4096;
+
+/// MQ, REPLY_ACK, CONFIG and CONFIGURE_MEM_SLOTS (vhost-user, "Protocol features").
+const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 9 | 1 << 15;
+/// INFLIGHT_SHMFD (as above).
+pub(crate) const INFLIGHT_SHMFD: u64 = 1 << 12;
+/// How long a server may take to serve whoever comes next.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
+/// How long a server is given to meet what was laid out for it.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// What an export is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Device {
+    Disk,
+    Directory,
+    /// A directory that speaks 9P.
+    P9,
+}
+
+impl Device {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Directory => "directory",
+            Self::P9 => "9p",
+        }
+    }
+
+    /// The ring that requests go to.
+    pub(crate) fn request_ring(self) -> usize {
+        match self {
+            Self::Disk | Self::P9 => 0,
+            // The first is the high-priority queue (virtio 1.3, 5.11.2).
+            Self::Directory => 1,
+        }
+    }
+}
+
+/// A memory region as messages name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) guest_addr: u64,
+    pub(crate) bytes: u64,
+    pub(crate) user_addr: u64,
+    pub(crate) offset: u64,
+}
+
+impl Region {
+    /// The whole of `memory`.
+    pub(crate) fn of(memory: &GuestMemory) -> Self {
+        let info = memory.info();
+        Self {
+            guest_addr: info.guest_phys_addr,
+            bytes: info.memory_size,
+            user_addr: info.userspace_addr,
+            offset: info.mmap_offset,
+        }
+    }
+
+    fn fields(self) -> [u64; 4] {
+        [self.guest_addr, self.bytes, self.user_addr, self.offset]
+    }
+
+    /// The body of ADD_MEM_REG and REM_MEM_REG.
+    pub(crate) fn single(self) -> Vec<u8> {
+        [0].into_iter().chain(self.fields()).flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+/// The body of SET_MEM_TABLE.
+pub(crate) fn table(regions: &[Region]) -> Vec<u8> {
+    let mut body = (regions.len() as u64).to_ne_bytes().to_vec();
+    body.extend(regions.iter().flat_map(|region| region.fields()).flat_map(u64::to_ne_bytes));
+    body
+}
+
+/// The body of the messages about a ring that carry one number.
+pub(crate) fn ring_state(index: u32, number: u32) -> Vec<u8> {
+    [index, number].into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+/// The body of SET_VRING_ADDR; addresses of descriptor table, used ring and available ring are the frontend's.
+pub(crate) fn ring_areas(index: u32, flags: u32, [desc, used, avail]: [u64; 3]) -> Vec<u8> {
+    let mut body = ring_state(index, flags);
+    body.extend([desc, used, avail, 0].into_iter().flat_map(u64::to_ne_bytes));
+    body
+}
+
+/// The file behind memory.
+pub(crate) fn file(memory: &GuestMemory) -> BorrowedFd<'_> {
+    // SAFETY: the file is open as long as the memory is borrowed.
+    unsafe { BorrowedFd::borrow_raw(memory.info().mmap_handle) }
+}
+
+/// A descriptor of a type that does not lend it.
+pub(crate) fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
+    // SAFETY: it is open as long as its owner is borrowed.
+    unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
+}
+
+/// A connected frontend with memory.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) raw: Raw,
+    pub(crate) memory: Arc<GuestMemory>,
+}
+
+impl Session {
+    /// Connects, negotiates everything but EVENT_IDX, what `without` names and the protocol features beyond `more`, and
+    /// shares memory.
+    pub(crate) fn open(socket: &Path, without: u64, more: u64) -> Result<Self> {
+        let mut raw = Raw::connect(socket)?;
+        raw.negotiate(EVENT_IDX | without, PROTOCOL | more).context("the server does not negotiate")?;
+        let memory = Arc::new(GuestMemory::new(0, MEMORY_BYTES)?);
+        let obeyed = raw.order(request::SET_MEM_TABLE, &table(&[Region::of(&memory)]), &[file(&memory)]);
+        ensure!(obeyed.context("SET_MEM_TABLE is not answered")?, "SET_MEM_TABLE is refused");
+        Ok(Self { raw, memory })
+    }
+
+    /// As [`open`](Self::open), while the server may still be busy with the end of the session before.
+    pub(crate) fn open_patiently(socket: &Path, without: u64, more: u64) -> Result<Self> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Self::open(socket, without, more) {
+                Err(_) if Instant::now() < end => thread::sleep(LOOK_AGAIN_AFTER),
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Sets a fresh ring up and starts it.
+    pub(crate) fn ring(&mut self, index: usize) -> Result<Ring> {
+        let ring = Ring::new(self.memory.clone(), index, RING_SIZE);
+        self.start(&ring, borrow(ring.kick_fd()), borrow(ring.call_fd()))?;
+        Ok(ring)
+    }
+
+    /// Starts a ring with any descriptors.
+    pub(crate) fn start(&mut self, ring: &Ring, kick: BorrowedFd<'_>, call: BorrowedFd<'_>) -> Result<()> {
+        let index = u32::try_from(ring.index())?;
+        let areas = ring.addresses();
+        let areas = [areas.desc_table_addr, areas.used_ring_addr, areas.avail_ring_addr];
+        let which = u64::from(index).to_ne_bytes();
+        let orders: [(u32, Vec<u8>, &[BorrowedFd<'_>]); 6] = [
+            (request::SET_VRING_NUM, ring_state(index, u32::from(ring.size())), &[]),
+            (request::SET_VRING_BASE, ring_state(index, 0), &[]),
+            (request::SET_VRING_ADDR, ring_areas(index, 0, areas), &[]),
+            (request::SET_VRING_CALL, which.to_vec(), &[call]),
+            (request::SET_VRING_KICK, which.to_vec(), &[kick]),
+            (request::SET_VRING_ENABLE, ring_state(index, 1), &[]),
+        ];
+        for (order, body, fds) in orders {
+            let obeyed =
+                self.raw.order(order, &body, fds).with_context(|| format!("message {order} is not answered"))?;
+            ensure!(obeyed, "message {order} is refused");
+        }
+        Ok(())
+    }
+}
+
+/// Guest addresses of a ring's descriptor table, used ring and available ring.
+pub(crate) fn areas(ring: &Ring) -> [u64; 3] {
+    let areas = ring.addresses();
+    [areas.desc_table_addr, areas.used_ring_addr, areas.avail_ring_addr].map(|address| address - USER_BASE)
+}
+
+/// Gives the server time to meet what was laid out.
+pub(crate) fn settle() {
+    thread::sleep(SETTLE);
+}
+
+/// Whether everything up to `wanted` is used before `limit` has passed.
+pub(crate) fn is_used(ring: &Ring, wanted: u16, limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    while ring.used_index() != wanted {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(LOOK_AGAIN_AFTER);
+    }
+    true
+}
+
+/// Whether an export serves a frontend that behaves: this is what every attack must leave behind.
+pub(crate) fn check(socket: &Path, device: Device) -> Result<()> {
+    check_or_tell(socket, device, String::new)
+}
+
+/// As [`check`], and tells what `look` sees of the server when it does not, while the session is there.
+pub(crate) fn check_or_tell(socket: &Path, device: Device, look: impl Fn() -> String) -> Result<()> {
+    let tell = |error| anyhow!("{error:#}{}", look());
+    let mut session = Session::open_patiently(socket, 0, 0).map_err(tell)?;
+    let served = match device {
+        Device::Disk => check_disk(&mut session),
+        Device::Directory => check_directory(&mut session),
+        Device::P9 => p9::check(&mut session),
+    };
+    served.map_err(tell)
+}
+
+fn check_disk(session: &mut Session) -> Result<()> {
+    let memory = session.memory.clone();
+    let mut ring = session.ring(0)?;
+    let data = [0xd5; BLOCK as usize];
+    memory.write(BUFFER, &data);
+    let written = ring.request(kind::OUT, 0, &[readable(BUFFER, BLOCK)]);
+    ring.kick();
+    ensure!(is_used(&ring, 1, PATIENCE), "a write is not answered");
+    let read = ring.request(kind::IN, 0, &[writable(BUFFER + RING_BYTES, BLOCK)]);
+    ring.kick();
+    ensure!(is_used(&ring, 2, PATIENCE), "a read is not answered");
+    ensure!((ring.status(written), ring.status(read)) == (status::OK, status::OK), "a request fails");
+    ensure!(memory.read(BUFFER + RING_BYTES, BLOCK as usize) == data, "other data is read than was written");
+    Ok(())
+}
+
+fn check_directory(session: &mut Session) -> Result<()> {
+    let memory = session.memory.clone();
+    let _high = session.ring(0)?;
+    let mut ring = session.ring(1)?;
+    for (number, (opcode, node, body)) in
+        [(op::INIT, 0, init_body(7, 38)), (op::GETATTR, ROOT, vec![0; 16])].into_iter().enumerate()
+    {
+        let unique = number as u64 + 1;
+        let bytes = fuse_request(opcode, unique, node, &body);
+        memory.write(HEADER, &bytes);
+        ring.add(&[readable(HEADER, bytes.len() as u32), writable(BUFFER, BLOCK)]);
+        ring.kick();
+        ensure!(is_used(&ring, number as u16 + 1, PATIENCE), "operation {opcode} is not answered");
+        let answer = memory.read(BUFFER, OUT_HEADER_BYTES);
+        ensure!(answer[4..] == [&[0; 4][..], &unique.to_le_bytes()].concat(), "operation {opcode} fails");
+    }
+    Ok(())
+}
+
+/// A FUSE request (linux/fuse.h, `struct fuse_in_header` and a body), by root.
+pub(crate) fn fuse_request(opcode: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = ((tests::fuse::IN_HEADER_BYTES + body.len()) as u32).to_le_bytes().to_vec();
+    bytes.extend(opcode.to_le_bytes());
+    bytes.extend(unique.to_le_bytes());
+    bytes.extend(node.to_le_bytes());
+    bytes.extend([0; 16]);
+    bytes.extend(body);
+    bytes
+}
+
+/// A descriptor, borrowed for a message.
+pub(crate) fn borrowed<T: AsFd>(fds: &[T]) -> Vec<BorrowedFd<'_>> {
+    fds.iter().map(AsFd::as_fd).collect()
+}
+
+/// Some bytes of noise.
+pub(crate) fn bytes(random: &mut Rng, count: usize) -> Vec<u8> {
+    (0..count).map(|_| random.next() as u8).collect()
+}

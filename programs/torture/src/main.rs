@@ -1,0 +1,118 @@
+//! `torture` (`cargo xtask torture`): servers are killed under load, and every single request is looked at.
+//!
+//! Each kind of torture is a module with its options and a `run`. All of them are repeatable: what is random comes from a
+//! seed, which is told at the start. What is said on the way goes to standard error; the last line, or the JSON document
+//! that stands for it, goes to standard output. Any loss is an error.
+
+mod cost;
+mod database;
+mod disk;
+mod figures;
+mod fio_guest;
+mod frontend;
+mod hostile;
+mod kill;
+mod neighbour;
+mod powercut;
+mod rng;
+mod server;
+mod upgrade;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+/// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
+#[derive(Parser, Debug)]
+#[command(name = "torture", bin_name = "cargo xtask torture")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Kill the server under load with SIGKILL, again and again.
+    ///
+    /// Half of it under a frontend that checks every request, half of it under a QEMU guest that runs fio with
+    /// verification and reconnects.
+    Kill(kill::Options),
+    /// Replace the server's program under load, again and again.
+    ///
+    /// A third of it under a frontend that checks every request, to which the gap between two completions is what an upgrade
+    /// costs; a third under a QEMU guest that runs fio with verification; a third under a client of a directory.
+    Upgrade(upgrade::Options),
+    /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
+    Hostile(hostile::Options),
+    /// Measure how long others on a worker wait while one guest does what takes long.
+    Neighbour(neighbour::Options),
+    /// Cut the power of volumes at every point, and look at every sector afterwards.
+    ///
+    /// Small volumes live on storage that writes down all that it is asked. What a power cut may leave of that is recovered,
+    /// and compared with what was promised.
+    Powercut(powercut::Options),
+    /// One life of a volume, in the guest of `powercut --device`.
+    #[command(hide = true)]
+    PowercutLife(powercut::device::inside::Options),
+    /// Kill the server of a volume under a guest's databases, alone and together with the guest.
+    Database(database::Options),
+    /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
+    InflightCost(cost::Options),
+}
+
+/// What every torture takes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Common {
+    /// Repeat the run that was told this seed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// End with one JSON document instead of one line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    program: server::ProgramOptions,
+}
+
+impl Common {
+    /// The seed of this run, which is told at once.
+    fn seed(&self, task: &str) -> u64 {
+        let seed = self.seed.unwrap_or_else(rng::fresh_seed);
+        eprintln!("torture {task}: --seed {seed}");
+        seed
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match &Arguments::parse().what {
+        What::Kill(options) => kill::run(options),
+        What::Upgrade(options) => upgrade::run(options),
+        What::Hostile(options) => hostile::run(options),
+        What::Neighbour(options) => neighbour::run(options),
+        What::Powercut(options) => powercut::run(options),
+        What::PowercutLife(options) => powercut::device::inside::run(options),
+        What::Database(options) => database::run(options),
+        What::InflightCost(options) => cost::run(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("torture: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace.
+fn workspace() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).map(PathBuf::from).unwrap_or(manifest)
+}
+
+/// `cargo` as it was called for this run, in the root of the workspace.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}

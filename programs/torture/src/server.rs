@@ -1,0 +1,304 @@
+//! The server under torture: found or built, started, connected to, killed.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use guest::process::{Group, shown};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::cargo;
+
+/// Names the program to test, as for the tests.
+const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// Short: what passes until a server is back is measured.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(300);
+
+/// Which program is tortured.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ProgramOptions {
+    /// The program [default: $VRINGD_BIN, else what `cargo build -p vringd` makes]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) vringd: Option<PathBuf>,
+    /// Build it with `--release`.
+    #[arg(long, conflicts_with = "vringd")]
+    pub(crate) release: bool,
+}
+
+impl ProgramOptions {
+    /// Finds the program, or builds it.
+    pub(crate) fn find(&self) -> Result<PathBuf> {
+        let named = self.vringd.clone().or_else(|| env::var_os(PROGRAM_VARIABLE).map(PathBuf::from));
+        if let Some(program) = named {
+            return fs::canonicalize(&program).with_context(|| format!("there is no program {}", program.display()));
+        }
+        build(self.release)
+    }
+}
+
+/// Builds the program and says where it is.
+fn build(release: bool) -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--quiet", "--locked", "--package", "vringd"]);
+    if release {
+        command.arg("--release");
+    }
+    made(command, &profiles()?.join(if release { "release" } else { "debug" }).join("vringd"))
+}
+
+/// Builds a program that can be told to kill itself behind a store of its rings (the feature `crash-points` of `vring`).
+pub(super) fn build_crashing() -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--quiet", "--locked", "--package", "vringd"]);
+    // Only the crates that know rings are built for it: all others are those of the program that everybody runs.
+    command.args(["--bin", "vringd-crashing", "--features", "crash-points"]);
+    made(command, &profiles()?.join("debug").join("vringd-crashing"))
+}
+
+fn made(mut command: Command, program: &Path) -> Result<PathBuf> {
+    eprintln!("torture: {}", shown(&command));
+    let status = command.status().context("cannot start cargo")?;
+    ensure!(status.success(), "the program cannot be built");
+    ensure!(program.exists(), "cargo has built the program, but not at {}", program.display());
+    Ok(program.to_owned())
+}
+
+/// The directory of the profiles, in which the running program lies too.
+fn profiles() -> Result<PathBuf> {
+    let running = env::current_exe().context("a program has a path")?;
+    // target/debug/xtask, or target/debug/deps/xtask-0123456789abcdef
+    let mut place = running.ancestors().skip(1).filter(|directory| !directory.ends_with("deps"));
+    place.nth(1).map(Path::to_owned).context("a program of cargo lies in target/PROFILE")
+}
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub(crate) enum Served {
+    /// A disk on an image.
+    File {
+        /// The image.
+        image: PathBuf,
+        /// Whether the host's page cache is passed by.
+        direct: bool,
+        /// What `--execution` says.
+        execution: String,
+    },
+    /// A disk on a volume.
+    Volume {
+        /// Its file.
+        volume: PathBuf,
+        /// Its memory file, on tmpfs.
+        memory: PathBuf,
+        /// What `--dirty-memory` says.
+        dirty_memory: String,
+    },
+    /// A disk with nothing behind it; the size in MiB.
+    Null(u32),
+    /// A directory by virtio-fs, where programs can be seen: no other server of one can be upgraded.
+    Directory {
+        /// It.
+        path: PathBuf,
+        /// What `--inode-file-handles` says.
+        file_handles: &'static str,
+        /// What `--execution` says.
+        execution: &'static str,
+    },
+}
+
+/// A server that is to be started, once or again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// The program.
+    pub(crate) program: PathBuf,
+    /// Where its sockets and log are.
+    pub(crate) directory: PathBuf,
+    /// What it serves.
+    pub(crate) served: Served,
+    /// Queues offered.
+    pub(crate) queues: u16,
+    /// What `--workers` says.
+    pub(crate) workers: String,
+    /// More arguments.
+    pub(crate) more: Vec<OsString>,
+    /// Variables of its environment.
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+impl Setup {
+    /// The socket of what it serves.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("vhost.sock")
+    }
+
+    /// The control socket.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        let kind = if matches!(self.served, Served::Directory { .. }) { "dir" } else { "disk" };
+        command.args([kind, "--log-level", "info", "--socket"]).arg(self.socket());
+        command.arg("--control").arg(self.control());
+        command.args(["--queues", &self.queues.to_string(), "--workers", &self.workers]);
+        match &self.served {
+            Served::File { image, direct, execution } => {
+                command.args(["--execution", execution]);
+                if *direct {
+                    command.arg("--direct");
+                }
+                command.arg(image);
+            }
+            Served::Volume { volume, memory, dirty_memory } => {
+                command.args(["--storage", "volume", "--dirty-memory", dirty_memory, "--memory-file"]).arg(memory);
+                command.arg(volume);
+            }
+            Served::Null(mebibytes) => {
+                command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);
+            }
+            Served::Directory { path, file_handles, execution } => {
+                command.args(["--sandbox", "none", "--inode-file-handles", file_handles, "--execution", execution]);
+                command.arg(path);
+            }
+        }
+        command.args(&self.more);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// A running server. It dies with the thread that started it, and when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Group,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts a server. It need not listen yet when this returns.
+    pub(crate) fn start(setup: &Setup) -> Result<Self> {
+        let process = Group::start(&setup.command(), &setup.directory.join("server.log"))?;
+        Ok(Self { process, socket: setup.socket() })
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Result<Pid> {
+        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        id.context("a process has a positive number")
+    }
+
+    /// Connects as soon as it listens.
+    ///
+    /// # Errors
+    /// It ends, or does not listen within 20 s.
+    pub(crate) fn connect(&mut self) -> Result<UnixStream> {
+        let start = Instant::now();
+        loop {
+            // A socket file that a killed server has left refuses; then it is not there; then it listens.
+            if let Ok(stream) = UnixStream::connect(&self.socket) {
+                return Ok(stream);
+            }
+            self.check_alive()?;
+            ensure!(
+                start.elapsed() < START_LIMIT,
+                "the server does not listen within {} s; it said:\n{}",
+                START_LIMIT.as_secs(),
+                self.output()
+            );
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
+    }
+
+    /// Fails if it has ended, with its last words.
+    pub(crate) fn check_alive(&mut self) -> Result<()> {
+        if !self.process.is_running()? {
+            bail!("the server has ended by itself: {}; it said:\n{}", self.process.state(), self.output());
+        }
+        Ok(())
+    }
+
+    /// What it said.
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// Waits for the end of a server that was sent SIGKILL.
+    ///
+    /// # Errors
+    /// It ended otherwise: by itself, before the signal came.
+    pub(crate) fn wait_killed(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.process.is_running()? && start.elapsed() < END_LIMIT {
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        let status = self.process.wait(END_LIMIT)?;
+        ensure!(
+            status.signal() == Some(Signal::KILL.as_raw()),
+            "the server ended by itself with {status}; it said:\n{}",
+            self.output()
+        );
+        Ok(())
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&mut self) -> Result<bool> {
+        self.process.is_running()
+    }
+
+    /// Sends SIGKILL.
+    pub(crate) fn kill(&self) -> Result<()> {
+        kill_process(self.pid()?, Signal::KILL).context("cannot kill the server")
+    }
+
+    /// Ends it as an operator does (SIGTERM). It must end well.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        let status = self.process.terminate(END_LIMIT)?;
+        ensure!(status.success(), "the server ended with {status}; it said:\n{}", self.output());
+        Ok(())
+    }
+
+    /// Requests that it has taken so far, as `vringd ctl` tells; none if it is too young to answer.
+    pub(crate) fn requests(setup: &Setup) -> u64 {
+        let Ok(export) = Self::export(setup) else { return 0 };
+        let rings = export["rings"].as_array().into_iter().flatten();
+        let counts = rings.filter_map(|ring| ring["figures"]["requests"].as_object());
+        counts.flat_map(|kinds| kinds.values()).filter_map(Value::as_u64).sum()
+    }
+
+    /// How often a frontend has connected, as `vringd ctl` tells.
+    pub(crate) fn connects(setup: &Setup) -> Result<u64> {
+        let export = Self::export(setup)?;
+        export["sessions"]["connects"].as_u64().context("`ctl export show` counts sessions")
+    }
+
+    /// The disk, as `vringd ctl` tells of it.
+    fn export(setup: &Setup) -> Result<Value> {
+        let mut command = Command::new(&setup.program);
+        command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "export", "show", "disk"]);
+        let output = command.stderr(Stdio::null()).output().context("cannot run ctl")?;
+        serde_json::from_slice(&output.stdout).context("`ctl --json export show` prints JSON")
+    }
+
+    /// Processor time that all its threads have used, in nanoseconds (`/proc/PID/task/*/schedstat`).
+    pub(crate) fn cpu_ns(&self) -> Result<u64> {
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let mut sum = 0;
+        for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+            // A thread may end meanwhile.
+            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let on_cpu = text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
+            sum += on_cpu.with_context(|| format!("{tasks} has a schedstat without figures: {text:?}"))?;
+        }
+        Ok(sum)
+    }
+}

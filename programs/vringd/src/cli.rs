@@ -1,0 +1,173 @@
+//! The command line.
+
+use crate::confine::Confinement;
+use crate::failure::Failure;
+use crate::generate::Generate;
+use crate::upgrade::adopt;
+use crate::{config, dir, disk, log, run, tools, virtiofsd, volume};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Storage daemon for virtual machines: serves disks and directories over vhost-user.
+#[derive(Debug, Parser)]
+#[command(name = "vringd", version, max_term_width = 120, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  vringd demo                                        see it work, on a disk made for the purpose
+  vringd disk --socket /tmp/d.sock disk.img          serve one image
+  vringd dir --socket /tmp/fs.sock --tag data DIR     serve one directory
+  vringd serve /etc/vringd/config.toml               serve many exports
+  vringd volume create --size 20G disk.vol           make a disk whose synchronous writes share commits
+  vringd ctl export list                             look into a running daemon
+
+Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed; 3 the only export has failed;
+4 ended by a second signal, with requests in flight.")]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// What to log, to standard error: error, warn, info, debug, trace, or a filter like `vhost_user=debug,info`
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "info", env = "VRINGD_LOG")]
+    pub(crate) log_level: String,
+    /// In which form to log
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, env = "VRINGD_LOG_FORMAT")]
+    pub(crate) log_format: log::Format,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve one disk on one socket
+    Disk(Box<disk::Args>),
+    /// Serve one directory on one socket
+    Dir(Box<dir::Args>),
+    /// Serve one directory with the command line of virtiofsd, for programs that start it
+    #[command(args_override_self = true, version = virtiofsd::VERSION)]
+    Virtiofsd(Box<virtiofsd::Options>),
+    /// Serve the exports of a configuration file
+    Serve(ServeArgs),
+    /// Go on with what another program served: what a daemon executes that is upgraded
+    #[command(hide = true)]
+    Adopt(adopt::Args),
+    /// Make, look at and change volumes: disks whose synchronous writes share commits
+    Volume(volume::Args),
+    /// Look into a running daemon and change it while I/O runs
+    Ctl(control::ctl::Args),
+    /// Make a disk, serve it, run verified I/O on it while its queues move between workers, and show the figures
+    #[command(disable_help_flag = true)]
+    Demo(ToolArgs),
+    /// Measure servers of vhost-user sockets, and reproduce published experiments
+    #[command(disable_help_flag = true)]
+    Bench(ToolArgs),
+    #[command(flatten)]
+    Generate(Generate),
+}
+
+/// Arguments of a command that [`tools`] has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ToolArgs {
+    /// What `--help` of that command tells of
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Arguments of `vringd serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration, in TOML
+    pub(crate) config: PathBuf,
+    /// Check the configuration, say what it would serve, and end
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// What the process gives up, over what the configuration says.
+    #[command(flatten)]
+    pub(crate) confinement: Confinement,
+}
+
+/// Runs the command.
+pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let (level, format) = (arguments.log_level, arguments.log_format);
+    let start_log = |sees_host| log::start(&log::Options { level: level.clone(), format, sees_host });
+    match arguments.command {
+        Command::Disk(args) => {
+            start_log(true)?;
+            run::run(config::Config::of_disk(*args)?)
+        }
+        Command::Dir(args) => {
+            start_log(args.isolation.sandbox == sandbox::Mode::None)?;
+            let (config, alone) = config::Config::of_dir(*args)?;
+            run::run_alone(config, &alone)
+        }
+        Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
+        Command::Serve(args) => {
+            start_log(true)?;
+            let mut config = config::Config::read(&args.config)?;
+            config.sandbox = args.confinement.over(config.sandbox);
+            config.sandbox.check().map_err(Failure::Usage)?;
+            if args.check {
+                print!("{}", config.summary());
+                return Ok(ExitCode::SUCCESS);
+            }
+            run::run(config)
+        }
+        Command::Adopt(args) => adopt::run(&args, || start_log(true)),
+        Command::Volume(args) => {
+            start_log(true)?;
+            volume::run(args)
+        }
+        Command::Ctl(args) => Ok(control::ctl::run(args)),
+        Command::Demo(args) => Err(tools::become_it("demo", args.arguments)),
+        Command::Bench(args) => Err(tools::become_it("bench", args.arguments)),
+        // Where the tools are installed, what they have is told of as well.
+        Command::Generate(generate) if tools::beside().is_some() => {
+            let (subcommand, argument) = generate.words();
+            Err(tools::become_it(subcommand, vec![argument]))
+        }
+        Command::Generate(generate) => match generate.run(Arguments::command()) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(Failure::Runtime(format!("{error:#}"))),
+        },
+    }
+}
+
+/// Runs `vringd virtiofsd`, or the program that is called virtiofsd.
+pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode, Failure> {
+    if options.print_capabilities {
+        println!("{}", virtiofsd::capabilities());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let launch = virtiofsd::launch(options)?;
+    if launch.syslog {
+        log::start_syslog(&launch.log_level, c"virtiofsd")?;
+    } else {
+        log::start(&log::Options { level: launch.log_level.clone(), format: log::Format::Text, sees_host: false })?;
+    }
+    for line in &launch.remarks {
+        tracing::warn!("{line}");
+    }
+    let (config, alone) = config::Config::of_virtiofsd(launch)?;
+    run::run_alone(config, &alone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_subcommand_reads_what_virtiofsd_reads() {
+        let words =
+            "vringd virtiofsd --fd=3 --shared-dir /srv --log-level debug --cache auto --cache always -d -o xattr";
+        let arguments = Arguments::try_parse_from(words.split(' ')).unwrap();
+        let Command::Virtiofsd(options) = arguments.command else { panic!("{words}") };
+        assert_eq!((options.fd, options.log_level.as_str(), options.compat_debug), (Some(3), "debug", true));
+        let version = Arguments::try_parse_from(["vringd", "virtiofsd", "--version"]).unwrap_err().to_string();
+        assert!(version.contains(" 1.14.0 (vringd "), "{version}");
+    }
+}

@@ -1,0 +1,57 @@
+//! The daemon: command line, configuration, wiring. Nothing clever lives here.
+//!
+//! It is a library for `vringd-bench` alone, which is what `cargo run` runs, so that one build does all. Nothing that measures, no
+//! guest and no load may enter here: root runs this.
+
+mod cli;
+mod clients;
+mod config;
+mod confine;
+mod convert;
+mod daemon;
+mod dir;
+mod directory;
+mod disk;
+mod failure;
+mod generate;
+mod isolation;
+mod limit;
+mod log;
+mod p9;
+mod prepared;
+mod run;
+mod service;
+mod tools;
+mod upgrade;
+mod users;
+mod virtiofsd;
+mod volume;
+mod watch;
+
+use clap::{CommandFactory, Parser};
+use std::process::ExitCode;
+
+pub use export::CRASH_POINTS;
+pub use generate::Generate;
+pub use tools::SUBCOMMANDS as TOOL_SUBCOMMANDS;
+
+/// The command line, for whoever adds to it.
+pub fn command() -> clap::Command {
+    cli::Arguments::command()
+}
+
+/// Runs the program on its command line.
+pub fn main() -> ExitCode {
+    let (name, result) = if virtiofsd::is_called() {
+        ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options))
+    } else {
+        ("vringd", cli::dispatch(cli::Arguments::parse()))
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{name}: {failure}");
+            failure.code()
+        }
+    }
+}
