@@ -334,7 +334,7 @@ mod tests {
         assert_eq!((count(&theirs), count(&others)), (1, 1));
         // One that is held travels with the wait for a deadline.
         lane.signal(&mut bell);
-        lane.timers.set(lane.now_ns, 0, 0);
+        lane.timers.set(lane.now_ns, 0, crate::Token::request(0));
         lane.submit_and_wait(1, 0);
         assert_eq!((count(&theirs), lane.queued()), (1, 0));
         lane.signal_now(&mut bell);

@@ -5,6 +5,7 @@ use crate::bells::Bells;
 use crate::clock::monotonic_ns;
 use crate::figures::WorkerFigures;
 use crate::file::{File, FileTable};
+use crate::ring::Token;
 use crate::timer::Timers;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
@@ -35,9 +36,9 @@ const FAR_NS: u64 = 60_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     /// A request of the ring in this slot.
-    Request { slot: u32, token: u32 },
+    Request { slot: u32, token: Token },
     /// What the ring in this slot waits to hear from its client.
-    Receive { slot: u32, token: u32 },
+    Receive { slot: u32, token: Token },
     /// The kick eventfd of the ring in this slot.
     Kick { slot: u32 },
     /// The worker's own mailbox.
@@ -52,29 +53,29 @@ pub(crate) const SLOTS_MAX: u32 = 1 << 24;
 impl Tag {
     fn pack(self) -> u64 {
         match self {
-            Tag::Request { slot, token } => u64::from(slot) << 32 | u64::from(token),
+            Tag::Request { slot, token } => u64::from(slot) << 32 | u64::from(token.bits()),
             Tag::Kick { slot } => 1 << 56 | u64::from(slot) << 32,
             Tag::Mail => 2 << 56,
             Tag::Silent => 3 << 56,
-            Tag::Receive { slot, token } => 4 << 56 | u64::from(slot) << 32 | u64::from(token),
+            Tag::Receive { slot, token } => 4 << 56 | u64::from(slot) << 32 | u64::from(token.bits()),
         }
     }
 
     pub(crate) fn unpack(data: u64) -> Tag {
         let slot = (data >> 32) as u32 & (SLOTS_MAX - 1);
         match data >> 56 {
-            0 => Tag::Request { slot, token: data as u32 },
+            0 => Tag::Request { slot, token: Token::from_bits(data as u32) },
             1 => Tag::Kick { slot },
             2 => Tag::Mail,
-            4 => Tag::Receive { slot, token: data as u32 },
+            4 => Tag::Receive { slot, token: Token::from_bits(data as u32) },
             _ => Tag::Silent,
         }
     }
 }
 
-/// A completion, copied out of the queue.
+/// An entry of the completion queue, copied out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
+pub(crate) struct Reaped {
     pub(crate) tag: Tag,
     pub(crate) result: i32,
     pub(crate) more: bool,
@@ -95,7 +96,7 @@ pub(crate) struct Lane {
     /// Requests that the kernel has or will have with the next submission.
     pub(crate) in_kernel: u32,
     /// Completions taken out of the queue and not yet given to their rings.
-    pub(crate) completions: Vec<Completion>,
+    pub(crate) completions: Vec<Reaped>,
 }
 
 /// Has a large transfer made by a thread of the kernel.
@@ -415,11 +416,7 @@ impl Lane {
         for entry in &mut queue {
             let tag = Tag::unpack(entry.user_data());
             self.in_kernel -= u32::from(matches!(tag, Tag::Request { .. }));
-            self.completions.push(Completion {
-                tag,
-                result: entry.result(),
-                more: io_uring::cqueue::more(entry.flags()),
-            });
+            self.completions.push(Reaped { tag, result: entry.result(), more: io_uring::cqueue::more(entry.flags()) });
         }
     }
 }
@@ -518,11 +515,11 @@ mod tests {
     #[test]
     fn tags_survive_the_kernel() {
         for tag in [
-            Tag::Request { slot: 0, token: 0 },
-            Tag::Request { slot: SLOTS_MAX - 1, token: u32::MAX },
+            Tag::Request { slot: 0, token: Token::from_bits(0) },
+            Tag::Request { slot: SLOTS_MAX - 1, token: Token::from_bits(u32::MAX) },
             Tag::Kick { slot: 77 },
-            Tag::Receive { slot: 77, token: u32::MAX },
-            Tag::Receive { slot: SLOTS_MAX - 1, token: 0 },
+            Tag::Receive { slot: 77, token: Token::from_bits(u32::MAX) },
+            Tag::Receive { slot: SLOTS_MAX - 1, token: Token::from_bits(0) },
             Tag::Mail,
             Tag::Silent,
         ] {

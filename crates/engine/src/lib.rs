@@ -39,6 +39,6 @@ pub use panic::{Panic, catch};
 pub use place::{Candidate, Placement};
 pub use poll::PollMode;
 pub use pool::{POOL_THREADS_MAX, Pool, PoolError};
-pub use ring::{Ring, RingId, Token};
+pub use ring::{Completion, Ring, RingId, Token};
 pub use solo::Solo;
 pub use spec::{CpuList, CpuListError, SpecError, WorkerSpec};

@@ -1,7 +1,7 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
 use crate::figures::RingStay;
-use crate::{Io, Panic, PollMode, RingId, Token, WorkerFigures};
+use crate::{Completion, Io, Panic, PollMode, RingId, Token, WorkerFigures};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) enum RingMail<R> {
     /// Run this on the ring, between two turns.
     With(WithRing<R>),
     /// Work that another worker started for the ring has ended.
-    Completion { token: Token, result: i32 },
+    Completion(Completion),
     /// Work that another worker started for the ring will never end: that worker has died.
     Lose(Panic),
 }
@@ -50,8 +50,7 @@ pub(crate) enum Mail<R> {
     /// A [`Reply`] was used.
     Done {
         slot: u32,
-        token: Token,
-        result: i32,
+        completion: Completion,
     },
     Figures(Sender<WorkerFigures>),
     Poll(PollMode),
@@ -190,13 +189,13 @@ impl<R> Mailbox<R> {
 
 /// Delivery of a completion to the worker that started the work.
 pub(crate) trait Post: Send + Sync {
-    fn post(&self, slot: u32, token: Token, result: i32);
+    fn post(&self, slot: u32, completion: Completion);
 }
 
 impl<R: Send> Post for Mailbox<R> {
-    fn post(&self, slot: u32, token: Token, result: i32) {
+    fn post(&self, slot: u32, completion: Completion) {
         // A worker ends only when nothing is outstanding, so that a refusal can only follow its panic.
-        let _ = self.send(Mail::Done { slot, token, result });
+        let _ = self.send(Mail::Done { slot, completion });
     }
 }
 
@@ -214,17 +213,26 @@ impl Reply {
 
     /// Hands in the result: bytes, or a negated errno.
     pub fn complete(mut self, result: i32) {
+        self.post(result);
+    }
+
+    /// As [`complete`](Self::complete), for another part of the request than this was made for: what the completion is of can be
+    /// known late.
+    pub fn complete_part(mut self, part: u16, result: i32) {
+        self.token = self.token.part(part);
+        self.post(result);
+    }
+
+    fn post(&mut self, result: i32) {
         if let Some(post) = self.post.take() {
-            post.post(self.slot, self.token, result);
+            post.post(self.slot, Completion::new(self.token, result));
         }
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(post) = self.post.take() {
-            post.post(self.slot, self.token, -libc::EIO);
-        }
+        self.post(-libc::EIO);
     }
 }
 
@@ -241,7 +249,7 @@ mod tests {
             if mailbox.pending() {
                 mailbox.take(&mut batch);
                 got.extend(batch.drain(..).filter_map(|mail| match mail {
-                    Mail::Done { slot, token, .. } => Some((slot, token)),
+                    Mail::Done { slot, completion } => Some((slot, completion.token)),
                     _ => None,
                 }));
             } else if mailbox.may_sleep() {
@@ -260,14 +268,14 @@ mod tests {
 
     #[test]
     fn no_message_and_no_wake_up_is_lost() {
-        const EACH: u32 = 20_000;
+        const EACH: u16 = 20_000;
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let senders: Vec<_> = (0..3)
             .map(|slot| {
                 let mailbox = mailbox.clone();
                 std::thread::spawn(move || {
                     for token in 0..EACH {
-                        mailbox.post(slot, token, 0);
+                        mailbox.post(slot, Completion::new(Token::request(token), 0));
                         // Gaps of different lengths meet the receiver at different points of falling asleep.
                         for _ in 0..token % 97 {
                             std::hint::spin_loop();
@@ -279,13 +287,16 @@ mod tests {
                 })
             })
             .collect();
-        let (got, sleeps) = receive(&mailbox, 3 * EACH as usize);
+        let (got, sleeps) = receive(&mailbox, 3 * usize::from(EACH));
         senders.into_iter().for_each(|sender| sender.join().unwrap());
         assert!(!mailbox.pending());
         assert!(sleeps > 0);
         for slot in 0..3 {
             let tokens: Vec<_> = got.iter().filter(|(from, _)| *from == slot).map(|(_, token)| *token).collect();
-            assert!(tokens.iter().copied().eq(0..EACH), "each sender's messages come once and in order");
+            assert!(
+                tokens.into_iter().eq((0..EACH).map(Token::request)),
+                "each sender's messages come once and in order"
+            );
         }
     }
 
@@ -296,13 +307,13 @@ mod tests {
             let mut count = [0; 8];
             rustix::io::read(mailbox.wake_fd(), &mut count).map_or(0, |_| u64::from_ne_bytes(count))
         };
-        mailbox.post(0, 0, 0);
+        mailbox.post(0, Completion::new(Token::request(0), 0));
         assert_eq!(signals(), 0);
         assert!(!mailbox.may_sleep(), "a message waits");
         mailbox.take(&mut VecDeque::new());
         assert!(mailbox.may_sleep());
-        mailbox.post(0, 1, 0);
-        mailbox.post(0, 2, 0);
+        mailbox.post(0, Completion::new(Token::request(1), 0));
+        mailbox.post(0, Completion::new(Token::request(2), 0));
         assert_eq!(signals(), 1);
     }
 
@@ -336,17 +347,21 @@ mod tests {
     fn a_reply_is_posted_once_used_or_not() {
         let mailbox = Arc::new(Mailbox::<()>::new().unwrap());
         let reply = |token| Reply::new(mailbox.clone() as Arc<dyn Post>, 3, token);
-        reply(1).complete(42);
-        drop(reply(2));
+        reply(Token::request(1)).complete(42);
+        drop(reply(Token::request(2)));
+        reply(Token::other(3)).complete(0);
+        reply(Token::request(4)).complete_part(5, 6);
         let mut mail = VecDeque::new();
         mailbox.take(&mut mail);
         let results: Vec<_> = mail
             .into_iter()
             .map(|mail| match mail {
-                Mail::Done { slot: 3, token, result } => (token, result),
+                Mail::Done { slot: 3, completion } => (completion.token, completion.part, completion.result),
                 _ => panic!("unexpected mail"),
             })
             .collect();
-        assert_eq!(results, [(1, 42), (2, -libc::EIO)]);
+        let request = Token::request;
+        let expected = [(request(1), 0, 42), (request(2), 0, -libc::EIO), (Token::other(3), 0, 0), (request(4), 5, 6)];
+        assert_eq!(results, expected);
     }
 }

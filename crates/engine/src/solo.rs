@@ -2,7 +2,7 @@
 
 use crate::lane::{Lane, Tag};
 use crate::mailbox::Post;
-use crate::{Io, Token};
+use crate::{Completion, Io, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -11,14 +11,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Replies {
-    sender: Mutex<Sender<(Token, i32)>>,
+    sender: Mutex<Sender<Completion>>,
     wake: OwnedFd,
 }
 
 impl Post for Replies {
-    fn post(&self, _slot: u32, token: Token, result: i32) {
+    fn post(&self, _slot: u32, completion: Completion) {
         // The receiver lives in the Solo; a reply that outlives it has nobody to tell.
-        let _ = self.sender.lock().unwrap_or_else(PoisonError::into_inner).send((token, result));
+        let _ = self.sender.lock().unwrap_or_else(PoisonError::into_inner).send(completion);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -28,8 +28,8 @@ pub struct Solo {
     lane: Lane,
     posted: Arc<Replies>,
     post: Arc<dyn Post>,
-    replies: Receiver<(Token, i32)>,
-    finished: VecDeque<(Token, i32)>,
+    replies: Receiver<Completion>,
+    finished: VecDeque<Completion>,
     outstanding: u32,
     awaited: Option<Token>,
 }
@@ -60,7 +60,7 @@ impl Solo {
     ///
     /// # Errors
     /// `NotFound` when nothing is outstanding.
-    pub fn wait(&mut self) -> io::Result<(Token, i32)> {
+    pub fn wait(&mut self) -> io::Result<Completion> {
         self.wait_gathered(1, 0)
     }
 
@@ -71,7 +71,7 @@ impl Solo {
     ///
     /// # Errors
     /// `NotFound` when nothing is outstanding.
-    pub fn wait_gathered(&mut self, want: usize, patience_us: u32) -> io::Result<(Token, i32)> {
+    pub fn wait_gathered(&mut self, want: usize, patience_us: u32) -> io::Result<Completion> {
         if self.outstanding == 0 && self.awaited.is_none() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is outstanding"));
         }
@@ -91,11 +91,11 @@ impl Solo {
         self.lane.reap();
         for completion in std::mem::take(&mut self.lane.completions) {
             match completion.tag {
-                Tag::Request { token, .. } => self.finished.push_back((token, completion.result)),
+                Tag::Request { token, .. } => self.finished.push_back(Completion::new(token, completion.result)),
                 Tag::Receive { token, .. } => {
                     self.awaited = None;
                     self.outstanding += 1;
-                    self.finished.push_back((token, completion.result));
+                    self.finished.push_back(Completion::new(token, completion.result));
                 }
                 Tag::Mail if !completion.more => self.lane.watch(Tag::Mail, self.posted.wake.as_fd()),
                 _ => {}
@@ -103,7 +103,7 @@ impl Solo {
         }
         self.lane.tick();
         while let Some(due) = self.lane.timers.pop_due(self.lane.now_ns) {
-            self.finished.push_back((due.token, 0));
+            self.finished.push_back(Completion::new(due.token, 0));
         }
         self.finished.extend(self.replies.try_iter());
     }

@@ -45,13 +45,13 @@ mod tests {
     #[test]
     fn deadlines_come_in_order_and_never_early() {
         let mut timers = Timers::default();
-        timers.set(30, 0, 3);
-        timers.set(10, 0, 1);
-        timers.set(10, 0, 2);
+        timers.set(30, 0, Token::request(3));
+        timers.set(10, 0, Token::request(1));
+        timers.set(10, 0, Token::request(2));
         assert_eq!(timers.pop_due(9), None);
         assert_eq!(timers.next_ns(), Some(10));
         let tokens: Vec<_> = std::iter::from_fn(|| timers.pop_due(30)).map(|due| due.token).collect();
-        assert_eq!(tokens, [1, 2, 3]);
+        assert_eq!(tokens, [1, 2, 3].map(Token::request));
         assert_eq!(timers.next_ns(), None);
     }
 }

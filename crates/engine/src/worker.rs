@@ -259,7 +259,7 @@ impl<R: Ring> Worker<R> {
                 Some(&slot) => self.handle_ring(slot, mail),
                 None => self.directory.forward(id, mail),
             },
-            Mail::Done { slot, token, result } => self.complete(slot, token, result),
+            Mail::Done { slot, completion } => self.complete(slot, completion),
             Mail::Figures(reply) => {
                 let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
                 let mut figures = self.lane.figures;
@@ -293,7 +293,7 @@ impl<R: Ring> Worker<R> {
                 // It may have enabled the ring or changed its memory: look at it again.
                 self.touch(slot);
             }
-            RingMail::Completion { token, result } => self.complete_here(slot, token, result),
+            RingMail::Completion(completion) => self.complete_here(slot, completion),
             RingMail::Lose(why) => self.fall(slot, &why),
         }
     }

@@ -7,7 +7,7 @@ use crate::figures::RingFigures;
 use crate::limit::Gate;
 use crate::p9::{P9Ring, StreamRing};
 use crate::queue::{Broken, Queue};
-use engine::{Io, Panic, Token};
+use engine::{Completion, Io, Panic};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use vring::Memory;
@@ -174,8 +174,8 @@ impl engine::Ring for Ring {
         each!(self, ring => ring.serve(io))
     }
 
-    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        each!(self, ring => ring.complete(token, result, io));
+    fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
+        each!(self, ring => ring.complete(completion, io));
     }
 
     fn publish(&mut self, io: &mut Io<'_>) {

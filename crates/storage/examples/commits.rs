@@ -3,7 +3,7 @@
 //! `cargo run --release -p storage --example commits -- DIRECTORY [SECONDS]`. A look, on one thread of ours, and not a
 //! measurement for the record: that is `vringd bench commits`.
 
-use engine::Solo;
+use engine::{Solo, Token};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn writers(storage: &dyn Storage, count: usize, time: Duration) -> f64 {
             } else {
                 task.begin(Operation::Flush);
             }
-            match storage.start(task, index as u32, &mut solo.io()) {
+            match storage.start(task, Token::request(index as u16), &mut solo.io()) {
                 Step::Pending => pending += 1,
                 Step::Done(result) => {
                     result.expect("no error");
@@ -58,9 +58,9 @@ fn writers(storage: &dyn Storage, count: usize, time: Duration) -> f64 {
         if pending == 0 {
             return done as f64 / began.elapsed().as_secs_f64();
         }
-        let (token, result) = solo.wait().expect("a completion");
-        let index = token as usize;
-        if let Step::Done(result) = storage.resume(&mut tasks[index], result, token, &mut solo.io()) {
+        let completion = solo.wait().expect("a completion");
+        let index = completion.index();
+        if let Step::Done(result) = storage.resume(&mut tasks[index], completion, &mut solo.io()) {
             result.expect("no error");
             done += u64::from(!stages[index]);
             pending -= 1;

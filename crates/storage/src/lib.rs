@@ -33,5 +33,5 @@ pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};
 pub use open::{Opened, StorageSpec, open};
 pub use sim::{Distribution, SimOptions, SimStorage};
-pub use task::{Operation, Step, Task};
+pub use task::{Operation, Progress, State, Step, Task};
 pub use traits::{Description, Storage};

@@ -2,7 +2,7 @@
 
 use crate::error::check_size;
 use crate::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task, buffers};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A storage without contents.
@@ -69,7 +69,7 @@ impl Storage for NullStorage {
         Step::Done(Ok(()))
     }
 
-    fn resume(&self, task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+    fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
         debug_assert!(false, "nothing is ever pending");
         Step::Done(Err(StorageError::Unsupported(task.operation.action())))
     }

@@ -1,8 +1,7 @@
 //! One operation and its progress.
 
-use crate::file::FileProgress;
-use crate::logged::LoggedProgress;
 use crate::{Action, StorageError, buffers};
+use std::any::Any;
 
 /// What is asked of a storage. Offsets and lengths are bytes, multiples of 512, and lie inside the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,21 +68,37 @@ pub struct Task {
     /// Where the data of reads goes and that of writes comes from. They belong to the caller, who fills them before
     /// [`Storage::start`](crate::Storage::start); other operations ignore them.
     pub buffers: Vec<libc::iovec>,
-    pub(crate) progress: Progress,
+    /// The storage's own.
+    pub state: State,
 }
 
-/// What a storage remembers of a task in flight; used by one storage at a time.
+/// What a storage remembers of a task, and nobody else looks into. Made with the task's first request that needs it and kept for
+/// those after it, so that they allocate nothing.
 #[derive(Default)]
-pub(crate) struct Progress {
-    pub(crate) file: FileProgress,
-    /// Of a volume; it holds tasks of its own, and is made when it is first needed.
-    pub(crate) logged: Option<Box<LoggedProgress>>,
-    /// The model has decided that this operation fails.
-    pub(crate) doomed: bool,
+pub struct State(Option<Box<dyn Progress>>);
+
+/// What can be a [`State`].
+pub trait Progress: Any + Send {
+    /// As [`Task::rest`].
+    fn rest(&mut self) {}
+}
+
+impl State {
+    /// As a storage has left it, or new: what another storage has left is forgotten.
+    pub fn of<T: Progress + Default>(&mut self) -> &mut T {
+        fn known<T: Progress>(state: &mut Option<Box<dyn Progress>>) -> Option<&mut T> {
+            let progress: &mut dyn Any = state.as_deref_mut()?;
+            progress.downcast_mut()
+        }
+        if known::<T>(&mut self.0).is_none() {
+            self.0 = Some(Box::<T>::default());
+        }
+        known(&mut self.0).unwrap_or_else(|| unreachable!("it was made just now"))
+    }
 }
 
 // SAFETY: the buffers are plain addresses. They lead into memory that the task's owner keeps mapped while it is in flight, on
-// whatever thread that is.
+// whatever thread that is. All else is Send by itself.
 unsafe impl Send for Task {}
 
 impl Default for Task {
@@ -95,23 +110,20 @@ impl Default for Task {
 impl Task {
     /// An idle task without buffers.
     pub fn new() -> Task {
-        Task { operation: Operation::Flush, buffers: Vec::new(), progress: Progress::default() }
+        Task { operation: Operation::Flush, buffers: Vec::new(), state: State::default() }
     }
 
-    /// Sets the operation and forgets the last one's progress. Buffers are left as they are.
+    /// Sets the operation. Buffers are left as they are.
     pub fn begin(&mut self, operation: Operation) {
         self.operation = operation;
-        self.progress.doomed = false;
-        self.progress.file.reset();
     }
 
     /// For a task that has ended, until it is needed again: gives back what lists of buffers have beyond a usual length. A guest may
     /// send a long one from each of its thousands of slots. The buffers are forgotten.
     pub fn rest(&mut self) {
         buffers::shorten(&mut self.buffers);
-        self.progress.file.rest();
-        if let Some(logged) = &mut self.progress.logged {
-            logged.rest();
+        if let Some(progress) = &mut self.state.0 {
+            progress.rest();
         }
     }
 
@@ -149,6 +161,21 @@ impl Task {
 mod tests {
     use super::*;
     use libc::iovec;
+
+    #[test]
+    fn a_storage_finds_what_it_left_and_nothing_of_others() {
+        #[derive(Default)]
+        struct One(u32);
+        #[derive(Default)]
+        struct Other(u32);
+        impl Progress for One {}
+        impl Progress for Other {}
+        let mut state = State::default();
+        state.of::<One>().0 = 7;
+        assert_eq!(state.of::<One>().0, 7);
+        assert_eq!(state.of::<Other>().0, 0);
+        assert_eq!(state.of::<One>().0, 0);
+    }
 
     #[test]
     fn a_long_list_of_buffers_does_not_stay() {

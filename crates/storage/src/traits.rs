@@ -1,7 +1,7 @@
 //! The trait that every storage implements.
 
 use crate::{Execution, Handed, Step, StorageError, Task, VolumeControl};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 
 /// What a storage is and what it can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Description {
 ///
 /// # Calls
 /// Any number of rings on any workers call one storage at once, each with its own tasks. [`start`] is called once a task, then
-/// [`resume`] once for every completion of the task's token, until one of the two answers [`Step::Done`]. A task belongs to
+/// [`resume`] once for every completion of the task's token or of a part of it, until one of the two answers [`Step::Done`]. A task belongs to
 /// the storage from `start` to `Done`: its owner does not touch it, nor may it be dropped or moved in memory, and its buffers
 /// stay mapped. There is no cancellation: tasks end by themselves.
 ///
@@ -60,8 +60,9 @@ pub trait Storage: Send + Sync {
     /// Starts the operation of `task`, whose `buffers` the caller has filled.
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step;
 
-    /// Continues after the completion of `token` with `result` (bytes, or a negated errno).
-    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step;
+    /// Continues after a completion of the task's token. What a storage started of it in several parts, it tells apart by the
+    /// part of the completion.
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step;
 
     /// Changes the size while operations run. Storage grows; it does not shrink, because a guest may still use the end.
     /// Asking for the present size changes nothing.

@@ -1,7 +1,7 @@
 //! Requests are served and completed once, and an idle worker does nothing.
 
 use crate::common::{Back, MIX, Work, engine, eventually, ring, within};
-use engine::PollMode;
+use engine::{PollMode, Token};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -221,15 +221,24 @@ fn the_poll_mode_changes_while_serving() {
     front.check();
 }
 
+/// The requests that end next, and how.
+fn ends(solo: &mut engine::Solo, count: usize) -> Vec<(u16, i32)> {
+    let mut next = || solo.wait().unwrap();
+    (0..count).map(|_| next()).map(|end| (end.token.index().unwrap(), end.result)).collect()
+}
+
 #[test]
 fn a_pool_survives_jobs_that_panic() {
     let mut solo = engine::Solo::new().unwrap();
     let pool = engine::Pool::new("panicky", 1).unwrap();
     for token in 0..4 {
-        pool.run(solo.io().reply(token), move || if token < 3 { panic!("as the test wished") } else { 5 });
+        pool.run(
+            solo.io().reply(Token::request(token)),
+            move || if token < 3 { panic!("as the test wished") } else { 5 },
+        );
     }
     let results = within("the pool", move || pool);
-    let mut done: Vec<_> = (0..4).map(|_| solo.wait().unwrap()).collect();
+    let mut done = ends(&mut solo, 4);
     done.sort_unstable();
     assert_eq!(done, [(0, -libc::EIO), (1, -libc::EIO), (2, -libc::EIO), (3, 5)]);
     drop(results);
@@ -245,16 +254,16 @@ fn solo_waits_for_all_kinds_of_work() {
     let mut buffer = [0u8; 512];
     let vector = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 512 }];
     let deadline = solo.io().now_ns() + 3_000_000;
-    solo.io().timer(0, deadline);
+    solo.io().timer(Token::request(0), deadline);
     // SAFETY: buffer and vector outlive the waits below.
-    unsafe { solo.io().read(1, (&shared).into(), &vector, 0) };
-    solo.io().sync(2, (&shared).into(), true);
-    let reply = solo.io().reply(3);
+    unsafe { solo.io().read(Token::request(1), (&shared).into(), &vector, 0) };
+    solo.io().sync(Token::request(2), (&shared).into(), true);
+    let reply = solo.io().reply(Token::request(3));
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(1));
         reply.complete(9);
     });
-    let mut done: Vec<_> = (0..4).map(|_| solo.wait().unwrap()).collect();
+    let mut done = ends(&mut solo, 4);
     assert!(solo.io().now_ns() >= deadline);
     done.sort_unstable();
     assert_eq!(done, [(0, 0), (1, 512), (2, 0), (3, 9)]);

@@ -1,7 +1,7 @@
 //! Rings that are told of their clients by a socket.
 
 use crate::common::{HANG, eventually};
-use engine::{Engine, Io, PollMode, Pulse, Ring, RingId, Token, WorkerSpec};
+use engine::{Completion, Engine, Io, PollMode, Pulse, Ring, RingId, Token, WorkerSpec};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const RECEIVE: Token = 1 << 30;
-const SEND: Token = 7;
+const RECEIVE: Token = Token::other(1);
+const SEND: Token = Token::other(7);
 const ROOM: usize = 4096;
 
 /// Sends back what it hears.
@@ -59,7 +59,7 @@ impl Ring for Echo {
         1
     }
 
-    fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+    fn complete(&mut self, Completion { token, result, .. }: Completion, io: &mut Io<'_>) {
         if token == SEND {
             assert_eq!(result as usize, self.sending);
             self.sending = 0;

@@ -1,7 +1,7 @@
 //! A turn does not go on with what has ended for as long as there is more of it.
 
 use crate::common::{HANG, engine};
-use engine::{Io, PollMode, Reply, Ring, Token};
+use engine::{Completion, Io, PollMode, Reply, Ring, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl Ring for Actor {
                 self.waiting = false;
                 self.in_flight = ENDS;
                 for token in 0..ENDS {
-                    self.stage.replies.send(io.reply(token as Token)).unwrap();
+                    self.stage.replies.send(io.reply(Token::request(token as u16))).unwrap();
                 }
                 ENDS
             }
@@ -69,8 +69,9 @@ impl Ring for Actor {
         }
     }
 
-    fn complete(&mut self, token: Token, result: i32, _io: &mut Io<'_>) {
-        assert_eq!(result, 7);
+    fn complete(&mut self, completion: Completion, _io: &mut Io<'_>) {
+        assert_eq!(completion.result, 7);
+        let token = usize::from(completion.token.index().unwrap());
         self.in_flight -= 1;
         if let Some(gate) = self.gate.take() {
             gate.recv_timeout(HANG).unwrap();
@@ -81,7 +82,7 @@ impl Ring for Actor {
         }
         // As long as a copy of a mebibyte or two.
         std::thread::sleep(Duration::from_micros(500));
-        assert_eq!(self.stage.ended.fetch_add(1, Ordering::SeqCst), token as usize, "in their order");
+        assert_eq!(self.stage.ended.fetch_add(1, Ordering::SeqCst), token, "in their order");
     }
 
     fn publish(&mut self, _io: &mut Io<'_>) {}

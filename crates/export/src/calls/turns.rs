@@ -5,7 +5,7 @@ use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
-use engine::{Io, Token};
+use engine::{Completion, Io};
 use std::sync::Arc;
 use vring::{Chain, Memory};
 
@@ -223,8 +223,9 @@ pub(crate) fn serve(ring: &mut impl Requests, io: &mut Io<'_>) -> usize {
 }
 
 /// Something has ended that was started for the ring: a request's work, or a gate's wait.
-pub(crate) fn complete(ring: &mut impl Requests, token: Token, result: i32, io: &mut Io<'_>) {
-    let Some(slot) = ring.slots().get_mut(token as usize).filter(|slot| slot.busy) else {
+pub(crate) fn complete(ring: &mut impl Requests, Completion { token, result, .. }: Completion, io: &mut Io<'_>) {
+    let busy = |head: &u16| ring.slots().get(usize::from(*head)).is_some_and(|slot| slot.busy);
+    let Some(head) = token.index().filter(busy) else {
         if is_deadline(token) {
             let pending = ring.pending();
             if let Some(deadline) = ring.turns().gate.reached(token, pending, io.now_ns()) {
@@ -232,11 +233,12 @@ pub(crate) fn complete(ring: &mut impl Requests, token: Token, result: i32, io: 
             }
             return;
         }
-        debug_assert!(false, "completion of request {token}, which is not in flight");
+        debug_assert!(false, "completion of {token:?}, which is not in flight");
         return;
     };
+    let slot = &mut ring.slots()[usize::from(head)];
     slot.fresh = false;
-    let (head, started_ns) = (token as u16, slot.started_ns);
+    let started_ns = slot.started_ns;
     if ring.put_off(head, result) {
         return;
     }

@@ -9,7 +9,7 @@ use crate::label::Label;
 use crate::limit::Gate;
 use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
-use engine::{Execution, Io, Pool, Reply, Token};
+use engine::{Completion, Execution, Io, Pool, Reply, Token};
 use passthrough::Changing;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -237,7 +237,7 @@ impl DirectoryRing {
             return false;
         };
         let slot = &mut self.slots[usize::from(head)];
-        let (work, writable) = ((io, Token::from(head)), chain.writable_segments());
+        let (work, writable) = ((io, Token::request(head)), chain.writable_segments());
         match request {
             Request::Read(read) => slot.read(work, file, read.offset, (writable, OUT_HEADER_BYTES, read.size as usize)),
             Request::Write(write) => {
@@ -283,7 +283,7 @@ impl DirectoryRing {
         slot.defer(Work::Pool, chain.writable_segments());
         lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
         let (service, job, dialect) = (self.service.clone(), slot.job.clone(), self.dialect);
-        let reply = io.reply(Token::from(head));
+        let reply = io.reply(Token::request(head));
         pool.run(reply, move || {
             let _changing = changing;
             run_job(&service, dialect, &mut lock(&job))
@@ -299,7 +299,7 @@ impl DirectoryRing {
         };
         let slot = &mut self.slots[usize::from(head)];
         slot.defer(Work::Lock, chain.writable_segments());
-        let reply = io.reply(Token::from(head));
+        let reply = io.reply(Token::request(head));
         let wait = || self.service.wait_lock(header, lock, move |outcome| answer_lock(reply, outcome));
         slot.wait = passthrough::without_waiting(wait).flatten();
     }
@@ -418,9 +418,9 @@ impl DirectoryRing {
         turns::serve(self, io)
     }
 
-    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+    pub(crate) fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
-        turns::complete(self, token, result, io);
+        turns::complete(self, completion, io);
     }
 
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {

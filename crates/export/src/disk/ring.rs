@@ -7,7 +7,7 @@ use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
 use device::blk::{Limits, Request, Status, decode_request, spec};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage, StorageError};
@@ -188,7 +188,7 @@ impl DiskRing {
     fn submit(&mut self, head: u16, len: u64, io: &mut Io<'_>) {
         let slot = &mut self.slots[usize::from(head)];
         let step =
-            if len == 0 { Step::Done(Ok(())) } else { self.storage.start(&mut slot.task, Token::from(head), io) };
+            if len == 0 { Step::Done(Ok(())) } else { self.storage.start(&mut slot.task, Token::request(head), io) };
         self.follow(head, step, io);
     }
 
@@ -296,19 +296,22 @@ impl DiskRing {
         taken
     }
 
-    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
-        let Some(slot) = self.slots.get_mut(token as usize).filter(|slot| slot.busy) else {
+    pub(crate) fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
+        let token = completion.token;
+        let Some(head) = token.index().filter(|head| self.slots.get(usize::from(*head)).is_some_and(|slot| slot.busy))
+        else {
             if is_deadline(token) {
                 return self.gate_reached(token, io);
             }
-            debug_assert!(false, "completion of request {token}, which is not in flight");
+            debug_assert!(false, "completion of {token:?}, which is not in flight");
             return;
         };
+        let slot = &mut self.slots[usize::from(head)];
         slot.fresh = false;
-        let step = self.storage.resume(&mut slot.task, result, token, io);
+        let step = self.storage.resume(&mut slot.task, completion, io);
         let started_ns = slot.started_ns;
-        self.follow(token as u16, step, io);
-        if !self.slots[token as usize].busy {
+        self.follow(head, step, io);
+        if !self.slots[usize::from(head)].busy {
             self.figures.served.record(io.now_ns().saturating_sub(started_ns), 1);
         }
     }

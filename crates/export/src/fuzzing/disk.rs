@@ -5,7 +5,7 @@ use crate::DiskRing;
 use crate::disk::Terms;
 use crate::label::Label;
 use device::blk::{DiscardLimits, Limits, WriteZeroesLimits};
-use engine::{Execution, Io, Token};
+use engine::{Completion, Execution, Io, Token};
 use std::sync::{Arc, Mutex, PoisonError};
 use storage::{Description, Handed, MemoryOptions, MemoryStorage, Step, Storage, StorageError, Task};
 use vring::Memory;
@@ -64,7 +64,7 @@ impl Played for Disk {
             token_at(&waiting, choice).map(|at| waiting.swap_remove(at))
         };
         if let Some(token) = token {
-            self.ring.complete(token, 0, io);
+            self.ring.complete(Completion { token, part: 0, result: 0 }, io);
             self.ring.publish(io);
         }
     }
@@ -108,8 +108,8 @@ impl Storage for Late {
         Step::Pending
     }
 
-    fn resume(&self, task: &mut Task, _result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        self.contents.start(task, token, io)
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.contents.start(task, completion.token, io)
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {

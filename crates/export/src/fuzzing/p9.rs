@@ -5,7 +5,7 @@ use crate::calls::Executor;
 use crate::label::Label;
 use crate::p9::{Service, Session, Siblings};
 use crate::{P9Policy, P9Ring};
-use engine::{Execution, Io};
+use engine::{Completion, Execution, Io};
 use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
 use vring::Memory;
@@ -56,7 +56,7 @@ impl Played for Served {
     fn complete(&mut self, choice: u8, io: &mut Io<'_>) {
         let waiting = self.ring.waiting();
         if let Some(place) = token_at(&waiting, choice) {
-            self.ring.complete(waiting[place], 0, io);
+            self.ring.complete(Completion { token: waiting[place], part: 0, result: 0 }, io);
             self.ring.publish(io);
         }
     }

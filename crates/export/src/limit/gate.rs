@@ -4,8 +4,8 @@ use super::throttle::{Grant, Throttle};
 use engine::Token;
 use std::sync::Arc;
 
-/// Tokens from here on name deadlines of gates. Those of requests are heads of chains, below 32768.
-const DEADLINES: Token = 1 << 31;
+/// What is no request and has a number from here on is a deadline of a gate.
+const DEADLINES: u32 = 1 << 30;
 /// Longest time to one deadline, in nanoseconds: a worker that is to end waits for the deadlines that were set on it.
 const DEADLINE_MAX_NS: u64 = 20_000_000;
 /// How long a ring leaves a turn to one that has waited longer, in nanoseconds: time to wake up.
@@ -14,7 +14,7 @@ const YIELD_NS: u64 = 100_000;
 /// Whether a completion's token names a deadline.
 #[inline]
 pub(crate) fn is_deadline(token: Token) -> bool {
-    token >= DEADLINES
+    token.number().is_some_and(|number| number >= DEADLINES)
 }
 
 /// Sets the token to be completed at that time.
@@ -131,7 +131,7 @@ impl Gate {
     }
 
     fn token(&self) -> Token {
-        DEADLINES | self.wait
+        Token::other(DEADLINES | self.wait % DEADLINES)
     }
 
     /// Says what became of a grant: `taken` requests were, which began to move `bytes`.

@@ -63,7 +63,7 @@ impl World {
             let mut gate = Gate::default();
             gate.set(Some(throttle.clone()), from_ns);
             self.rings.push(Ring { gate, member, request_bytes, slow_ns: 0 });
-            self.push(from_ns, self.rings.len() - 1, 0);
+            self.push(from_ns, self.rings.len() - 1, Token::request(0));
         }
     }
 
@@ -323,7 +323,7 @@ fn a_ring_that_goes_leaves_nobody_waiting() {
     let mut gate = Gate::default();
     gate.set(Some(throttle), START + 10 * SECOND);
     world.rings.push(Ring { gate, member: 0, request_bytes: 512, slow_ns: 0 });
-    world.push(START + 10 * SECOND, 1, 0);
+    world.push(START + 10 * SECOND, 1, Token::request(0));
     world.run(START + 20 * SECOND);
     assert!(world.sum(|_| true, requests) >= 99);
 }

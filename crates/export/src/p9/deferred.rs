@@ -24,7 +24,7 @@ impl P9Ring {
             self.finish(held, 0, false);
         }
         self.slot(head).defer(Work::Other, given.writable);
-        match self.session.tags().flush(oldtag, io.reply(Token::from(head))) {
+        match self.session.tags().flush(oldtag, io.reply(Token::request(head))) {
             Flush::Now(reply) => reply.complete(0),
             Flush::Later => {}
         }
@@ -37,7 +37,7 @@ impl P9Ring {
         };
         self.make_known(head);
         self.slot(head).defer(Work::Lock, given.writable);
-        let reply = io.reply(Token::from(head));
+        let reply = io.reply(Token::request(head));
         let wait = || self.session.wait_lock(lock, move |outcome| answer_lock(reply, outcome));
         let wait = passthrough::without_waiting(wait).flatten();
         let slot = &mut self.slots[usize::from(head)];

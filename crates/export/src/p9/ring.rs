@@ -15,7 +15,7 @@ use device::p9::{
     HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, decode, lock_out, lock_status,
     write_out,
 };
-use engine::{Execution, Io, Pool, Token};
+use engine::{Completion, Execution, Io, Pool, Token};
 use passthrough::Changing;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -136,7 +136,7 @@ impl P9Ring {
     /// Requests in flight.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn waiting(&self) -> Vec<Token> {
-        (0..).zip(&self.slots).filter(|(_, slot)| slot.busy).map(|(token, _)| token).collect()
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.busy).map(|(head, _)| Token::request(head)).collect()
     }
 
     pub(super) fn slot(&mut self, head: u16) -> &mut Slot<Asked> {
@@ -287,7 +287,7 @@ impl P9Ring {
         };
         let message_max = self.session.msize() as usize;
         let slot = &mut self.slots[usize::from(head)];
-        let work = (io, Token::from(head));
+        let work = (io, Token::request(head));
         let submitted = match request {
             Request::Read { offset, count, .. } => {
                 let bytes = (*count as usize).min(message_max.saturating_sub(READ_HEAD_BYTES));
@@ -325,7 +325,7 @@ impl P9Ring {
         slot.defer(Work::Pool, given.writable);
         lock(&slot.job).load(bytes, given.readable, given.writable);
         let (session, job, asked) = (self.session.clone(), slot.job.clone(), slot.id);
-        let reply = io.reply(Token::from(head));
+        let reply = io.reply(Token::request(head));
         pool.run(reply, move || {
             let _changing = changing;
             run_job(&session, asked, &mut lock(&job))
@@ -479,9 +479,9 @@ impl P9Ring {
         turns::serve(self, io)
     }
 
-    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+    pub(crate) fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
-        turns::complete(self, token, result, io);
+        turns::complete(self, completion, io);
     }
 
     pub(crate) fn publish(&mut self, io: &mut Io<'_>) {

@@ -9,11 +9,12 @@ use super::gate::{Ask, Claim, Touch};
 use super::issue::Direction;
 use super::open::Hold;
 use super::space::{Job, Kind};
+use crate::Progress;
 use crate::aligned::AlignedBuffer;
 use crate::buffers::{self, IOVECS_MAX};
 use crate::lock::ImageLock;
 use crate::{Action, Operation, Step, Storage, StorageError, Task};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use libc::iovec;
 use std::os::fd::AsFd;
 
@@ -62,7 +63,7 @@ struct Chunk {
 
 /// Where a task of a file is.
 #[derive(Default)]
-pub(crate) struct FileProgress {
+struct FileProgress {
     stage: Stage,
     /// Bytes of the operation that are finished.
     done: u64,
@@ -75,15 +76,19 @@ pub(crate) struct FileProgress {
 }
 
 impl FileProgress {
-    pub(crate) fn reset(&mut self) {
+    fn reset(&mut self) {
         debug_assert!(self.claim.is_none(), "a task was begun while in flight");
         self.stage = Stage::Idle;
         self.done = 0;
         self.retries = 0;
     }
+}
 
-    /// See [`Task::rest`].
-    pub(crate) fn rest(&mut self) {
+// SAFETY: the list of buffers is plain addresses, which lead into memory of the task's owner or into the bounce buffer beside it.
+unsafe impl Send for FileProgress {}
+
+impl Progress for FileProgress {
+    fn rest(&mut self) {
         buffers::shorten(&mut self.rest);
     }
 }
@@ -124,11 +129,12 @@ impl FileStorage {
             Ok(extent) => extent,
             Err(error) => return Step::Done(Err(error)),
         };
+        task.state.of::<FileProgress>().reset();
         let work = match task.operation {
             // Contents live in memory and go with it; there is nothing more stable to bring them to.
             Operation::Flush if self.measures.memory => return Step::Done(Ok(())),
             Operation::Flush => {
-                task.progress.file.stage = Stage::Sync;
+                task.state.of::<FileProgress>().stage = Stage::Sync;
                 return self.drive(task, token, io);
             }
             _ if len == 0 => return Step::Done(Ok(())),
@@ -138,9 +144,9 @@ impl FileStorage {
         };
         if let Some(ask) = self.needs(task, work, offset, len) {
             match self.gate.ask(ask, || io.reply(token)) {
-                Some(claim) => task.progress.file.claim = Some(claim),
+                Some(claim) => task.state.of::<FileProgress>().claim = Some(claim),
                 None => {
-                    task.progress.file.stage = Stage::Line(work);
+                    task.state.of::<FileProgress>().stage = Stage::Line(work);
                     return Step::Pending;
                 }
             }
@@ -148,9 +154,10 @@ impl FileStorage {
         self.enter(task, work, token, io)
     }
 
-    pub(super) fn proceed(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        if let Stage::Line(work) = task.progress.file.stage {
-            task.progress.file.claim = Some(Claim::from_result(result));
+    pub(super) fn proceed(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        let Completion { token, result, .. } = completion;
+        if let Stage::Line(work) = task.state.of::<FileProgress>().stage {
+            task.state.of::<FileProgress>().claim = Some(Claim::from_result(result));
             return self.enter(task, work, token, io);
         }
         match self.advance(task, result) {
@@ -184,8 +191,8 @@ impl FileStorage {
 
     fn enter(&self, task: &mut Task, work: Work, token: Token, io: &mut Io<'_>) -> Step {
         match work {
-            Work::Transfer => task.progress.file.stage = Stage::Transfer,
-            Work::Space => task.progress.file.stage = Stage::Space,
+            Work::Transfer => task.state.of::<FileProgress>().stage = Stage::Transfer,
+            Work::Space => task.state.of::<FileProgress>().stage = Stage::Space,
             Work::Bounce => {
                 let about = &self.measures;
                 let (_, len) = task.extent();
@@ -193,7 +200,7 @@ impl FileStorage {
                 let Some(buffer) = AlignedBuffer::new(most as usize, about.memory_align.max(512)) else {
                     return self.finish(task, Err(libc::ENOMEM));
                 };
-                task.progress.file.bounce = Some(buffer);
+                task.state.of::<FileProgress>().bounce = Some(buffer);
                 self.next_chunk(task);
             }
         }
@@ -211,7 +218,7 @@ impl FileStorage {
     }
 
     fn finish(&self, task: &mut Task, outcome: Result<(), i32>) -> Step {
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         progress.stage = Stage::Idle;
         progress.bounce = None;
         if let Some(claim) = progress.claim.take() {
@@ -223,7 +230,7 @@ impl FileStorage {
 
     /// The stage's system call.
     fn issue(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Option<i32> {
-        match task.progress.file.stage {
+        match task.state.of::<FileProgress>().stage {
             Stage::Transfer => self.issue_transfer(task, token, io),
             Stage::Fetch => self.issue_chunk(task, Direction::Read, token, io),
             Stage::Store => {
@@ -253,7 +260,7 @@ impl FileStorage {
             Operation::Read { .. } => Direction::Read,
             _ => self.write_direction(task),
         };
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         let whole = progress.done == 0 && task.buffers.len() <= IOVECS_MAX && len <= CALL_BYTES_MAX;
         if !whole {
             buffers::remaining(&task.buffers, progress.done, CALL_BYTES_MAX, &mut progress.rest);
@@ -265,7 +272,7 @@ impl FileStorage {
 
     fn issue_chunk(&self, task: &mut Task, direction: Direction, token: Token, io: &mut Io<'_>) -> Option<i32> {
         let request_bytes = task.bytes();
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         let chunk = progress.chunk;
         let Some(bounce) = &progress.bounce else { return Some(-libc::EIO) };
         let iov_base = bounce.as_ptr().wrapping_add(chunk.moved as usize).cast();
@@ -300,7 +307,7 @@ impl FileStorage {
 
     /// What the result of the stage's call leads to.
     fn advance(&self, task: &mut Task, result: i32) -> Next {
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         if result < 0 {
             let passing = matches!(-result, libc::EINTR | libc::EAGAIN) && progress.retries < RETRIES_MAX;
             progress.retries += 1;
@@ -312,7 +319,7 @@ impl FileStorage {
             Stage::Transfer => self.advance_transfer(task, moved),
             Stage::Fetch | Stage::Store => self.advance_chunk(task, moved),
             Stage::Space if self.durable_zeroes(task) => {
-                task.progress.file.stage = Stage::Sync;
+                task.state.of::<FileProgress>().stage = Stage::Sync;
                 Next::Issue
             }
             _ => Next::Done(Ok(())),
@@ -326,7 +333,7 @@ impl FileStorage {
     fn advance_transfer(&self, task: &mut Task, moved: u64) -> Next {
         let (offset, len) = task.extent();
         let read = task.operation.action() == Action::Read;
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         match settle(progress.done, moved, len, offset, self.measures.offset_align) {
             Moved::Whole => Next::Done(Ok(())),
             Moved::Partly(done) => {
@@ -344,7 +351,7 @@ impl FileStorage {
     }
 
     fn advance_chunk(&self, task: &mut Task, moved: u64) -> Next {
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         let chunk = &mut progress.chunk;
         match settle(chunk.moved, moved, chunk.len, chunk.start, self.measures.offset_align) {
             Moved::Whole => {}
@@ -367,7 +374,7 @@ impl FileStorage {
     fn chunk_ready(&self, task: &mut Task) -> Next {
         let (offset, len) = task.extent();
         let read = task.operation.action() == Action::Read;
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         if progress.stage == Stage::Fetch && !read {
             return self.fill_and_store(task);
         }
@@ -391,7 +398,7 @@ impl FileStorage {
         let align = self.measures.offset_align;
         let (offset, len) = task.extent();
         let read = task.operation.action() == Action::Read;
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         let room = progress.bounce.as_ref().map_or(0, |bounce| bounce.len() as u64);
         let begin = offset + progress.done;
         let start = begin / align * align;
@@ -409,7 +416,7 @@ impl FileStorage {
     /// Puts the write's data into the bounce buffer.
     fn fill_and_store(&self, task: &mut Task) -> Next {
         let (offset, len) = task.extent();
-        let progress = &mut task.progress.file;
+        let progress = &mut task.state.of::<FileProgress>();
         let chunk = &mut progress.chunk;
         let begin = offset + progress.done;
         let stop = (chunk.start + chunk.len).min(offset + len);

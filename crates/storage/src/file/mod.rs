@@ -18,14 +18,13 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use machine::FileProgress;
 pub(crate) use measure::{file_system_memory, huge_page_file};
 pub use open::FileOptions;
 use open::Hold;
 pub(crate) use open::check_kind;
 
 use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
-use engine::{Io, SharedFile, Token};
+use engine::{Completion, Io, SharedFile, Token};
 use gate::Gate;
 use issue::Executor;
 use measure::Measures;
@@ -82,8 +81,8 @@ impl Storage for FileStorage {
         self.begin(task, token, io)
     }
 
-    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        self.proceed(task, result, token, io)
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.proceed(task, completion, io)
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {

@@ -4,7 +4,7 @@
 use super::gate::Gate;
 use super::{FileOptions, FileStorage};
 use crate::{Execution, Operation, Step, Storage, Task};
-use engine::Solo;
+use engine::{Solo, Token};
 use proptest::prelude::*;
 
 const SECTORS: usize = 256;
@@ -29,14 +29,14 @@ fn run_together(storage: &FileStorage, tasks: &mut [Task]) {
     let mut solo = Solo::new().unwrap();
     let mut pending = 0;
     for (token, task) in tasks.iter_mut().enumerate() {
-        match storage.start(task, token as u32, &mut solo.io()) {
+        match storage.start(task, Token::request(token as u16), &mut solo.io()) {
             Step::Done(result) => result.unwrap(),
             Step::Pending => pending += 1,
         }
     }
     while pending > 0 {
-        let (token, result) = solo.wait().unwrap();
-        if let Step::Done(result) = storage.resume(&mut tasks[token as usize], result, token, &mut solo.io()) {
+        let completion = solo.wait().unwrap();
+        if let Step::Done(result) = storage.resume(&mut tasks[completion.index()], completion, &mut solo.io()) {
             result.unwrap();
             pending -= 1;
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use volume::Blocks;
 
 /// One operation at a time, so that any token does.
-const TOKEN: Token = 0;
+const TOKEN: Token = Token::request(0);
 
 /// Most bytes of one operation: bounds what a storage that copies has to hold.
 const PIECE_BYTES: usize = 16 << 20;
@@ -66,8 +66,8 @@ impl StorageBlocks {
             match step {
                 Step::Done(result) => return result.map_err(io_error),
                 Step::Pending => {
-                    let (token, result) = self.solo.wait()?;
-                    step = self.storage.resume(&mut self.task, result, token, &mut self.solo.io());
+                    let completion = self.solo.wait()?;
+                    step = self.storage.resume(&mut self.task, completion, &mut self.solo.io());
                 }
             }
         }

@@ -8,6 +8,7 @@ use super::cursor::Cursor;
 use super::machine::{Parts, errno_of};
 use super::progress::Stage;
 use super::read::{covered, lay_over, touched};
+use super::reply::Event;
 use crate::buffers::{self, Lent, ON_THE_SPOT_MAX};
 use crate::{Operation, Step};
 use engine::{Io, Token};
@@ -112,7 +113,7 @@ impl LoggedStorage {
         let Some(read) = parts.progress.large.clone() else { return self.done(parts, Err(libc::EIO)) };
         let (shared, buffers) = (self.shared.clone(), Lent::new(parts.buffers));
         parts.progress.stage = Stage::Cover;
-        crate::blocking::run(io.reply(token), move || {
+        crate::blocking::run(io.reply(token.part(Event::Job.part())), move || {
             // SAFETY: the task waits for us, with its buffers mapped and writable.
             let next = unsafe { locked(&read).proceed(&shared.cache, buffers.list()) };
             shared.slots_freed();

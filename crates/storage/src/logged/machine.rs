@@ -1,15 +1,13 @@
 //! The stages of a task: what comes after which completion.
 //!
-//! A token of a task may be completed by its own log write, by a deadline, by a [`reply`] of other tasks, and more than one of
-//! these can be under way: a deadline and a reply, while it waits for company, or a reply that says nothing, beside its log write.
-//! Deadlines and storages answer with results that may be the same number, so that no task begins an operation of a storage
-//! while a deadline of its own is under way.
+//! A task may have several things under way: a deadline and a reply, while it waits for company, or a reply that says nothing, beside
+//! its log write. The part of a completion says which of them has ended ([`Event`]).
 
 use super::LoggedStorage;
 use super::progress::{LoggedProgress, Stage};
-use super::reply;
+use super::reply::Event;
 use crate::{Operation, Step, Storage, StorageError, Task};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use libc::iovec;
 
 /// A task taken apart: what is asked, where its data is, and how far it is.
@@ -21,7 +19,7 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(super) fn of(task: &'a mut Task) -> Parts<'a> {
-        let progress = task.progress.logged.get_or_insert_with(Box::default);
+        let progress = task.state.of::<LoggedProgress>();
         Parts { operation: task.operation, buffers: &mut task.buffers, progress }
     }
 }
@@ -45,56 +43,70 @@ impl LoggedStorage {
         }
     }
 
-    pub(super) fn proceed(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
+    pub(super) fn proceed(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let mut parts = Parts::of(task);
-        if result == reply::NOTHING {
-            parts.progress.echo_owed = false;
-            return self.end(&mut parts);
-        }
-        match parts.progress.stage {
-            Stage::Lower => {
-                let step = self.shared.lower.resume(&mut parts.progress.sub, result, token, io);
-                self.follow_lower(&mut parts, step)
+        let Completion { token, part, result } = completion;
+        let Some(event) = Event::of(part) else {
+            return self.storage_below_ended(&mut parts, completion, io);
+        };
+        match (event, parts.progress.stage) {
+            (Event::Echo, _) => {
+                parts.progress.echo_owed = false;
+                self.end(&mut parts)
             }
-            Stage::Store => self.stored(&mut parts, result, token, io),
-            Stage::Cover => self.covered(&mut parts, result, token, io),
-            Stage::Part => {
-                let step = self.shared.lower.resume(&mut parts.progress.sub, result, token, io);
-                self.follow_part(&mut parts, step, token, io)
+            (Event::Late, stage) => {
+                parts.progress.timer_owed = false;
+                match stage {
+                    Stage::Company(ticket) => self.company_is_late(&mut parts, ticket, token, io),
+                    Stage::Owed => self.end(&mut parts),
+                    _ => Step::Pending,
+                }
             }
-            Stage::Forget if result == 0 => self.forgotten(&mut parts, token, io),
-            Stage::Pass if result == reply::ROOM => self.discard_below(&mut parts, token, io),
-            Stage::Line if result == reply::ROOM => {
+            (Event::Lead, Stage::Company(_) | Stage::Gather) => self.called(&mut parts, token, io),
+            (Event::Commit, Stage::Company(_) | Stage::Gather) => self.told(&mut parts, result, token, io),
+            (Event::Job, Stage::Store) => self.stored(&mut parts, result, token, io),
+            (Event::Job, Stage::Cover) => self.covered(&mut parts, result, token, io),
+            (Event::Job, Stage::Forget) if result == 0 => self.forgotten(&mut parts, token, io),
+            (Event::Room, Stage::Pass) if result == 0 => self.discard_below(&mut parts, token, io),
+            (Event::Room, Stage::Line) if result == 0 => {
                 parts.progress.called = true;
                 self.write(&mut parts, token, io)
             }
-            Stage::Line | Stage::Pass | Stage::Forget => self.done(&parts, Err(errno_of(result))),
-            Stage::Company(ticket) if result == 0 || result == reply::TURN => {
-                parts.progress.timer_owed = false;
-                self.company_is_late(&mut parts, ticket, token, io)
+            (Event::Job, Stage::Forget) | (Event::Room, Stage::Line | Stage::Pass) => {
+                self.done(&parts, Err(errno_of(result)))
             }
-            Stage::Gather if (result == 0 || result == reply::TURN) && parts.progress.timer_owed => {
-                parts.progress.timer_owed = false;
-                Step::Pending
+            (event, stage) => {
+                debug_assert!(false, "{event:?} for a task that waits for {stage:?}");
+                self.done(&parts, Err(libc::EIO))
             }
-            Stage::Company(_) | Stage::Gather => self.told(&mut parts, result, token, io),
+        }
+    }
+
+    /// What was started of the lower storage, or of the log, has ended or goes on.
+    fn storage_below_ended(&self, parts: &mut Parts<'_>, completion: Completion, io: &mut Io<'_>) -> Step {
+        let token = completion.token;
+        match parts.progress.stage {
+            Stage::Lower => {
+                let step = self.shared.lower.resume(&mut parts.progress.sub, completion, io);
+                self.follow_lower(parts, step)
+            }
+            Stage::Part => {
+                let step = self.shared.lower.resume(&mut parts.progress.sub, completion, io);
+                self.follow_part(parts, step, token, io)
+            }
             Stage::Log => {
                 let Some(batch) = parts.progress.batch.as_mut() else {
                     debug_assert!(false, "a log write without its batch");
-                    return self.finish(&mut parts, Err(libc::EIO));
+                    return self.finish(parts, Err(libc::EIO));
                 };
-                match self.shared.log.resume(&mut batch.task, result, token, io) {
+                match self.shared.log.resume(&mut batch.task, completion, io) {
                     Step::Pending => Step::Pending,
-                    Step::Done(written) => self.written(&mut parts, written, token, io),
+                    Step::Done(written) => self.written(parts, written, token, io),
                 }
             }
-            Stage::Owed => {
-                parts.progress.timer_owed = false;
-                self.end(&mut parts)
-            }
-            Stage::Idle => {
-                debug_assert!(false, "a completion with result {result} for a task that waits for none");
-                self.done(&parts, Err(libc::EIO))
+            stage => {
+                debug_assert!(false, "{completion:?} for a task that waits for {stage:?}");
+                self.done(parts, Err(libc::EIO))
             }
         }
     }

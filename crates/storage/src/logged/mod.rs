@@ -53,10 +53,9 @@ pub use memory::{MEMORY_DIRECTORY, MemoryPlace, default_memory_path};
 pub(crate) use open::OpenedVolume;
 pub use open::VolumeOptions;
 pub use options::{Barriers, LoggedOptions, SyncMode, SyncModeError};
-pub(crate) use progress::LoggedProgress;
 
 use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,8 +148,8 @@ impl Storage for LoggedStorage {
         self.begin(task, token, io)
     }
 
-    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        self.proceed(task, result, token, io)
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.proceed(task, completion, io)
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {

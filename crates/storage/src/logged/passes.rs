@@ -56,19 +56,20 @@ impl Passes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::Solo;
+    use engine::{Solo, Token};
 
     #[test]
     fn a_discard_waits_for_the_pass_under_way_and_no_other() {
         let passes = Passes::default();
         let mut solo = Solo::new().unwrap();
-        assert!(!passes.wait(|| solo.io().reply(1)));
+        assert!(!passes.wait(|| solo.io().reply(Token::request(1))));
         passes.begin();
-        assert!(passes.wait(|| solo.io().reply(2)));
-        assert!(passes.wait(|| solo.io().reply(3)));
+        assert!(passes.wait(|| solo.io().reply(Token::request(2))));
+        assert!(passes.wait(|| solo.io().reply(Token::request(3))));
         passes.end(7);
-        assert_eq!([solo.wait().unwrap(), solo.wait().unwrap()], [(2, 7), (3, 7)]);
-        assert!(!passes.wait(|| solo.io().reply(4)));
+        let mut told = || solo.wait().unwrap().token.index().unwrap();
+        assert_eq!([told(), told()], [2, 3]);
+        assert!(!passes.wait(|| solo.io().reply(Token::request(4))));
         passes.begin();
         passes.end(7);
         assert!(solo.wait().is_err(), "nothing is owed");

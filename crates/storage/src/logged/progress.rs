@@ -5,7 +5,7 @@ use super::commit::{Answer, Waiter};
 use super::cursor::Cursor;
 use super::large::LargeRead;
 use super::shared::Shared;
-use crate::Task;
+use crate::{Progress, Task};
 use std::sync::{Arc, Mutex};
 use volume::cache::{Cache, Pins};
 
@@ -46,7 +46,7 @@ pub(super) struct Overlay {
 
 /// Where a task of a volume is. Made with the first request of a task and kept for those after it, so that they allocate nothing.
 #[derive(Default)]
-pub(crate) struct LoggedProgress {
+pub(super) struct LoggedProgress {
     pub(super) stage: Stage,
     /// A read or discard of the lower storage.
     pub(super) sub: Task,
@@ -94,11 +94,6 @@ impl LoggedProgress {
         self.passing = false;
     }
 
-    /// See [`Task::rest`].
-    pub(crate) fn rest(&mut self) {
-        self.sub.rest();
-    }
-
     /// An empty list of pins of `cache`.
     pub(super) fn overlay(&mut self, cache: &Arc<Cache>) -> &mut Pins {
         let same = self.overlay.as_ref().is_some_and(|overlay| Arc::ptr_eq(&overlay.cache, cache));
@@ -114,6 +109,12 @@ impl LoggedProgress {
     /// The list of pins that [`overlay`](Self::overlay) gave, and the task below.
     pub(super) fn pinned(&mut self) -> Option<&mut Pins> {
         self.overlay.as_mut().map(|overlay| &mut overlay.pins)
+    }
+}
+
+impl Progress for LoggedProgress {
+    fn rest(&mut self) {
+        self.sub.rest();
     }
 }
 

@@ -8,6 +8,7 @@ use super::cursor::Cursor;
 use super::machine::Parts;
 use super::poke::Wish;
 use super::progress::Stage;
+use super::reply::Event;
 use super::shared::Part;
 use crate::buffers::ON_THE_SPOT_MAX;
 use crate::{Operation, Step};
@@ -105,7 +106,7 @@ impl LoggedStorage {
         if (blocks.end - blocks.start) * BLOCK > ON_THE_SPOT_MAX && self.shared.cache.touches(blocks.clone()) {
             let shared = self.shared.clone();
             parts.progress.stage = Stage::Forget;
-            crate::blocking::run(io.reply(token), move || {
+            crate::blocking::run(io.reply(token.part(Event::Job.part())), move || {
                 shared.cache.drop_range(blocks);
                 shared.slots_freed();
                 0
@@ -120,7 +121,7 @@ impl LoggedStorage {
     /// The cache has nothing of a discard any more.
     pub(super) fn forgotten(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
-        if shared.passes.wait(|| io.reply(token)) {
+        if shared.passes.wait(|| io.reply(token.part(Event::Room.part()))) {
             parts.progress.stage = Stage::Pass;
             shared.poke.ask(Wish::PassEnd);
             if shared.is_dead() {

@@ -6,7 +6,6 @@ use super::line::{Line, Need};
 use super::options::{Barriers, LoggedOptions, SyncMode};
 use super::passes::Passes;
 use super::poke::{Poke, Wish};
-use super::reply;
 use crate::{Storage, StorageError};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -176,7 +175,7 @@ impl Shared {
         let free = self.cache.figures();
         let called = self.line.call(free.data_slots_free as usize, free.zero_slots_free as usize);
         for writer in called {
-            writer.complete(reply::ROOM);
+            writer.complete(0);
         }
     }
 

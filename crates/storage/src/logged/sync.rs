@@ -7,9 +7,9 @@ use super::machine::{Parts, errno_of};
 use super::options::SyncMode;
 use super::poke::Wish;
 use super::progress::Stage;
-use super::reply;
+use super::reply::Event;
 use crate::{Step, StorageError};
-use engine::{Io, Token};
+use engine::{Io, Reply, Token};
 
 /// A shorter wait for company is spent in turns of the worker, one after the other: a deadline would be met later than that. In
 /// nanoseconds.
@@ -33,7 +33,7 @@ impl LoggedStorage {
         let now_ns = io.clock_ns();
         parts.progress.since_ns = now_ns;
         parts.progress.member = Some(shared.clone());
-        let joined = shared.committer.join(&shared.figures, now_ns, now_ns, || io.reply(token));
+        let joined = shared.committer.join(&shared.figures, now_ns, now_ns, || waiting(io, token));
         self.joined(parts, joined, token, io)
     }
 
@@ -50,7 +50,7 @@ impl LoggedStorage {
                     return self.turn(parts, token, io);
                 }
                 parts.progress.timer_owed = true;
-                io.timer(token, at_ns);
+                io.timer(token.part(Event::Late.part()), at_ns);
                 Step::Pending
             }
             Joined::Leads => self.lead(parts, token, io),
@@ -60,7 +60,7 @@ impl LoggedStorage {
     /// Lets the worker take what its rings have, and comes back behind that.
     fn turn(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         parts.progress.timer_owed = true;
-        io.reply(token).complete(reply::TURN);
+        io.reply(token.part(Event::Late.part())).complete(0);
         Step::Pending
     }
 
@@ -75,7 +75,7 @@ impl LoggedStorage {
             Some(own) => {
                 // Our reply is not needed: we lead. It comes all the same, because every reply does.
                 parts.progress.echo_owed = true;
-                own.reply.complete(reply::NOTHING);
+                own.reply.complete_part(Event::Echo.part(), 0);
                 self.lead(parts, token, io)
             }
             None => {
@@ -86,23 +86,23 @@ impl LoggedStorage {
         }
     }
 
-    /// Our reply was completed.
+    /// Our reply was completed: the lead is ours.
+    pub(super) fn called(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        let restart = std::mem::take(&mut parts.progress.parked);
+        let since_ns = parts.progress.since_ns;
+        let joined = self.shared.committer.called(io.clock_ns(), since_ns, restart, || waiting(io, token));
+        self.joined(parts, joined, token, io)
+    }
+
+    /// Our reply was completed: a commit has ended that we waited for.
     pub(super) fn told(&self, parts: &mut Parts<'_>, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        let shared = &self.shared;
-        match result {
-            reply::COMMITTED if std::mem::take(&mut parts.progress.passing) => self.lead(parts, token, io),
-            reply::COMMITTED => self.finish(parts, Ok(())),
-            reply::LEAD => {
-                let restart = std::mem::take(&mut parts.progress.parked);
-                let since_ns = parts.progress.since_ns;
-                let joined = shared.committer.called(io.clock_ns(), since_ns, restart, || io.reply(token));
-                self.joined(parts, joined, token, io)
-            }
-            error => {
+        let passing = std::mem::take(&mut parts.progress.passing);
+        match (result, passing) {
+            (0, true) => self.lead(parts, token, io),
+            (0, false) => self.finish(parts, Ok(())),
+            (error, true) => self.give_up(parts, errno_of(error), io),
+            (error, false) => {
                 let errno = errno_of(error);
-                if std::mem::take(&mut parts.progress.passing) {
-                    return self.give_up(parts, errno, io);
-                }
                 self.tell_own(parts, Err(errno), io);
                 self.finish(parts, Err(errno))
             }
@@ -116,7 +116,7 @@ impl LoggedStorage {
         let since_ns = progress.since_ns;
         let mut batch = shared.committer.batch(shared);
         let now_ns = io.clock_ns();
-        let waiter = || Waiter { reply: io.reply(token), since_ns };
+        let waiter = || Waiter { reply: waiting(io, token), since_ns };
         let waiters = &mut progress.waiters;
         match shared.committer.take(&shared.cache, &shared.poke, now_ns, &mut batch, waiters, waiter) {
             Taken::Done => {}
@@ -138,7 +138,7 @@ impl LoggedStorage {
             io.clock_ns(),
             &mut batch,
             &mut progress.waiters,
-            || Waiter { reply: io.reply(token), since_ns },
+            || Waiter { reply: waiting(io, token), since_ns },
         );
         call(next);
         match sealed {
@@ -210,7 +210,7 @@ impl LoggedStorage {
             now_ns,
             batch,
             result,
-            || Waiter { reply: io.reply(token), since_ns },
+            || Waiter { reply: waiting(io, token), since_ns },
             &mut told,
         );
         for answer in told.drain(..) {
@@ -232,7 +232,7 @@ impl LoggedStorage {
             Landed::With(Ok(())) => {
                 parts.progress.passing = true;
                 parts.progress.stage = Stage::Gather;
-                io.reply(token).complete(reply::COMMITTED);
+                waiting(io, token).complete(0);
                 Step::Pending
             }
             Landed::With(Err(errno)) => self.give_up(parts, errno, io),
@@ -278,15 +278,17 @@ impl LoggedStorage {
 
     fn tell_one(&self, waiter: Waiter, result: Result<(), i32>, now_ns: u64) {
         self.shared.figures.flush_latency.record(now_ns.saturating_sub(waiter.since_ns));
-        waiter.reply.complete(match result {
-            Ok(()) => reply::COMMITTED,
-            Err(errno) => -errno,
-        });
+        waiter.reply.complete(result.map_or_else(|errno| -errno, |()| 0));
     }
+}
+
+/// By which a task that waits for a commit is told of its end, or called to lead.
+fn waiting(io: &mut Io<'_>, token: Token) -> Reply {
+    io.reply(token.part(Event::Commit.part()))
 }
 
 fn call(next: Option<Waiter>) {
     if let Some(next) = next {
-        next.reply.complete(reply::LEAD);
+        next.reply.complete_part(Event::Lead.part(), 0);
     }
 }

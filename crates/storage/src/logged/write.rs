@@ -6,6 +6,7 @@ use super::line::Need;
 use super::machine::{Parts, errno_of};
 use super::options::SyncMode;
 use super::progress::Stage;
+use super::reply::Event;
 use super::shared::Part;
 use crate::buffers::{Lent, ON_THE_SPOT_MAX, total};
 use crate::{Operation, Step};
@@ -114,7 +115,7 @@ impl LoggedStorage {
         if rest.bytes() > ON_THE_SPOT_MAX {
             let (shared, buffers) = (shared.clone(), Lent::new(parts.buffers));
             parts.progress.stage = Stage::Store;
-            crate::blocking::run(io.reply(token), move || {
+            crate::blocking::run(io.reply(token.part(Event::Job.part())), move || {
                 // SAFETY: the task waits for us, with its buffers mapped, and they are not memory of the cache.
                 let stored = unsafe { rest.store(&shared.cache, buffers.list(), JOB_BLOCKS) };
                 if stored > 0 {
@@ -152,7 +153,7 @@ impl LoggedStorage {
         let need = rest(parts).and_then(|rest| rest.part()).map_or(Need::Data, |(_, need)| need);
         parts.progress.stage = Stage::Line;
         let again = std::mem::take(&mut parts.progress.called) || parts.progress.done > 0;
-        self.shared.park_writer(need, again, io.reply(token));
+        self.shared.park_writer(need, again, io.reply(token.part(Event::Room.part())));
         Step::Pending
     }
 

@@ -18,7 +18,7 @@ pub use open::MemoryOptions;
 use crate::buffers::Lent;
 use crate::null::{check_growth, only_inline};
 use crate::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task, buffers};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,8 +114,8 @@ impl Storage for MemoryStorage {
         Step::Pending
     }
 
-    fn resume(&self, _task: &mut Task, result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
-        debug_assert_eq!(result, 0, "copying and zeroing memory does not fail");
+    fn resume(&self, _task: &mut Task, completion: Completion, _io: &mut Io<'_>) -> Step {
+        debug_assert_eq!(completion.result, 0, "copying and zeroing memory does not fail");
         Step::Done(Ok(()))
     }
 

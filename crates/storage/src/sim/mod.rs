@@ -52,11 +52,12 @@ mod tests;
 
 pub use latency::Distribution;
 
+use crate::Progress;
 use crate::error::check_size;
 use crate::memory::{Backing, Map, apply};
 use crate::null::check_growth;
 use crate::{Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use executor::{Executor, Waiter};
 use model::{Fate, Model};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,12 +139,18 @@ struct Device {
     model: Mutex<Model>,
 }
 
-/// What completes a token: the worker's deadline, behind which the work is yet to be done...
-const DEADLINE: i32 = 0;
-/// ...or a thread of the pool, which has done it...
-const MOVED: i32 = 1;
-/// ...or left it, as the model wanted. Anything else is a negated errno.
-const DOOMED: i32 = 2;
+/// The part of a task that a thread of the pool serves; all others are deadlines, behind which the work is yet to be done.
+const SERVED: u16 = 1;
+/// The result of a thread that left the work undone, as the model wanted.
+const DOOMED: i32 = 1;
+
+/// A task that waits for its deadline.
+#[derive(Default)]
+struct Modelled {
+    doomed: bool,
+}
+
+impl Progress for Modelled {}
 
 impl Device {
     /// The operation reaches the device.
@@ -224,14 +231,14 @@ impl SimStorage {
         // A task of the thread's own, with the same buffers: ours belongs to the caller, who may look at it meanwhile.
         let mut work = Task::new();
         work.buffers.clone_from(&task.buffers);
-        work.begin(task.operation);
+        work.operation = task.operation;
         let device = self.device.clone();
         // SAFETY: `start` has checked the task, and its buffers stay mapped until the completion, which comes after the job.
         let job = move || match unsafe { device.serve(&work) } {
-            Ok(()) => MOVED,
+            Ok(()) => 0,
             Err(_) => DOOMED,
         };
-        self.executor.hand_over(job, token, io)
+        self.executor.hand_over(job, token.part(SERVED), io)
     }
 }
 
@@ -316,19 +323,22 @@ impl Storage for SimStorage {
             Waiter::Pool | Waiter::Deadline => {}
         }
         let fate = self.device.begin(task, io.now_ns());
-        task.progress.doomed = fate.doomed;
+        task.state.of::<Modelled>().doomed = fate.doomed;
         io.timer(token, fate.end_ns);
         Step::Pending
     }
 
-    fn resume(&self, task: &mut Task, result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+    fn resume(&self, task: &mut Task, completion: Completion, _io: &mut Io<'_>) -> Step {
         let action = task.operation.action();
-        Step::Done(match result {
-            // SAFETY: checked when it was started; the buffers of a task in flight are mapped.
-            DEADLINE => unsafe { self.device.end(task, task.progress.doomed) },
-            MOVED => Ok(()),
-            DOOMED => Err(StorageError::Injected(action)),
-            negated => Err(StorageError::errno(action, negated.saturating_neg())),
+        Step::Done(match (completion.part, completion.result) {
+            (SERVED, 0) => Ok(()),
+            (SERVED, DOOMED) => Err(StorageError::Injected(action)),
+            (_, 0) => {
+                let doomed = task.state.of::<Modelled>().doomed;
+                // SAFETY: checked when it was started; the buffers of a task in flight are mapped.
+                unsafe { self.device.end(task, doomed) }
+            }
+            (_, negated) => Err(StorageError::errno(action, negated.saturating_neg())),
         })
     }
 

@@ -40,7 +40,7 @@ fn start(storage: &SimStorage, solo: &mut Solo, tasks: &mut [Task]) -> usize {
     let mut pending = 0;
     let mut io = solo.io();
     for (token, task) in tasks.iter_mut().enumerate() {
-        match storage.start(task, token as Token, &mut io) {
+        match storage.start(task, Token::request(token as u16), &mut io) {
             Step::Done(result) => result.unwrap(),
             Step::Pending => pending += 1,
         }
@@ -49,10 +49,10 @@ fn start(storage: &SimStorage, solo: &mut Solo, tasks: &mut [Task]) -> usize {
 }
 
 /// Waits for `pending` tasks. In which order they ended, and what completed them.
-fn finish(storage: &SimStorage, solo: &mut Solo, tasks: &mut [Task], pending: usize) -> Vec<(Token, i32)> {
+fn finish(storage: &SimStorage, solo: &mut Solo, tasks: &mut [Task], pending: usize) -> Vec<Completion> {
     let completions: Vec<_> = (0..pending).map(|_| solo.wait().unwrap()).collect();
-    for (token, result) in &completions {
-        let step = storage.resume(&mut tasks[*token as usize], *result, *token, &mut solo.io());
+    for completion in &completions {
+        let step = storage.resume(&mut tasks[completion.index()], *completion, &mut solo.io());
         assert!(matches!(step, Step::Done(Ok(()))), "{step:?}");
     }
     completions
@@ -67,13 +67,13 @@ fn each_execution_waits_in_its_own_place() {
         let mut tasks = tasks(&mut memory, write);
         let pending = start(&storage, &mut solo, &mut tasks);
         let completions = finish(&storage, &mut solo, &mut tasks, pending);
-        let by = |result| completions.iter().filter(|completion| completion.1 == result).count();
+        let by = |part| completions.iter().filter(|completion| completion.part == part).count();
         let expected = match execution {
             Execution::Inline => (0, 0),
             Execution::Auto | Execution::Uring => (20, 0),
             Execution::Pool(_) => (0, 20),
         };
-        assert_eq!((by(DEADLINE), by(MOVED)), expected, "{execution}");
+        assert_eq!((by(0), by(SERVED)), expected, "{execution}");
         let about = storage.describe();
         let chosen = if execution == Execution::Auto { Execution::Uring } else { execution };
         assert_eq!((about.execution, about.execution_chosen), (execution, chosen));
@@ -111,7 +111,7 @@ fn one_thread_keeps_the_order() {
     let mut memory = [[0; BYTES]; 10];
     let mut tasks = tasks(&mut memory, read);
     let pending = start(&storage, &mut solo, &mut tasks);
-    let tokens: Vec<_> = finish(&storage, &mut solo, &mut tasks, pending).iter().map(|done| done.0).collect();
+    let tokens: Vec<_> = finish(&storage, &mut solo, &mut tasks, pending).iter().map(Completion::index).collect();
     assert_eq!(tokens, (0..10).collect::<Vec<_>>());
 }
 
@@ -126,7 +126,7 @@ fn a_change_of_execution_lets_operations_end_where_they_are() {
             let pending = start(&storage, &mut solo, &mut writes);
             storage.set_execution(after).unwrap();
             let completions = finish(&storage, &mut solo, &mut writes, pending);
-            let pooled = completions.iter().filter(|completion| completion.1 == MOVED).count();
+            let pooled = completions.iter().filter(|completion| completion.part == SERVED).count();
             assert_eq!(pooled, if matches!(before, Execution::Pool(_)) { 16 } else { 0 }, "{before} to {after}");
             let mut seen = vec![[0; BYTES]; 16];
             let mut reads = tasks(&mut seen, read);
@@ -152,10 +152,10 @@ fn doomed_operations_fail_wherever_they_wait() {
         let mut solo = Solo::new().unwrap();
         let mut memory = [[9; BYTES]; 1];
         let mut writes = tasks(&mut memory, write);
-        let step = match storage.start(&mut writes[0], 0, &mut solo.io()) {
+        let step = match storage.start(&mut writes[0], Token::request(0), &mut solo.io()) {
             Step::Pending => {
-                let (token, result) = solo.wait().unwrap();
-                storage.resume(&mut writes[0], result, token, &mut solo.io())
+                let completion = solo.wait().unwrap();
+                storage.resume(&mut writes[0], completion, &mut solo.io())
             }
             done => done,
         };

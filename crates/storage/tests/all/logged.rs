@@ -184,7 +184,7 @@ fn serve(storage: &dyn Storage, lanes: &mut [Lane], rounds: usize, flushes: u64)
                 continue;
             }
             lane.begin(flushes);
-            match storage.start(&mut lane.task, index as Token, &mut solo.io()) {
+            match storage.start(&mut lane.task, Token::request(index as u16), &mut solo.io()) {
                 Step::Pending => pending += 1,
                 Step::Done(result) => {
                     result.unwrap();
@@ -197,10 +197,10 @@ fn serve(storage: &dyn Storage, lanes: &mut [Lane], rounds: usize, flushes: u64)
         if pending == 0 {
             return;
         }
-        let (token, result) = solo.wait().unwrap();
-        let index = token as usize;
+        let completion = solo.wait().unwrap();
+        let index = completion.index();
         let lane = &mut lanes[index];
-        if let Step::Done(result) = storage.resume(&mut lane.task, result, token, &mut solo.io()) {
+        if let Step::Done(result) = storage.resume(&mut lane.task, completion, &mut solo.io()) {
             result.unwrap();
             lane.end();
             done[index] += 1;
@@ -481,14 +481,14 @@ fn log_writes_that_fail_now_and_then_lose_nothing() {
         let mut ended = |result: Result<(), StorageError>| errors += usize::from(result.is_err());
         for (token, task) in tasks.iter_mut().enumerate() {
             task.begin(Operation::Flush);
-            match storage.start(task, token as Token, &mut solo.io()) {
+            match storage.start(task, Token::request(token as u16), &mut solo.io()) {
                 Step::Pending => pending += 1,
                 Step::Done(result) => ended(result),
             }
         }
         while pending > 0 {
-            let (token, result) = solo.wait().unwrap();
-            if let Step::Done(result) = storage.resume(&mut tasks[token as usize], result, token, &mut solo.io()) {
+            let completion = solo.wait().unwrap();
+            if let Step::Done(result) = storage.resume(&mut tasks[completion.index()], completion, &mut solo.io()) {
                 ended(result);
                 pending -= 1;
             }

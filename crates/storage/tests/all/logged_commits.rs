@@ -17,10 +17,10 @@ fn writers(storage: &dyn Storage, count: usize, rounds: usize) -> u64 {
     let start = |solo: &mut Solo, task: &mut Task, index: usize| {
         task.buffers.clone_from(&buffers);
         task.begin(Operation::Write { offset: (index * BLOCK) as u64, durable: false });
-        let stored = storage.start(task, index as Token, &mut solo.io());
+        let stored = storage.start(task, Token::request(index as u16), &mut solo.io());
         assert!(matches!(stored, Step::Done(Ok(()))), "there are slots for all");
         task.begin(Operation::Flush);
-        let step = storage.start(task, index as Token, &mut solo.io());
+        let step = storage.start(task, Token::request(index as u16), &mut solo.io());
         assert!(matches!(step, Step::Pending), "a flush of something new takes its time here");
     };
     let (mut left, mut flushed) = (vec![rounds; count], 0);
@@ -29,9 +29,9 @@ fn writers(storage: &dyn Storage, count: usize, rounds: usize) -> u64 {
     }
     let mut waiting = count;
     while waiting > 0 {
-        let (token, result) = solo.wait().unwrap();
-        let index = token as usize;
-        if let Step::Done(result) = storage.resume(&mut tasks[index], result, token, &mut solo.io()) {
+        let completion = solo.wait().unwrap();
+        let index = completion.index();
+        if let Step::Done(result) = storage.resume(&mut tasks[index], completion, &mut solo.io()) {
             result.unwrap();
             flushed += 1;
             waiting -= 1;
@@ -53,15 +53,15 @@ fn a_leader_that_is_lost_is_the_end_of_the_volume_and_holds_nobody_up() {
     write(&mut lost, storage.as_ref(), 0, &[1; 512]).unwrap();
     let mut leader = Task::new();
     leader.begin(Operation::Flush);
-    assert!(matches!(storage.start(&mut leader, 1, &mut lost.io()), Step::Pending));
+    assert!(matches!(storage.start(&mut leader, Token::request(1), &mut lost.io()), Step::Pending));
     let mut follower = Task::new();
     follower.begin(Operation::Flush);
-    assert!(matches!(storage.start(&mut follower, 2, &mut other.io()), Step::Pending));
+    assert!(matches!(storage.start(&mut follower, Token::request(2), &mut other.io()), Step::Pending));
     // What the device does with the dead one's write is over before its memory goes.
     lost.wait().unwrap();
     drop(leader);
-    let (token, result) = other.wait().unwrap();
-    let step = storage.resume(&mut follower, result, token, &mut other.io());
+    let completion = other.wait().unwrap();
+    let step = storage.resume(&mut follower, completion, &mut other.io());
     assert!(matches!(step, Step::Done(Err(StorageError::Failed { .. }))), "{step:?}");
     assert!(matches!(write(&mut other, storage.as_ref(), 0, &[2; 512]), Err(StorageError::Failed { .. })));
     assert!(storage.volume().unwrap().status().failure.is_some());

@@ -27,11 +27,11 @@ proptest! {
 
 /// Whether a task ends without waiting for anybody.
 fn on_the_spot(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> bool {
-    let mut step = storage.start(task, 7, &mut solo.io());
+    let mut step = storage.start(task, Token::request(7), &mut solo.io());
     let at_once = matches!(step, Step::Done(_));
     while matches!(step, Step::Pending) {
-        let (token, result) = solo.wait().unwrap();
-        step = storage.resume(task, result, token, &mut solo.io());
+        let completion = solo.wait().unwrap();
+        step = storage.resume(task, completion, &mut solo.io());
     }
     assert!(matches!(step, Step::Done(Ok(()))), "{step:?}");
     at_once
@@ -97,15 +97,15 @@ fn large_requests_in_flight_keep_apart() {
                     } else {
                         Operation::Read { offset }
                     });
-                    match storage.start(task, lane as Token, &mut solo.io()) {
+                    match storage.start(task, Token::request(lane as u16), &mut solo.io()) {
                         Step::Pending => pending += 1,
                         Step::Done(result) => result.unwrap(),
                     }
                 }
                 while pending > 0 {
-                    let (token, result) = solo.wait().unwrap();
+                    let completion = solo.wait().unwrap();
                     if let Step::Done(result) =
-                        storage.resume(&mut tasks[token as usize], result, token, &mut solo.io())
+                        storage.resume(&mut tasks[completion.index()], completion, &mut solo.io())
                     {
                         result.unwrap();
                         pending -= 1;

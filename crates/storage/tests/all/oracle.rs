@@ -1,7 +1,7 @@
 //! Every storage against a plain vector, under random histories.
 
 use crate::common::{Arena, disk, image, moves, play, run_together, shm};
-use engine::Solo;
+use engine::{Solo, Token};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use storage::{
@@ -165,7 +165,7 @@ fn long_lists_take_several_calls() {
 
 /// Starts a task and returns how often it had to wait for a completion.
 fn waits(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> u32 {
-    let (mut step, mut waits) = (storage.start(task, 7, &mut solo.io()), 0);
+    let (mut step, mut waits) = (storage.start(task, Token::request(7), &mut solo.io()), 0);
     loop {
         match step {
             Step::Done(result) => {
@@ -174,8 +174,8 @@ fn waits(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> u32 {
             }
             Step::Pending => waits += 1,
         }
-        let (token, result) = solo.wait().unwrap();
-        step = storage.resume(task, result, token, &mut solo.io());
+        let completion = solo.wait().unwrap();
+        step = storage.resume(task, completion, &mut solo.io());
     }
 }
 

@@ -2,7 +2,7 @@
 //! nothing had been.
 
 use crate::common::{read, run, write};
-use engine::{Io, Reply, Solo, Token};
+use engine::{Completion, Io, Reply, Solo, Token};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use storage::{
@@ -230,7 +230,7 @@ impl Storage for PageCache {
         })
     }
 
-    fn resume(&self, task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+    fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
         let mut state = self.state();
         Step::Done(if task.operation == Operation::Flush { state.flush() } else { state.told(Action::Write) })
     }

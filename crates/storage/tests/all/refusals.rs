@@ -1,7 +1,7 @@
 //! What a storage refuses, and in which words.
 
 use crate::common::{disk, image, read, run, shm, write};
-use engine::Solo;
+use engine::{Solo, Token};
 use std::time::Duration;
 use storage::{
     Action, Distribution, Execution, FileOptions, FileStorage, MemoryOptions, NullOptions, OpenError, Operation,
@@ -124,7 +124,7 @@ fn nothing_to_transfer_is_done_at_once() {
         let mut task = Task::new();
         for operation in [Operation::Read { offset: 512 }, Operation::Write { offset: 512, durable: false }] {
             task.begin(operation);
-            let step = storage.start(&mut task, 1, &mut solo.io());
+            let step = storage.start(&mut task, Token::request(1), &mut solo.io());
             assert!(matches!(step, Step::Done(Ok(()))), "{name}");
         }
     }
@@ -330,9 +330,9 @@ fn large_ranges_of_memory_are_zeroed_elsewhere() {
         write(&mut solo, storage.as_ref(), 0, &vec![1; 8 << 20]).unwrap();
         let mut task = Task::new();
         task.begin(Operation::WriteZeroes { offset: 512, len: (8 << 20) - 1024, unmap, durable: false });
-        assert!(matches!(storage.start(&mut task, 3, &mut solo.io()), Step::Pending));
-        let (token, result) = solo.wait().unwrap();
-        assert!(matches!(storage.resume(&mut task, result, token, &mut solo.io()), Step::Done(Ok(()))));
+        assert!(matches!(storage.start(&mut task, Token::request(3), &mut solo.io()), Step::Pending));
+        let completion = solo.wait().unwrap();
+        assert!(matches!(storage.resume(&mut task, completion, &mut solo.io()), Step::Done(Ok(()))));
         let seen = read(&mut solo, storage.as_ref(), 0, 8 << 20);
         assert!(seen[..512].iter().all(|b| *b == 1) && seen[(8 << 20) - 512..].iter().all(|b| *b == 1));
         assert!(seen[512..(8 << 20) - 512].iter().all(|b| *b == 0));

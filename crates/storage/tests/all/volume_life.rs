@@ -219,8 +219,8 @@ impl Storage for Failing {
         }
         self.lower.start(task, token, io)
     }
-    fn resume(&self, task: &mut Task, result: i32, token: engine::Token, io: &mut engine::Io<'_>) -> storage::Step {
-        self.lower.resume(task, result, token, io)
+    fn resume(&self, task: &mut Task, completion: engine::Completion, io: &mut engine::Io<'_>) -> storage::Step {
+        self.lower.resume(task, completion, io)
     }
     fn resize(&self, capacity_bytes: u64) -> Result<(), storage::StorageError> {
         self.lower.resize(capacity_bytes)

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
-use engine::{Solo, Token};
+use engine::{Completion, Solo, Token};
 use libc::iovec;
 use storage::{LoggedStorage, Step, Storage, StorageError, Task};
 
@@ -67,13 +67,13 @@ pub(super) fn read_all(volume: &LoggedStorage) -> Result<Found> {
         task.buffers = vec![iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }];
         task.begin(storage::Operation::Read { offset: first });
         first += part.len() as u64;
-        let mut step = volume.start(&mut task, 0, &mut solo.io());
+        let mut step = volume.start(&mut task, Token::request(0), &mut solo.io());
         loop {
             match step {
                 Step::Done(result) => break result.context("reading the disk")?,
                 Step::Pending => {
-                    let (token, result) = solo.wait()?;
-                    step = volume.resume(&mut task, result, token, &mut solo.io());
+                    let completion = solo.wait()?;
+                    step = volume.resume(&mut task, completion, &mut solo.io());
                 }
             }
         }
@@ -126,7 +126,7 @@ impl<'a> Queue<'a> {
                 continue;
             }
             match self.solo.wait() {
-                Ok((token, result)) => self.resume(token, result),
+                Ok(completion) => self.resume(completion),
                 Err(error) => {
                     // What is in flight may still use its memory.
                     std::mem::forget(self.slots);
@@ -176,18 +176,18 @@ impl<'a> Queue<'a> {
         }
         slot.operation = Some((number, operation));
         slot.task.begin(lower(&operation, self.rng.once_in(2)));
-        let step = self.volume.start(&mut slot.task, at as Token, &mut self.solo.io());
+        let step = self.volume.start(&mut slot.task, Token::request(at as u16), &mut self.solo.io());
         self.step(at, step);
     }
 
-    fn resume(&mut self, token: Token, result: i32) {
-        let at = token as usize;
+    fn resume(&mut self, completion: Completion) {
+        let at = completion.index();
         match self.slots.get_mut(at) {
             Some(slot) if slot.operation.is_some() => {
-                let step = self.volume.resume(&mut slot.task, result, token, &mut self.solo.io());
+                let step = self.volume.resume(&mut slot.task, completion, &mut self.solo.io());
                 self.step(at, step);
             }
-            _ => self.fail(anyhow!("queue {}: a completion of token {token}, which is at rest", self.number)),
+            _ => self.fail(anyhow!("queue {}: {completion:?} of a task at rest", self.number)),
         }
     }
 

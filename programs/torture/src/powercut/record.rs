@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::{Execution, Io, Token};
+use engine::{Completion, Execution, Io, Token};
 use libc::iovec;
 use storage::{Action, Description, Handed, Step, Storage, StorageError, Task};
 
@@ -282,7 +282,7 @@ impl Storage for Recorder {
         }
     }
 
-    fn resume(&self, task: &mut Task, _result: i32, _token: Token, _io: &mut Io<'_>) -> Step {
+    fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
         let Some(work) = self.under_way().remove(&std::ptr::from_ref(task).addr()) else {
             // The volume has resumed what it has not started, or what has ended.
             return Step::Done(Err(StorageError::Unsupported(action(task))));

@@ -3,7 +3,7 @@
 // Every test binary uses its own part of this.
 #![allow(unreachable_pub)]
 
-use engine::{Bell, Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
+use engine::{Bell, Completion, Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -57,7 +57,7 @@ pub const MIX: [Work; 12] = [
 
 /// What both sides of a ring see.
 pub struct Front {
-    queue: Mutex<VecDeque<(Token, Work)>>,
+    queue: Mutex<VecDeque<(u32, Work)>>,
     next: AtomicU32,
     waiting: AtomicUsize,
     kick_wanted: AtomicBool,
@@ -244,7 +244,8 @@ impl FakeRing {
         self.front.clone()
     }
 
-    fn start(&mut self, token: Token, work: Work, io: &mut Io<'_>) {
+    fn start(&mut self, number: u32, work: Work, io: &mut Io<'_>) {
+        let token = Token::other(number);
         let want = match work {
             Work::Read | Work::Write => BLOCK as i32,
             Work::Thread | Work::Pool => 7,
@@ -252,13 +253,13 @@ impl FakeRing {
             Work::Inline | Work::Timer(_) | Work::Sync => 0,
             Work::Panic => panic!("as the test wished"),
         };
-        let mut buffer = Box::new([token as u8; BLOCK]);
+        let mut buffer = Box::new([number as u8; BLOCK]);
         let half = BLOCK / 2;
         let base = buffer.as_mut_ptr();
         // SAFETY: both halves lie in the buffer.
         let second = unsafe { base.add(half) };
         // One buffer and two take different ways through the engine.
-        let vectors = if token.is_multiple_of(2) {
+        let vectors = if number.is_multiple_of(2) {
             vec![libc::iovec { iov_base: base.cast(), iov_len: BLOCK }]
         } else {
             vec![
@@ -267,7 +268,7 @@ impl FakeRing {
             ]
         };
         let pending = Pending { want, buffer, vectors };
-        let offset = u64::from(token % 1024) * BLOCK as u64;
+        let offset = u64::from(number % 1024) * BLOCK as u64;
         let back = self.back.clone();
         match work {
             Work::Inline => {}
@@ -282,14 +283,14 @@ impl FakeRing {
             Work::Read => unsafe { io.read(token, (&*back.file).into(), &pending.vectors, offset) },
             // SAFETY: as above.
             Work::Write => unsafe {
-                io.write(token, (&*back.file).into(), &pending.vectors, offset, token.is_multiple_of(5));
+                io.write(token, (&*back.file).into(), &pending.vectors, offset, number.is_multiple_of(5));
             },
             Work::Sync => io.sync(token, (&*back.file).into(), true),
             Work::Panic => unreachable!(),
         }
         assert!(self.pending.insert(token, pending).is_none());
         if work == Work::Inline {
-            self.complete(token, 0, io);
+            self.complete(Completion { token, part: 0, result: 0 }, io);
         }
     }
 }
@@ -311,14 +312,15 @@ impl Ring for FakeRing {
             queue.drain(..count).collect()
         };
         self.front.waiting.fetch_sub(batch.len(), Ordering::SeqCst);
-        for &(token, work) in &batch {
-            self.start(token, work, io);
+        for &(number, work) in &batch {
+            self.start(number, work, io);
         }
         batch.len()
     }
 
-    fn complete(&mut self, token: Token, result: i32, _io: &mut Io<'_>) {
-        self.front.completions[token as usize].fetch_add(1, Ordering::SeqCst);
+    fn complete(&mut self, completion: Completion, _io: &mut Io<'_>) {
+        let Completion { token, result, .. } = completion;
+        self.front.completions[token.number().unwrap() as usize].fetch_add(1, Ordering::SeqCst);
         match self.pending.remove(&token) {
             Some(pending) if pending.want == result => {
                 drop(pending.buffer);

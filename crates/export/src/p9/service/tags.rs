@@ -87,7 +87,7 @@ impl Tags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::Solo;
+    use engine::{Solo, Token};
 
     #[test]
     fn a_flush_is_answered_behind_what_it_flushes() {
@@ -95,22 +95,22 @@ mod tests {
         let mut solo = Solo::new().unwrap();
         tags.begin(1);
         assert!(!tags.is_flushed(1));
-        let first = solo.io().reply(10);
+        let first = solo.io().reply(Token::request(10));
         assert!(matches!(tags.flush(1, first), Flush::Later));
         assert!(tags.is_flushed(1));
-        let second = solo.io().reply(11);
+        let second = solo.io().reply(Token::request(11));
         assert!(matches!(tags.flush(1, second), Flush::Later));
         // Of another request, on another queue.
         tags.begin(1);
         tags.end(1);
         assert!(tags.is_flushed(1), "one of the two is still under way");
         tags.end(1);
-        assert_eq!(solo.wait().unwrap(), (10, 0), "flushes are answered in their order");
-        assert_eq!(solo.wait().unwrap(), (11, 0));
-        let third = solo.io().reply(12);
+        assert_eq!(solo.wait().unwrap().index(), 10, "flushes are answered in their order");
+        assert_eq!(solo.wait().unwrap().index(), 11);
+        let third = solo.io().reply(Token::request(12));
         let Flush::Now(third) = tags.flush(1, third) else { panic!("nothing is under way") };
         third.complete(0);
-        assert_eq!(solo.wait().unwrap(), (12, 0));
+        assert_eq!(solo.wait().unwrap().index(), 12);
         tags.end(1);
     }
 }

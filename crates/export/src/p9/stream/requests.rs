@@ -238,7 +238,7 @@ impl StreamRing {
         };
         let (index, deferred) = self.reserve(asked, Work::Sync, io.now_ns());
         let message = deferred.keep(request, reply, bytes);
-        let work = (io, Token::from(index));
+        let work = (io, Token::request(index));
         let begun = match transfer {
             Transfer::Read { offset, bytes } => {
                 // SAFETY: the buffer is the slot's, which nobody touches before the completion.
@@ -256,7 +256,7 @@ impl StreamRing {
         debug_assert!(begun, "one segment that is not empty");
         self.kept_bytes += deferred_bytes(&self.slots, index);
         if !begun {
-            self.conclude(Token::from(index), -libc::EIO, 0);
+            self.conclude(index, -libc::EIO, 0);
         }
     }
 
@@ -282,7 +282,7 @@ impl StreamRing {
         }
         let (session, job) = (self.session.clone(), self.slots[usize::from(index)].slot.job.clone());
         self.kept_bytes += deferred_bytes(&self.slots, index);
-        pool.run(io.reply(Token::from(index)), move || {
+        pool.run(io.reply(Token::request(index)), move || {
             let _changing = changing;
             run_job(&session, asked, &mut lock(&job))
         });
@@ -292,7 +292,7 @@ impl StreamRing {
     fn wait_for_lock(&mut self, lock: &LockRequest<'_>, asked: Asked, io: &mut Io<'_>) {
         let (index, _) = self.reserve(asked, Work::Lock, io.now_ns());
         self.locks += 1;
-        let reply = io.reply(Token::from(index));
+        let reply = io.reply(Token::request(index));
         let done = move |outcome: Result<(), Errno>| {
             reply.complete(outcome.map_or_else(|error| -error.raw_os_error(), |()| 0));
         };
@@ -333,10 +333,10 @@ impl StreamRing {
         unsafe { self.outbox.written(written as usize) };
     }
 
-    /// What was started for the request in slot `token` has ended.
-    pub(super) fn conclude(&mut self, token: Token, result: i32, now_ns: u64) {
-        let Some(deferred) = self.slots.get_mut(token as usize).filter(|deferred| deferred.slot.busy) else {
-            debug_assert!(false, "completion of request {token}, which is not in flight");
+    /// What was started for the request in slot `index` has ended.
+    pub(super) fn conclude(&mut self, index: u16, result: i32, now_ns: u64) {
+        let Some(deferred) = self.slots.get_mut(usize::from(index)).filter(|deferred| deferred.slot.busy) else {
+            debug_assert!(false, "completion of request {index}, which is not in flight");
             return;
         };
         let held_bytes = std::mem::take(&mut deferred.held_bytes);
@@ -351,7 +351,7 @@ impl StreamRing {
             (job.moved, job.failed)
         });
         deferred.slot.end();
-        self.free.push(token as u16);
+        self.free.push(index);
         self.kept_bytes -= held_bytes;
         self.locks -= usize::from(work == Work::Lock);
         self.buffers.give(request);

@@ -16,7 +16,7 @@ use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use device::p9::MSIZE_MIN;
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::io;
@@ -37,10 +37,10 @@ const SEND_EVERY: usize = 8;
 /// Bytes of replies that leave at once.
 const SEND_BYTES: usize = 64 << 10;
 
-/// The token of a receive. Those of requests are places of slots.
-const RECEIVE: Token = 1 << 30;
+/// The token of a receive.
+const RECEIVE: Token = Token::other(0);
 /// The token of a send that waits for the client.
-const SEND: Token = RECEIVE + 1;
+const SEND: Token = Token::other(1);
 
 /// One connection of a client that speaks 9P over a stream; what workers drive.
 pub struct StreamRing {
@@ -348,7 +348,7 @@ impl StreamRing {
         taken
     }
 
-    pub(crate) fn complete(&mut self, token: Token, result: i32, io: &mut Io<'_>) {
+    pub(crate) fn complete(&mut self, Completion { token, result, .. }: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
         self.note_time(io);
         match token {
@@ -360,7 +360,10 @@ impl StreamRing {
                     io.timer(deadline.token, deadline.at_ns);
                 }
             }
-            _ => self.conclude(token, result, io.now_ns()),
+            _ => match token.index() {
+                Some(index) => self.conclude(index, result, io.now_ns()),
+                None => debug_assert!(false, "completion of {token:?}, which nobody started"),
+            },
         }
     }
 

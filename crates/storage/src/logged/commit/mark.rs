@@ -3,7 +3,7 @@
 use super::Committer;
 use super::flight::Rewind;
 use super::lead::Lead;
-use crate::logged::reply;
+use crate::logged::reply::Event;
 use volume::BLOCK_BYTES;
 use volume::format::Tail;
 
@@ -91,7 +91,7 @@ impl Committer {
             self.note_parked(&state);
             drop(state);
             if let Some(parked) = parked {
-                parked.reply.complete(reply::LEAD);
+                parked.reply.complete_part(Event::Lead.part(), 0);
             }
         }
     }

@@ -3,10 +3,10 @@
 use super::{Joined, Landed, Taken, Waiter};
 use crate::logged::batch::Batch;
 use crate::logged::options::LoggedOptions;
-use crate::logged::reply;
+use crate::logged::reply::Event;
 use crate::logged::shared::{Layout, Parts, Shared};
 use crate::{NullOptions, NullStorage};
-use engine::{Solo, Token};
+use engine::{Completion, Reply, Solo, Token};
 use std::sync::Arc;
 use std::time::Duration;
 use volume::SectorMask;
@@ -20,6 +20,15 @@ const START: u64 = 1 << 20;
 struct World {
     shared: Arc<Shared>,
     solo: Solo,
+}
+
+/// What a waiter is told: that its commit is in the log...
+const COMMITTED: i32 = 0;
+/// ...or, here, that it is to lead.
+const LEAD: i32 = 1;
+
+fn reply_to(solo: &mut Solo, token: u16) -> Reply {
+    solo.io().reply(Token::request(token).part(Event::Commit.part()))
 }
 
 impl World {
@@ -41,12 +50,12 @@ impl World {
         self.shared.cache.store(block, SectorMask::ALL, fill).unwrap();
     }
 
-    fn waiter(&mut self, token: Token) -> Waiter {
-        Waiter { reply: self.solo.io().reply(token), since_ns: 0 }
+    fn waiter(&mut self, token: u16) -> Waiter {
+        Waiter { reply: reply_to(&mut self.solo, token), since_ns: 0 }
     }
 
     /// Takes and seals what is unlogged, for one waiter besides the leader.
-    fn seal(&mut self, token: Token) -> Box<Batch> {
+    fn seal(&mut self, token: u16) -> Box<Batch> {
         let mut waiters = vec![self.waiter(token)];
         let batch = self.part(&mut waiters);
         assert!(batch.last && waiters.is_empty());
@@ -70,7 +79,7 @@ impl World {
     }
 
     /// Lands a batch, whose leader has token 100 + `token`, and tells whom there is to tell.
-    fn land(&mut self, batch: Box<Batch>, result: Result<(), i32>, token: Token) -> Landed {
+    fn land(&mut self, batch: Box<Batch>, result: Result<(), i32>, token: u16) -> Landed {
         let shared = self.shared.clone();
         let mut told = Vec::new();
         let mut leader = Some(self.waiter(100 + token));
@@ -86,15 +95,15 @@ impl World {
         );
         if let Some(leader) = leader {
             // Not needed; it is to be out of the way.
-            leader.reply.complete(reply::NOTHING);
-            assert_eq!(self.solo.wait().unwrap(), (100 + token, reply::NOTHING));
+            leader.reply.complete_part(Event::Echo.part(), 0);
+            assert_eq!(self.solo.wait().unwrap().index(), usize::from(100 + token));
         }
         for answer in told {
             if let Some(next) = answer.next {
-                next.reply.complete(reply::LEAD);
+                next.reply.complete_part(Event::Lead.part(), 0);
             }
             for waiter in answer.waiters {
-                waiter.reply.complete(answer.result.map_or_else(|errno| -errno, |()| reply::COMMITTED));
+                waiter.reply.complete(answer.result.map_or_else(|errno| -errno, |()| COMMITTED));
             }
             shared.committer.keep(answer.batch.unwrap());
         }
@@ -102,8 +111,12 @@ impl World {
     }
 
     /// Whom the last steps told something, in that order.
-    fn told(&mut self, count: usize) -> Vec<(Token, i32)> {
-        (0..count).map(|_| self.solo.wait().unwrap()).collect()
+    fn told(&mut self, count: usize) -> Vec<(u16, i32)> {
+        let said = |end: Completion| {
+            let lead = Event::of(end.part) == Some(Event::Lead);
+            (end.token.index().unwrap(), if lead { LEAD } else { end.result })
+        };
+        (0..count).map(|_| said(self.solo.wait().unwrap())).collect()
     }
 
     fn is_clean(&self) -> bool {
@@ -125,18 +138,18 @@ fn flights_land_in_the_order_of_their_records() {
         .map(|block| {
             world.store(block);
             assert!(!world.is_clean());
-            world.seal(block as Token)
+            world.seal(block as u16)
         })
         .collect();
     let [first, second, third]: [Box<Batch>; 3] = batches.try_into().ok().unwrap();
     assert_eq!((first.sequence, third.sequence), (SEQUENCE, SEQUENCE + 2));
     assert!(matches!(world.land(third, Ok(()), 3), Landed::Later));
     assert!(matches!(world.land(first, Ok(()), 1), Landed::With(Ok(()))));
-    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(1, COMMITTED)]);
     assert!(!world.is_clean());
     assert_eq!(world.shared.committer.mark().tail.sequence, SEQUENCE + 1, "a checkpoint keeps what is in flight");
     assert!(matches!(world.land(second, Ok(()), 2), Landed::With(Ok(()))));
-    let told = [(2, reply::COMMITTED), (3, reply::COMMITTED), (103, reply::COMMITTED)];
+    let told = [(2, COMMITTED), (3, COMMITTED), (103, COMMITTED)];
     assert_eq!(world.told(3), told);
     assert!(world.is_clean());
 }
@@ -147,7 +160,7 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     let batches: Vec<_> = (1..=3)
         .map(|block| {
             world.store(block);
-            world.seal(block as Token)
+            world.seal(block as u16)
         })
         .collect();
     let [first, second, third]: [Box<Batch>; 3] = batches.try_into().ok().unwrap();
@@ -155,7 +168,7 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     assert_eq!(used, 3 * 8192);
     assert!(matches!(world.land(second, Err(libc::ENOSPC), 2), Landed::Later));
     assert!(matches!(world.land(first, Ok(()), 1), Landed::With(Ok(()))));
-    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(1, COMMITTED)]);
     // Its write is under way: the room is not given back, and nobody else writes.
     assert_eq!(world.shared.committer.log_used_bytes(), used);
     assert!(matches!(world.land(third, Ok(()), 3), Landed::With(Err(libc::ENOSPC))));
@@ -170,12 +183,12 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     let early = world.shared.committer.mark();
     let shared = world.shared.clone();
     let io = &mut world.solo;
-    let Joined::Leads = shared.committer.join(&shared.figures, 0, 0, || io.io().reply(7)) else {
+    let Joined::Leads = shared.committer.join(&shared.figures, 0, 0, || reply_to(io, 7)) else {
         panic!("the lead is free")
     };
     let mut waiters = Vec::new();
     let mut batch = shared.committer.batch(&shared);
-    let parks = || Waiter { reply: io.io().reply(7), since_ns: 0 };
+    let parks = || Waiter { reply: reply_to(io, 7), since_ns: 0 };
     let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, parks);
     assert!(matches!(taken, Taken::Parked) && shared.committer.is_parked());
     let mark = world.shared.committer.mark();
@@ -186,12 +199,12 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
     assert!(world.shared.committer.is_parked(), "whoever leads would log what can go");
     assert_eq!(world.evict(2), 1, "the log is empty now");
     world.shared.committer.unpark(u64::MAX);
-    assert_eq!(world.told(1), [(7, reply::LEAD)]);
+    assert_eq!(world.told(1), [(7, LEAD)]);
     assert!(!world.shared.committer.is_parked() && !world.shared.committer.mark().needs_superblock);
     let batch = world.seal(8);
     assert_eq!((batch.sequence, batch.pins.len()), (SEQUENCE + 3, 1));
     assert!(matches!(world.land(batch, Ok(()), 8), Landed::With(Ok(()))));
-    assert_eq!(world.told(1), [(8, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(8, COMMITTED)]);
     assert!(world.is_clean());
 }
 
@@ -231,7 +244,7 @@ fn a_leader_waits_for_slow_flights_behind_a_failed_one_and_not_for_passes() {
     let mark = shared.committer.mark();
     shared.committer.checkpointed(&mark);
     shared.committer.unpark(0);
-    assert_eq!(world.told(1), [(7, reply::LEAD)]);
+    assert_eq!(world.told(1), [(7, LEAD)]);
     assert!(!shared.committer.is_parked());
 }
 
@@ -277,12 +290,12 @@ fn whoever_finds_nothing_to_write_shares_the_fate_of_what_is_in_flight() {
         let mut waiters = vec![world.waiter(2)];
         let mut empty = shared.committer.batch(&shared);
         let io = &mut world.solo;
-        let leader = || Waiter { reply: io.io().reply(3), since_ns: 0 };
+        let leader = || Waiter { reply: reply_to(io, 3), since_ns: 0 };
         let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut waiters, leader);
         assert!(matches!(taken, Taken::Rides(None)) && waiters.is_empty());
         assert!(!world.is_clean());
         assert!(matches!(world.land(batch, result, 1), Landed::With(landed) if landed == result));
-        let said = result.map_or_else(|errno| -errno, |()| reply::COMMITTED);
+        let said = result.map_or_else(|errno| -errno, |()| COMMITTED);
         assert_eq!(world.told(3), [(1, said), (2, said), (3, said)]);
         assert_eq!(world.is_clean(), result.is_ok());
     }
@@ -305,14 +318,14 @@ fn a_dead_volume_answers_everybody() {
     world.store(1);
     let batch = world.seal(1);
     let shared = world.shared.clone();
-    let reply = world.solo.io().reply(2);
+    let reply = reply_to(&mut world.solo, 2);
     assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || reply), Joined::Waits));
     shared.fail("a test");
     let mut told = world.told(2);
     told.sort_unstable();
     assert_eq!(told, [(1, -libc::EIO), (2, -libc::EIO)]);
     assert!(matches!(world.land(batch, Ok(()), 1), Landed::Dead));
-    let reply = world.solo.io().reply(3);
+    let reply = reply_to(&mut world.solo, 3);
     assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || reply), Joined::Dead));
 }
 
@@ -334,7 +347,7 @@ fn writers_who_do_not_wait_keep_no_pass_from_its_end() {
         assert!(records < 9, "who flushes waits for those who do not");
     }
     assert_eq!(records, 2);
-    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(1, COMMITTED)]);
     assert!(!world.is_clean(), "what was stored behind the pass is in no record");
 }
 
@@ -363,7 +376,7 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     shared.committer.keep(batch);
     // Behind where the pass is: it does not come to this block, and so must not answer for it.
     world.store(0);
-    let newcomer = world.solo.io().reply(3);
+    let newcomer = reply_to(&mut world.solo, 3);
     assert!(matches!(shared.committer.join(&shared.figures, 0, 0, || newcomer), Joined::Waits));
     let mark = shared.committer.mark();
     // What is left does not fit behind a checkpoint of before, and need not once the log is empty.
@@ -372,19 +385,19 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     assert!(shared.committer.is_parked());
     shared.committer.checkpointed(&mark);
     shared.committer.unpark(256);
-    assert_eq!(world.told(1), [(2, reply::LEAD)]);
+    assert_eq!(world.told(1), [(2, LEAD)]);
     let joined = shared.committer.called(0, 0, true, || panic!("it leads"));
     assert!(matches!(joined, Joined::Leads));
     let batch = world.part(&mut waiters);
     assert!(batch.last && batch.pins.iter().map(|version| version.block).eq(252..256));
     assert!(matches!(world.land(batch, Ok(()), 2), Landed::With(Ok(()))));
-    assert_eq!(world.told(2), [(3, reply::LEAD), (1, reply::COMMITTED)]);
+    assert_eq!(world.told(2), [(3, LEAD), (1, COMMITTED)]);
     let joined = shared.committer.called(0, 0, false, || panic!("it leads"));
     assert!(matches!(joined, Joined::Leads));
     let batch = world.seal(4);
     assert!(batch.pins.iter().map(|version| version.block).eq([0]));
     assert!(matches!(world.land(batch, Ok(()), 3), Landed::With(Ok(()))));
-    assert_eq!(world.told(1), [(4, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(4, COMMITTED)]);
 }
 
 #[test]
@@ -395,7 +408,7 @@ fn what_a_doubtful_log_holds_stays_in_the_cache_too() {
     assert!(matches!(world.land(landed, Ok(()), 1), Landed::With(Ok(()))));
     world.store(2);
     let flying = world.seal(2);
-    assert_eq!(world.told(1), [(1, reply::COMMITTED)]);
+    assert_eq!(world.told(1), [(1, COMMITTED)]);
     // Twice is no more than once.
     world.shared.committer.doubt(libc::EIO);
     world.shared.committer.doubt(libc::EIO);

@@ -2,7 +2,7 @@
 
 use crate::aligned::AlignedBuffer;
 use crate::{Operation, Step, Storage, StorageError, Task};
-use engine::{Solo, Token};
+use engine::{Completion, Solo, Token};
 use libc::iovec;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ pub(super) fn copy(
             copier.hole(lane, end..chunk.start);
             end = chunk.end;
             (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
-            if copier.trouble.is_none() && !copier.read(lane, place as Token) {
+            if copier.trouble.is_none() && !copier.read(lane, Token::request(place as u16)) {
                 idle.pop();
             }
             progress(Progress { done_bytes: chunk.start, total_bytes: route.len });
@@ -112,10 +112,10 @@ pub(super) fn copy(
         if copier.under_way == 0 {
             break;
         }
-        let (token, result) = copier.solo.wait().expect("what is under way completes");
-        let place = token as usize;
+        let completion = copier.solo.wait().expect("what is under way completes");
+        let place = completion.index();
         if let Some(lane) = lanes.get_mut(place)
-            && copier.completed(lane, result, token)
+            && copier.completed(lane, completion)
         {
             idle.push(place);
         }
@@ -179,10 +179,10 @@ impl Copier<'_> {
         self.go_on(lane, step, token)
     }
 
-    fn completed(&mut self, lane: &mut Lane, result: i32, token: Token) -> bool {
+    fn completed(&mut self, lane: &mut Lane, completion: Completion) -> bool {
         let storage = if lane.parts.is_none() { self.route.from } else { self.route.to };
-        let step = storage.resume(&mut lane.task, result, token, &mut self.solo.io());
-        self.go_on(lane, step, token)
+        let step = storage.resume(&mut lane.task, completion, &mut self.solo.io());
+        self.go_on(lane, step, completion.token)
     }
 
     /// Goes on with the chunk until something is pending. True when it has ended.
@@ -233,13 +233,13 @@ impl Copier<'_> {
 
 /// Runs one task to its end.
 fn run(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> Result<(), StorageError> {
-    let mut step = storage.start(task, 0, &mut solo.io());
+    let mut step = storage.start(task, Token::request(0), &mut solo.io());
     loop {
         match step {
             Step::Done(result) => return result,
             Step::Pending => {
-                let (token, result) = solo.wait().expect("what is under way completes");
-                step = storage.resume(task, result, token, &mut solo.io());
+                let completion = solo.wait().expect("what is under way completes");
+                step = storage.resume(task, completion, &mut solo.io());
             }
         }
     }

@@ -326,7 +326,7 @@ impl Sweeper {
 
     fn start(&mut self, place: usize) {
         let Some(slot) = self.slots.get_mut(place) else { return };
-        let step = self.shared.lower.start(&mut slot.task, place as Token, &mut self.solo.io());
+        let step = self.shared.lower.start(&mut slot.task, Token::request(place as u16), &mut self.solo.io());
         self.take_step(place, step);
     }
 
@@ -337,10 +337,10 @@ impl Sweeper {
         let rests = self.tempo.left == 0 && !self.tempo.stride.rest.is_zero();
         let want = if rests { under_way } else { under_way.div_ceil(2) };
         // An error says that nothing is under way, while slots are taken: a storage that lost a task.
-        let (token, result) = self.solo.wait_gathered(want, GATHER_US).expect("a task that is pending completes");
-        let place = token as usize;
+        let completion = self.solo.wait_gathered(want, GATHER_US).expect("a task that is pending completes");
+        let place = completion.index();
         let Some(slot) = self.slots.get_mut(place) else { return };
-        let step = self.shared.lower.resume(&mut slot.task, result, token, &mut self.solo.io());
+        let step = self.shared.lower.resume(&mut slot.task, completion, &mut self.solo.io());
         self.take_step(place, step);
     }
 

@@ -5,7 +5,6 @@ use super::sweep::Sweeper;
 use crate::logged::blocking::StorageBlocks;
 use crate::logged::checkpoint::Checkpoints;
 use crate::logged::poke::{Wish, Wishes};
-use crate::logged::reply;
 use crate::logged::shared::Shared;
 use crate::{Action, StorageError};
 use std::io;
@@ -161,7 +160,7 @@ impl Machine {
         let mark = self.shared.committer.mark();
         self.shared.passes.begin();
         let swept = self.sweeper.pass(hurry);
-        self.shared.passes.end(reply::ROOM);
+        self.shared.passes.end(0);
         let swept = swept?;
         if self.ending.abandoned() {
             // The pass may have been broken off.

@@ -59,14 +59,14 @@ impl Arena {
 
 /// Runs one task to its end.
 pub(crate) fn run(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> Result<(), StorageError> {
-    let mut step = storage.start(task, 7, &mut solo.io());
+    let mut step = storage.start(task, Token::request(7), &mut solo.io());
     loop {
         match step {
             Step::Done(result) => return result,
             Step::Pending => {
-                let (token, result) = solo.wait().unwrap();
-                assert_eq!(token, 7);
-                step = storage.resume(task, result, token, &mut solo.io());
+                let completion = solo.wait().unwrap();
+                assert_eq!(completion.token, Token::request(7));
+                step = storage.resume(task, completion, &mut solo.io());
             }
         }
     }
@@ -76,14 +76,14 @@ pub(crate) fn run(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> Re
 pub(crate) fn run_together(solo: &mut Solo, storage: &dyn Storage, tasks: &mut [Task]) {
     let mut pending = 0;
     for (token, task) in tasks.iter_mut().enumerate() {
-        match storage.start(task, token as Token, &mut solo.io()) {
+        match storage.start(task, Token::request(token as u16), &mut solo.io()) {
             Step::Done(result) => result.unwrap(),
             Step::Pending => pending += 1,
         }
     }
     while pending > 0 {
-        let (token, result) = solo.wait().unwrap();
-        match storage.resume(&mut tasks[token as usize], result, token, &mut solo.io()) {
+        let completion = solo.wait().unwrap();
+        match storage.resume(&mut tasks[completion.index()], completion, &mut solo.io()) {
             Step::Done(result) => {
                 result.unwrap();
                 pending -= 1;

@@ -1,6 +1,6 @@
 //! A storage that passes everything on, remembers writes, and fails when it is told to.
 
-use engine::{Io, Token};
+use engine::{Completion, Io, Token};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use storage::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task};
@@ -75,8 +75,8 @@ impl Storage for Probe {
         self.ended(task, step)
     }
 
-    fn resume(&self, task: &mut Task, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        let step = self.below.resume(task, result, token, io);
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        let step = self.below.resume(task, completion, io);
         self.ended(task, step)
     }
 
