@@ -106,6 +106,12 @@ impl Frontend {
         Ok(Self { link, memory, features })
     }
 
+    /// Acknowledges all that is offered but EVENT_IDX, whatever was acknowledged before (SET_FEATURES).
+    pub fn acknowledge_all(&mut self) -> Result<()> {
+        self.features = self.link.get_features()? & !EVENT_IDX;
+        Ok(self.link.set_features(self.features)?)
+    }
+
     /// The negotiated features.
     pub fn features(&self) -> u64 {
         self.features

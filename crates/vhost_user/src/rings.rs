@@ -49,6 +49,8 @@ pub(crate) struct Ring {
     owed: Vec<u16>,
     /// Present exactly while the target serves the ring.
     running: Option<Layout>,
+    /// It has run in this session.
+    has_run: bool,
 }
 
 impl Ring {
@@ -64,6 +66,7 @@ impl Ring {
             enabled: None,
             owed: Vec::new(),
             running: None,
+            has_run: false,
         }
     }
 
@@ -188,14 +191,24 @@ impl Ring {
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
         };
-        target.recall(self.index, inflight.map_or(Note::Unused, |region| region.note(self.index)));
+        target.recall(self.index, self.note(inflight));
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
         if let Some(region) = inflight {
             region.set_note(self.index, target.note());
         }
         self.running = Some(layout);
+        self.has_run = true;
         self.owed.clear();
         Ok(())
+    }
+
+    /// What is left of an earlier life of the ring. One that goes on where another backend has stopped has had one, also if nobody
+    /// has written of it.
+    fn note(&self, inflight: Option<&Inflight>) -> Note {
+        match inflight.map_or(Note::Unused, |region| region.note(self.index)) {
+            Note::Unused if self.next_avail != 0 && !self.has_run => Note::Missing,
+            note => note,
+        }
     }
 
     /// Stops the ring if it runs, and remembers where it was.

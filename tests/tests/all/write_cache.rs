@@ -18,6 +18,9 @@ const SECTORS_A_BLOCK: u64 = 8;
 const RING_SIZE: u16 = 64;
 /// Of the field `writeback` in the configuration space (linux/virtio_blk.h).
 const WRITEBACK: u32 = 32;
+/// Of the features (linux/virtio_blk.h).
+const FLUSH: u64 = 1 << 9;
+const CONFIG_WCE: u64 = 1 << 11;
 const ON: &str = "on";
 const OFF: &str = "off";
 
@@ -204,5 +207,57 @@ fn a_life_that_left_no_word_is_not_known_better_by_a_frontend_that_reads() -> Re
     assert!(machine.writes_through(&daemon)?, "the guest still believes that there is no cache");
     machine.frontend.set_config(WRITEBACK, &[1])?;
     assert!(!machine.writes_through(&daemon)?, "only the driver can say otherwise");
+    daemon.stop()
+}
+
+#[test]
+fn a_ring_that_goes_on_without_a_region_is_not_known_better_by_a_frontend_that_reads() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, false)?;
+    machine.frontend.set_config(WRITEBACK, &[0])?;
+    assert!(machine.writes_through(&daemon)?);
+    drop(daemon);
+    let daemon = place.serve(ON)?;
+    machine.come_back_reading(&place)?;
+    assert!(machine.writes_through(&daemon)?, "the guest still believes that there is no cache");
+    drop(machine);
+    // A guest that is stopped and goes on has told all that it has to tell.
+    let mut machine = Machine::start(&place, false)?;
+    assert!(!machine.writes_through(&daemon)?);
+    let base = machine.frontend.stop(&machine.ring)?;
+    assert!(base > 0);
+    machine.frontend.start(&machine.ring, base)?;
+    assert!(!machine.writes_through(&daemon)?);
+    daemon.stop()
+}
+
+#[test]
+fn an_upgrade_knows_no_more_than_there_was_to_know() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let Machine { memory, ring, mut frontend, .. } = Machine::start(&place, false)?;
+    frontend.set_config(WRITEBACK, &[0])?;
+    drop(frontend);
+    daemon.wait_disconnected("disk")?;
+    daemon.upgrade()?;
+    let frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&memory))?;
+    let mut machine = Machine { memory, tracker: None, ring, frontend };
+    machine.frontend.start(&machine.ring, machine.ring.used_index())?;
+    assert!(machine.writes_through(&daemon)?, "nobody has told this session of a cache");
+    daemon.stop()
+}
+
+#[test]
+fn features_that_come_behind_a_ring_bring_no_cache_that_nobody_knows_of() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let memory = Arc::new(GuestMemory::new(0, DATA + 64 * u64::from(BLOCK))?);
+    let mut frontend = Frontend::connect_with(&place.path("disk.sock"), FLUSH | CONFIG_WCE, Arc::clone(&memory))?;
+    let ring = frontend.ring(0, RING_SIZE)?;
+    let mut machine = Machine { memory, tracker: None, ring, frontend };
+    assert!(machine.writes_through(&daemon)?, "it cannot flush");
+    machine.frontend.acknowledge_all()?;
+    assert!(machine.writes_through(&daemon)?, "nobody has read of a cache");
     daemon.stop()
 }

@@ -64,7 +64,7 @@ pub enum Command {
     /// Replace the daemon's program while its exports serve: they go on in the new one after a short pause.
     ///
     /// Nothing changes when the new program cannot be started or cannot read the state of the old one, when requests do not
-    /// end (a storage that does not answer), or while the guest of a directory is connected.
+    /// end (a storage that does not answer), or while a guest uses a directory by 9p.
     Upgrade {
         /// The new program [default: what is now at the path of the running one].
         #[arg(long, value_name = "PATH")]

@@ -41,6 +41,18 @@ enum Belief {
     Settled,
 }
 
+impl State {
+    /// Nobody says whether the driver flushes.
+    fn distrust(&mut self, export: &str) {
+        tracing::warn!(
+            export,
+            "its frontend comes back and leaves open whether the guest flushes: every write is made durable"
+        );
+        self.config.set_writeback(false);
+        self.belief = Belief::Settled;
+    }
+}
+
 /// What a disk's note says ([`Device::note`]): whether the driver believes in a write cache and flushes it. Frontends read
 /// the byte once, keep it over any number of backends (QEMU's `blkcfg.wce`), and neither ask nor tell again.
 const WRITE_BACK: NonZeroU8 = NonZeroU8::new(1).unwrap();
@@ -98,9 +110,10 @@ impl Disk {
         shared.with_rings(move |ring| set_terms(ring, &terms));
     }
 
-    /// Whether the write cache is on, as the driver set it last.
-    pub(crate) fn write_back(&self) -> bool {
-        self.lock().config.settings().writeback
+    /// Whether the write cache is on, if there is more to say than the options do.
+    pub(crate) fn write_back(&self) -> Option<bool> {
+        let state = self.lock();
+        (state.belief != Belief::Assumed).then_some(state.config.settings().writeback)
     }
 
     /// Goes on with the write cache as the process had it that served this disk before and handed it over.
@@ -136,7 +149,15 @@ impl Device for Disk {
     }
 
     fn acknowledged(&self, shared: &Shared, features: u64) {
-        self.lock().negotiated = features;
+        {
+            let mut state = self.lock();
+            let before = std::mem::replace(&mut state.negotiated, features);
+            // Its rings are older than the feature: nobody has asked what a ring that starts with it is asked.
+            let is_new = feature::CONFIG_WCE & features & !before != 0;
+            if is_new && state.rings_ran && state.belief == Belief::Assumed {
+                state.distrust(&shared.name);
+            }
+        }
         self.spread_terms(shared);
     }
 
@@ -194,11 +215,7 @@ impl Device for Disk {
             // Without the feature a driver cannot know of the byte.
             Note::Unused | Note::Missing if negotiated & feature::CONFIG_WCE == 0 => return,
             Note::Unused | Note::Missing => {
-                tracing::warn!(
-                    export = shared.name,
-                    "its frontend comes back and leaves open whether the guest flushes: every write is made durable"
-                );
-                state.config.set_writeback(false);
+                state.distrust(&shared.name);
             }
             Note::Left(_) => state.config.set_writeback(false),
         }

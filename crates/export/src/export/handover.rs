@@ -24,7 +24,7 @@ pub struct Carried {
     pub sessions: SessionCounts,
     /// Why the last bad session ended.
     pub last_error: Option<String>,
-    /// Whether the driver has a disk's write cache on.
+    /// Whether the driver has a disk's write cache on; `None` leaves it to the options.
     pub write_back: Option<bool>,
     /// How its socket is shown; as usual if this does not say.
     pub shown: Option<String>,
@@ -61,7 +61,7 @@ impl Export {
             sessions: state.sessions,
             last_error: state.last_error.clone(),
             write_back: match &self.served {
-                Served::Disk(disk) => Some(disk.write_back()),
+                Served::Disk(disk) => disk.write_back(),
                 Served::Directory(_) | Served::P9(_) => None,
             },
             shown: Some(self.socket.clone()),

@@ -85,6 +85,7 @@ impl Ring {
             call: state.call,
             err: state.err,
             enabled: state.enabled,
+            has_run: state.running,
             ..Ring::new(state.index)
         }
     }
