@@ -47,6 +47,11 @@ impl Burials {
         self.ended.notify_all();
     }
 
+    /// How many are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        *self.count()
+    }
+
     /// Waits until none is under way.
     pub(crate) fn wait(&self) {
         drop(self.ended.wait_while(self.count(), |count| *count > 0).unwrap_or_else(PoisonError::into_inner));

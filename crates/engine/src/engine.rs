@@ -218,6 +218,11 @@ impl<R: Ring> Engine<R> {
         Ok(())
     }
 
+    /// Rings that nobody took back and that are being dropped, each on a thread of its own. A ring may close what it serves.
+    pub fn ending(&self) -> usize {
+        self.shared.directory.burials.under_way()
+    }
+
     /// All workers, by number.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let state = self.shared.directory.lock();

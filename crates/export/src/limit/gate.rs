@@ -131,7 +131,7 @@ impl Gate {
     }
 
     fn token(&self) -> Token {
-        Token::other(DEADLINES | self.wait % DEADLINES)
+        Token::other(DEADLINES | (self.wait % DEADLINES))
     }
 
     /// Says what became of a grant: `taken` requests were, which began to move `bytes`.

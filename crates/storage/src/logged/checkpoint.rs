@@ -77,6 +77,7 @@ impl Checkpoints {
             match written {
                 Ok(()) if !told_elsewhere => {
                     *superblock = next;
+                    self.shared.cache.note_generation(superblock.generation);
                     break;
                 }
                 _ if attempt < ATTEMPTS => {}

@@ -60,7 +60,7 @@ impl LoggedSpec {
             }
             other => return Err(cannot(&other)),
         };
-        let memory = MemoryFile { fd, path: None, found: true, handed: true };
+        let memory = MemoryFile { fd, path: None, found: true, handed: true, home: None };
         Ok(self.opening(lower, memory).replay(&mut |_| {}).map(|(storage, ..)| storage)?)
     }
 

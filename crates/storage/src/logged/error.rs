@@ -80,6 +80,28 @@ pub enum VolumeError {
         /// Blocks in it.
         versions: u64,
     },
+    /// {path}: is the memory of volume {volume} in another file, of which {copy} is a copy: open the other one, or have the copy do without with `vringd volume replay --memory-file none --discard-memory`
+    MemoryOfOriginal {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume's name, which both have.
+        volume: Uuid,
+        /// The file that was to be opened.
+        copy: PathBuf,
+    },
+    /// {path}: holds {versions} blocks that guests wrote to volume {volume} when it was at generation {generation}, and what was to be opened is an older copy of it (generation {found}): put back what was there, or give the blocks up with `vringd volume replay --discard-memory`
+    NewerMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Blocks in it.
+        versions: u64,
+        /// The volume's generation, as the memory file says.
+        generation: u64,
+        /// And as the volume itself says.
+        found: u64,
+    },
     /// {path}: is the memory file that volume {volume} had when its server was killed, with all that guests had not flushed, and {why}: name where it is with `memory_file` (`--memory-file`), or give it up with `vringd volume replay --discard-memory`
     MissingMemory {
         /// Where it was.

@@ -8,7 +8,7 @@ use super::boot::{awaited, boot_id};
 use super::error::VolumeError;
 use super::open::EPOCH_STEP_MIN;
 use crate::file::file_system_memory;
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use std::fs::DirBuilder;
 use std::io;
@@ -115,16 +115,45 @@ pub(crate) struct MemoryFile {
     pub(crate) found: bool,
     /// Another program has handed it over, and it is as this one would make it.
     pub(crate) handed: bool,
+    /// The file that the volume is in.
+    pub(crate) home: Option<Home>,
+}
+
+/// The file that a volume is in: its path, and what tells it from a copy.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    path: PathBuf,
+    pub(super) identity: [u64; 2],
+}
+
+impl Home {
+    /// `None` for what is no regular file: of a device there is no more to know than its number, which changes. So do the numbers
+    /// of file systems; what is left are a file's number and the time of its birth.
+    pub(crate) fn of(path: &Path) -> Option<Home> {
+        let wanted = StatxFlags::INO | StatxFlags::TYPE | StatxFlags::BTIME;
+        let about = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+        if FileType::from_raw_mode(about.stx_mode.into()) != FileType::RegularFile {
+            return None;
+        }
+        let born = about.stx_btime;
+        let born_ns = born.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(born.tv_nsec.into());
+        Some(Home { path: path.to_owned(), identity: [about.stx_ino, born_ns] })
+    }
 }
 
 impl MemoryFile {
     /// The file of the volume with this superblock, if there is one.
-    pub(crate) fn find(place: &MemoryPlace, superblock: &Superblock) -> Result<Option<MemoryFile>, VolumeError> {
+    pub(crate) fn find(
+        place: &MemoryPlace,
+        superblock: &Superblock,
+        home: Option<Home>,
+    ) -> Result<Option<MemoryFile>, VolumeError> {
         let closed = match &superblock.memory {
             Some(_) => awaited(superblock).is_none(),
             None => superblock.clean,
         };
-        MemoryFile::find_in(place.candidates(&superblock.volume), *place == MemoryPlace::Default, closed)
+        let found = MemoryFile::find_in(place.candidates(&superblock.volume), *place == MemoryPlace::Default, closed)?;
+        Ok(found.map(|file| MemoryFile { home, ..file }))
     }
 
     /// `others`: in a directory of somebody else there may be files of others, and none of ours. `closed`: the volume was closed in
@@ -136,7 +165,7 @@ impl MemoryFile {
             match rustix::fs::open(&path, flags, Mode::empty()) {
                 Ok(fd) => {
                     check(&path, &fd)?;
-                    return Ok(Some(MemoryFile { fd, path: Some(path), found: true, handed: false }));
+                    return Ok(Some(MemoryFile { fd, path: Some(path), found: true, handed: false, home: None }));
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 // Not the file but its directory keeps us out.
@@ -156,8 +185,12 @@ impl MemoryFile {
     ///
     /// # Errors
     /// There is none, and must be one; or it is not to be used.
-    pub(crate) fn open(place: &MemoryPlace, superblock: &Superblock) -> Result<MemoryFile, VolumeError> {
-        if let Some(file) = MemoryFile::find(place, superblock)? {
+    pub(crate) fn open(
+        place: &MemoryPlace,
+        superblock: &Superblock,
+        home: Option<Home>,
+    ) -> Result<MemoryFile, VolumeError> {
+        if let Some(file) = MemoryFile::find(place, superblock, home.clone())? {
             file.lock()?;
             return Ok(file);
         }
@@ -172,7 +205,7 @@ impl MemoryFile {
         let failed = VolumeError::io(&path, "make the memory file");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
-        let file = MemoryFile { fd, path: Some(path.clone()), found: false, handed: false };
+        let file = MemoryFile { fd, path: Some(path.clone()), found: false, handed: false, home };
         if let Err(error) = check(&path, &file.fd).and_then(|()| file.lock()) {
             file.remove();
             return Err(error);
@@ -194,7 +227,7 @@ impl MemoryFile {
     pub(crate) fn anonymous() -> Result<MemoryFile, VolumeError> {
         let failed = |errno: Errno| VolumeError::Memory { bytes: 0, source: errno.into() };
         let fd = rustix::fs::memfd_create(c"volume", MemfdFlags::CLOEXEC).map_err(failed)?;
-        Ok(MemoryFile { fd, path: None, found: false, handed: false })
+        Ok(MemoryFile { fd, path: None, found: false, handed: false, home: None })
     }
 
     /// Removes its name, and what it holds. A name that cannot be removed stays, with nothing behind it.
@@ -242,6 +275,15 @@ impl MemoryFile {
         let found = Uuid::from_bytes(header.volume);
         if found != volume {
             return Err(VolumeError::ForeignMemory { path: path.clone(), found, volume });
+        }
+        if let Some(home) = self.home.as_ref().filter(|_| !self.handed && header.home != [0; 2])
+            && home.identity != header.home
+        {
+            return Err(VolumeError::MemoryOfOriginal { path: path.clone(), volume, copy: home.path.clone() });
+        }
+        if !self.handed && header.generation > superblock.generation {
+            let (versions, generation, found) = (header.current, header.generation, superblock.generation);
+            return Err(VolumeError::NewerMemory { path: path.clone(), volume, versions, generation, found });
         }
         let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
         let belongs = of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch);
@@ -361,25 +403,25 @@ mod tests {
     fn a_file_is_made_found_and_removed() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        assert!(MemoryFile::find(&place, &superblock()).unwrap().is_none());
-        let made = MemoryFile::open(&place, &superblock()).unwrap();
+        assert!(MemoryFile::find(&place, &superblock(), None).unwrap().is_none());
+        let made = MemoryFile::open(&place, &superblock(), None).unwrap();
         assert!(!made.found);
-        let used = MemoryFile::open(&place, &superblock()).unwrap_err();
+        let used = MemoryFile::open(&place, &superblock(), None).unwrap_err();
         assert!(matches!(used, VolumeError::MemoryInUse { .. }), "{used}");
         drop(made);
-        let found = MemoryFile::open(&place, &superblock()).unwrap();
+        let found = MemoryFile::open(&place, &superblock(), None).unwrap();
         assert!(found.found);
         let mode = rustix::fs::fstat(&found.fd).unwrap().st_mode;
         assert_eq!(mode & 0o777, 0o600);
         found.remove();
-        assert!(MemoryFile::find(&place, &superblock()).unwrap().is_none());
+        assert!(MemoryFile::find(&place, &superblock(), None).unwrap().is_none());
     }
 
     #[test]
     fn what_cannot_be_removed_is_emptied() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        let mut file = MemoryFile::open(&place, &superblock()).unwrap();
+        let mut file = MemoryFile::open(&place, &superblock(), None).unwrap();
         rustix::io::write(&file.fd, &[7; 10_000]).unwrap();
         // A directory that is not there stands for one that nothing may be removed from.
         file.path = Some(directory.path().join("gone/memory"));
@@ -393,25 +435,25 @@ mod tests {
     fn disks_and_strange_files_are_refused() {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = directory.path().join("memory");
-        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &superblock()).unwrap_err();
+        let error = MemoryFile::open(&MemoryPlace::Path(path.clone()), &superblock(), None).unwrap_err();
         assert!(matches!(error, VolumeError::NotTmpfs { .. }), "{error}");
         assert!(!path.exists(), "and nothing is left");
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        assert!(MemoryFile::open(&MemoryPlace::Path(link), &superblock()).is_err());
+        assert!(MemoryFile::open(&MemoryPlace::Path(link), &superblock(), None).is_err());
     }
 
     #[test]
     fn a_header_that_was_not_finished_is_none() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = MemoryPlace::Path(directory.path().join("memory"));
-        let file = MemoryFile::open(&place, &superblock()).unwrap();
+        let file = MemoryFile::open(&place, &superblock(), None).unwrap();
         let mut page = [0; 4096];
-        page[8..64].fill(1);
+        page[8..88].fill(1);
         rustix::io::pwrite(&file.fd, &page, 0).unwrap();
         assert!(file.is_blank().unwrap());
-        for at in [0, 7, 64, 4095] {
+        for at in [0, 7, 88, 4095] {
             rustix::io::pwrite(&file.fd, &[1], at).unwrap();
             assert!(!file.is_blank().unwrap(), "byte {at} is not one of those that come first");
             rustix::io::pwrite(&file.fd, &[0], at).unwrap();

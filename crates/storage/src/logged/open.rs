@@ -21,7 +21,7 @@
 
 use super::blocking::StorageBlocks;
 use super::error::VolumeError;
-use super::memory::{Contents, MemoryFile, MemoryPlace};
+use super::memory::{Contents, Home, MemoryFile, MemoryPlace};
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
 use super::{LoggedOptions, LoggedStorage, SyncMode};
@@ -109,7 +109,7 @@ impl VolumeOptions {
         let fd = memory.ok_or(OpenError::NothingHanded)?;
         let superblock = OpenedVolume::superblock(&self.path, &data)?;
         let path = self.memory.found(&superblock.volume);
-        let memory = MemoryFile { fd, path, found: true, handed: true };
+        let memory = MemoryFile { fd, path, found: true, handed: true, home: None };
         Ok(OpenedVolume { options: self.clone(), data, log, memory }.start()?)
     }
 }
@@ -141,7 +141,7 @@ impl OpenedVolume {
         superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
         let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
         superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
-        let memory = MemoryFile::open(&options.memory, &superblock)?;
+        let memory = MemoryFile::open(&options.memory, &superblock, Home::of(&options.path))?;
         if let Err(error) = memory.contents(&superblock) {
             memory.remove_if_new();
             return Err(error);
@@ -266,6 +266,10 @@ impl Opening {
         superblock.memory = self.memory.record();
         write_superblock(data, &mut superblock).map_err(VolumeError::format(&self.path))?;
         cache.settle_epoch(epoch);
+        cache.note_generation(superblock.generation);
+        if let Some(home) = &self.memory.home {
+            cache.belongs_to(home.identity);
+        }
         let layout = Layout {
             data_offset: superblock.data_offset,
             log_offset: superblock.log.offset,
@@ -326,7 +330,7 @@ impl LoggedStorage {
         check_dirty_bytes(options.dirty_bytes)?;
         let path = PathBuf::from(data.describe().target);
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
-        let memory = MemoryFile::open(memory, &superblock)?;
+        let memory = MemoryFile::open(memory, &superblock, Home::of(&path))?;
         let log_path = log.as_ref().map(|log| log.describe().target);
         let opening =
             Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1, salvage: false };

@@ -489,6 +489,54 @@ fn memory_that_is_not_found_again_is_missed() {
     assert_eq!(get(&moved, 4096, 4096), [2; 4096]);
 }
 
+/// A copy has the volume's name, and nothing of what was in memory: that stays with the original.
+#[test]
+fn a_copy_does_not_take_the_memory_of_its_original() {
+    let place = Place::new();
+    let at = place.at();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], true);
+    let copy = VolumeAt { path: place.directory.path().join("copy"), ..at.clone() };
+    std::fs::copy(&at.path, &copy.path).unwrap();
+    put(&served, 4096, &[2; 4096], false);
+    served.abandon();
+    let error = refusal(&copy);
+    assert!(error.contains(copy.path.to_str().unwrap()) && error.contains("--memory-file none"), "{error}");
+    assert!(tools::replay(&copy, &GIVE_UP, &mut |_| {}).is_err(), "it is not the copy's to give up");
+    assert!(tools::info(&copy).unwrap().memory.unwrap().refused.is_some());
+    let without = VolumeAt { memory: MemoryPlace::Anonymous, ..copy };
+    tools::replay(&without, &GIVE_UP, &mut |_| {}).unwrap();
+    assert_eq!(get(&without, 0, 4096), [1; 4096]);
+    // Under another name the original is what it was.
+    let moved = VolumeAt { path: place.directory.path().join("moved"), ..at.clone() };
+    std::fs::rename(&at.path, &moved.path).unwrap();
+    assert_eq!(get(&moved, 4096, 4096), [2; 4096]);
+}
+
+/// Over a backup that was put back in place, memory of later would make a state that there never was.
+#[test]
+fn memory_is_not_laid_over_an_older_copy() {
+    let place = Place::new();
+    let at = place.at();
+    tools::create(&at, &options(), &mut |_| {}).unwrap();
+    let served = serve(&at);
+    put(&served, 0, &[1; 4096], true);
+    let backup = std::fs::read(&at.path).unwrap();
+    put(&served, 4096, &[2; 4096], true);
+    served.volume().unwrap().sync_now().unwrap();
+    put(&served, 8192, &[3; 4096], false);
+    served.abandon();
+    // In place: it is the same file.
+    std::fs::write(&at.path, backup).unwrap();
+    let error = refusal(&at);
+    assert!(error.contains("older copy") && error.contains("--discard-memory"), "{error}");
+    let replayed = tools::replay(&at, &GIVE_UP, &mut |_| {}).unwrap();
+    assert_eq!((replayed.discarded_blocks, replayed.memory_blocks), (1, 0));
+    let got = get(&at, 0, 12288);
+    assert!(got[..4096] == [1; 4096] && got[4096..] == [0; 8192]);
+}
+
 #[test]
 fn memory_of_an_earlier_life_is_not_that_of_the_last() {
     let place = Place::new();

@@ -46,6 +46,10 @@ pub struct Header {
     pub next_epoch: u64,
     /// Size of the guest's disk.
     pub capacity_bytes: u64,
+    /// The volume's generation when this was written last; 0: an older program does not say.
+    pub generation: u64,
+    /// What names the file that the volume is in, and tells it from a copy; zeroes: nothing is known of it.
+    pub home: [u64; 2],
     /// How many blocks there are versions of.
     pub current: u64,
 }
@@ -61,6 +65,8 @@ struct Head {
     epoch: AtomicU64,
     next_epoch: AtomicU64,
     capacity_bytes: AtomicU64,
+    generation: AtomicU64,
+    home: [AtomicU64; 2],
 }
 
 #[repr(C)]
@@ -209,6 +215,8 @@ impl MemoryFile {
             epoch: head.epoch.load(Relaxed),
             next_epoch: head.next_epoch.load(Relaxed),
             capacity_bytes: head.capacity_bytes.load(Relaxed),
+            generation: head.generation.load(Relaxed),
+            home: [head.home[0].load(Relaxed), head.home[1].load(Relaxed)],
             current: self.survivors().len() as u64,
         }
     }
@@ -219,6 +227,16 @@ impl MemoryFile {
 
     pub(super) fn set_next_epoch(&self, epoch: u64) {
         self.head().next_epoch.store(epoch, Release);
+    }
+
+    pub(super) fn set_generation(&self, generation: u64) {
+        self.head().generation.store(generation, Release);
+    }
+
+    pub(super) fn set_home(&self, home: [u64; 2]) {
+        for (to, half) in self.head().home.iter().zip(home) {
+            to.store(half, Release);
+        }
     }
 
     pub(super) fn set_capacity(&self, capacity_bytes: u64) {

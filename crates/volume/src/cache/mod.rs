@@ -173,6 +173,16 @@ impl Cache {
         self.slots.file().set_next_epoch(0);
     }
 
+    /// Says in the memory file of which file the volume is: a copy has the same name.
+    pub fn belongs_to(&self, home: [u64; 2]) {
+        self.slots.file().set_home(home);
+    }
+
+    /// Says in the memory file that the volume has this generation, after the volume does: an older one is a backup.
+    pub fn note_generation(&self, generation: u64) {
+        self.slots.file().set_generation(generation);
+    }
+
     /// Lets blocks up to a larger capacity in.
     ///
     /// # Errors

@@ -104,6 +104,12 @@ fn own_path() -> io::Result<PathBuf> {
 
 /// The exports with their descriptions, as long as all of them can be handed over.
 fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
+    // It may be a volume's write-back, whose thread another program would not have.
+    if daemon.engine().ending() > 0 {
+        return Err(failed(
+            "an export that was removed is still being closed; try again when that has ended".to_owned(),
+        ));
+    }
     let descriptions = daemon.upgrade.descriptions().clone();
     let now_ns = monotonic_ns();
     let mut served = Vec::new();

@@ -20,7 +20,7 @@ pub use volume::recover::Recovered;
 use super::blocking::StorageBlocks;
 use super::boot::awaited;
 use super::error::VolumeError;
-use super::memory::{Contents, MemoryFile, MemoryPlace, missing};
+use super::memory::{Contents, Home, MemoryFile, MemoryPlace, missing};
 use super::open::{OpenedVolume, VolumeOptions, way};
 use crate::{FileOptions, FileStorage, Storage};
 use std::os::unix::fs::MetadataExt;
@@ -230,7 +230,7 @@ pub fn info(at: &VolumeAt) -> Result<Info, VolumeError> {
 
 /// What is in the volume's memory file.
 fn memory(at: &VolumeAt, superblock: &Superblock) -> Result<Option<MemoryInfo>, VolumeError> {
-    let file = match MemoryFile::find(&at.memory, superblock) {
+    let file = match MemoryFile::find(&at.memory, superblock, Home::of(&at.path)) {
         Ok(Some(file)) => file,
         Ok(None) => return Ok(missing(&at.memory, superblock).and_then(missed)),
         Err(VolumeError::HiddenMemory { path }) => {
@@ -290,11 +290,12 @@ fn discard_memory(at: &VolumeAt) -> Result<(u64, Option<PathBuf>), VolumeError> 
     superblock.check_length(data.len()).map_err(at.format())?;
     superblock.check_log(log.as_mut().map(|log| log as &mut dyn Blocks)).map_err(at.format())?;
     let missed = |superblock: &Superblock| awaited(superblock).map(|memory| PathBuf::from(&memory.path));
-    let file = MemoryFile::find(&at.memory, &superblock)?;
+    let file = MemoryFile::find(&at.memory, &superblock, Home::of(&at.path))?;
     let (blocks, missing) = match file.as_ref().map(|file| file.contents(&superblock)) {
         None | Some(Err(VolumeError::MissingMemory { .. })) => (0, missed(&superblock)),
         Some(Ok(contents)) => (contents.versions(), None),
         Some(Err(VolumeError::StaleMemory { versions, .. })) => (versions, missed(&superblock)),
+        Some(Err(VolumeError::NewerMemory { versions, .. })) => (versions, None),
         // Of another volume, or not ours to remove.
         Some(Err(error)) => return Err(error),
     };
