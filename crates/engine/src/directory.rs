@@ -3,7 +3,7 @@
 use crate::burial::Burials;
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
-use crate::{PollMode, Pulse, RingId};
+use crate::{Poll, Pulse, RingId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ pub(crate) struct WorkerEntry<R> {
     pub(crate) mailbox: Arc<Mailbox<R>>,
     pub(crate) owner: String,
     pub(crate) spec: WorkerSpec,
-    pub(crate) poll: PollMode,
+    pub(crate) poll: Poll,
     pub(crate) tid: i32,
     pub(crate) alive: bool,
     /// Rings on their way here.

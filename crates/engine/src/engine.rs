@@ -12,7 +12,7 @@ use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
-use crate::{Io, PollMode, Ring, RingId};
+use crate::{Io, Poll, Ring, RingId};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
@@ -65,7 +65,7 @@ pub struct WorkerStatus {
     /// Where it was told to run.
     pub spec: WorkerSpec,
     /// How it looks for work.
-    pub poll: PollMode,
+    pub poll: Poll,
     /// Its thread's id.
     pub tid: i32,
     /// False after a panic of its thread.
@@ -86,7 +86,7 @@ pub struct Death {
     /// Where it was told to run.
     pub spec: WorkerSpec,
     /// How it looked for work.
-    pub poll: PollMode,
+    pub poll: Poll,
     /// Why.
     pub why: Panic,
 }
@@ -141,7 +141,7 @@ impl<R: Ring> Engine<R> {
     ///
     /// # Errors
     /// The bound is reached, the system refuses a thread or an io_uring, or the thread cannot be put where `spec` says.
-    pub fn worker_new(&self, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<u32, EngineError> {
+    pub fn worker_new(&self, owner: &str, spec: WorkerSpec, poll: Poll) -> Result<u32, EngineError> {
         self.worker_numbered(None, owner, spec, poll)
     }
 
@@ -150,7 +150,7 @@ impl<R: Ring> Engine<R> {
     ///
     /// # Errors
     /// Also a number that is taken.
-    pub fn worker_again(&self, number: u32, owner: &str, spec: WorkerSpec, poll: PollMode) -> Result<(), EngineError> {
+    pub fn worker_again(&self, number: u32, owner: &str, spec: WorkerSpec, poll: Poll) -> Result<(), EngineError> {
         self.worker_numbered(Some(number), owner, spec, poll).map(drop)
     }
 
@@ -159,7 +159,7 @@ impl<R: Ring> Engine<R> {
         wanted: Option<u32>,
         owner: &str,
         spec: WorkerSpec,
-        poll: PollMode,
+        poll: Poll,
     ) -> Result<u32, EngineError> {
         let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Uring)?);
         let number = {
@@ -252,7 +252,7 @@ impl<R: Ring> Engine<R> {
     ///
     /// # Errors
     /// No such worker, a dead one, or one that has not answered for a second.
-    pub fn worker_poll(&self, number: u32, poll: PollMode) -> Result<(), EngineError> {
+    pub fn worker_poll(&self, number: u32, poll: Poll) -> Result<(), EngineError> {
         let mailbox = self.mailbox(number)?;
         answered(number, &mailbox)?;
         mailbox.send(Mail::Poll(poll)).map_err(|_| EngineError::WorkerDead(number))?;
@@ -465,7 +465,7 @@ fn spawn<R: Ring>(
     mailbox: Arc<Mailbox<R>>,
     shared: &Arc<Shared<R>>,
     spec: WorkerSpec,
-    poll: PollMode,
+    poll: Poll,
 ) -> Result<i32, EngineError> {
     let (started, start) = channel();
     let directory = shared.directory.clone();

@@ -1,7 +1,7 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
 use crate::figures::RingStay;
-use crate::{Completion, Io, Panic, PollMode, RingId, Token, WorkerFigures};
+use crate::{Completion, Io, Panic, Poll, RingId, Token, WorkerFigures};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -53,7 +53,7 @@ pub(crate) enum Mail<R> {
         completion: Completion,
     },
     Figures(Sender<WorkerFigures>),
-    Poll(PollMode),
+    Poll(Poll),
     SweepFiles(Sender<()>),
     Stop,
 }

@@ -2,47 +2,28 @@
 //!
 //! Pure arithmetic over observed waits, so that it can be tested without a clock.
 
-/// Longest window an adaptive worker may choose unless told otherwise, in microseconds. A sleep and its wake-up cost a
-/// few microseconds of CPU on bare metal and some tens of microseconds of latency in a virtual machine; a window longer
-/// than that cannot pay.
-const ADAPTIVE_MAX_US_DEFAULT: u32 = 50;
+use values::Poll;
+
 /// Where an adaptive window starts to grow, in nanoseconds.
 const GROW_FROM_NS: u64 = 4_000;
-
-/// What an operator asks for. How it is spelled is the control room's matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollMode {
-    /// Never look: arm the kick and sleep.
-    Off,
-    /// Always look this long, in microseconds.
-    Fixed(u32),
-    /// Look as long as it has paid lately, at most this long, in microseconds.
-    Adaptive(u32),
-}
-
-impl Default for PollMode {
-    fn default() -> Self {
-        PollMode::Adaptive(ADAPTIVE_MAX_US_DEFAULT)
-    }
-}
 
 /// The window of one worker.
 #[derive(Debug)]
 pub(crate) struct PollWindow {
-    mode: PollMode,
+    mode: Poll,
     window_ns: u64,
 }
 
 impl PollWindow {
-    pub(crate) fn new(mode: PollMode) -> Self {
+    pub(crate) fn new(mode: Poll) -> Self {
         let window_ns = match mode {
-            PollMode::Off => 0,
-            PollMode::Fixed(us) | PollMode::Adaptive(us) => u64::from(us) * 1000,
+            Poll::Off => 0,
+            Poll::Fixed(us) | Poll::Adaptive(us) => u64::from(us) * 1000,
         };
         PollWindow { mode, window_ns }
     }
 
-    pub(crate) fn mode(&self) -> PollMode {
+    pub(crate) fn mode(&self) -> Poll {
         self.mode
     }
 
@@ -54,7 +35,7 @@ impl PollWindow {
     /// Work arrived `wait_ns` after the worker ran out of it. A wait that the largest window would have covered lets the
     /// window grow, any other lets it shrink, to nothing in the end: an idle guest costs no CPU.
     pub(crate) fn observe(&mut self, wait_ns: u64) {
-        let PollMode::Adaptive(max_us) = self.mode else {
+        let Poll::Adaptive(max_us) = self.mode else {
             return;
         };
         let max_ns = u64::from(max_us) * 1000;
@@ -77,7 +58,7 @@ mod tests {
 
     #[test]
     fn short_waits_grow_the_window_and_long_ones_close_it() {
-        let mut poll = PollWindow::new(PollMode::Adaptive(50));
+        let mut poll = PollWindow::new(Poll::Adaptive(50));
         for _ in 0..20 {
             poll.observe(1_000_000);
         }
@@ -93,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_fixed_window_never_changes() {
-        let mut poll = PollWindow::new(PollMode::Fixed(10));
+        let mut poll = PollWindow::new(Poll::Fixed(10));
         poll.observe(5_000_000);
         poll.observe(1);
         assert_eq!(poll.window_ns(), 10_000);

@@ -1,63 +1,12 @@
 //! Where a worker's thread runs: CPUs, NUMA node, cgroup. What is not said is inherited from the daemon.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use values::CpuList;
 
-/// Highest CPU number that the kernel's cpu_set_t of glibc and rustix can name.
-const CPU_MAX: usize = 1023;
 /// linux/mempolicy.h: MPOL_PREFERRED, memory from this node while it has some.
 const MPOL_PREFERRED: libc::c_int = 1;
 /// Nodes that fit in one word of a node mask.
 const NODE_MAX: u32 = 63;
-
-/// A set of CPUs, written as the kernel writes it: `0-3,8`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(BTreeSet<usize>);
-
-/// `{0}` is not a list of CPUs: write numbers and ranges like 0-3,8 (0 to 1023)
-#[derive(Debug, displaydoc::Display, thiserror::Error)]
-pub struct CpuListError(String);
-
-impl FromStr for CpuList {
-    type Err = CpuListError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || CpuListError(text.to_owned());
-        let number = |part: &str| part.parse::<usize>().ok().filter(|cpu| *cpu <= CPU_MAX).ok_or_else(error);
-        let mut cpus = BTreeSet::new();
-        for part in text.trim().split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(error());
-            }
-            cpus.extend(first..=last);
-        }
-        Ok(CpuList(cpus))
-    }
-}
-
-impl fmt::Display for CpuList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.0.iter().copied().peekable();
-        let mut separator = "";
-        while let Some(first) = cpus.next() {
-            let mut last = first;
-            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
-                last = next;
-            }
-            if first == last {
-                write!(f, "{separator}{first}")?;
-            } else {
-                write!(f, "{separator}{first}-{last}")?;
-            }
-            separator = ",";
-        }
-        Ok(())
-    }
-}
 
 /// What is asked of a new worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,8 +66,8 @@ impl WorkerSpec {
 
 fn pin(cpus: &CpuList) -> std::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    for cpu in &cpus.0 {
-        set.set(*cpu);
+    for cpu in cpus.cpus() {
+        set.set(usize::from(*cpu));
     }
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
@@ -126,7 +75,7 @@ fn pin(cpus: &CpuList) -> std::io::Result<()> {
 fn cpus_of_node(node: u32) -> Result<CpuList, SpecError> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
     let text = std::fs::read_to_string(path).map_err(|_| SpecError::NoNode(node))?;
-    text.parse().map_err(|_| SpecError::NoNode(node))
+    text.trim().parse().map_err(|_| SpecError::NoNode(node))
 }
 
 fn prefer_node(node: u32) -> std::io::Result<()> {
@@ -159,20 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lists_read_back_as_the_kernel_writes_them() {
-        for (text, written) in [("0", "0"), ("3,1,2", "1-3"), ("0-2,5,7-8\n", "0-2,5,7-8")] {
-            assert_eq!(text.parse::<CpuList>().unwrap().to_string(), written);
-        }
-        for text in ["", "a", "3-1", "1,", "-1", "1024", "0-99999999"] {
-            assert!(text.parse::<CpuList>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn a_thread_can_be_pinned_and_refusals_name_the_cause() {
         std::thread::spawn(|| {
             let first = rustix::thread::sched_getaffinity(None).unwrap();
-            let cpu = (0..CPU_MAX).find(|cpu| first.is_set(*cpu)).unwrap();
+            let cpu = (0..usize::from(CpuList::CPU_MAX)).find(|cpu| first.is_set(*cpu)).unwrap();
             let spec = WorkerSpec { cpus: Some(cpu.to_string().parse().unwrap()), ..WorkerSpec::default() };
             spec.apply().unwrap();
             assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);

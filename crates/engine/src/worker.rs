@@ -12,7 +12,7 @@ use crate::mailbox::{Mail, Mailbox, Post, RingMail};
 use crate::panic::catch;
 use crate::poll::PollWindow;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
-use crate::{Io, PollMode, Ring, RingId};
+use crate::{Io, Poll, Ring, RingId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -60,7 +60,7 @@ impl<R: Ring> Worker<R> {
         number: u32,
         mailbox: Arc<Mailbox<R>>,
         directory: Arc<Directory<R>>,
-        poll: PollMode,
+        poll: Poll,
     ) -> std::io::Result<Self> {
         let mut lane = Lane::new()?;
         lane.prepare_bells()?;

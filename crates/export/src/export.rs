@@ -18,7 +18,7 @@ use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Ring, Socket};
 use door::Door;
-use engine::{EngineError, Io, Placement, PollMode, RingStay, Told, WorkerSpec};
+use engine::{EngineError, Io, Placement, Poll, RingStay, Told, WorkerSpec};
 use limits::Limiting;
 use passthrough::Tree;
 use std::sync::mpsc::Sender;
@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub(crate) rings: Rings,
     own: Own,
     placement: Placement,
-    poll: PollMode,
+    poll: Poll,
     frontend: Option<SessionInfo>,
     config_change: Option<ConfigChange>,
     sessions: SessionCounts,
@@ -534,7 +534,7 @@ impl Export {
     ///
     /// # Errors
     /// A worker that died or hangs.
-    pub fn set_poll(&self, poll: PollMode) -> Result<(), ExportError> {
+    pub fn set_poll(&self, poll: Poll) -> Result<(), ExportError> {
         self.shared.takes_changes()?;
         self.shared.lock().poll = poll;
         for worker in self.shared.engine.workers().iter().filter(|worker| worker.owner == self.shared.name) {

@@ -1,7 +1,7 @@
 //! What an export is made from.
 
 use crate::{Carried, StreamListener};
-use engine::{Placement, PollMode, WorkerSpec};
+use engine::{Placement, Poll, WorkerSpec};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -37,7 +37,7 @@ pub struct Hosting {
     /// How rings are placed.
     pub placement: Placement,
     /// How its own workers look for work.
-    pub poll: PollMode,
+    pub poll: Poll,
     /// Where its own workers run.
     pub workers: WorkerSpec,
     /// Told at the end of every session.

@@ -3,7 +3,7 @@
 use crate::figures::RingFigures;
 use crate::limit::Limits;
 use crate::{DirectoryStatus, P9Status};
-use engine::{Placement, PollMode, RingStay};
+use engine::{Placement, Poll, RingStay};
 use storage::{Description, VolumeStatus};
 use vhost_user::SessionInfo;
 
@@ -54,7 +54,7 @@ pub struct ExportStatus {
     /// How its rings are placed.
     pub placement: Placement,
     /// How its own workers look for work.
-    pub poll: PollMode,
+    pub poll: Poll,
     /// Its own limits.
     pub limits: Limits,
     /// The group whose limits it shares.

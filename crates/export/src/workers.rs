@@ -1,7 +1,7 @@
 //! The workers an export may use: its own, started when a ring first needs them, and the daemon's.
 
 use crate::{Engine, ExportError};
-use engine::{Candidate, Placement, PollMode, WorkerSpec};
+use engine::{Candidate, Placement, Poll, WorkerSpec};
 
 /// The label of workers that every export may use.
 pub const DAEMON: &str = "";
@@ -31,15 +31,15 @@ impl Own {
         name: &str,
         placement: Placement,
         (index, queues): (u16, u16),
-        (spec, poll): (&WorkerSpec, PollMode),
+        (spec, poll): (&WorkerSpec, Poll),
     ) -> Result<u32, ExportError> {
         if placement == Placement::Shared {
             return place_shared(engine);
         }
-        let count = placement.private_workers(usize::from(queues));
+        let count = engine::private_workers(placement, usize::from(queues));
         // The policy speaks of places; which worker holds a place is this table's matter.
         let places: Vec<Candidate> = (0..count as u32).map(|worker| Candidate { worker, rings: 0 }).collect();
-        let place = placement.place(usize::from(queues), &places)[usize::from(index)] as usize;
+        let place = engine::place(placement, usize::from(queues), &places)[usize::from(index)] as usize;
         self.placed.resize(self.placed.len().max(count), None);
         if let Some(worker) = self.placed[place].filter(|worker| alive(engine, *worker)) {
             return Ok(worker);
@@ -72,5 +72,5 @@ fn place_shared(engine: &Engine) -> Result<u32, ExportError> {
         .filter(|worker| worker.owner == DAEMON && worker.alive)
         .map(|worker| Candidate { worker: worker.number, rings: worker.rings.len() })
         .collect();
-    Placement::Shared.place(1, &candidates).first().copied().ok_or(ExportError::NoSharedWorkers)
+    engine::place(Placement::Shared, 1, &candidates).first().copied().ok_or(ExportError::NoSharedWorkers)
 }

@@ -48,7 +48,7 @@ pub(crate) struct Config {
     #[serde(default = "workers_max_default")]
     pub(crate) workers_max: usize,
     /// Poll window of the shared workers; adaptive when left out.
-    #[serde(default = "poll_default")]
+    #[serde(default)]
     pub(crate) poll: Poll,
     /// What the process gives up.
     #[serde(default)]
@@ -76,11 +76,6 @@ pub(crate) fn stuck_after_default() -> Span {
     Span(STUCK_AFTER_DEFAULT)
 }
 
-/// Adaptive, as for an export's own workers.
-pub(crate) fn poll_default() -> Poll {
-    Poll::Adaptive { window_us_max: Poll::ADAPTIVE_US_DEFAULT }
-}
-
 impl Config {
     /// Reads and checks a file. Every refusal names the file, the field and the fix.
     pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
@@ -105,7 +100,7 @@ impl Config {
     /// The daemon of `vringd disk`.
     pub(crate) fn of_disk(args: disk::Args) -> Result<Config, Failure> {
         let control = args.control.clone();
-        let poll = args.poll.unwrap_or_else(poll_default);
+        let poll = args.poll.unwrap_or_default();
         let sandbox = args.confinement.clone();
         let stuck_after = args.stuck_after;
         let export = args.into_export().map_err(Failure::Usage)?;
@@ -116,7 +111,7 @@ impl Config {
     /// The daemon of `vringd dir`.
     pub(crate) fn of_dir(args: dir::Args) -> Result<(Config, Alone), Failure> {
         let control = args.control.clone();
-        let poll = args.poll.unwrap_or_else(poll_default);
+        let poll = args.poll.unwrap_or_default();
         let isolation = args.isolation.clone();
         let stuck_after = args.stuck_after;
         let config = Config::of_one(args.into_export(), control, poll, Sockets::inherited()?)?;
@@ -127,7 +122,7 @@ impl Config {
     /// The daemon of `vringd virtiofsd`.
     pub(crate) fn of_virtiofsd(launch: Launch) -> Result<(Config, Alone), Failure> {
         let Launch { export, isolation, control, pid_file, .. } = launch;
-        let config = Config::of_one(export, control, poll_default(), Sockets::default())?;
+        let config = Config::of_one(export, control, Poll::default(), Sockets::default())?;
         Ok((config, Alone { isolation, pid_file, one_session: true }))
     }
 
@@ -295,7 +290,7 @@ mod tests {
         assert!(refusal(&format!("{p9}fmode = '0600'")).contains("export b: directory.fmode: only goes with"));
         let many =
             "name = 'b'\nkind = 'dir'\nlisten = 'tcp:0'\nqueues = 1024\ndirectory = { path = '/srv', protocol = '9p' }";
-        let of = |text: &str| Config::of_one(toml::from_str(text).unwrap(), None, poll_default(), Sockets::default());
+        let of = |text: &str| Config::of_one(toml::from_str(text).unwrap(), None, Poll::default(), Sockets::default());
         assert_eq!(of(many).unwrap().exports[0].queues(), 1024);
         assert!(of(&many.replace("1024", "1025")).unwrap_err().to_string().contains("queues: must be 1 to 1024"));
         let twins = format!("{stream}{}", stream.replace("'b'", "'c'").replace("tcp:5640", "tcp::5640"));

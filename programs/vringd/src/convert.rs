@@ -13,62 +13,8 @@ const UNSUPPORTED: &str = "unsupported";
 /// VIRTIO_9P_MOUNT_TAG (linux/virtio_9p.h): bit 0, which means something else for each device.
 const P9_MOUNT_TAG: u64 = 1;
 
-pub(crate) fn poll_in(poll: api::Poll) -> engine::PollMode {
-    match poll {
-        api::Poll::Off => engine::PollMode::Off,
-        api::Poll::Fixed { window_us } => engine::PollMode::Fixed(window_us),
-        api::Poll::Adaptive { window_us_max } => engine::PollMode::Adaptive(window_us_max),
-    }
-}
-
-pub(crate) fn poll_out(poll: engine::PollMode) -> api::Poll {
-    match poll {
-        engine::PollMode::Off => api::Poll::Off,
-        engine::PollMode::Fixed(window_us) => api::Poll::Fixed { window_us },
-        engine::PollMode::Adaptive(window_us_max) => api::Poll::Adaptive { window_us_max },
-    }
-}
-
-pub(crate) fn placement_in(placement: api::Placement) -> engine::Placement {
-    match placement {
-        api::Placement::Shared => engine::Placement::Shared,
-        api::Placement::One => engine::Placement::One,
-        api::Placement::PerQueue => engine::Placement::PerQueue,
-        api::Placement::Count { workers } => engine::Placement::Workers(usize::from(workers)),
-    }
-}
-
-pub(crate) fn placement_out(placement: engine::Placement) -> api::Placement {
-    match placement {
-        engine::Placement::Shared => api::Placement::Shared,
-        engine::Placement::One => api::Placement::One,
-        engine::Placement::PerQueue => api::Placement::PerQueue,
-        engine::Placement::Workers(count) => {
-            api::Placement::Count { workers: u16::try_from(count).unwrap_or(api::Placement::COUNT_MAX) }
-        }
-    }
-}
-
-pub(crate) fn execution_in(execution: api::Execution) -> storage::Execution {
-    match execution {
-        api::Execution::Auto => storage::Execution::Auto,
-        api::Execution::Uring => storage::Execution::Uring,
-        api::Execution::Inline => storage::Execution::Inline,
-        api::Execution::Pool { threads } => storage::Execution::Pool(usize::from(threads)),
-    }
-}
-
-pub(crate) fn worker_in(new: &api::NewWorker) -> Result<engine::WorkerSpec, ApiError> {
-    Ok(engine::WorkerSpec {
-        cpus: new.cpus.as_ref().map(cpus_in).transpose()?,
-        numa_node: new.numa_node,
-        cgroup: new.cgroup.as_ref().map(Into::into),
-    })
-}
-
-pub(crate) fn cpus_in(cpus: &api::CpuList) -> Result<engine::CpuList, ApiError> {
-    let refuse = |error: engine::CpuListError| field("cpus", error);
-    cpus.to_string().parse().map_err(refuse)
+pub(crate) fn worker_in(new: &api::NewWorker) -> engine::WorkerSpec {
+    engine::WorkerSpec { cpus: new.cpus.clone(), numa_node: new.numa_node, cgroup: new.cgroup.as_ref().map(Into::into) }
 }
 
 pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
@@ -82,7 +28,7 @@ pub(crate) fn storage_in(storage: &StorageConfig) -> storage::StorageSpec {
             path: file.path.clone(),
             direct: file.direct,
             read_only: file.read_only,
-            execution: execution_in(file.execution),
+            execution: file.execution,
             lock: file.lock,
         }),
         StorageConfig::Memory(memory) => storage::StorageSpec::Memory(storage::MemoryOptions {
@@ -230,8 +176,8 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         }),
         features,
         queues_max,
-        placement: placement_out(status.placement),
-        poll: poll_out(status.poll),
+        placement: status.placement,
+        poll: status.poll,
         limits: crate::limit::shown(status.limits, status.group),
         errors: rings.iter().map(|ring| ring.figures.errors).sum(),
         oldest_in_flight_ms: oldest_ns.map(|age_ns| age_ns / 1_000_000),
@@ -257,11 +203,11 @@ pub(crate) fn sync_set(content: &Content) -> Option<api::SyncMode> {
 
 /// The execution of an export, as it was set.
 pub(crate) fn execution_set(content: &Content) -> api::Execution {
-    execution_out(match content {
+    match content {
         Content::Disk { description, .. } => description.execution,
         Content::Directory(directory) => directory.execution,
         Content::P9(p9) => p9.execution,
-    })
+    }
 }
 
 fn storage_out(capacity_bytes: u64, block_size_bytes: u32, about: &storage::Description) -> api::StorageInfo {
@@ -272,20 +218,9 @@ fn storage_out(capacity_bytes: u64, block_size_bytes: u32, about: &storage::Desc
         block_size_bytes,
         read_only: about.read_only,
         direct: about.direct,
-        execution: execution_out(about.execution),
-        execution_chosen: execution_out(about.execution_chosen),
+        execution: about.execution,
+        execution_chosen: about.execution_chosen,
         volume: None,
-    }
-}
-
-pub(crate) fn execution_out(execution: storage::Execution) -> api::Execution {
-    match execution {
-        storage::Execution::Auto => api::Execution::Auto,
-        storage::Execution::Uring => api::Execution::Uring,
-        storage::Execution::Inline => api::Execution::Inline,
-        storage::Execution::Pool(threads) => {
-            api::Execution::Pool { threads: u16::try_from(threads).unwrap_or(api::Execution::POOL_MAX) }
-        }
     }
 }
 
@@ -329,7 +264,7 @@ fn sim_in(sim: &control::model::config::SimStorage) -> storage::SimOptions {
         error_rate: sim.error_rate,
         panic_after: sim.panic_after,
         seed: sim.seed,
-        execution: execution_in(sim.execution),
+        execution: sim.execution,
         ..storage::SimOptions::default()
     }
 }

@@ -48,7 +48,7 @@ impl Daemon {
     pub(crate) fn new(
         shared: usize,
         workers_max: usize,
-        poll: engine::PollMode,
+        poll: engine::Poll,
         stop: Sender<()>,
     ) -> Result<Daemon, ApiError> {
         let engine = Engine::new(workers_max);
@@ -195,10 +195,10 @@ impl Daemon {
                 DAEMON => Owner::Daemon,
                 name => Owner::Export(name.to_owned()),
             },
-            cpus: status.spec.cpus.as_ref().and_then(|cpus| cpus.to_string().parse().ok()),
+            cpus: status.spec.cpus.clone(),
             numa_node: status.spec.numa_node,
             cgroup: status.spec.cgroup.as_ref().map(|path| path.display().to_string()),
-            poll: convert::poll_out(status.poll),
+            poll: status.poll,
             poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
             tid: status.tid,
             state: if status.alive { api::WorkerState::Running } else { api::WorkerState::Dead },
@@ -360,8 +360,8 @@ impl control::Daemon for Daemon {
         apply(&export, &settings).map_err(|error| {
             let back = Settings {
                 execution: settings.execution.map(|_| convert::execution_set(&before.content)),
-                poll: settings.poll.map(|_| convert::poll_out(before.poll)),
-                placement: settings.placement.map(|_| convert::placement_out(before.placement)),
+                poll: settings.poll.map(|_| before.poll),
+                placement: settings.placement.map(|_| before.placement),
                 sync: settings.sync.and_then(|_| convert::sync_set(&before.content)),
                 // They come last, and cannot fail.
                 limits: None,
@@ -438,10 +438,10 @@ impl control::Daemon for Daemon {
             Scope::Daemon => DAEMON.to_owned(),
             Scope::Export(name) => self.get(name)?.name().to_owned(),
         };
-        let poll = new.poll.map(convert::poll_in).unwrap_or_default();
+        let poll = new.poll.unwrap_or_default();
         let id = self
             .engine
-            .worker_new(&owner, convert::worker_in(&new)?, poll)
+            .worker_new(&owner, convert::worker_in(&new), poll)
             .map_err(|error| convert::engine_error(error, scope, ""))?;
         self.worker(scope, id)
     }
@@ -507,13 +507,13 @@ fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
         export.set_sync(volume::sync_in(sync))?;
     }
     if let Some(execution) = settings.execution {
-        export.set_execution(convert::execution_in(execution))?;
+        export.set_execution(execution)?;
     }
     if let Some(poll) = settings.poll {
-        export.set_poll(convert::poll_in(poll))?;
+        export.set_poll(poll)?;
     }
     if let Some(placement) = settings.placement {
-        export.set_placement(convert::placement_in(placement))?;
+        export.set_placement(placement)?;
     }
     Ok(())
 }
@@ -523,9 +523,9 @@ fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiErr
         name: new.name.clone(),
         socket: socket.map_or_else(|| socket_in(new, Server::here(None)), Ok)?,
         queue_size_max: new.queue_size(),
-        placement: convert::placement_in(new.workers),
-        poll: new.poll.map(convert::poll_in).unwrap_or_default(),
-        workers: WorkerSpec { cpus: new.cpus.as_ref().map(convert::cpus_in).transpose()?, ..WorkerSpec::default() },
+        placement: new.workers,
+        poll: new.poll.unwrap_or_default(),
+        workers: WorkerSpec { cpus: new.cpus.clone(), ..WorkerSpec::default() },
         session_ended: None,
         failed: None,
         carried: Carried::default(),

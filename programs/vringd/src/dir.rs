@@ -105,7 +105,7 @@ impl Args {
             block_size: None,
             write_cache: None,
             workers: self.workers,
-            poll: self.poll.or_else(|| Some(crate::config::poll_default())),
+            poll: Some(self.poll.unwrap_or_default()),
             cpus: self.cpus,
             limits: self.limits.limits(None),
         }

@@ -1,6 +1,6 @@
 //! From a directory as the API describes it to its tree and its policy, and back to what the API shows.
 
-use crate::convert::{execution_in, execution_out, field};
+use crate::convert::field;
 use control::ApiError;
 use control::model as api;
 use control::model::directory::{self as words, Directory, Negotiation};
@@ -103,7 +103,7 @@ pub(crate) fn device_in(directory: &Directory, export: &str, request_queues: u16
         tag: directory.tag(export),
         request_queues,
         policy: policy_in(directory),
-        execution: execution_in(directory.execution),
+        execution: directory.execution,
     }
 }
 
@@ -160,8 +160,8 @@ pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
             Cache::Auto => words::CachePolicy::Auto,
             Cache::Always => words::CachePolicy::Always,
         }),
-        execution: execution_out(status.execution),
-        execution_chosen: execution_out(status.execution),
+        execution: status.execution,
+        execution_chosen: status.execution,
         locks_waiting: status.locks_waiting as u64,
         ..of_tree(&status.tree)
     }

@@ -77,7 +77,7 @@ pub(crate) struct Args {
     pub(crate) execution: Execution,
     /// Threads that wait for the storage: the same as --execution pool=N
     #[arg(long, value_name = "N", conflicts_with = "execution", value_parser = threads, help_heading = "Storage")]
-    pub(crate) threads: Option<u16>,
+    pub(crate) threads: Option<usize>,
     /// Use huge pages for anonymous memory
     #[arg(long, help_heading = "Storage")]
     pub(crate) hugepages: bool,
@@ -188,8 +188,8 @@ pub(crate) struct SimArgs {
     pub(crate) seed: u64,
 }
 
-fn threads(text: &str) -> Result<u16, String> {
-    let legal = |threads: &u16| (1..=Execution::POOL_MAX).contains(threads);
+fn threads(text: &str) -> Result<usize, String> {
+    let legal = |threads: &usize| (1..=Execution::POOL_MAX).contains(threads);
     text.parse().ok().filter(legal).ok_or_else(|| format!("use 1 to {} threads", Execution::POOL_MAX))
 }
 
@@ -224,7 +224,7 @@ impl Args {
             block_size: self.block_size,
             write_cache: self.write_cache,
             workers: self.workers,
-            poll: self.poll.or_else(|| Some(crate::config::poll_default())),
+            poll: Some(self.poll.unwrap_or_default()),
             cpus: self.cpus,
             limits: self.limits.limits(None),
         })
@@ -283,7 +283,7 @@ impl Args {
     }
 
     fn execution(&self) -> Execution {
-        self.threads.map_or(self.execution, |threads| Execution::Pool { threads })
+        self.threads.map_or(self.execution, Execution::Pool)
     }
 
     /// The log over a storage that is made, not found.

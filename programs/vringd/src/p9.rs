@@ -1,6 +1,5 @@
 //! From a directory over 9p as the API describes it to its options, and back to what the API shows.
 
-use crate::convert::{execution_in, execution_out};
 use crate::directory;
 use control::model as api;
 use control::model::directory::Directory;
@@ -18,7 +17,7 @@ pub(crate) fn options_in(about: &Directory, new: &NewExport) -> P9Options {
             multidevs: multidevs_in(about.multidevs.unwrap_or_default()),
             ..P9Policy::default()
         },
-        execution: execution_in(about.execution),
+        execution: about.execution,
     }
 }
 
@@ -61,8 +60,8 @@ pub(crate) fn shown(status: &P9Status) -> api::DirectoryInfo {
         tag: status.tag.clone(),
         protocol: status.dialect.map(str::to_owned),
         cache: None,
-        execution: execution_out(status.execution),
-        execution_chosen: execution_out(status.execution),
+        execution: status.execution,
+        execution_chosen: status.execution,
         locks_waiting: status.locks_waiting as u64,
         p9: Some(p9),
         ..directory::of_tree(&status.tree)

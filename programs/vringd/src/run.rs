@@ -3,7 +3,6 @@
 use crate::clients::Server;
 use crate::config::Config;
 use crate::confine::{Held, Plan};
-use crate::convert;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
@@ -130,7 +129,7 @@ fn serve(
     if one && let Some(only) = prepared.first_mut() {
         only.failed = Some(stop.clone());
     }
-    let daemon = Daemon::new(config.workers, config.workers_max, convert::poll_in(config.poll), stop)?;
+    let daemon = Daemon::new(config.workers, config.workers_max, config.poll, stop)?;
     let daemon = daemon.held_by(held);
     let alone = prepared.first_mut().filter(|prepared| prepared.tree.is_some());
     let daemon = match alone {

@@ -171,7 +171,7 @@ fn a_worker_that_hangs_is_shown_and_waited_for_by_nobody() -> Result<()> {
     wait("it is said", || Ok(daemon.output().contains("a request is stuck")))?;
     let shared = daemon.workers()?.iter().find(|worker| worker.owner == Owner::Daemon).map(|worker| worker.id);
     let shared = shared.context("there is a shared worker")?;
-    let poll = Settings { poll: Some(Poll::Fixed { window_us: 7 }), ..Settings::default() };
+    let poll = Settings { poll: Some(Poll::Fixed(7)), ..Settings::default() };
     let before = daemon.export("hangs")?.poll;
     assert_eq!(refusal(daemon.change("hangs", &poll)), ("failed".into(), 500));
     assert_eq!(refusal(daemon.attach("hangs", 0, shared)), ("failed".into(), 500));

@@ -169,8 +169,7 @@ fn change_under_load(daemon: &Daemon, settings: &[Settings]) -> Result<()> {
 #[test]
 fn placement_changes_under_load() -> Result<()> {
     let daemon = daemon("{ kind = 'memory', size = '64M' }")?;
-    let rules =
-        [Placement::PerQueue, Placement::One, Placement::Count { workers: 3 }, Placement::Shared, Placement::PerQueue];
+    let rules = [Placement::PerQueue, Placement::One, Placement::Workers(3), Placement::Shared, Placement::PerQueue];
     let mut settings = Vec::new();
     for _ in 0..5 {
         settings.extend(rules.map(|rule| Settings { placement: Some(rule), ..Settings::default() }));
@@ -188,7 +187,7 @@ fn placement_changes_under_load() -> Result<()> {
 #[test]
 fn execution_changes_under_load() -> Result<()> {
     let daemon = file_daemon()?;
-    let kinds = [Execution::Uring, Execution::Inline, Execution::Pool { threads: 4 }, Execution::Auto];
+    let kinds = [Execution::Uring, Execution::Inline, Execution::Pool(4), Execution::Auto];
     let mut settings = Vec::new();
     for _ in 0..5 {
         settings.extend(kinds.map(|kind| Settings { execution: Some(kind), ..Settings::default() }));
@@ -201,13 +200,7 @@ fn execution_changes_under_load() -> Result<()> {
 fn the_poll_window_changes_under_load() -> Result<()> {
     let daemon = daemon("{ kind = 'memory', size = '64M' }")?;
     daemon.change("disk", &Settings { placement: Some(Placement::PerQueue), ..Settings::default() })?;
-    let windows = [
-        Poll::Off,
-        Poll::Fixed { window_us: 100 },
-        Poll::Adaptive { window_us_max: 20 },
-        Poll::Fixed { window_us: 1_000_000 },
-        Poll::Off,
-    ];
+    let windows = [Poll::Off, Poll::Fixed(100), Poll::Adaptive(20), Poll::Fixed(1_000_000), Poll::Off];
     let mut settings = Vec::new();
     for _ in 0..5 {
         settings.extend(windows.map(|window| Settings { poll: Some(window), ..Settings::default() }));
@@ -237,7 +230,7 @@ fn a_change_that_is_refused_half_way_changes_nothing() -> Result<()> {
     daemon.wait_ring("disk", QUEUES - 1, |ring| ring.figures.requests() > 0)?;
     let before = daemon.export("disk")?;
     let settings = Settings {
-        execution: Some(Execution::Pool { threads: 2 }),
+        execution: Some(Execution::Pool(2)),
         poll: Some(Poll::Off),
         placement: Some(Placement::PerQueue),
         ..Settings::default()

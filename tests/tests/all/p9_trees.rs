@@ -178,7 +178,7 @@ fn ring_moves_and_execution_changes_under_load() -> Result<()> {
     let old = ring()?.worker.context("the ring has a worker")?;
     let new: Worker = client.send(Method::POST, &format!("/v1/exports/{TAG}/workers"), &NewWorker::default())?;
     let workers = [old, new.id];
-    let executions = [Execution::Inline, Execution::Uring, Execution::Pool { threads: 2 }, Execution::Auto];
+    let executions = [Execution::Inline, Execution::Uring, Execution::Pool(2), Execution::Auto];
     let mut rounds = 0_usize;
     while !guest.said("loaded")? {
         let worker = workers[rounds % 2];

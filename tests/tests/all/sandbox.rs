@@ -137,7 +137,7 @@ fn a_disk_has_given_up_all_it_can_and_serves() -> Result<()> {
     let own: Worker = disk.client.send(Method::POST, "/v1/exports/disk/workers", &NewWorker::default())?;
     let attach = Attach { worker: own.id };
     let _: RingInfo = disk.client.send(Method::PUT, "/v1/exports/disk/rings/0/worker", &attach)?;
-    for execution in [Execution::Pool { threads: 2 }, Execution::Inline, Execution::Uring, Execution::Auto] {
+    for execution in [Execution::Pool(2), Execution::Inline, Execution::Uring, Execution::Auto] {
         let settings = Settings { execution: Some(execution), ..Settings::default() };
         let _: Export = disk.client.send(Method::PATCH, "/v1/exports/disk", &settings)?;
         disk.load("disk")?;

@@ -143,8 +143,8 @@ fn what_was_changed_stays_changed() -> Result<()> {
     let extra = daemon.new_worker(None)?;
     daemon.free_worker(freed)?;
     let settings = Settings {
-        execution: Some(Execution::Pool { threads: 2 }),
-        poll: Some(Poll::Fixed { window_us: 7 }),
+        execution: Some(Execution::Pool(2)),
+        poll: Some(Poll::Fixed(7)),
         placement: Some(Placement::PerQueue),
         ..Settings::default()
     };

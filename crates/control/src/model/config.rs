@@ -4,7 +4,6 @@
 use super::directory::Directory;
 use super::limits::Limits;
 use super::p9::Listen;
-use super::value::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 use super::volume::{IntentLog, SyncMode, VolumeStorage};
 use super::write_cache::WriteCache;
 use serde::de::{self, DeserializeOwned, Error as _};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
+use values::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
 
 /// What an export offers to its guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -3,11 +3,11 @@
 
 use super::config::FieldError;
 use super::p9::{Multidevs, Protocol, SecurityModel};
-use super::value::{ByteSize, Execution, FileMode, Span};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
+use values::{ByteSize, Execution, FileMode, Span};
 
 /// For how long a guest may believe what it was told about a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]

@@ -7,11 +7,11 @@ use super::limits::Limits;
 use super::p9::{P9Info, SecurityModel};
 use super::sandbox::SandboxInfo;
 use super::upgrade::Takeover;
-use super::value::{ByteSize, Execution, Placement, Poll};
 use super::volume::{SyncMode, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
+use values::{ByteSize, Execution, Placement, Poll};
 
 /// The daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -1,13 +1,13 @@
 //! 9P: which protocol a directory is served by, what 9P adds to its description, and what is shown of it.
 
 use super::config::NewExport;
-use super::text::{ParseError, text_value};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use utoipa::ToSchema;
+use values::{ParseError, text_value};
 
 /// The protocol by which a directory is served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]

@@ -2,13 +2,13 @@
 
 use super::config::FieldError;
 use super::latency::LatencySummary;
-use super::text::{ParseError, text_value};
-use super::value::{ByteSize, Execution};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use utoipa::ToSchema;
+use values::{ByteSize, Execution};
+use values::{ParseError, text_value};
 
 /// When a guest's write is on stable storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]

@@ -1,8 +1,8 @@
 //! Workers: threads that serve rings.
 
-use super::value::{CpuList, Poll};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use values::{CpuList, Poll};
 
 /// Whose worker it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -82,7 +82,7 @@ fn an_export_lives_from_post_to_delete() {
     assert_eq!(resized["storage"]["capacity_bytes"], json!(2u64 << 40));
     let change = json!({"poll": "fixed=7", "execution": "pool=2", "placement": 3});
     let changed: Export = api.client.send(Method::PATCH, "/v1/exports/scratch", &change).unwrap();
-    assert_eq!(changed.poll, Poll::Fixed { window_us: 7 });
+    assert_eq!(changed.poll, Poll::Fixed(7));
     let execution = changed.storage.unwrap().execution.to_string();
     assert_eq!((changed.placement.to_string(), execution), ("3".into(), "pool=2".into()));
     api.client.order(Method::DELETE, "/v1/exports/scratch").unwrap();

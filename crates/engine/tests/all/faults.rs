@@ -1,7 +1,7 @@
 //! Panics stay where they are, and whoever asks a worker that hangs is not made to wait.
 
 use crate::common::{Back, FakeRing, Front, Work, engine, eventually, ring, within};
-use engine::{Engine, EngineError, Io, PollMode, Pulse, Ring, RingId, RingStay, Told, WorkerSpec};
+use engine::{Engine, EngineError, Io, Poll, Pulse, Ring, RingId, RingStay, Told, WorkerSpec};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ fn hold(engine: &Engine<FakeRing>, id: RingId) -> Sender<()> {
 
 #[test]
 fn a_ring_that_panics_falls_alone() {
-    for poll in [PollMode::Off, PollMode::default()] {
+    for poll in [Poll::Off, Poll::default()] {
         let engine = engine(1, poll);
         let back = Back::new();
         let (bad, bad_front) = attach(&engine, &back, 0);
@@ -64,7 +64,7 @@ fn a_ring_that_panics_falls_alone() {
 /// It may be the last that has a disk, which then writes back what is dirty: no worker waits for that, but the end of the engine does.
 #[test]
 fn the_end_of_a_ring_that_panicked_keeps_no_other_waiting() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let back = Back::new();
     let (_bad, bad_front) = attach(&engine, &back, 0);
     let (good, good_front) = attach(&engine, &back, 0);
@@ -83,7 +83,7 @@ fn the_end_of_a_ring_that_panicked_keeps_no_other_waiting() {
 
 #[test]
 fn whoever_waits_for_a_ring_that_panics_learns_of_it() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let back = Back::new();
     let (id, front) = attach(&engine, &back, 0);
     front.submit(Work::Timer(3_600_000_000));
@@ -102,7 +102,7 @@ fn whoever_waits_for_a_ring_that_panics_learns_of_it() {
 
 #[test]
 fn a_ring_that_waits_for_a_dead_worker_is_lost_where_it_is() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let back = Back::new();
     let (_bad, bad_front) = attach(&engine, &back, 0);
     let (owed, owed_front) = attach(&engine, &back, 0);
@@ -125,7 +125,7 @@ fn a_ring_that_waits_for_a_dead_worker_is_lost_where_it_is() {
 
 #[test]
 fn the_death_of_a_worker_is_reported_once_and_can_be_made_good() {
-    let engine = engine(2, PollMode::Fixed(3));
+    let engine = engine(2, Poll::Fixed(3));
     let deaths = Arc::new(Mutex::new(Vec::new()));
     let seen = deaths.clone();
     engine.on_death(move |engine, death| {
@@ -140,7 +140,7 @@ fn the_death_of_a_worker_is_reported_once_and_can_be_made_good() {
     bad_front.kill_worker();
     eventually("reported", || !deaths.lock().unwrap().is_empty());
     let (death, next) = deaths.lock().unwrap()[0].clone();
-    assert_eq!((death.worker, death.owner.as_str(), death.poll), (0, "test", PollMode::Fixed(3)));
+    assert_eq!((death.worker, death.owner.as_str(), death.poll), (0, "test", Poll::Fixed(3)));
     assert_eq!(death.why.message, "the worker is to die");
     assert_eq!(engine.workers().iter().map(|worker| worker.number).collect::<Vec<_>>(), [1, next]);
     let (_id, front) = attach(&engine, &back, next);
@@ -153,7 +153,7 @@ fn the_death_of_a_worker_is_reported_once_and_can_be_made_good() {
 
 #[test]
 fn a_worker_that_hangs_is_not_waited_for() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let back = Back::new();
     let (stuck, _stuck_front) = attach(&engine, &back, 0);
     let (other, _other_front) = attach(&engine, &back, 1);
@@ -183,7 +183,7 @@ fn a_worker_that_hangs_is_not_waited_for() {
 /// A worker that hangs holds up nobody who wants to change something: the change is refused, and not made later either.
 #[test]
 fn a_worker_that_hangs_refuses_changes() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let back = Back::new();
     let (stuck, front) = attach(&engine, &back, 0);
     let (other, _other_front) = attach(&engine, &back, 1);
@@ -200,7 +200,7 @@ fn a_worker_that_hangs_refuses_changes() {
     refused(engine.takes_turns(stuck));
     refused(engine.attach_to(stuck, 1));
     refused(engine.attach_to(other, 0));
-    refused(engine.worker_poll(0, PollMode::Fixed(3)));
+    refused(engine.worker_poll(0, Poll::Fixed(3)));
     let heard = Arc::new(AtomicU32::new(0));
     let counted = heard.clone();
     let tell = move |_: &mut FakeRing, _: &RingStay, _: &mut Io<'_>| counted.store(1, Ordering::SeqCst);
@@ -223,7 +223,7 @@ fn a_worker_that_hangs_refuses_changes() {
 fn work_is_heard_of_once_and_only_by_who_asked() {
     let engine: Engine<FakeRing> = Engine::new(2);
     for _ in 0..2 {
-        engine.worker_new("test", WorkerSpec::default(), PollMode::Off).unwrap();
+        engine.worker_new("test", WorkerSpec::default(), Poll::Off).unwrap();
     }
     let stirs = Arc::new(AtomicU32::new(0));
     let heard = stirs.clone();

@@ -1,7 +1,7 @@
 //! Workers come, go and die; rings are drained; files are let go.
 
 use crate::common::{Back, FakeRing, Front, Work, engine, eventually, ring, within};
-use engine::{Engine, EngineError, PollMode, Ring, RingId, WorkerSpec};
+use engine::{Engine, EngineError, Poll, Ring, RingId, WorkerSpec};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn attach(engine: &Engine<FakeRing>, back: &Arc<Back>, worker: u32) -> (RingId, 
 
 #[test]
 fn a_worker_with_rings_cannot_be_freed() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let (id, _front) = attach(&engine, &Back::new(), 0);
     assert!(matches!(engine.worker_free(0), Err(EngineError::Busy { worker: 0, rings: 1 })));
     engine.worker_free(1).unwrap();
@@ -28,7 +28,7 @@ fn a_worker_with_rings_cannot_be_freed() {
 #[test]
 fn a_worker_that_a_ring_is_on_its_way_to_cannot_be_freed() {
     let engine: Engine<FakeRing> = Engine::new(2);
-    let worker_new = || engine.worker_new("x", WorkerSpec::default(), PollMode::Off).unwrap();
+    let worker_new = || engine.worker_new("x", WorkerSpec::default(), Poll::Off).unwrap();
     let home = worker_new();
     let (id, _front) = attach(&engine, &Back::new(), home);
     // The owner is held, so that the ring cannot leave yet.
@@ -66,16 +66,13 @@ fn a_worker_that_a_ring_is_on_its_way_to_cannot_be_freed() {
 
 #[test]
 fn the_bound_on_workers_holds_for_concurrent_callers() {
-    let engine = engine::<crate::common::FakeRing>(0, PollMode::Off);
-    assert!(matches!(
-        engine.worker_new("x", WorkerSpec::default(), PollMode::Off),
-        Err(EngineError::TooManyWorkers(0))
-    ));
+    let engine = engine::<crate::common::FakeRing>(0, Poll::Off);
+    assert!(matches!(engine.worker_new("x", WorkerSpec::default(), Poll::Off), Err(EngineError::TooManyWorkers(0))));
     let engine: Engine<FakeRing> = Engine::new(3);
     let callers: Vec<_> = (0..8)
         .map(|_| {
             let engine = engine.clone();
-            std::thread::spawn(move || engine.worker_new("x", WorkerSpec::default(), PollMode::Off).is_ok())
+            std::thread::spawn(move || engine.worker_new("x", WorkerSpec::default(), Poll::Off).is_ok())
         })
         .collect();
     let started = callers.into_iter().filter_map(|caller| caller.join().unwrap().then_some(())).count();
@@ -83,7 +80,7 @@ fn the_bound_on_workers_holds_for_concurrent_callers() {
     assert_eq!(engine.workers().len(), 3);
     let first = engine.workers()[0].number;
     engine.worker_free(first).unwrap();
-    let again = engine.worker_new("x", WorkerSpec::default(), PollMode::Off).unwrap();
+    let again = engine.worker_new("x", WorkerSpec::default(), Poll::Off).unwrap();
     assert!(again > first, "numbers are never used twice");
 }
 
@@ -92,23 +89,23 @@ fn a_worker_that_cannot_start_leaves_no_trace() {
     let engine: Engine<FakeRing> = Engine::new(1);
     let nowhere = WorkerSpec { cgroup: Some("/nonexistent/cgroup".into()), ..WorkerSpec::default() };
     for _ in 0..50 {
-        let error = engine.worker_new("x", nowhere.clone(), PollMode::Off).unwrap_err();
+        let error = engine.worker_new("x", nowhere.clone(), Poll::Off).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/cgroup"), "{error}");
         assert!(engine.workers().is_empty());
     }
-    engine.worker_new("x", WorkerSpec::default(), PollMode::Off).unwrap();
+    engine.worker_new("x", WorkerSpec::default(), Poll::Off).unwrap();
 }
 
 #[test]
 fn unknown_workers_and_rings_are_named() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let (fake, _front) = ring(&Back::new());
     let (error, fake) = engine.attach(fake, 9).unwrap_err();
     assert_eq!(error.to_string(), "there is no worker 9");
     // The ring came back whole.
     engine.attach(*fake, 0).map_err(|(error, _)| error).unwrap();
     assert!(matches!(engine.worker_figures(9), Err(EngineError::NoSuchWorker(9))));
-    assert!(matches!(engine.worker_poll(9, PollMode::Off), Err(EngineError::NoSuchWorker(9))));
+    assert!(matches!(engine.worker_poll(9, Poll::Off), Err(EngineError::NoSuchWorker(9))));
     assert!(matches!(engine.detach(RingId(99)), Err(EngineError::NoSuchRing)));
     assert!(matches!(engine.with_ring(RingId(99), |_, _, _| ()), Err(EngineError::NoSuchRing)));
     assert_eq!(engine.worker_of(RingId(99)), None);
@@ -116,7 +113,7 @@ fn unknown_workers_and_rings_are_named() {
 
 #[test]
 fn a_dead_worker_takes_only_its_own_rings_along() {
-    let engine = engine(2, PollMode::default());
+    let engine = engine(2, Poll::default());
     let back = Back::new();
     let (bad, bad_front) = attach(&engine, &back, 0);
     let (neighbour, neighbour_front) = attach(&engine, &back, 0);
@@ -155,14 +152,14 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
     engine.sweep_files();
     assert!(engine.workers()[0].rings.is_empty());
     engine.worker_free(0).unwrap();
-    assert_eq!(engine.worker_new("next", WorkerSpec::default(), PollMode::Off).unwrap(), 2);
+    assert_eq!(engine.worker_new("next", WorkerSpec::default(), Poll::Off).unwrap(), 2);
     within("the end of the engine", move || drop(engine));
 }
 
 #[test]
 fn moves_towards_a_dying_worker_end() {
     for _ in 0..60 {
-        let engine = engine(2, PollMode::Off);
+        let engine = engine(2, Poll::Off);
         let back = Back::new();
         let (bad, bad_front) = attach(&engine, &back, 0);
         let (good, good_front) = attach(&engine, &back, 1);
@@ -186,7 +183,7 @@ fn moves_towards_a_dying_worker_end() {
 
 #[test]
 fn detach_drains_while_others_still_ask() {
-    let engine = engine(1, PollMode::default());
+    let engine = engine(1, Poll::default());
     let (id, front) = attach(&engine, &Back::new(), 0);
     for _ in 0..8 {
         front.submit(Work::Timer(50_000));
@@ -216,7 +213,7 @@ fn detach_drains_while_others_still_ask() {
 
 #[test]
 fn the_last_call_goes_out_before_the_ring_does() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let back = Back::new();
     for round in 0..300 {
         let (fake, front) = ring(&back);
@@ -233,7 +230,7 @@ fn the_last_call_goes_out_before_the_ring_does() {
 
 #[test]
 fn the_end_of_the_engine_drains_its_rings() {
-    let engine = engine(2, PollMode::default());
+    let engine = engine(2, Poll::default());
     let back = Back::new();
     let (first, first_front) = attach(&engine, &back, 0);
     let (second, second_front) = attach(&engine, &back, 1);
@@ -279,7 +276,7 @@ fn sweeping_lets_go_of_a_file_and_its_lock() {
         let file = open();
         file.set_len(1 << 20).unwrap();
         lock(&file).unwrap();
-        let engine = engine(2, PollMode::Off);
+        let engine = engine(2, Poll::Off);
         let back = Back::with_file(file);
         let (id, front) = attach(&engine, &back, 0);
         front.submit(Work::Write);

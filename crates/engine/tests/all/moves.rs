@@ -1,7 +1,7 @@
 //! Rings move while they run, and nothing is lost or done twice.
 
 use crate::common::{Back, FakeRing, Front, MIX, Work, engine, eventually, ring, within};
-use engine::{Engine, PollMode, Ring, RingId, WorkerSpec};
+use engine::{Engine, Poll, Ring, RingId, WorkerSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +25,7 @@ fn load(front: Arc<Front>, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()>
 
 #[test]
 fn thousands_of_moves_under_load_lose_nothing() {
-    for mode in [PollMode::Off, PollMode::default()] {
+    for mode in [Poll::Off, Poll::default()] {
         let engine = engine(3, mode);
         let back = Back::new();
         let stop = Arc::new(AtomicBool::new(false));
@@ -51,7 +51,7 @@ fn thousands_of_moves_under_load_lose_nothing() {
 
 #[test]
 fn several_threads_move_and_ask_the_same_ring() {
-    let engine = engine(3, PollMode::default());
+    let engine = engine(3, Poll::default());
     let (id, front) = attach(&engine, &Back::new(), 0);
     let stop = Arc::new(AtomicBool::new(false));
     let load = load(front.clone(), stop.clone());
@@ -81,7 +81,7 @@ fn several_threads_move_and_ask_the_same_ring() {
 
 #[test]
 fn moves_race_with_detach() {
-    let engine = engine(3, PollMode::Off);
+    let engine = engine(3, Poll::Off);
     let back = Back::new();
     for round in 0..400 {
         let (id, front) = attach(&engine, &back, 0);
@@ -116,7 +116,7 @@ fn moves_race_with_detach() {
 
 #[test]
 fn a_worker_ends_with_work_of_a_ring_that_moved_on() {
-    let engine = engine(2, PollMode::default());
+    let engine = engine(2, Poll::default());
     let (id, front) = attach(&engine, &Back::new(), 0);
     for _ in 0..20 {
         front.submit(Work::Timer(100_000));
@@ -135,7 +135,7 @@ fn a_worker_ends_with_work_of_a_ring_that_moved_on() {
 
 #[test]
 fn a_ring_is_served_and_asked_after_a_move() {
-    let engine = engine(2, PollMode::Off);
+    let engine = engine(2, Poll::Off);
     let (id, front) = attach(&engine, &Back::new(), 0);
     for to in [1, 1, 0, 0, 1] {
         engine.attach_to(id, to).unwrap();
@@ -151,7 +151,7 @@ fn a_ring_is_served_and_asked_after_a_move() {
 
 #[test]
 fn moving_to_nobody_leaves_the_ring_where_it_is() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let (id, front) = attach(&engine, &Back::new(), 0);
     assert!(matches!(engine.attach_to(id, 7), Err(engine::EngineError::NoSuchWorker(7))));
     front.submit(Work::Inline);
@@ -161,5 +161,5 @@ fn moving_to_nobody_leaves_the_ring_where_it_is() {
     // The failed moves hold nothing: once the ring is gone, so may the worker be.
     engine.detach(id).unwrap();
     engine.worker_free(0).unwrap();
-    assert!(matches!(engine.worker_new("again", WorkerSpec::default(), PollMode::Off), Ok(1)));
+    assert!(matches!(engine.worker_new("again", WorkerSpec::default(), Poll::Off), Ok(1)));
 }

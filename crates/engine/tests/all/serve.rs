@@ -1,12 +1,12 @@
 //! Requests are served and completed once, and an idle worker does nothing.
 
 use crate::common::{Back, MIX, Work, engine, eventually, ring, within};
-use engine::{PollMode, Token};
+use engine::{Poll, Token};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-fn modes() -> [PollMode; 4] {
-    [PollMode::Off, PollMode::Fixed(100), PollMode::Adaptive(50), PollMode::Adaptive(2000)]
+fn modes() -> [Poll; 4] {
+    [Poll::Off, Poll::Fixed(100), Poll::Adaptive(50), Poll::Adaptive(2000)]
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn every_request_completes_once_in_every_poll_mode() {
 
 #[test]
 fn many_rings_share_a_worker() {
-    let engine = engine(1, PollMode::default());
+    let engine = engine(1, Poll::default());
     let back = Back::new();
     let rings: Vec<_> = (0..32)
         .map(|_| {
@@ -49,7 +49,7 @@ fn many_rings_share_a_worker() {
 
 #[test]
 fn a_deep_queue_overfills_the_submission_queue() {
-    for mode in [PollMode::Off, PollMode::default()] {
+    for mode in [Poll::Off, Poll::default()] {
         let engine = engine(1, mode);
         let back = Back::new();
         let rings: Vec<_> = (0..40).map(|_| ring(&back)).collect();
@@ -73,7 +73,7 @@ fn a_deep_queue_overfills_the_submission_queue() {
 
 #[test]
 fn a_ring_without_kicks_is_served_by_looking() {
-    for mode in [PollMode::Off, PollMode::Fixed(10), PollMode::default()] {
+    for mode in [Poll::Off, Poll::Fixed(10), Poll::default()] {
         let engine = engine(1, mode);
         let (fake, front) = ring(&Back::new());
         let id = engine.attach(fake.without_kick(), 0).map_err(|(error, _)| error).unwrap();
@@ -89,7 +89,7 @@ fn a_ring_without_kicks_is_served_by_looking() {
 
 #[test]
 fn kicks_that_somebody_consumed_or_made_up_do_no_harm() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let back = Back::new();
     for stale in [0, 1, 2] {
         let (fake, front) = ring(&back);
@@ -149,7 +149,7 @@ fn an_idle_worker_neither_turns_nor_enters_the_kernel() {
 
 #[test]
 fn waiting_for_slow_work_is_idle_too() {
-    let engine = engine(1, PollMode::default());
+    let engine = engine(1, Poll::default());
     let (fake, front) = ring(&Back::new());
     let id = engine.attach(fake, 0).map_err(|(error, _)| error).unwrap();
     for _ in 0..200 {
@@ -163,7 +163,7 @@ fn waiting_for_slow_work_is_idle_too() {
 
 #[test]
 fn waiting_for_many_slow_reads_is_idle_too() {
-    let engine = engine(1, PollMode::default());
+    let engine = engine(1, Poll::default());
     let (reader, mut writer) = std::io::pipe().unwrap();
     let (fake, front) = ring(&Back::with_file(OwnedFd::from(reader).into()));
     let id = engine.attach(fake, 0).map_err(|(error, _)| error).unwrap();
@@ -189,7 +189,7 @@ fn a_kick_that_cannot_be_watched_does_not_keep_the_worker_busy() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(writer);
     for kick in [file, reader.into()] {
-        let engine = engine(1, PollMode::Off);
+        let engine = engine(1, Poll::Off);
         let (fake, front) = ring(&Back::new());
         drop(front);
         let fake = fake.with_kick(kick);
@@ -207,7 +207,7 @@ fn a_kick_that_cannot_be_watched_does_not_keep_the_worker_busy() {
 
 #[test]
 fn the_poll_mode_changes_while_serving() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let (fake, front) = ring(&Back::new());
     engine.attach(fake, 0).map_err(|(error, _)| error).unwrap();
     for mode in modes().into_iter().cycle().take(40) {

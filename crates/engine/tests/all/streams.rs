@@ -1,7 +1,7 @@
 //! Rings that are told of their clients by a socket.
 
 use crate::common::{HANG, eventually};
-use engine::{Completion, Engine, Io, PollMode, Pulse, Ring, RingId, Token, WorkerSpec};
+use engine::{Completion, Engine, Io, Poll, Pulse, Ring, RingId, Token, WorkerSpec};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,7 +96,7 @@ impl Ring for Echo {
     }
 }
 
-fn engine_of(workers: usize, poll: PollMode) -> Engine<Echo> {
+fn engine_of(workers: usize, poll: Poll) -> Engine<Echo> {
     let engine = Engine::new(workers);
     for _ in 0..workers {
         engine.worker_new("test", WorkerSpec::default(), poll).unwrap();
@@ -123,7 +123,7 @@ fn pulse(engine: &Engine<Echo>, worker: u32) -> Pulse {
 
 #[test]
 fn waiting_for_a_client_is_no_work_under_way() {
-    let engine = engine_of(1, PollMode::Off);
+    let engine = engine_of(1, Poll::Off);
     let (_, mut first) = attach(&engine, 0);
     let (_, mut second) = attach(&engine, 0);
     for round in 0..100 {
@@ -139,7 +139,7 @@ fn waiting_for_a_client_is_no_work_under_way() {
 
 #[test]
 fn a_ring_moves_while_its_client_is_silent_and_while_it_speaks() {
-    for poll in [PollMode::Off, PollMode::default()] {
+    for poll in [Poll::Off, Poll::default()] {
         let engine = engine_of(3, poll);
         let (id, mut client) = attach(&engine, 0);
         let stop = Arc::new(AtomicBool::new(false));
@@ -179,7 +179,7 @@ fn a_ring_moves_while_its_client_is_silent_and_while_it_speaks() {
 
 #[test]
 fn a_client_that_goes_ends_the_wait() {
-    let engine = engine_of(1, PollMode::Off);
+    let engine = engine_of(1, Poll::Off);
     let (id, mut client) = attach(&engine, 0);
     ping(&mut client, 0);
     drop(client);
@@ -189,7 +189,7 @@ fn a_client_that_goes_ends_the_wait() {
 
 #[test]
 fn a_ring_that_panics_leaves_its_worker_to_the_others() {
-    let engine = engine_of(1, PollMode::Off);
+    let engine = engine_of(1, Poll::Off);
     let (broken, mut loud) = attach(&engine, 0);
     let (_, mut other) = attach(&engine, 0);
     engine.with_ring(broken, |ring, _, _| ring.panics = true).unwrap();

@@ -1,7 +1,7 @@
 //! A turn does not go on with what has ended for as long as there is more of it.
 
 use crate::common::{HANG, engine};
-use engine::{Completion, Io, PollMode, Reply, Ring, Token};
+use engine::{Completion, Io, Poll, Reply, Ring, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -100,7 +100,7 @@ impl Ring for Actor {
 
 #[test]
 fn rings_have_their_turn_while_another_has_much_that_ends() {
-    let engine = engine(1, PollMode::Off);
+    let engine = engine(1, Poll::Off);
     let descriptor = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let (replies, held) = mpsc::channel();
     let (served_after, served) = mpsc::channel();

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Placement, PollMode, WorkerSpec};
+use engine::{Placement, Poll, WorkerSpec};
 use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
 use storage::{MemoryOptions, MemoryStorage};
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ impl Server {
             socket,
             queue_size_max: 256,
             placement: Placement::One,
-            poll: PollMode::Off,
+            poll: Poll::Off,
             workers: WorkerSpec::default(),
             session_ended: None,
             failed: None,

@@ -95,11 +95,11 @@ fn taking_over(service: &Service) -> std::io::Result<Option<Watchdog>> {
 /// The daemon with its workers, and without exports.
 fn daemon(state: &State, stop: Sender<()>) -> Result<Daemon, String> {
     let started = Instant::now().checked_sub(Duration::from_nanos(monotonic_ns().saturating_sub(state.started_ns)));
-    let daemon = Daemon::new(0, state.workers_max, engine::PollMode::default(), stop);
+    let daemon = Daemon::new(0, state.workers_max, engine::Poll::default(), stop);
     let daemon = daemon.map_err(|error| error.to_string())?.held_by(state.held.clone());
     for worker in &state.workers {
         let start = || -> Result<(), String> {
-            let (spec, poll) = (restore::worker(worker)?, crate::convert::poll_in(worker.poll));
+            let (spec, poll) = (restore::worker(worker), worker.poll);
             let started = daemon.engine().worker_again(worker.number, &worker.owner, spec, poll);
             started.map_err(|error| error.to_string())
         };

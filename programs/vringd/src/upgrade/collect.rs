@@ -15,8 +15,8 @@ use vhost_user::{EndpointState, RegionState, RingState, SessionState};
 /// The description that makes an export as it is now. What was left out is said, so that no default can change it.
 fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
     new.queues = Some(new.queues());
-    new.workers = convert::placement_out(status.placement);
-    new.poll = Some(convert::poll_out(status.poll));
+    new.workers = status.placement;
+    new.poll = Some(status.poll);
     new.limits = crate::limit::shown(status.limits, status.group.clone());
     let set = convert::execution_set(&status.content);
     match (&mut new.storage, &mut new.directory) {
@@ -37,10 +37,10 @@ pub(super) fn worker(status: &WorkerStatus) -> Option<state::Worker> {
     status.alive.then(|| state::Worker {
         number: status.number,
         owner: status.owner.clone(),
-        cpus: status.spec.cpus.as_ref().and_then(|cpus| cpus.to_string().parse().ok()),
+        cpus: status.spec.cpus.clone(),
         numa_node: status.spec.numa_node,
         cgroup: status.spec.cgroup.clone(),
-        poll: convert::poll_out(status.poll),
+        poll: status.poll,
     })
 }
 

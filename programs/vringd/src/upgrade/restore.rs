@@ -3,7 +3,6 @@
 use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
-use crate::convert;
 use crate::prepared::Prepared;
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
@@ -29,9 +28,8 @@ pub(crate) struct Begun {
 pub(super) type Resumed = Sender<Result<usize, String>>;
 
 /// Where a worker was told to run.
-pub(super) fn worker(worker: &state::Worker) -> Result<WorkerSpec, String> {
-    let cpus = worker.cpus.as_ref().map(convert::cpus_in).transpose().map_err(|error| error.to_string())?;
-    Ok(WorkerSpec { cpus, numa_node: worker.numa_node, cgroup: worker.cgroup.clone() })
+pub(super) fn worker(worker: &state::Worker) -> WorkerSpec {
+    WorkerSpec { cpus: worker.cpus.clone(), numa_node: worker.numa_node, cgroup: worker.cgroup.clone() }
 }
 
 /// Takes what belongs to an export. Descriptors that are left of it when that fails are closed in the end.

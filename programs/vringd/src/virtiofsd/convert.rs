@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use control::model::config::{ExportKind, NewExport};
 use control::model::directory::{CachePolicy, Directory, Negotiation, Readdirplus};
-use control::model::{Execution, FileMode, Placement, Span};
+use control::model::{Execution, FileMode, Placement, Poll, Span};
 use std::path::{Path, PathBuf};
 
 /// What the options ask for.
@@ -55,7 +55,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         block_size: None,
         write_cache: None,
         workers: Placement::Shared,
-        poll: Some(crate::config::poll_default()),
+        poll: Some(Poll::default()),
         cpus: None,
         limits: control::model::Limits::default(),
         socket: socket.clone(),
@@ -117,7 +117,7 @@ fn directory(options: &Options) -> Result<Directory, String> {
         translate_gid: options.translate_gid.clone(),
         execution: match options.thread_pool_size {
             0 => Execution::Inline,
-            threads => Execution::Pool { threads },
+            threads => Execution::Pool(threads.into()),
         },
         ..Directory::new(path)
     })

@@ -70,7 +70,7 @@ fn every_option_reaches_its_field() {
     let base = served("");
     let cases: &[(&str, Directory)] = &[
         ("--tag data", Directory { tag: Some("data".into()), ..base.clone() }),
-        ("--thread-pool-size=64", Directory { execution: Execution::Pool { threads: 64 }, ..base.clone() }),
+        ("--thread-pool-size=64", Directory { execution: Execution::Pool(64), ..base.clone() }),
         ("--thread-pool-size=0", base.clone()),
         ("--xattr", Directory { xattr: true, ..base.clone() }),
         ("--posix-acl", Directory { xattr: true, posix_acl: Negotiation::Always, ..base.clone() }),
@@ -151,7 +151,7 @@ fn what_libvirt_and_kata_write() {
         "--syslog --cache=auto --shared-dir=/run/kata/shared --fd=3 --thread-pool-size=1 -o announce_submounts",
     );
     assert!(kata.syslog);
-    assert_eq!(kata.export.directory.unwrap().execution, Execution::Pool { threads: 1 });
+    assert_eq!(kata.export.directory.unwrap().execution, Execution::Pool(1));
     launched("--socket-path=/run/fs.sock -o source=/srv -f -d");
 }
 

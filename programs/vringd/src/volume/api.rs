@@ -1,6 +1,5 @@
 //! Between the API's words for volumes and those of the storage.
 
-use crate::convert::execution_in;
 use control::model as api;
 use control::model::{IntentLog, LATENCY_BOUNDS_US, LatencySummary, MemoryFile, VolumeInfo, VolumeStorage};
 use storage::{LatencyFigures, LoggedSpec, MemoryPlace, StorageSpec, SyncMode, VolumeOptions, VolumeStatus};
@@ -32,7 +31,7 @@ pub(crate) fn spec_in(volume: &VolumeStorage) -> StorageSpec {
             MemoryFile::Path(path) => MemoryPlace::Path(path.clone()),
         },
         direct: volume.direct,
-        execution: execution_in(volume.execution),
+        execution: volume.execution,
         lock: volume.lock,
         dirty_bytes: volume.dirty_memory.0,
         sync: sync_in(volume.sync),

@@ -5,7 +5,7 @@ use control::model::config::Storage;
 use control::model::directory::Directory;
 use control::model::{
     Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
-    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Poll, Protocol, Rates, Resize,
+    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Protocol, Rates, Resize,
     RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
     StorageInfo, VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
 };
@@ -313,7 +313,7 @@ impl Daemon for Fake {
             features: vec![],
             queues_max: new.queues(),
             placement: new.workers,
-            poll: new.poll.unwrap_or(Poll::Adaptive { window_us_max: 50 }),
+            poll: new.poll.unwrap_or_default(),
             limits: Limits::default().changed(&new.limits),
             errors: 0,
             oldest_in_flight_ms: None,
@@ -456,7 +456,7 @@ impl Daemon for Fake {
             cpus: new.cpus,
             numa_node: new.numa_node,
             cgroup: new.cgroup,
-            poll: new.poll.unwrap_or(Poll::Adaptive { window_us_max: 50 }),
+            poll: new.poll.unwrap_or_default(),
             poll_window_us_now: 12,
             tid: 4000 + i32::try_from(id).unwrap(),
             state: WorkerState::Running,

@@ -3,7 +3,7 @@
 // Every test binary uses its own part of this.
 #![allow(unreachable_pub)]
 
-use engine::{Bell, Completion, Engine, Io, Panic, PollMode, Pool, Ring, SharedFile, Token, WorkerSpec};
+use engine::{Bell, Completion, Engine, Io, Panic, Poll, Pool, Ring, SharedFile, Token, WorkerSpec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -359,7 +359,7 @@ impl Ring for FakeRing {
 }
 
 /// An engine with `workers` workers numbered from 0.
-pub fn engine<R: Ring>(workers: u32, poll: PollMode) -> Engine<R> {
+pub fn engine<R: Ring>(workers: u32, poll: Poll) -> Engine<R> {
     let engine = Engine::new(workers as usize);
     for number in 0..workers {
         assert_eq!(engine.worker_new("test", WorkerSpec::default(), poll).unwrap(), number);

@@ -2,7 +2,7 @@
 
 use crate::p9::guest::{Guest, PATIENCE, Reply, Sent};
 use device::p9::Kind;
-use engine::{Execution, Placement, PollMode, WorkerSpec};
+use engine::{Execution, Placement, Poll, WorkerSpec};
 use export::{Carried, Content, Engine, Export, Hosting, P9Options, P9Policy, P9Status, Socket};
 use passthrough::{Options, Source, Tree};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl Server {
             socket: Socket::Path { path: dir.path().join("9p.sock"), options: SocketOptions::default() },
             queue_size_max: 256,
             placement: Placement::One,
-            poll: PollMode::Off,
+            poll: Poll::Off,
             workers: WorkerSpec::default(),
             session_ended: None,
             failed: None,

@@ -2,7 +2,7 @@
 
 use crate::p9::client::{Client, MSIZE, ROOT, Server, data_of, outcome, read, write};
 use device::p9::Kind;
-use engine::{Execution, PollMode, WorkerSpec};
+use engine::{Execution, Poll, WorkerSpec};
 use passthrough::Options;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserConfigFlags;
@@ -118,7 +118,7 @@ fn execution_changes_while_requests_run() {
 #[test]
 fn rings_move_while_requests_run() {
     let server = Server::new(2, Execution::Uring, Options::default());
-    let other = server.engine.worker_new(export::DAEMON, WorkerSpec::default(), PollMode::Off).unwrap();
+    let other = server.engine.worker_new(export::DAEMON, WorkerSpec::default(), Poll::Off).unwrap();
     let home = server.engine.workers().iter().find(|worker| worker.owner == "shared").unwrap().number;
     let mut moves = 0;
     load(&server, |round| {

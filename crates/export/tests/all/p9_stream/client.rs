@@ -1,6 +1,6 @@
 //! A client of 9P2000.L that says what a test wants, and a server for it.
 
-use engine::{Engine as Workers, Execution, Placement, PollMode, WorkerSpec};
+use engine::{Engine as Workers, Execution, Placement, Poll, WorkerSpec};
 use export::{
     Carried, DAEMON, Engine, Export, ExportError, Hosting, P9Options, P9Policy, RingState, Socket, StreamAddress,
     StreamListener,
@@ -264,7 +264,7 @@ pub struct Like {
     pub tcp: bool,
     /// Every operation takes this long.
     pub delay: Duration,
-    pub poll: PollMode,
+    pub poll: Poll,
     /// Files that all clients may have open.
     pub open_files: usize,
     /// How long a connection may be silent; none for as long as by default.
@@ -279,7 +279,7 @@ impl Default for Like {
             workers: 1,
             tcp: false,
             delay: Duration::ZERO,
-            poll: PollMode::Off,
+            poll: Poll::Off,
             open_files: Options::default().open_files_max,
             greeting: None,
         }
@@ -299,7 +299,7 @@ pub fn serve(
     listener: StreamListener,
     options: P9Options,
     tree: Arc<Tree>,
-    poll: PollMode,
+    poll: Poll,
     engine: &Engine,
 ) -> Result<Export, ExportError> {
     let hosting = Hosting {

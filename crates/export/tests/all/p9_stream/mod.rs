@@ -12,7 +12,7 @@ use client::{
     Client, HANG, IO_HEADER, Like, MSIZE, Server, TFSYNC, TREAD, TREADDIR, TWRITE, eventually, fields, message,
     pattern, read_of, write_of,
 };
-use engine::{Execution, PollMode};
+use engine::{Execution, Poll};
 use export::{Admission, Engine, StreamAddress, StreamListener};
 use passthrough::Options;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -219,7 +219,7 @@ fn what_a_socket_cannot_be_is_refused() {
         let listener = StreamListener::bind(&address, &SocketOptions::default()).unwrap();
         let tree = client::tree(dir.path(), Options { allow_direct_io, ..Options::default() });
         let options = client::options(queues, Execution::Auto);
-        client::serve(listener, options, tree, PollMode::Off, &Engine::new(1)).err().unwrap().to_string()
+        client::serve(listener, options, tree, Poll::Off, &Engine::new(1)).err().unwrap().to_string()
     };
     for queues in [0, 1025] {
         assert_eq!(refused(queues, false), format!("{queues} connections: a 9p socket serves 1 to 1024"));
@@ -232,10 +232,10 @@ fn what_a_socket_cannot_be_is_refused() {
 #[test]
 fn connections_move_between_workers_under_load() {
     for (execution, poll) in [
-        (Execution::Inline, PollMode::Off),
-        (Execution::Uring, PollMode::default()),
-        (Execution::Pool(2), PollMode::Off),
-        (Execution::Auto, PollMode::default()),
+        (Execution::Inline, Poll::Off),
+        (Execution::Uring, Poll::default()),
+        (Execution::Pool(2), Poll::Off),
+        (Execution::Auto, Poll::default()),
     ] {
         let server = Server::new(&Like { execution, workers: 3, poll, ..Like::default() });
         let stop = AtomicBool::new(false);

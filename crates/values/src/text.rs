@@ -14,7 +14,8 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    pub(crate) fn new(found: &str, expected: &'static str) -> Self {
+    /// `found` was written where `expected` should have been.
+    pub fn new(found: &str, expected: &'static str) -> Self {
         // What a person wrote is repeated in an error line and in logs: keep it short.
         Self { found: found.chars().take(64).collect(), expected }
     }
@@ -24,6 +25,7 @@ impl ParseError {
 ///
 /// With `or integer` a bare number is read as well (it is parsed as its decimal text), because people write
 /// `workers = 4` and `size = 1048576` in a configuration file.
+#[macro_export]
 macro_rules! text_value {
     (@deserialize $name:ident, $expected:literal, integer) => {
         impl<'de> serde::Deserialize<'de> for $name {
@@ -66,7 +68,7 @@ macro_rules! text_value {
         }
     };
     ($name:ident, $form:ident, $expected:literal, $pattern:literal, $example:literal) => {
-        crate::model::text::text_value!(@deserialize $name, $expected, $form);
+        $crate::text_value!(@deserialize $name, $expected, $form);
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

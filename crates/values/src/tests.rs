@@ -1,5 +1,8 @@
 use super::*;
 use proptest::prelude::*;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
 fn refused<T: FromStr + fmt::Debug>(texts: &[&str]) {
     for text in texts {
@@ -10,15 +13,15 @@ fn refused<T: FromStr + fmt::Debug>(texts: &[&str]) {
 #[test]
 fn poll() {
     assert_eq!("off".parse(), Ok(Poll::Off));
-    assert_eq!("fixed=20".parse(), Ok(Poll::Fixed { window_us: 20 }));
-    assert_eq!("adaptive".parse(), Ok(Poll::Adaptive { window_us_max: 50 }));
-    assert_eq!("adaptive=1000000".parse(), Ok(Poll::Adaptive { window_us_max: 1_000_000 }));
+    assert_eq!("fixed=20".parse(), Ok(Poll::Fixed(20)));
+    assert_eq!("adaptive".parse(), Ok(Poll::Adaptive(50)));
+    assert_eq!("adaptive=1000000".parse(), Ok(Poll::Adaptive(1_000_000)));
     refused::<Poll>(&["", "on", "fixed", "fixed=", "fixed=0", "fixed=+1", "fixed=1000001", "off=1", "adaptive=-1"]);
 }
 
 #[test]
 fn execution() {
-    assert_eq!("pool=4".parse(), Ok(Execution::Pool { threads: 4 }));
+    assert_eq!("pool=4".parse(), Ok(Execution::Pool(4)));
     assert_eq!("uring".parse(), Ok(Execution::Uring));
     refused::<Execution>(&["", "pool", "pool=0", "pool=257", "threads", "Auto"]);
 }
@@ -26,8 +29,8 @@ fn execution() {
 #[test]
 fn placement_reads_a_bare_number() {
     assert_eq!("per-queue".parse(), Ok(Placement::PerQueue));
-    assert_eq!(serde_json::from_str::<Placement>("3").unwrap(), Placement::Count { workers: 3 });
-    assert_eq!(serde_json::to_string(&Placement::Count { workers: 3 }).unwrap(), "\"3\"");
+    assert_eq!(serde_json::from_str::<Placement>("3").unwrap(), Placement::Workers(3));
+    assert_eq!(serde_json::to_string(&Placement::Workers(3)).unwrap(), "\"3\"");
     refused::<Placement>(&["0", "257", "per_queue", "-1"]);
     assert!(serde_json::from_str::<Placement>("-1").is_err());
 }
@@ -88,8 +91,8 @@ proptest! {
         round_trip(&ByteSize(number))?;
         round_trip(&Span(Duration::from_nanos(number)))?;
         round_trip(&CpuList::new(cpus).unwrap())?;
-        round_trip(&Poll::Adaptive { window_us_max: us })?;
-        round_trip(&Poll::Fixed { window_us: us })?;
+        round_trip(&Poll::Adaptive(us))?;
+        round_trip(&Poll::Fixed(us))?;
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! Values that people write and programs read: poll window, execution, placement, sizes, spans of time, CPU lists, modes.
+//!
+//! Each has one type, from the command line to the worker's loop, and one text form, in which the command line, the configuration
+//! file, the API and its schema write it. Nothing here knows what is done with a value.
+
+mod cpus;
+mod execution;
+mod mode;
+mod placement;
+mod poll;
+mod size;
+mod span;
+mod text;
+
+pub use cpus::CpuList;
+pub use execution::Execution;
+pub use mode::FileMode;
+pub use placement::Placement;
+pub use poll::Poll;
+pub use size::ByteSize;
+pub use span::Span;
+pub use text::ParseError;
+
+fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    // `parse` alone would accept a leading `+`.
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;
