@@ -6,11 +6,11 @@
 
 use crate::daemon::Scope;
 use crate::model::RingRef;
-use crate::model::config::FieldError;
 use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
+use values::FieldError;
 
 /// What the API refuses, and why. The doc comments are the messages.
 #[derive(Debug, Clone, PartialEq, Eq, Display, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 /// A zeroed allocation with a chosen alignment.
-pub(crate) struct AlignedBuffer {
+pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     layout: Layout,
 }
@@ -14,18 +14,21 @@ unsafe impl Send for AlignedBuffer {}
 
 impl AlignedBuffer {
     /// `None` when there is no memory, or for an alignment that is no power of two.
-    pub(crate) fn new(len: usize, align: usize) -> Option<AlignedBuffer> {
+    pub fn new(len: usize, align: usize) -> Option<AlignedBuffer> {
         let layout = Layout::from_size_align(len.max(1), align).ok()?;
         // SAFETY: the layout's size is not zero.
         let pointer = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(AlignedBuffer { pointer, layout })
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
+    /// Its first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
         self.pointer.as_ptr()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Its length, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
         self.layout.size()
     }
 }

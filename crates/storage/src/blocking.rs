@@ -26,7 +26,7 @@ fn pool() -> Option<&'static Pool> {
 }
 
 /// Runs `job` on one of the threads; without threads, here.
-pub(crate) fn run(reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
+pub fn run(reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
     match pool() {
         Some(pool) => pool.run(reply, job),
         None => reply.complete(job()),

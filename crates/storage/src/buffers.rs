@@ -8,7 +8,7 @@ use libc::iovec;
 pub(crate) const IOVECS_MAX: usize = 1024;
 
 /// Most bytes that a worker copies, or zeroes, on the spot for one request: its other rings wait meanwhile.
-pub(crate) const ON_THE_SPOT_MAX: u64 = 2 << 20;
+pub const ON_THE_SPOT_MAX: u64 = 2 << 20;
 
 /// Buffers whose list a task keeps for its next operation: 8 KiB of list.
 const KEPT: usize = 512;
@@ -20,44 +20,47 @@ pub(crate) fn shorten(list: &mut Vec<iovec>) {
 }
 
 /// A list on its way to another thread.
-pub(crate) struct Lent(*const iovec, usize);
+pub struct Lent(*const iovec, usize);
 
 // SAFETY: whoever uses the list vouches for it being there, see `list`.
 unsafe impl Send for Lent {}
 
 impl Lent {
-    pub(crate) fn new(buffers: &[iovec]) -> Lent {
+    /// Of a list that stays where it is.
+    pub fn new(buffers: &[iovec]) -> Lent {
         Lent(buffers.as_ptr(), buffers.len())
     }
 
+    /// The list again.
+    ///
     /// # Safety
     /// The list, and what it points to, is still in its place: called before the completion of the task that owns it, which the
     /// job on the other thread itself brings about.
-    pub(crate) unsafe fn list(&self) -> &[iovec] {
+    pub unsafe fn list(&self) -> &[iovec] {
         // SAFETY: made from a slice that is still there, promised by our caller.
         unsafe { std::slice::from_raw_parts(self.0, self.1) }
     }
 }
 
 /// Bytes in a list.
-pub(crate) fn total(buffers: &[iovec]) -> u64 {
+pub fn total(buffers: &[iovec]) -> u64 {
     buffers.iter().map(|buffer| buffer.iov_len as u64).sum()
 }
 
 /// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most [`IOVECS_MAX`] of them and `most` bytes.
-pub(crate) fn remaining(buffers: &[iovec], done: u64, most: u64, rest: &mut Vec<iovec>) {
+pub fn remaining(buffers: &[iovec], done: u64, most: u64, rest: &mut Vec<iovec>) {
     range(buffers, done, most, rest);
     rest.truncate(IOVECS_MAX);
 }
 
 /// Fills `range` with the `len` bytes of `buffers` from their byte `from` on, as far as they go.
-pub(crate) fn range(buffers: &[iovec], from: u64, len: u64, range: &mut Vec<iovec>) {
+pub fn range(buffers: &[iovec], from: u64, len: u64, range: &mut Vec<iovec>) {
     range.clear();
     parts(buffers, from, len, |pointer, iov_len, _| range.push(iovec { iov_base: pointer.cast(), iov_len }));
 }
 
 /// Whether every buffer starts at a multiple of `memory` and has a multiple of `length` bytes (powers of two).
-pub(crate) fn aligned(buffers: &[iovec], memory: usize, length: usize) -> bool {
+pub fn aligned(buffers: &[iovec], memory: usize, length: usize) -> bool {
     let bits = buffers
         .iter()
         .fold(0, |bits, buffer| bits | (buffer.iov_base as usize & (memory - 1)) | (buffer.iov_len & (length - 1)));
@@ -85,7 +88,7 @@ fn parts(buffers: &[iovec], from: u64, len: u64, mut each: impl FnMut(*mut u8, u
 ///
 /// # Safety
 /// `source` is valid for reads of `len` bytes and the buffers for writes, and they do not overlap; they may change meanwhile.
-pub(crate) unsafe fn copy_in(buffers: &[iovec], from: u64, source: *const u8, len: u64) {
+pub unsafe fn copy_in(buffers: &[iovec], from: u64, source: *const u8, len: u64) {
     parts(buffers, from, len, |pointer, bytes, at| {
         // SAFETY: inside the ranges the caller vouches for.
         unsafe { std::ptr::copy_nonoverlapping(source.add(at), pointer, bytes) };
@@ -96,7 +99,7 @@ pub(crate) unsafe fn copy_in(buffers: &[iovec], from: u64, source: *const u8, le
 ///
 /// # Safety
 /// `target` is valid for writes of `len` bytes and the buffers for reads, and they do not overlap; they may change meanwhile.
-pub(crate) unsafe fn copy_out(buffers: &[iovec], from: u64, target: *mut u8, len: u64) {
+pub unsafe fn copy_out(buffers: &[iovec], from: u64, target: *mut u8, len: u64) {
     parts(buffers, from, len, |pointer, bytes, at| {
         // SAFETY: as in `copy_in`.
         unsafe { std::ptr::copy_nonoverlapping(pointer, target.add(at), bytes) };
@@ -107,7 +110,7 @@ pub(crate) unsafe fn copy_out(buffers: &[iovec], from: u64, target: *mut u8, len
 ///
 /// # Safety
 /// The buffers are valid for writes.
-pub(crate) unsafe fn zero(buffers: &[iovec], from: u64) {
+pub unsafe fn zero(buffers: &[iovec], from: u64) {
     parts(buffers, from, total(buffers).saturating_sub(from), |pointer, bytes, _| {
         // SAFETY: vouched for by the caller.
         unsafe { std::ptr::write_bytes(pointer, 0, bytes) };

@@ -1,7 +1,6 @@
 //! What can go wrong, in words that name the fix.
 
 use crate::Execution;
-use crate::logged::VolumeError;
 use std::io;
 use std::path::PathBuf;
 
@@ -82,7 +81,8 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    pub(crate) fn errno(action: Action, errno: i32) -> StorageError {
+    /// The kernel's answer by its number.
+    pub fn errno(action: Action, errno: i32) -> StorageError {
         StorageError::Io { action, source: io::Error::from_raw_os_error(errno) }
     }
 }
@@ -187,32 +187,24 @@ pub enum OpenError {
         /// What was asked for.
         size_bytes: u64,
     },
-    /// {field}: {value} is out of range: use {range}
+    /// {field}: {message}
     Field {
         /// Name in the configuration.
         field: &'static str,
-        /// What was given.
-        value: String,
-        /// What is possible.
-        range: &'static str,
+        /// What is wrong and what would be right.
+        message: String,
     },
     /// {0}
     Storage(#[from] StorageError),
     /// {0}
-    Volume(Box<VolumeError>),
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl From<VolumeError> for OpenError {
-    fn from(error: VolumeError) -> OpenError {
-        match error {
-            VolumeError::Open(error) => error,
-            other => OpenError::Volume(Box::new(other)),
-        }
-    }
-}
-
-/// Sizes of storage that is made, not found.
-pub(crate) fn check_size(size_bytes: u64) -> Result<(), OpenError> {
+/// Checks the size of storage that is made, not found.
+///
+/// # Errors
+/// It is out of range, or no multiple of 512.
+pub fn check_size(size_bytes: u64) -> Result<(), OpenError> {
     if !(512..=1 << 62).contains(&size_bytes) || !size_bytes.is_multiple_of(512) {
         return Err(OpenError::Size { size_bytes });
     }

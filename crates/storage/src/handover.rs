@@ -1,9 +1,8 @@
 //! What a storage keeps open, for the program that goes on with it.
 
-use crate::{FileStorage, MemoryStorage, NullStorage, OpenError, SimStorage, Storage, StorageSpec};
+use crate::OpenError;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 /// Duplicates of what a storage keeps open, and its size. Locks of an image belong to the open file descriptions behind
 /// the descriptors, so that they are held without a gap.
@@ -22,7 +21,11 @@ pub struct Handed {
 }
 
 impl Handed {
-    pub(crate) fn new(capacity_bytes: u64, data: impl AsFd, lock: Option<&OwnedFd>) -> io::Result<Handed> {
+    /// Duplicates of `data` and `lock`.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn new(capacity_bytes: u64, data: impl AsFd, lock: Option<&OwnedFd>) -> io::Result<Handed> {
         Ok(Handed {
             capacity_bytes,
             data: Some(data.as_fd().try_clone_to_owned()?),
@@ -33,22 +36,10 @@ impl Handed {
     }
 
     /// The descriptor of the contents.
-    pub(crate) fn take_data(&mut self) -> Result<OwnedFd, OpenError> {
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn take_data(&mut self) -> Result<OwnedFd, OpenError> {
         self.data.take().ok_or(OpenError::NothingHanded)
     }
-}
-
-/// Goes on with a storage that another program has opened as `spec` says. Paths are not looked up again.
-///
-/// # Errors
-/// As for [`open`](crate::open()); also a descriptor that is missing or of another kind.
-pub fn adopt(spec: &StorageSpec, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-    Ok(match spec {
-        StorageSpec::File(options) => Arc::new(FileStorage::adopt(options, handed)?),
-        StorageSpec::Memory(options) => Arc::new(MemoryStorage::adopt(options, handed)?),
-        StorageSpec::Null(options) => Arc::new(NullStorage::adopt(options, &handed)?),
-        StorageSpec::Sim(options) => Arc::new(SimStorage::adopt(options, handed)?),
-        StorageSpec::Volume(options) => Arc::new(options.adopt(handed)?),
-        StorageSpec::Logged(spec) => Arc::new(spec.adopt(handed)?),
-    })
 }

@@ -24,7 +24,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use volume::format::Uuid;
+use uuid::Uuid;
 
 /// The mark of all writers that exclude others. Far from the bytes that QEMU's programs lock (100 and 200 and some more). It need
 /// not be inside the file.

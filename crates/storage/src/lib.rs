@@ -1,8 +1,12 @@
-//! What stands behind a disk, behind one small trait: file or block device, memory, null, sim, and volumes over these.
+//! What stands behind a disk, behind one small trait: file or block device, memory, null, sim. Volumes are such storages too, and
+//! have a room of their own.
 //!
 //! Storage knows no virtqueue and no device. It turns an [`Operation`] into work for the engine's [`engine::Io`]: a caller
 //! starts a [`Task`], and hands each completion of its token back until the storage says that the task is done. What a guest
 //! may ask was checked where it was decoded; storage checks the bounds again, because memory and files depend on them.
+//!
+//! A kind of storage is one module: its options, which a person writes ([`Kind`]), and what they open ([`Storage`]). The list of all
+//! kinds is in the room `disk`.
 
 mod aligned;
 mod blocking;
@@ -10,28 +14,35 @@ mod buffers;
 mod error;
 mod file;
 mod handover;
+mod kind;
 mod late;
 mod lock;
-mod logged;
 mod memory;
 mod null;
-mod open;
 mod sim;
 mod task;
 mod traits;
+mod volume;
 
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
 pub use file::{FileOptions, FileStorage};
-pub use handover::{Handed, adopt};
-pub use logged::{
-    Barriers, LATENCY_BUCKETS, LatencyFigures, LoggedOptions, LoggedSpec, LoggedStorage, MEMORY_DIRECTORY, MemoryPlace,
-    SyncMode, SyncModeError, VolumeControl, VolumeError, VolumeFigures, VolumeOptions, VolumeStatus,
-    default_memory_path, tools,
-};
+pub use handover::Handed;
+pub use kind::{Access, Kind, Made, Need, Opened, open};
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};
-pub use open::{Opened, StorageSpec, open};
 pub use sim::{Distribution, SimOptions, SimStorage};
 pub use task::{Operation, Progress, State, Step, Task};
 pub use traits::{Description, Storage};
+pub use volume::{LATENCY_BUCKETS, LatencyFigures, VolumeControl, VolumeFigures, VolumeStatus};
+
+/// What storages are made of, for those that have rooms of their own.
+pub mod kit {
+    pub use crate::aligned::AlignedBuffer;
+    pub use crate::blocking::run as run_blocking;
+    pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
+    pub use crate::error::check_size;
+    pub use crate::file::{check_kind, file_system_memory};
+    pub use crate::lock::ImageLock;
+    pub use crate::null::check_growth;
+}

@@ -34,14 +34,14 @@ const HOLDERS_MAX: usize = 3;
 /// The locks of one open image, released when it is dropped. They sit on an open file description of their own: workers keep
 /// the data descriptor registered for a while after its export is gone.
 #[derive(Debug)]
-pub(crate) struct ImageLock {
+pub struct ImageLock {
     fd: Arc<OwnedFd>,
     claim: bool,
 }
 
 impl ImageLock {
     /// Takes the locks of a writer or a reader of `path`, which is open as `data`.
-    pub(crate) fn take(path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
+    pub fn take(path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
         let failed = |source| OpenError::Lock { path: path.to_owned(), source };
         let about = rustix::fs::fstat(&data).map_err(|errno| failed(errno.into()))?;
         // Without O_CREAT, O_EXCL claims a device: not while it is mounted, or part of a RAID or of LVM. The claim must not sit
@@ -78,17 +78,17 @@ impl ImageLock {
 
     /// The locks that another program took through `fd`, which are this program's now. `write` and `device` are what
     /// they were taken for.
-    pub(crate) fn adopt(fd: OwnedFd, write: bool, device: bool) -> ImageLock {
+    pub fn adopt(fd: OwnedFd, write: bool, device: bool) -> ImageLock {
         ImageLock { fd: Arc::new(fd), claim: write && device }
     }
 
     /// What holds the locks.
-    pub(crate) fn fd(&self) -> &OwnedFd {
+    pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
     /// The descriptor that claims a device. Discards and zeroed ranges must go through it: for others the device is busy.
-    pub(crate) fn claim(&self) -> Option<Arc<OwnedFd>> {
+    pub fn claim(&self) -> Option<Arc<OwnedFd>> {
         self.claim.then(|| self.fd.clone())
     }
 }

@@ -1,17 +1,51 @@
 //! Nothing, quickly: what remains is the cost of everything around a storage.
 
 use crate::error::check_size;
-use crate::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task, buffers};
+use crate::{
+    Description, Execution, Handed, Kind, Made, OpenError, Opened, Operation, Step, Storage, StorageError, Task,
+    buffers,
+};
 use engine::{Completion, Io, Token};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError, IntentLog};
 
-/// A storage without contents.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NullStorage)]
 pub struct NullOptions {
-    /// Size, in bytes: a multiple of 512.
-    pub size_bytes: u64,
-    /// Reads give zeroes. Otherwise they leave the buffers as they are, which costs nothing (QEMU's null-co does the same).
+    /// Capacity.
+    pub size: ByteSize,
+    /// Reads give zeroes. Otherwise they leave a guest's buffers as they are, which costs nothing (QEMU's null-co does the same).
+    #[serde(default)]
     pub zeroes: bool,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
+}
+
+impl Kind for NullOptions {
+    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        values::check_size(self.size, block_size_bytes)
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        let options = self.clone();
+        Ok(Opened::new(self, move || Ok(Arc::new(NullStorage::open(&options)?))))
+    }
+
+    /// Nothing has nothing to hand over but its size.
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        let options = NullOptions { size: ByteSize(handed.capacity_bytes), ..self.clone() };
+        Ok(Arc::new(NullStorage::open(&options)?))
+    }
+
+    fn made(&mut self) -> Option<Made<'_>> {
+        Some(Made { size: &mut self.size, intent_log: self.intent_log.as_mut() })
+    }
 }
 
 /// See [`NullOptions`].
@@ -26,13 +60,8 @@ impl NullStorage {
     /// # Errors
     /// A size out of range.
     pub fn open(options: &NullOptions) -> Result<NullStorage, OpenError> {
-        check_size(options.size_bytes)?;
-        Ok(NullStorage { capacity_bytes: AtomicU64::new(options.size_bytes), zeroes: options.zeroes })
-    }
-
-    /// Nothing has nothing to hand over but its size.
-    pub(crate) fn adopt(options: &NullOptions, handed: &Handed) -> Result<NullStorage, OpenError> {
-        NullStorage::open(&NullOptions { size_bytes: handed.capacity_bytes, ..options.clone() })
+        check_size(options.size.0)?;
+        Ok(NullStorage { capacity_bytes: AtomicU64::new(options.size.0), zeroes: options.zeroes })
     }
 }
 
@@ -95,8 +124,11 @@ impl Storage for NullStorage {
     }
 }
 
-/// A size that a storage of `present_bytes` may change to.
-pub(crate) fn check_growth(target: &str, present_bytes: u64, asked_bytes: u64) -> Result<(), StorageError> {
+/// Checks a size that a storage of `present_bytes` is to change to.
+///
+/// # Errors
+/// It is smaller, or no multiple of 512.
+pub fn check_growth(target: &str, present_bytes: u64, asked_bytes: u64) -> Result<(), StorageError> {
     if !asked_bytes.is_multiple_of(512) {
         return Err(StorageError::Unaligned(asked_bytes));
     }
@@ -120,20 +152,20 @@ mod tests {
 
     #[test]
     fn sizes_grow_only() {
-        let null = NullStorage::open(&NullOptions { size_bytes: 1024, zeroes: false }).unwrap();
+        let null = NullStorage::open(&NullOptions { size: ByteSize(1024), ..NullOptions::default() }).unwrap();
         null.resize(1024).unwrap();
         null.resize(4096).unwrap();
         assert_eq!(null.capacity_bytes(), 4096);
         assert!(matches!(null.resize(512), Err(StorageError::Shrink { present_bytes: 4096, asked_bytes: 512, .. })));
         assert!(matches!(null.resize(4097), Err(StorageError::Unaligned(4097))));
         for size_bytes in [0, 1, 513, u64::MAX] {
-            assert!(NullStorage::open(&NullOptions { size_bytes, zeroes: false }).is_err());
+            assert!(NullStorage::open(&NullOptions { size: ByteSize(size_bytes), ..NullOptions::default() }).is_err());
         }
     }
 
     #[test]
     fn it_runs_on_the_spot_only() {
-        let null = NullStorage::open(&NullOptions { size_bytes: 1024, zeroes: false }).unwrap();
+        let null = NullStorage::open(&NullOptions { size: ByteSize(1024), ..NullOptions::default() }).unwrap();
         null.set_execution(Execution::Inline).unwrap();
         assert!(null.set_execution(Execution::Uring).is_err());
         assert!(null.set_execution(Execution::Pool(2)).is_err());

@@ -41,7 +41,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub(crate) fn action(&self) -> Action {
+    /// What it is, for an error.
+    pub fn action(&self) -> Action {
         match self {
             Operation::Read { .. } => Action::Read,
             Operation::Write { .. } => Action::Write,
@@ -143,7 +144,10 @@ impl Task {
 
     /// Refuses what does not lie inside `capacity_bytes` and changes of a read-only storage. A guest's request was checked when
     /// it was decoded, against a capacity that may have been another.
-    pub(crate) fn check(&self, capacity_bytes: u64, read_only: bool) -> Result<(u64, u64), StorageError> {
+    ///
+    /// # Errors
+    /// What it does not do.
+    pub fn check(&self, capacity_bytes: u64, read_only: bool) -> Result<(u64, u64), StorageError> {
         let action = self.operation.action();
         if read_only && !matches!(action, Action::Read | Action::Flush) {
             return Err(StorageError::ReadOnly(action));

@@ -1,25 +1,29 @@
-//! Values that people write and programs read: poll window, execution, placement, sizes, spans of time, CPU lists, modes.
+//! Values that people write and programs read: poll window, execution, placement, sizes, spans of time, CPU lists, modes, intent logs.
 //!
 //! Each has one type, from the command line to the worker's loop, and one text form, in which the command line, the configuration
 //! file, the API and its schema write it. Nothing here knows what is done with a value.
 
 mod cpus;
 mod execution;
+mod field;
 mod mode;
 mod placement;
 mod poll;
 mod size;
 mod span;
 mod text;
+mod volume;
 
 pub use cpus::CpuList;
 pub use execution::Execution;
+pub use field::{FieldError, check_size, fields};
 pub use mode::FileMode;
 pub use placement::Placement;
 pub use poll::Poll;
 pub use size::ByteSize;
 pub use span::Span;
 pub use text::ParseError;
+pub use volume::{IntentLog, MemoryFile, SyncMode};
 
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     // `parse` alone would accept a leading `+`.

@@ -100,7 +100,7 @@ impl Config {
     /// The daemon of `vringd disk`.
     pub(crate) fn of_disk(args: disk::Args) -> Result<Config, Failure> {
         let control = args.control.clone();
-        let poll = args.poll.unwrap_or_default();
+        let poll = args.disk.poll.unwrap_or_default();
         let sandbox = args.confinement.clone();
         let stuck_after = args.stuck_after;
         let export = args.into_export().map_err(Failure::Usage)?;

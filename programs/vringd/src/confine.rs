@@ -8,15 +8,15 @@ use crate::convert::field;
 use crate::failure::Failure;
 use crate::users;
 use control::ApiError;
-use control::model::config::{ExportKind, NewExport, Storage};
+use control::model::config::{ExportKind, NewExport};
 use control::model::directory::FileHandles;
-use control::model::{FileSystem, LandlockInfo, Listen, MemoryFile, SandboxInfo, SeccompState, VolumeStorage};
+use control::model::{FileSystem, LandlockInfo, Listen, SandboxInfo, SeccompState};
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, Sockets, State};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use volume::format::Uuid;
+use storage::{Access, Need};
 
 /// The sandbox of a daemon: options of the command line, and the `[sandbox]` table of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -251,11 +251,13 @@ impl Paths {
         paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
         for export in &config.exports {
             // What does not exist has been refused before, or is about to be.
-            let images = export.storage.iter().flat_map(images);
-            paths.images.extend(images.filter_map(|(_, path, write)| Some((resolve(path)?, write))));
-            // A memory file is open when the process is confined, and removed when its volume is closed.
-            if let Some(Storage::Volume(volume)) = &export.storage {
-                paths.sockets.extend(memory_directory(volume));
+            for Need { path, access, .. } in needs(export) {
+                match access {
+                    Access::Read | Access::Write => {
+                        paths.images.extend(resolve(&path).map(|path| (path, access == Access::Write)));
+                    }
+                    Access::Make => paths.sockets.extend(path.canonicalize()),
+                }
             }
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
         }
@@ -295,24 +297,9 @@ fn system() -> Reach {
     Reach::of_system(std::env::current_exe().ok().as_deref())
 }
 
-/// The files of a storage: the field that names each, its path, and whether it is written.
-fn images(storage: &Storage) -> Vec<(&'static str, &Path, bool)> {
-    let write = match storage {
-        Storage::File(file) => !file.read_only,
-        Storage::Memory(memory) => !memory.read_only,
-        Storage::Volume(_) | Storage::Null(_) | Storage::Sim(_) => true,
-    };
-    storage.paths().into_iter().map(|(field, path)| (field, path, write)).collect()
-}
-
-/// The directory of a volume's memory file, if there is one that exists.
-fn memory_directory(volume: &VolumeStorage) -> Option<PathBuf> {
-    match &volume.memory_file {
-        // That of any volume whose file is made now.
-        MemoryFile::Auto => parent(&storage::default_memory_path(&Uuid::nil())),
-        MemoryFile::None => None,
-        MemoryFile::Path(path) => parent(path),
-    }
+/// What the storage of an export uses.
+fn needs(export: &NewExport) -> Vec<Need> {
+    export.storage.as_ref().map(|storage| storage.needs()).unwrap_or_default()
 }
 
 /// What a path means, of which the last component may be missing. Nothing when more is missing.
@@ -416,22 +403,25 @@ impl Held {
         ))
     }
 
-    /// Refuses a volume whose memory file this process could not make.
+    /// Refuses a storage that would make files where this process could not, as a volume its memory file.
     ///
     /// # Errors
     /// [`ApiError::InvalidField`] with the fix.
-    pub(crate) fn admit_memory(&self, new: &NewExport) -> Result<(), ApiError> {
-        let (Some(paths), Some(Storage::Volume(volume))) = (&self.landlock, &new.storage) else { return Ok(()) };
-        // What does not exist is for the one who opens it to say.
-        let Some(directory) = memory_directory(volume).filter(|directory| !paths.in_trees(directory)) else {
-            return Ok(());
-        };
-        let directory = directory.display();
-        let message = format!(
-            "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on tmpfs that is \
-             within reach"
-        );
-        Err(field("storage.memory_file", message))
+    pub(crate) fn admit_made(&self, new: &NewExport) -> Result<(), ApiError> {
+        let Some(paths) = &self.landlock else { return Ok(()) };
+        for file in needs(new).iter().filter(|file| file.access == Access::Make) {
+            // What does not exist is for the one who opens it to say.
+            let Ok(directory) = file.path.canonicalize() else { continue };
+            if !paths.in_trees(&directory) {
+                let directory = directory.display();
+                let message = format!(
+                    "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on \
+                     tmpfs that is within reach"
+                );
+                return Err(field(file.field, message));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses an address at which this process could not listen any more.
@@ -482,12 +472,15 @@ impl Held {
         {
             return Err(out_of_reach(new.socket_field(), socket));
         }
-        for (field, path, write) in new.storage.iter().flat_map(images) {
-            if let Some(found) = resolve(path)
-                && !(paths.images.iter().any(|(held, written)| *held == found && (*written || !write))
+        for file in needs(new).iter().filter(|file| file.access != Access::Make) {
+            if let Some(found) = resolve(&file.path)
+                && !(paths
+                    .images
+                    .iter()
+                    .any(|(held, written)| *held == found && (*written || file.access == Access::Read))
                     || paths.in_trees(&found))
             {
-                return Err(out_of_reach(field, path));
+                return Err(out_of_reach(file.field, &file.path));
             }
         }
         if let Some(directory) = &mut new.directory

@@ -1,6 +1,6 @@
 use super::*;
-use control::model::config::{FileStorage, NullStorage};
-use control::model::{ByteSize, Execution};
+use control::model::{ByteSize, MemoryFile};
+use disk::{FileOptions, NullOptions, StorageSpec, VolumeOptions};
 
 fn read(text: &str) -> Result<Confinement, String> {
     toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
@@ -45,14 +45,8 @@ fn held(paths: Paths) -> Held {
 
 fn disk(socket: &Path, image: Option<&Path>, read_only: bool) -> NewExport {
     let storage = match image {
-        Some(path) => Storage::File(FileStorage {
-            path: path.to_owned(),
-            direct: false,
-            read_only,
-            execution: Execution::Auto,
-            lock: true,
-        }),
-        None => Storage::Null(NullStorage { size: ByteSize(4096), intent_log: None }),
+        Some(path) => StorageSpec::File(FileOptions { read_only, ..FileOptions::new(path) }),
+        None => StorageSpec::Null(NullOptions { size: ByteSize(4096), ..NullOptions::default() }),
     };
     let text = format!("name = 'a'\nsocket = '{}'\nstorage = {{ kind = 'null', size = '1M' }}", socket.display());
     NewExport { storage: Some(storage), ..toml::from_str(&text).unwrap() }
@@ -94,8 +88,8 @@ fn paths_out_of_reach_are_refused_by_name() {
     // A volume is written, and its log as well.
     let volume = |path: &str, log: Option<&str>| {
         let memory_file = MemoryFile::Path(at("allowed/memory"));
-        let storage = VolumeStorage { log: log.map(at), memory_file, ..VolumeStorage::new(at(path)) };
-        NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) }
+        let storage = VolumeOptions { log: log.map(at), memory_file, ..VolumeOptions::new(at(path)) };
+        NewExport { storage: Some(StorageSpec::Volume(storage)), ..disk(&socket, None, false) }
     };
     admits(volume("named.img", Some("allowed/log"))).unwrap();
     for (new, name) in [
@@ -108,9 +102,9 @@ fn paths_out_of_reach_are_refused_by_name() {
     for (memory_file, admitted) in
         [(MemoryFile::None, true), (MemoryFile::Auto, false), (MemoryFile::Path(at("other/memory")), false)]
     {
-        let storage = VolumeStorage { memory_file, ..VolumeStorage::new(at("named.img")) };
-        let new = NewExport { storage: Some(Storage::Volume(storage)), ..disk(&socket, None, false) };
-        let refused = held.admit_memory(&new).err();
+        let storage = VolumeOptions { memory_file, ..VolumeOptions::new(at("named.img")) };
+        let new = NewExport { storage: Some(StorageSpec::Volume(storage)), ..disk(&socket, None, false) };
+        let refused = held.admit_made(&new).err();
         assert_eq!(refused.as_ref().and_then(ApiError::field), (!admitted).then_some("storage.memory_file"));
     }
 }

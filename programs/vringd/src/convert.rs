@@ -2,7 +2,7 @@
 
 use crate::volume;
 use control::ApiError;
-use control::model::config::{Distribution, ExportKind, Storage as StorageConfig};
+use control::model::config::ExportKind;
 use control::model::{self as api};
 use engine::EngineError;
 use export::{Content, ExportError, ExportStatus, RingState, RingStatus};
@@ -19,33 +19,6 @@ pub(crate) fn worker_in(new: &api::NewWorker) -> engine::WorkerSpec {
 
 pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
     ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
-}
-
-pub(crate) fn storage_in(storage: &StorageConfig) -> storage::StorageSpec {
-    let spec = match storage {
-        StorageConfig::Volume(volume) => volume::spec_in(volume),
-        StorageConfig::File(file) => storage::StorageSpec::File(storage::FileOptions {
-            path: file.path.clone(),
-            direct: file.direct,
-            read_only: file.read_only,
-            execution: file.execution,
-            lock: file.lock,
-        }),
-        StorageConfig::Memory(memory) => storage::StorageSpec::Memory(storage::MemoryOptions {
-            size_bytes: memory.size.map_or(0, |size| size.0),
-            path: memory.path.clone(),
-            hugepages: memory.hugepages,
-            read_only: memory.read_only,
-        }),
-        StorageConfig::Null(null) => {
-            storage::StorageSpec::Null(storage::NullOptions { size_bytes: null.size.0, zeroes: false })
-        }
-        StorageConfig::Sim(sim) => storage::StorageSpec::Sim(sim_in(sim)),
-    };
-    match storage.intent_log() {
-        Some(log) => volume::logged_in(spec, log),
-        None => spec,
-    }
 }
 
 /// Errors of the engine, in the API's words.
@@ -196,7 +169,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
 /// When writes to the volume of an export are on stable storage, if it has one.
 pub(crate) fn sync_set(content: &Content) -> Option<api::SyncMode> {
     match content {
-        Content::Disk { volume, .. } => volume.as_deref().map(|volume| volume::sync_out(volume.sync)),
+        Content::Disk { volume, .. } => volume.as_deref().map(|volume| volume.sync),
         Content::Directory(_) | Content::P9(_) => None,
     }
 }
@@ -245,26 +218,4 @@ fn feature_names(bits: u64) -> Vec<String> {
         (40, "RING_RESET"),
     ];
     NAMES.iter().filter(|(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| (*name).to_owned()).collect()
-}
-
-fn sim_in(sim: &control::model::config::SimStorage) -> storage::SimOptions {
-    storage::SimOptions {
-        size_bytes: sim.size.0,
-        read_latency: sim.read_latency.0,
-        write_latency: sim.write_latency.0,
-        distribution: match sim.distribution {
-            Distribution::Constant => storage::Distribution::Constant,
-            Distribution::Uniform => storage::Distribution::Uniform { spread: sim.latency_spread },
-            Distribution::Normal => storage::Distribution::Normal { spread: sim.latency_spread },
-            Distribution::Exponential => storage::Distribution::Exponential,
-        },
-        channels: usize::from(sim.channels),
-        flush_cost: sim.flush_cost.0,
-        seek: sim.seek.0,
-        error_rate: sim.error_rate,
-        panic_after: sim.panic_after,
-        seed: sim.seed,
-        execution: sim.execution,
-        ..storage::SimOptions::default()
-    }
 }

@@ -9,7 +9,6 @@ use crate::p9;
 use crate::prepared::{Prepared, open_storage, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Begun, Upgrade};
-use crate::volume;
 use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{
@@ -232,7 +231,7 @@ impl Daemon {
             self.held.admit(&mut new)?;
             // What was opened before has its memory file.
             if prepared.storage.is_none() {
-                self.held.admit_memory(&new)?;
+                self.held.admit_made(&new)?;
             }
             // And what listens already goes on listening.
             if prepared.socket.is_none() {
@@ -258,7 +257,7 @@ impl Daemon {
                     write_back: new.write_cache.unwrap_or_default().is_on(),
                 };
                 let storage = match handed {
-                    Some(handed) => storage::adopt(&convert::storage_in(new.storage()?), handed),
+                    Some(handed) => new.storage()?.adopt(handed),
                     None => storage.map_or_else(|| open_storage(&new), Ok)?.start(),
                 };
                 let storage = storage.map_err(|error| field("storage", error))?;
@@ -504,7 +503,7 @@ fn replace_shared(engine: &Engine, death: &Death) {
 /// Applies one after the other, and stops at the first that is refused.
 fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
     if let Some(sync) = settings.sync {
-        export.set_sync(volume::sync_in(sync))?;
+        export.set_sync(sync)?;
     }
     if let Some(execution) = settings.execution {
         export.set_execution(execution)?;

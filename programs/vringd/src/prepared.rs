@@ -2,14 +2,15 @@
 //! sight with a sandbox.
 
 use crate::clients::Server;
-use crate::convert::{self, field};
+use crate::convert::field;
 use crate::p9;
 use crate::service::take_descriptor;
 use crate::upgrade::Begun;
 use crate::volume;
 use control::ApiError;
 use control::model::Listen;
-use control::model::config::{ExportKind, NewExport, Storage as StorageConfig};
+use control::model::config::{ExportKind, NewExport};
+use disk::StorageSpec;
 use export::{Socket, StreamListener};
 use passthrough::Source;
 use std::os::fd::AsFd;
@@ -79,8 +80,8 @@ impl Prepared {
 /// Opens what stands behind a disk, as far as it has a path.
 pub(crate) fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
     let storage = new.storage()?;
-    let opened = Opened::new(convert::storage_in(storage)).map_err(|error| field("storage", error))?;
-    if let StorageConfig::File(file) = storage {
+    let opened = storage.open().map_err(|error| field("storage", error))?;
+    if let StorageSpec::File(file) = storage {
         volume::warn_of_volume(&new.name, &file.path);
     }
     Ok(opened)

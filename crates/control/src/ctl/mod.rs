@@ -3,6 +3,7 @@
 mod add;
 mod args;
 mod directory;
+mod disk;
 mod figures;
 mod limit;
 mod p9;
@@ -15,6 +16,7 @@ mod volume;
 pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
 pub use directory::{AddDirArgs, DirectoryFlags};
+pub use disk::{DiskFlags, Served};
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use run::{CtlError, perform};
 

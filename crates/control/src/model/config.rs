@@ -4,14 +4,13 @@
 use super::directory::Directory;
 use super::limits::Limits;
 use super::p9::Listen;
-use super::volume::{IntentLog, SyncMode, VolumeStorage};
 use super::write_cache::WriteCache;
-use serde::de::{self, DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize};
+use disk::StorageSpec;
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use utoipa::ToSchema;
-use values::{ByteSize, CpuList, Execution, FileMode, Placement, Poll, Span};
+use values::{CpuList, FieldError, FileMode, Placement, Poll};
 
 /// What an export offers to its guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -65,7 +64,7 @@ pub struct NewExport {
     pub listen: Option<Listen>,
     /// What stands behind a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storage: Option<Storage>,
+    pub storage: Option<StorageSpec>,
     /// What a directory serves, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
@@ -99,224 +98,6 @@ pub struct NewExport {
     /// Requests and bytes a second, and the group whose limits it shares; unlimited when left out.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
-}
-
-/// What stands behind a disk.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Storage {
-    /// A regular file or a block device.
-    File(FileStorage),
-    /// A volume: a file or block device with an intent log.
-    Volume(VolumeStorage),
-    /// Memory: requests are copies, without system calls.
-    Memory(MemoryStorage),
-    /// Nothing: reads give zeroes, writes are dropped.
-    Null(NullStorage),
-    /// A model of a device, for experiments: contents in memory, modelled time, injected errors.
-    Sim(SimStorage),
-}
-
-/// By hand, because the derived form of a tagged enum forgets which field an error is about.
-impl<'de> Deserialize<'de> for Storage {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut table = serde_json::Map::deserialize(deserializer)?;
-        let kind = table.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
-        match kind.as_str() {
-            Some("file") => fields(table).map(Self::File),
-            Some("volume") => fields(table).map(Self::Volume),
-            Some("memory") => fields(table).map(Self::Memory),
-            Some("null") => fields(table).map(Self::Null),
-            Some("sim") => fields(table).map(Self::Sim),
-            _ => Err(D::Error::custom(format_args!(
-                "invalid field `kind`: {kind} is none of file, volume, memory, null, sim"
-            ))),
-        }
-    }
-}
-
-/// The fields of one kind of storage; an error names the field.
-fn fields<T: DeserializeOwned, E: de::Error>(table: serde_json::Map<String, serde_json::Value>) -> Result<T, E> {
-    serde_path_to_error::deserialize(serde_json::Value::Object(table)).map_err(|error| {
-        let (mut path, message) = (error.path().to_string(), error.inner().to_string());
-        // An unknown or missing field is named by its message already, unless it is a field of a field.
-        if path == "." || message.contains(&format!(" field `{path}`")) {
-            return E::custom(message);
-        }
-        let named = ["unknown field `", "missing field `"].iter().find_map(|prefix| message.strip_prefix(prefix));
-        if let Some((leaf, _)) = named.and_then(|rest| rest.split_once('`'))
-            && !path.ends_with(&format!(".{leaf}"))
-        {
-            path = format!("{path}.{leaf}");
-        }
-        E::custom(format_args!("invalid field `{path}`: {message}"))
-    })
-}
-
-/// A regular file or a block device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FileStorage {
-    /// Path of the image or device.
-    #[schema(value_type = String)]
-    pub path: PathBuf,
-    /// Bypass the page cache (O_DIRECT).
-    #[serde(default)]
-    pub direct: bool,
-    /// Refuse writes.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Where its calls run.
-    #[serde(default)]
-    pub execution: Execution,
-    /// Lock the image, so that no two writers open it; true when left out.
-    #[serde(default = "FileStorage::lock_default")]
-    pub lock: bool,
-}
-
-impl FileStorage {
-    fn lock_default() -> bool {
-        true
-    }
-}
-
-/// Memory, anonymous or of a file on tmpfs or hugetlbfs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MemoryStorage {
-    /// Capacity; that of the file when left out. Anonymous memory needs it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<ByteSize>,
-    /// File on tmpfs or hugetlbfs that is mapped; anonymous memory when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub path: Option<PathBuf>,
-    /// Use huge pages for anonymous memory.
-    #[serde(default)]
-    pub hugepages: bool,
-    /// Refuse writes.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Intent log over it; none when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intent_log: Option<IntentLog>,
-}
-
-/// Nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NullStorage {
-    /// Capacity.
-    pub size: ByteSize,
-    /// Intent log over it; none when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intent_log: Option<IntentLog>,
-}
-
-/// How simulated latencies are spread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Distribution {
-    /// Always the mean.
-    #[default]
-    Constant,
-    /// Evenly between mean × (1 − spread) and mean × (1 + spread).
-    Uniform,
-    /// Normal with standard deviation mean × spread, cut at 0.
-    Normal,
-    /// Exponential with the given mean; `latency_spread` is not used.
-    Exponential,
-}
-
-/// A model of a device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SimStorage {
-    /// Capacity.
-    pub size: ByteSize,
-    /// Mean latency of a read; 100us when left out.
-    #[serde(default = "SimStorage::latency_default")]
-    pub read_latency: Span,
-    /// Mean latency of a write; 100us when left out.
-    #[serde(default = "SimStorage::latency_default")]
-    pub write_latency: Span,
-    /// Shape of the latencies.
-    #[serde(default)]
-    pub distribution: Distribution,
-    /// Spread of the latencies relative to their mean, 0 to 1; 0 when left out.
-    #[serde(default)]
-    pub latency_spread: f64,
-    /// Number of operations the device serves at once, 1 to 65535; 32 when left out.
-    #[serde(default = "SimStorage::channels_default")]
-    pub channels: u16,
-    /// Time a flush takes, alone or behind a write that must be durable; 0 when left out.
-    #[serde(default)]
-    pub flush_cost: Span,
-    /// Time that a read or write takes longer when it does not follow the last one of its channel; 0 when left out.
-    #[serde(default)]
-    pub seek: Span,
-    /// Share of operations that fail, 0 to 1; 0 when left out.
-    #[serde(default)]
-    pub error_rate: f64,
-    /// Which operation, counted from 1, panics the daemon's own code on its arrival, once: for tests of what that takes
-    /// down. 0, when left out, is none.
-    #[serde(default)]
-    pub panic_after: u64,
-    /// Seed of the random numbers: equal seeds give equal runs.
-    #[serde(default)]
-    pub seed: u64,
-    /// Who waits for the device: nobody, the worker (`inline`) or a pool.
-    #[serde(default)]
-    pub execution: Execution,
-    /// Intent log over it; none when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intent_log: Option<IntentLog>,
-}
-
-impl SimStorage {
-    /// A model of the given capacity with every other field at its default.
-    pub fn new(size: ByteSize) -> Self {
-        Self {
-            size,
-            read_latency: Self::latency_default(),
-            write_latency: Self::latency_default(),
-            distribution: Distribution::default(),
-            latency_spread: 0.0,
-            channels: Self::channels_default(),
-            flush_cost: Span::default(),
-            seek: Span::default(),
-            error_rate: 0.0,
-            panic_after: 0,
-            seed: 0,
-            execution: Execution::default(),
-            intent_log: None,
-        }
-    }
-
-    fn latency_default() -> Span {
-        Span(std::time::Duration::from_micros(100))
-    }
-
-    fn channels_default() -> u16 {
-        32
-    }
-}
-
-/// A field whose value cannot be used, and why.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {message}")]
-pub struct FieldError {
-    /// Path of the field, as in `storage.size`.
-    pub field: String,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
-
-impl FieldError {
-    /// An error about the named field.
-    pub fn new(field: impl Into<String>, message: impl fmt::Display) -> Self {
-        Self { field: field.into(), message: message.to_string() }
-    }
 }
 
 impl NewExport {
@@ -354,7 +135,7 @@ impl NewExport {
     ///
     /// # Errors
     /// A [`FieldError`] for `storage` when there is none.
-    pub fn storage(&self) -> Result<&Storage, FieldError> {
+    pub fn storage(&self) -> Result<&StorageSpec, FieldError> {
         self.storage.as_ref().ok_or_else(|| FieldError::new("storage", "is missing: say what stands behind the disk"))
     }
 
@@ -456,121 +237,6 @@ impl NewExport {
         }
         self.directory()?.check()
     }
-}
-
-impl Storage {
-    /// The kind, as it is written.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::File(_) => "file",
-            Self::Volume(_) => "volume",
-            Self::Memory(_) => "memory",
-            Self::Null(_) => "null",
-            Self::Sim(_) => "sim",
-        }
-    }
-
-    /// The intent log over a storage that is made, not found.
-    pub fn intent_log(&self) -> Option<&IntentLog> {
-        match self {
-            Self::File(_) | Self::Volume(_) => None,
-            Self::Memory(memory) => memory.intent_log.as_ref(),
-            Self::Null(null) => null.intent_log.as_ref(),
-            Self::Sim(sim) => sim.intent_log.as_ref(),
-        }
-    }
-
-    /// Says when writes are on stable storage, where there is a log that it concerns.
-    pub fn set_sync(&mut self, sync: SyncMode) {
-        let log = match self {
-            Self::File(_) => None,
-            Self::Volume(volume) => {
-                volume.sync = sync;
-                None
-            }
-            Self::Memory(memory) => memory.intent_log.as_mut(),
-            Self::Null(null) => null.intent_log.as_mut(),
-            Self::Sim(sim) => sim.intent_log.as_mut(),
-        };
-        if let Some(log) = log {
-            log.sync = sync;
-        }
-    }
-
-    /// The files behind it, each with the name of its field: images, volumes, logs.
-    pub fn paths(&self) -> Vec<(&'static str, &Path)> {
-        let paths = match self {
-            Self::File(file) => [Some(("storage.path", &file.path)), None],
-            Self::Volume(volume) => {
-                [Some(("storage.path", &volume.path)), volume.log.as_ref().map(|log| ("storage.log", log))]
-            }
-            Self::Memory(memory) => [memory.path.as_ref().map(|path| ("storage.path", path)), None],
-            Self::Null(_) | Self::Sim(_) => [None, None],
-        };
-        paths.into_iter().flatten().map(|(field, path)| (field, path.as_path())).collect()
-    }
-
-    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
-        if let Some(log) = self.intent_log() {
-            log.check()?;
-        }
-        match self {
-            Self::File(file) if file.path.as_os_str().is_empty() => {
-                Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"))
-            }
-            Self::File(_) => Ok(()),
-            Self::Volume(volume) => volume.check(),
-            Self::Memory(memory) => {
-                if memory.intent_log.is_some() && memory.path.is_some() {
-                    let message = "is for anonymous memory: a file would keep what only its log explains; for a file, make \
-                                   a volume of it (`vringd volume create`)";
-                    return Err(FieldError::new("storage.intent_log", message));
-                }
-                if memory.intent_log.is_some() && memory.read_only {
-                    return Err(FieldError::new("storage.intent_log", "is for writes, and `read_only` refuses them"));
-                }
-                if memory.hugepages && memory.path.is_some() {
-                    let message = "is for anonymous memory; for a file, put the file on hugetlbfs";
-                    return Err(FieldError::new("storage.hugepages", message));
-                }
-                match memory.size {
-                    None if memory.path.is_none() => {
-                        Err(FieldError::new("storage.size", "is missing: anonymous memory needs it"))
-                    }
-                    None => Ok(()),
-                    Some(size) => check_size(size, block_size_bytes),
-                }
-            }
-            Self::Null(null) => check_size(null.size, block_size_bytes),
-            Self::Sim(sim) => sim.check(block_size_bytes),
-        }
-    }
-}
-
-impl SimStorage {
-    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
-        check_size(self.size, block_size_bytes)?;
-        for (field, value) in [("storage.latency_spread", self.latency_spread), ("storage.error_rate", self.error_rate)]
-        {
-            // Written so that NaN is refused as well.
-            if !(0.0..=1.0).contains(&value) {
-                return Err(FieldError::new(field, format_args!("must be from 0 to 1, not {value}")));
-            }
-        }
-        if self.channels == 0 {
-            return Err(FieldError::new("storage.channels", "must be at least 1"));
-        }
-        Ok(())
-    }
-}
-
-fn check_size(size: ByteSize, block_size_bytes: u32) -> Result<(), FieldError> {
-    // Offsets are signed in the kernel's file interface (loff_t).
-    if size.0 == 0 || size.0 > i64::MAX as u64 || !size.0.is_multiple_of(u64::from(block_size_bytes)) {
-        let message = format!("must be a positive multiple of the block size ({block_size_bytes} bytes), not {size}");
-        return Err(FieldError::new("storage.size", message));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

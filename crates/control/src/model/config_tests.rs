@@ -1,4 +1,5 @@
 use super::*;
+use values::SyncMode;
 
 fn parse(text: &str) -> NewExport {
     toml::from_str(text).unwrap()
@@ -67,13 +68,14 @@ fn logs_and_volumes_are_the_same_in_toml_and_json() {
         let storage = new.storage.as_mut().unwrap();
         storage.set_sync(SyncMode::Always);
         let sync = match storage {
-            Storage::Volume(volume) => volume.sync,
+            StorageSpec::Volume(volume) => volume.sync,
             other => other.intent_log().unwrap().sync,
         };
         assert_eq!(sync, SyncMode::Always);
     }
-    let paths = with("kind = 'volume', path = '/v', log = '/l'").storage.unwrap();
-    assert_eq!(paths.paths(), [("storage.path", Path::new("/v")), ("storage.log", Path::new("/l"))]);
+    let mut paths = with("kind = 'volume', path = '/v', log = '/l'").storage.unwrap();
+    let fields: Vec<_> = paths.paths().into_iter().map(|(field, path)| (field, path.clone())).collect();
+    assert_eq!(fields, [("storage.path", "/v".into()), ("storage.log", "/l".into())]);
     let fault = |storage: &str| with(storage).check().unwrap_err().field;
     assert_eq!(fault("kind = 'volume', path = ''"), "storage.path");
     assert_eq!(fault("kind = 'memory', path = '/x', intent_log = { size = '1M' }"), "storage.intent_log");

@@ -1,12 +1,12 @@
 //! A directory as a person describes it: the `[export.directory]` table of the configuration file, and the `directory`
 //! of a request.
 
-use super::config::FieldError;
 use super::p9::{Multidevs, Protocol, SecurityModel};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
+use values::FieldError;
 use values::{ByteSize, Execution, FileMode, Span};
 
 /// For how long a guest may believe what it was told about a directory.

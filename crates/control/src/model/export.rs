@@ -7,10 +7,11 @@ use super::limits::Limits;
 use super::p9::{P9Info, SecurityModel};
 use super::sandbox::SandboxInfo;
 use super::upgrade::Takeover;
-use super::volume::{SyncMode, VolumeInfo};
+use super::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
+use values::SyncMode;
 use values::{ByteSize, Execution, Placement, Poll};
 
 /// The daemon.

@@ -1,9 +1,9 @@
 //! Limits of exports and of groups of exports.
 
-use super::config::FieldError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use values::ByteSize;
+use values::FieldError;
 
 /// Limits of one export, and the group whose limits it shares. In a new export, what is left out is not limited; in a
 /// change, what is left out stays as it is. 0 and the empty name lift a limit.

@@ -25,7 +25,10 @@ pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use p9::{Listen, Multidevs, P9Info, Protocol, SecurityModel};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use upgrade::{NewUpgrade, Takeover};
-pub use values::{ByteSize, CpuList, Execution, FileMode, ParseError, Placement, Poll, Span};
-pub use volume::{IntentLog, MemoryFile, SyncMode, VolumeInfo, VolumeStorage};
+pub use values::{
+    ByteSize, CpuList, Execution, FieldError, FileMode, IntentLog, MemoryFile, ParseError, Placement, Poll, Span,
+    SyncMode,
+};
+pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};
 pub use write_cache::WriteCache;

@@ -1,8 +1,9 @@
 //! Where an export is reached: a vhost-user socket that is made or inherited, or an address where 9p clients connect.
 
-use super::config::{FieldError, NewExport};
+use super::config::NewExport;
 use super::p9::{Listen, Protocol};
 use std::path::Path;
+use values::FieldError;
 
 /// Why a descriptor cannot be a socket for clients.
 const STANDARD_STREAMS: &str = "must be 3 or more: 0, 1 and 2 are the standard streams";

@@ -5,7 +5,6 @@ use super::listen::Peer;
 use super::{metrics, openapi};
 use crate::daemon::{Daemon, Scope};
 use crate::error::{ApiError, ErrorBody};
-use crate::model::config::{FieldError, Storage};
 use crate::model::{
     Attach, Attached, Export, Info, Listen, NewExport, NewUpgrade, NewWorker, Remove, Resize, RingInfo, Settings,
     Worker,
@@ -16,6 +15,7 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use values::FieldError;
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -136,7 +136,8 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
     }
     new.check()?;
     let socket = new.socket_path().map(|path| (new.socket_field(), path));
-    let storage = new.storage.iter().flat_map(Storage::paths);
+    let needs = new.storage.as_ref().map(|storage| storage.needs()).unwrap_or_default();
+    let storage = needs.iter().map(|file| (file.field, file.path.as_path()));
     let directory = new.directory.as_ref().map(|directory| ("directory.path", directory.path.as_path()));
     for (field, path) in socket.into_iter().chain(storage).chain(directory) {
         if path.is_relative() {

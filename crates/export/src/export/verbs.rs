@@ -3,7 +3,8 @@
 use super::{Export, Served};
 use crate::ExportError;
 use engine::Execution;
-use storage::{SyncMode, VolumeControl};
+use storage::VolumeControl;
+use values::SyncMode;
 
 impl Export {
     /// Changes where the system calls behind it run.

@@ -16,7 +16,7 @@ const CAPACITY: u64 = 32 << 10;
 thread_local! {
     /// Made once for all inputs. What they write to it they alone read.
     static CONTENTS: Option<Arc<MemoryStorage>> = MemoryStorage::open(&MemoryOptions {
-        size_bytes: CAPACITY,
+        size: Some(values::ByteSize(CAPACITY)),
         ..MemoryOptions::default()
     }).ok().map(Arc::new);
 }

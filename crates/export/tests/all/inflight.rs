@@ -10,6 +10,7 @@ use engine::{Placement, Poll, WorkerSpec};
 use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
 use storage::{MemoryOptions, MemoryStorage};
 use tempfile::TempDir;
+use values::ByteSize;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -50,7 +51,7 @@ struct Server {
 impl Server {
     fn new() -> Server {
         let dir = TempDir::new().unwrap();
-        let options = MemoryOptions { size_bytes: 64 * SECTOR, ..MemoryOptions::default() };
+        let options = MemoryOptions { size: Some(ByteSize(64 * SECTOR)), ..MemoryOptions::default() };
         let storage = Arc::new(MemoryStorage::open(&options).unwrap());
         let socket = Socket::Path { path: dir.path().join("disk.sock"), options: SocketOptions::default() };
         let hosting = Hosting {

@@ -92,7 +92,10 @@ fn usable(align: u32) -> bool {
 }
 
 /// Whether the file's contents live in memory.
-pub(crate) fn file_system_memory(fd: impl AsFd) -> io::Result<bool> {
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn file_system_memory(fd: impl AsFd) -> io::Result<bool> {
     let magics = [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC];
     Ok(magics.contains(&magic(fd)?))
 }

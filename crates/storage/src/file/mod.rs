@@ -18,10 +18,10 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use measure::{file_system_memory, huge_page_file};
-pub use open::FileOptions;
+pub use measure::file_system_memory;
+pub(crate) use measure::huge_page_file;
 use open::Hold;
-pub(crate) use open::check_kind;
+pub use open::{FileOptions, check_kind};
 
 use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, SharedFile, Token};

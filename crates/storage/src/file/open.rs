@@ -6,28 +6,38 @@ use super::issue::Executor;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::lock::ImageLock;
-use crate::{Execution, Handed, OpenError, late};
+use crate::{Access, Execution, Handed, Kind, Need, OpenError, Opened, Storage, late};
 use engine::SharedFile;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use utoipa::ToSchema;
+use values::FieldError;
 
 /// A regular file or a block device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = FileStorage)]
 pub struct FileOptions {
-    /// The image or the device.
+    /// Path of the image or device.
+    #[schema(value_type = String)]
     pub path: PathBuf,
     /// Bypass the page cache (O_DIRECT).
+    #[serde(default)]
     pub direct: bool,
-    /// Open for reading alone and refuse everything that changes the image.
+    /// Refuse writes.
+    #[serde(default)]
     pub read_only: bool,
-    /// Where the system calls run.
+    /// Where its calls run.
+    #[serde(default)]
     pub execution: Execution,
-    /// Take QEMU-compatible image locks, and open a block device exclusively when writing.
+    /// Lock the image, so that no two writers open it; true when left out.
+    #[serde(default = "FileOptions::lock_default")]
     pub lock: bool,
 }
 
@@ -35,6 +45,44 @@ impl FileOptions {
     /// `path`, through the page cache, for reading and writing, locked, executed where it fits best.
     pub fn new(path: impl Into<PathBuf>) -> FileOptions {
         FileOptions { path: path.into(), direct: false, read_only: false, execution: Execution::Auto, lock: true }
+    }
+
+    fn lock_default() -> bool {
+        true
+    }
+}
+
+impl Kind for FileOptions {
+    fn check(&self, _block_size_bytes: u32) -> Result<(), FieldError> {
+        if self.path.as_os_str().is_empty() {
+            return Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"));
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        let execution = self.execution;
+        let storage = FileStorage::open_without_threads(&FileOptions { execution: Execution::Auto, ..self.clone() })?;
+        Ok(Opened::new(storage.describe(), move || {
+            storage.start_threads(execution)?;
+            Ok(Arc::new(storage))
+        }))
+    }
+
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        Ok(Arc::new(FileStorage::adopt(self, handed)?))
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) }]
+    }
+
+    fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        vec![("storage.path", &mut self.path)]
+    }
+
+    fn set_execution(&mut self, execution: Execution) {
+        self.execution = execution;
     }
 }
 
@@ -50,19 +98,37 @@ impl FileStorage {
     }
 
     /// Starts the threads for work that blocks, if there can be any.
-    pub(crate) fn prepare_threads(&self) {
+    fn prepare_threads(&self) {
         if !self.read_only && !self.measures.memory {
             crate::blocking::prepare();
         }
     }
 
+    /// Starts the threads of an image that was opened without.
+    ///
+    /// # Errors
+    /// As for [`Storage::set_execution`].
+    pub fn start_threads(&self, execution: Execution) -> Result<(), OpenError> {
+        self.prepare_threads();
+        if execution != Execution::Auto {
+            self.set_execution(execution)?;
+        }
+        Ok(())
+    }
+
     /// As [`FileStorage::open`], and starts no thread unless the execution is a pool.
-    pub(crate) fn open_without_threads(options: &FileOptions) -> Result<FileStorage, OpenError> {
+    ///
+    /// # Errors
+    /// As [`FileStorage::open`].
+    pub fn open_without_threads(options: &FileOptions) -> Result<FileStorage, OpenError> {
         FileStorage::open_within(options, late::PATIENCE)
     }
 
     /// As above, for those who wait that long for the I/O of the dead.
-    pub(crate) fn open_within(options: &FileOptions, patience: Duration) -> Result<FileStorage, OpenError> {
+    ///
+    /// # Errors
+    /// As [`FileStorage::open`].
+    pub fn open_within(options: &FileOptions, patience: Duration) -> Result<FileStorage, OpenError> {
         let path = &options.path;
         let fd = open_image(options)?;
         let hold = match options.lock {
@@ -86,7 +152,10 @@ impl FileStorage {
     }
 
     /// Goes on with an image that another program has opened.
-    pub(crate) fn adopt(options: &FileOptions, mut handed: Handed) -> Result<FileStorage, OpenError> {
+    ///
+    /// # Errors
+    /// As [`Kind::adopt`].
+    pub fn adopt(options: &FileOptions, mut handed: Handed) -> Result<FileStorage, OpenError> {
         let fd = handed.take_data()?;
         check_kind(&options.path, &fd)?;
         let device =
@@ -195,7 +264,10 @@ fn open_image(options: &FileOptions) -> Result<OwnedFd, OpenError> {
 }
 
 /// Refuses everything but regular files and block devices.
-pub(crate) fn check_kind(path: &Path, fd: impl AsFd) -> Result<(), OpenError> {
+///
+/// # Errors
+/// One that names what it is.
+pub fn check_kind(path: &Path, fd: impl AsFd) -> Result<(), OpenError> {
     let about = rustix::fs::fstat(fd).map_err(|errno| OpenError::Path {
         path: path.to_owned(),
         what: "inspect",

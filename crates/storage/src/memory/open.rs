@@ -5,30 +5,107 @@ use super::map::{Backing, Map, huge_page_bytes};
 use crate::error::check_size;
 use crate::file::{check_kind, file_system_memory, huge_page_file};
 use crate::lock::ImageLock;
-use crate::{Handed, OpenError};
+use crate::{Access, Handed, Kind, Made, Need, OpenError, Opened, Storage};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError, IntentLog};
 
 /// What memory without a path is called.
 const ANONYMOUS: &str = "anonymous";
 const HUGE: &str = "anonymous, huge pages";
 
-/// Memory, anonymous or of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Memory, anonymous or of a file on tmpfs or hugetlbfs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = MemoryStorage)]
 pub struct MemoryOptions {
-    /// Size, in bytes: a multiple of 512. For a file that exists, 0 means its present size; a shorter file is extended, and one
-    /// that does not exist is created.
-    pub size_bytes: u64,
-    /// A file on tmpfs, ramfs or hugetlbfs; anonymous memory without.
+    /// Capacity; that of the file when left out. A shorter file is extended, and one that does not exist is made. Anonymous
+    /// memory needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// File on tmpfs or hugetlbfs that is mapped; anonymous memory when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
-    /// Take anonymous memory from the system's pool of huge pages. Files have the pages of their file system.
+    /// Use huge pages for anonymous memory.
+    #[serde(default)]
     pub hugepages: bool,
-    /// Refuse everything that changes the contents.
+    /// Refuse writes.
+    #[serde(default)]
     pub read_only: bool,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
+}
+
+impl Kind for MemoryOptions {
+    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        if self.intent_log.is_some() && self.path.is_some() {
+            let message = "is for anonymous memory: a file would keep what only its log explains; for a file, make \
+                           a volume of it (`vringd volume create`)";
+            return Err(FieldError::new("storage.intent_log", message));
+        }
+        if self.intent_log.is_some() && self.read_only {
+            return Err(FieldError::new("storage.intent_log", "is for writes, and `read_only` refuses them"));
+        }
+        if self.hugepages && self.path.is_some() {
+            let message = "is for anonymous memory; for a file, put the file on hugetlbfs";
+            return Err(FieldError::new("storage.hugepages", message));
+        }
+        match self.size {
+            None if self.path.is_none() => {
+                Err(FieldError::new("storage.size", "is missing: anonymous memory needs it"))
+            }
+            None => Ok(()),
+            Some(size) => values::check_size(size, block_size_bytes),
+        }
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        if self.path.is_none() {
+            let options = self.clone();
+            return Ok(Opened::new(self, move || Ok(Arc::new(MemoryStorage::open(&options)?))));
+        }
+        let storage = MemoryStorage::open_without_threads(self)?;
+        Ok(Opened::new(storage.describe(), move || {
+            crate::blocking::prepare();
+            Ok(Arc::new(storage))
+        }))
+    }
+
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        Ok(Arc::new(MemoryStorage::adopt(self, handed)?))
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let need =
+            |path: &PathBuf| Need { field: "storage.path", path: path.clone(), access: Access::file(self.read_only) };
+        self.path.iter().map(need).collect()
+    }
+
+    fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        self.path.iter_mut().map(|path| ("storage.path", path)).collect()
+    }
+
+    fn made(&mut self) -> Option<Made<'_>> {
+        match self.path {
+            Some(_) => None,
+            None => Some(Made { size: self.size.get_or_insert_default(), intent_log: self.intent_log.as_mut() }),
+        }
+    }
+}
+
+impl MemoryOptions {
+    /// 0 = that of the file.
+    fn size_bytes(&self) -> u64 {
+        self.size.map_or(0, |size| size.0)
+    }
 }
 
 impl MemoryStorage {
@@ -51,7 +128,7 @@ impl MemoryStorage {
     }
 
     /// Goes on with memory that another program has filled.
-    pub(crate) fn adopt(options: &MemoryOptions, mut handed: Handed) -> Result<MemoryStorage, OpenError> {
+    fn adopt(options: &MemoryOptions, mut handed: Handed) -> Result<MemoryStorage, OpenError> {
         crate::blocking::prepare();
         let size_bytes = handed.capacity_bytes;
         check_size(size_bytes)?;
@@ -84,7 +161,7 @@ impl MemoryStorage {
 }
 
 fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
-    let size_bytes = options.size_bytes;
+    let size_bytes = options.size_bytes();
     check_size(size_bytes)?;
     match options.hugepages {
         true => map_anonymous(options, Backing::huge(), huge_page_bytes(), HUGE, size_bytes),
@@ -129,12 +206,12 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
     let failed = |what, hint| failed(path, what, hint);
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    if options.size_bytes > 0 {
-        check_size(options.size_bytes)?;
+    if options.size_bytes() > 0 {
+        check_size(options.size_bytes())?;
     }
     let open = |more| rustix::fs::open(path, flags | more, Mode::RUSR | Mode::WUSR);
     // A new file is made through no link: in a directory of many, somebody else may have put one there.
-    let made = match options.size_bytes > 0 && !options.read_only {
+    let made = match options.size_bytes() > 0 && !options.read_only {
         true => open(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW),
         false => Err(Errno::EXIST),
     };
@@ -173,7 +250,7 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
 
 /// `unit`: files of huge pages end at a page, whatever was asked for.
 fn file_size(options: &MemoryOptions, path: &Path, present_bytes: u64, unit: u64) -> Result<u64, OpenError> {
-    let asked_bytes = options.size_bytes;
+    let asked_bytes = options.size_bytes();
     let path = path.to_owned();
     match asked_bytes {
         0 if present_bytes < 512 => Err(OpenError::Empty { path, size_bytes: present_bytes }),

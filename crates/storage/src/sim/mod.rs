@@ -56,72 +56,139 @@ use crate::Progress;
 use crate::error::check_size;
 use crate::memory::{Backing, Map, apply};
 use crate::null::check_growth;
-use crate::{Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
+use crate::{Description, Execution, Handed, Kind, Made, OpenError, Opened, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, Token};
 use executor::{Executor, Waiter};
 use model::{Fate, Model};
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError, IntentLog, Span};
 
 /// Longest time of any part of the model, so that sums do not overflow.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
-/// What to model.
-#[derive(Clone, Debug, PartialEq)]
+/// A model of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SimStorage)]
 pub struct SimOptions {
-    /// Size, in bytes: a multiple of 512. Memory is taken as it is written.
-    pub size_bytes: u64,
-    /// Mean latency of reads, up to an hour.
-    pub read_latency: Duration,
-    /// Mean latency of writes, discards and write zeroes, up to an hour.
-    pub write_latency: Duration,
+    /// Capacity.
+    pub size: ByteSize,
+    /// Mean latency of a read, up to an hour; 100us when left out.
+    #[serde(default = "SimOptions::latency_default")]
+    pub read_latency: Span,
+    /// Mean latency of a write, a discard or of zeroes, up to an hour; 100us when left out.
+    #[serde(default = "SimOptions::latency_default")]
+    pub write_latency: Span,
     /// Shape of the latencies.
+    #[serde(default)]
     pub distribution: Distribution,
-    /// Operations served at once, 1 to 65535.
-    pub channels: usize,
-    /// Transfer speed of one channel, in bytes a second; 0 = transfers take no time.
-    pub bytes_per_second: u64,
-    /// Time of a flush, alone or behind a durable write, up to an hour.
-    pub flush_cost: Duration,
-    /// Time that a read or write takes longer when it does not follow its channel's last one, up to an hour.
-    pub seek: Duration,
-    /// Share of operations that fail, 0 to 1.
+    /// Spread of the latencies relative to their mean, 0 to 1; 0 when left out.
+    #[serde(default)]
+    pub latency_spread: f64,
+    /// Number of operations the device serves at once, 1 to 65535; 32 when left out.
+    #[serde(default = "SimOptions::channels_default")]
+    pub channels: u16,
+    /// What one channel moves in a second; transfers take no time when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<ByteSize>,
+    /// Time a flush takes, alone or behind a write that must be durable, up to an hour; 0 when left out.
+    #[serde(default)]
+    pub flush_cost: Span,
+    /// Time that a read or write takes longer when it does not follow the last one of its channel, up to an hour; 0 when left out.
+    #[serde(default)]
+    pub seek: Span,
+    /// Share of operations that fail, 0 to 1; 0 when left out.
+    #[serde(default)]
     pub error_rate: f64,
     /// Share of reads that fail, where it differs from `error_rate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_error_rate: Option<f64>,
-    /// Share of writes, discards and write zeroes that fail, where it differs from `error_rate`.
+    /// Share of writes, discards and zeroes that fail, where it differs from `error_rate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_error_rate: Option<f64>,
     /// Share of flushes that fail, where it differs from `error_rate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush_error_rate: Option<f64>,
-    /// Which operation, counted from 1, panics on its arrival; 0 = none.
+    /// Which operation, counted from 1, panics the daemon's own code on its arrival, once: for tests of what that takes
+    /// down. 0, when left out, is none.
+    #[serde(default)]
     pub panic_after: u64,
-    /// Seed of all draws.
+    /// Seed of the random numbers: equal seeds give equal runs.
+    #[serde(default)]
     pub seed: u64,
-    /// Who waits for the device.
+    /// Who waits for the device: nobody, the worker (`inline`) or a pool.
+    #[serde(default)]
     pub execution: Execution,
+    /// Intent log over it; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent_log: Option<IntentLog>,
 }
 
-impl Default for SimOptions {
-    /// 1 GiB that answers after 100 µs, 32 operations at once, without errors.
-    fn default() -> SimOptions {
-        SimOptions {
-            size_bytes: 1 << 30,
-            read_latency: Duration::from_micros(100),
-            write_latency: Duration::from_micros(100),
-            distribution: Distribution::Constant,
-            channels: 32,
-            bytes_per_second: 0,
-            flush_cost: Duration::ZERO,
-            seek: Duration::ZERO,
+impl SimOptions {
+    /// A model of the given capacity with every other field at its default.
+    pub fn new(size: ByteSize) -> Self {
+        Self {
+            size,
+            read_latency: Self::latency_default(),
+            write_latency: Self::latency_default(),
+            distribution: Distribution::default(),
+            latency_spread: 0.0,
+            channels: Self::channels_default(),
+            bytes_per_second: None,
+            flush_cost: Span::default(),
+            seek: Span::default(),
             error_rate: 0.0,
             read_error_rate: None,
             write_error_rate: None,
             flush_error_rate: None,
             panic_after: 0,
             seed: 0,
-            execution: Execution::Auto,
+            execution: Execution::default(),
+            intent_log: None,
         }
+    }
+
+    fn latency_default() -> Span {
+        Span(Duration::from_micros(100))
+    }
+
+    fn channels_default() -> u16 {
+        32
+    }
+}
+
+impl Default for SimOptions {
+    /// 1 GiB that answers after 100 µs, 32 operations at once, without errors.
+    fn default() -> SimOptions {
+        SimOptions::new(ByteSize(1 << 30))
+    }
+}
+
+impl Kind for SimOptions {
+    fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        values::check_size(self.size, block_size_bytes)?;
+        check(self).map_err(|(field, message)| FieldError::new(format!("storage.{field}"), message))
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        let options = self.clone();
+        Ok(Opened::new(self, move || Ok(Arc::new(SimStorage::open(&options)?))))
+    }
+
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        Ok(Arc::new(SimStorage::adopt(self, handed)?))
+    }
+
+    fn set_execution(&mut self, execution: Execution) {
+        self.execution = execution;
+    }
+
+    fn made(&mut self) -> Option<Made<'_>> {
+        Some(Made { size: &mut self.size, intent_log: self.intent_log.as_mut() })
     }
 }
 
@@ -196,14 +263,15 @@ impl SimStorage {
     /// # Errors
     /// One that names the option out of range.
     pub fn open(options: &SimOptions) -> Result<SimStorage, OpenError> {
-        check(options)?;
-        SimStorage::new(options, Backing::anonymous(true), options.size_bytes)
+        check(options).map_err(refuse)?;
+        check_size(options.size.0)?;
+        SimStorage::new(options, Backing::anonymous(true), options.size.0)
     }
 
     /// Goes on with contents that another program has modelled. The model itself begins anew: its channels are free, and
     /// its draws are those that follow the seed.
-    pub(crate) fn adopt(options: &SimOptions, mut handed: Handed) -> Result<SimStorage, OpenError> {
-        check(options)?;
+    fn adopt(options: &SimOptions, mut handed: Handed) -> Result<SimStorage, OpenError> {
+        check(options).map_err(refuse)?;
         check_size(handed.capacity_bytes)?;
         let fd = handed.take_data()?;
         SimStorage::new(options, Ok(Backing::Anonymous { fd, overcommit: true }), handed.capacity_bytes)
@@ -244,21 +312,17 @@ impl SimStorage {
 
 /// The model in a few words; what a person has not asked for is left out.
 fn words(options: &SimOptions) -> String {
-    let seek = if options.seek.is_zero() { String::new() } else { format!(", seek {:?}", options.seek) };
-    let flush = if options.flush_cost.is_zero() { String::new() } else { format!(", flush {:?}", options.flush_cost) };
+    let seek = if options.seek.0.is_zero() { String::new() } else { format!(", seek {:?}", options.seek.0) };
+    let flush =
+        if options.flush_cost.0.is_zero() { String::new() } else { format!(", flush {:?}", options.flush_cost.0) };
     format!(
         "{:?}/{:?} {}{seek}{flush}, {} channels, seed {}",
-        options.read_latency,
-        options.write_latency,
-        options.distribution.word(),
-        options.channels,
-        options.seed
+        options.read_latency.0, options.write_latency.0, options.distribution, options.channels, options.seed
     )
 }
 
-fn check(options: &SimOptions) -> Result<(), OpenError> {
-    check_size(options.size_bytes)?;
-    let refuse = |field, value: String, range| Err(OpenError::Field { field, value, range });
+/// The first field that is out of range, and what it should be. Sizes are looked at elsewhere.
+fn check(options: &SimOptions) -> Result<(), (&'static str, String)> {
     let times = [
         ("read_latency", options.read_latency),
         ("write_latency", options.write_latency),
@@ -266,27 +330,31 @@ fn check(options: &SimOptions) -> Result<(), OpenError> {
         ("seek", options.seek),
     ];
     for (field, time) in times {
-        if time > LATENCY_MAX {
-            return refuse(field, format!("{time:?}"), "0 to 1 hour");
+        if time.0 > LATENCY_MAX {
+            return Err((field, format!("must be at most an hour, not {time}")));
         }
     }
     let rates = [
+        ("latency_spread", Some(options.latency_spread)),
         ("error_rate", Some(options.error_rate)),
         ("read_error_rate", options.read_error_rate),
         ("write_error_rate", options.write_error_rate),
         ("flush_error_rate", options.flush_error_rate),
-        ("latency_spread", options.distribution.spread()),
     ];
     for (field, rate) in rates {
         // Written so that NaN is refused as well.
         if let Some(rate) = rate.filter(|rate| !(0.0..=1.0).contains(rate)) {
-            return refuse(field, rate.to_string(), "0 to 1");
+            return Err((field, format!("must be from 0 to 1, not {rate}")));
         }
     }
-    if !(1..=65535).contains(&options.channels) {
-        return refuse("channels", options.channels.to_string(), "1 to 65535");
+    if options.channels == 0 {
+        return Err(("channels", "must be at least 1".to_owned()));
     }
     Ok(())
+}
+
+fn refuse((field, message): (&'static str, String)) -> OpenError {
+    OpenError::Field { field, message }
 }
 
 impl Storage for SimStorage {

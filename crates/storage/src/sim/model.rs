@@ -4,7 +4,7 @@ use super::SimOptions;
 use super::latency::Latency;
 use super::random::Random;
 use crate::{Action, Operation};
-use std::time::Duration;
+use values::{ByteSize, Span};
 
 /// See the module's description of the model.
 pub(super) struct Model {
@@ -45,18 +45,18 @@ pub(super) struct Fate {
 
 impl Model {
     pub(super) fn new(options: &SimOptions) -> Model {
-        let nanos = |time: Duration| time.as_nanos() as u64;
+        let nanos = |time: Span| time.0.as_nanos() as u64;
         let rate = |own: Option<f64>| own.unwrap_or(options.error_rate);
         Model {
             random: Random::new(options.seed),
-            channels: vec![Channel::default(); options.channels],
-            read: Latency::new(nanos(options.read_latency), options.distribution),
-            write: Latency::new(nanos(options.write_latency), options.distribution),
+            channels: vec![Channel::default(); options.channels.into()],
+            read: Latency::new(nanos(options.read_latency), options.distribution, options.latency_spread),
+            write: Latency::new(nanos(options.write_latency), options.distribution, options.latency_spread),
             flush_ns: nanos(options.flush_cost),
             seek_ns: nanos(options.seek),
             transfer_scaled: match options.bytes_per_second {
-                0 => 0,
-                speed => (1_000_000_000 << 20) / speed,
+                None | Some(ByteSize(0)) => 0,
+                Some(speed) => (1_000_000_000 << 20) / speed.0,
             },
             read_error_rate: rate(options.read_error_rate),
             write_error_rate: rate(options.write_error_rate),
@@ -135,8 +135,8 @@ mod tests {
     const READ: Operation = Operation::Read { offset: 0 };
     const WRITE: Operation = Operation::Write { offset: 0, durable: false };
 
-    fn nanos(nanos: u64) -> Duration {
-        Duration::from_nanos(nanos)
+    fn nanos(nanos: u64) -> Span {
+        Span(std::time::Duration::from_nanos(nanos))
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
             channels: 1,
             write_latency: nanos(10),
             flush_cost: nanos(70),
-            bytes_per_second: 1_000_000_000,
+            bytes_per_second: Some(ByteSize(1_000_000_000)),
             ..SimOptions::default()
         };
         let mut model = Model::new(&options);

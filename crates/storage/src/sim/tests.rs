@@ -10,9 +10,9 @@ const EVERY: [Execution; 5] =
     [Execution::Auto, Execution::Uring, Execution::Inline, Execution::Pool(1), Execution::Pool(8)];
 const BYTES: usize = 512;
 
-fn open(execution: Execution, channels: usize, latency: Duration) -> SimStorage {
-    let (read_latency, write_latency) = (latency, latency);
-    let small = SimOptions { size_bytes: 1 << 20, ..SimOptions::default() };
+fn open(execution: Execution, channels: u16, latency: Duration) -> SimStorage {
+    let (read_latency, write_latency) = (Span(latency), Span(latency));
+    let small = SimOptions { size: ByteSize(1 << 20), ..SimOptions::default() };
     SimStorage::open(&SimOptions { read_latency, write_latency, channels, execution, ..small }).unwrap()
 }
 
@@ -141,8 +141,8 @@ fn a_change_of_execution_lets_operations_end_where_they_are() {
 fn doomed_operations_fail_wherever_they_wait() {
     for execution in EVERY {
         let options = SimOptions {
-            size_bytes: 1 << 20,
-            write_latency: Duration::from_micros(20),
+            size: ByteSize(1 << 20),
+            write_latency: Span(Duration::from_micros(20)),
             read_error_rate: Some(0.0),
             error_rate: 1.0,
             execution,
@@ -184,15 +184,14 @@ fn a_pool_that_cannot_be_is_refused_and_changes_nothing() {
 #[test]
 fn options_out_of_range_are_named() {
     type Edit = fn(&mut SimOptions);
-    let cases: [(Edit, &str); 8] = [
-        (|o| o.size_bytes = 100, "size"),
+    let cases: [(Edit, &str); 7] = [
+        (|o| o.size = ByteSize(100), "size"),
         (|o| o.channels = 0, "channels"),
-        (|o| o.channels = 65536, "channels"),
         (|o| o.error_rate = f64::NAN, "error_rate"),
         (|o| o.flush_error_rate = Some(1.5), "flush_error_rate"),
-        (|o| o.distribution = Distribution::Normal { spread: -0.1 }, "latency_spread"),
-        (|o| o.read_latency = Duration::from_secs(4000), "read_latency"),
-        (|o| o.seek = Duration::from_secs(4000), "seek"),
+        (|o| o.latency_spread = -0.1, "latency_spread"),
+        (|o| o.read_latency = Span(Duration::from_secs(4000)), "read_latency"),
+        (|o| o.seek = Span(Duration::from_secs(4000)), "seek"),
     ];
     for (edit, field) in cases {
         let mut options = SimOptions::default();

@@ -1,13 +1,5 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
-mod common;
 mod handover;
-mod logged;
-mod logged_commits;
-mod logged_large;
 mod oracle;
-mod pace;
-mod page_cache;
 mod refusals;
-mod volume_life;
-mod volume_tools;

@@ -1,13 +1,13 @@
 //! Every storage against a plain vector, under random histories.
 
-use crate::common::{Arena, disk, image, moves, play, run_together, shm};
 use engine::{Solo, Token};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use storage::{
-    Distribution, Execution, FileOptions, FileStorage, MemoryOptions, Operation, SimOptions, Step, Storage,
-    StorageSpec, Task,
+    Distribution, Execution, FileOptions, FileStorage, MemoryOptions, Operation, SimOptions, Step, Storage, Task,
 };
+use testkit::storage::{Arena, disk, image, moves, play, run_together, shm};
+use values::{ByteSize, Span};
 
 const SECTORS: u64 = 1100;
 
@@ -15,14 +15,14 @@ fn executions() -> Vec<Execution> {
     vec![Execution::Auto, Execution::Inline, Execution::Uring, Execution::Pool(2)]
 }
 
-fn file(directory: PathBuf, direct: bool, history: &[crate::common::Move]) {
+fn file(directory: PathBuf, direct: bool, history: &[testkit::storage::Move]) {
     let image = image(directory, SECTORS * 512);
     let storage = FileStorage::open(&FileOptions { direct, ..FileOptions::new(image.path()) }).unwrap();
     let oracle = play(&storage, history);
     // And what others see of the file.
     drop(storage);
     let seen = std::fs::read(image.path()).unwrap();
-    crate::common::assert_same(&seen[..oracle.len()], &oracle, 0);
+    testkit::storage::assert_same(&seen[..oracle.len()], &oracle, 0);
 }
 
 proptest! {
@@ -50,31 +50,31 @@ proptest! {
 
     #[test]
     fn memory_anonymous(history in moves(vec![Execution::Auto, Execution::Inline], SECTORS)) {
-        let options = MemoryOptions { size_bytes: SECTORS * 512, ..MemoryOptions::default() };
-        play(storage::open(&StorageSpec::Memory(options)).unwrap().as_ref(), &history);
+        let options = MemoryOptions { size: Some(ByteSize(SECTORS * 512)), ..MemoryOptions::default() };
+        play(storage::open(&options).unwrap().as_ref(), &history);
     }
 
     #[test]
     fn memory_of_a_file(history in moves(vec![Execution::Auto], SECTORS)) {
         let image = image(shm(), SECTORS * 512);
         let options = MemoryOptions { path: Some(image.path().to_owned()), ..MemoryOptions::default() };
-        let storage = storage::open(&StorageSpec::Memory(options)).unwrap();
+        let storage = storage::open(&options).unwrap();
         let oracle = play(storage.as_ref(), &history);
-        crate::common::assert_same(&std::fs::read(image.path()).unwrap()[..oracle.len()], &oracle, 0);
+        testkit::storage::assert_same(&std::fs::read(image.path()).unwrap()[..oracle.len()], &oracle, 0);
     }
 
     #[test]
     fn sim(history in moves(executions(), SECTORS)) {
-        let latency = std::time::Duration::from_micros(20);
+        let latency = Span(std::time::Duration::from_micros(20));
         let options = SimOptions {
-            size_bytes: SECTORS * 512,
+            size: ByteSize(SECTORS * 512),
             read_latency: latency,
             write_latency: latency,
             distribution: Distribution::Exponential,
             seek: latency,
             ..SimOptions::default()
         };
-        play(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &history);
+        play(storage::open(&options).unwrap().as_ref(), &history);
     }
 }
 
@@ -97,7 +97,7 @@ fn together(storage: &dyn Storage, slots: &[(u64, usize, u8)]) {
         tasks.push(task);
     }
     run_together(&mut solo, storage, &mut tasks);
-    let all = crate::common::read(&mut solo, storage, 0, slots.len() * SLOT as usize * 512);
+    let all = testkit::storage::read(&mut solo, storage, 0, slots.len() * SLOT as usize * 512);
     for (index, (sectors, _, kind)) in slots.iter().enumerate() {
         for sector in 0..SLOT {
             let written = sector < *sectors && *kind != 0;
@@ -123,17 +123,17 @@ proptest! {
 
     #[test]
     fn sim_serves_many_at_once(
-        slots in proptest::collection::vec((1u64..=12, 0usize..4096, 0u8..4), 1..90), channels in 1usize..5,
+        slots in proptest::collection::vec((1u64..=12, 0usize..4096, 0u8..4), 1..90), channels in 1u16..5,
         execution in proptest::sample::select(executions()),
     ) {
         let options = SimOptions {
-            size_bytes: SECTORS * 512,
-            write_latency: std::time::Duration::from_micros(30),
+            size: ByteSize(SECTORS * 512),
+            write_latency: Span(std::time::Duration::from_micros(30)),
             channels,
             execution,
             ..SimOptions::default()
         };
-        together(storage::open(&StorageSpec::Sim(options)).unwrap().as_ref(), &slots);
+        together(storage::open(&options).unwrap().as_ref(), &slots);
     }
 }
 
@@ -153,12 +153,12 @@ fn long_lists_take_several_calls() {
             let mut task = Task::new();
             task.buffers = arena.buffers(0, BYTES, &[512]);
             task.begin(Operation::Write { offset: 0, durable: false });
-            crate::common::run(&mut solo, &storage, &mut task).unwrap();
-            crate::common::assert_same(&std::fs::read(image.path()).unwrap(), &contents, 0);
+            testkit::storage::run(&mut solo, &storage, &mut task).unwrap();
+            testkit::storage::assert_same(&std::fs::read(image.path()).unwrap(), &contents, 0);
             arena.bytes(0, BYTES).fill(0);
             task.begin(Operation::Read { offset: 0 });
-            crate::common::run(&mut solo, &storage, &mut task).unwrap();
-            crate::common::assert_same(arena.bytes(0, BYTES), &contents, 0);
+            testkit::storage::run(&mut solo, &storage, &mut task).unwrap();
+            testkit::storage::assert_same(arena.bytes(0, BYTES), &contents, 0);
         }
     }
 }
@@ -186,14 +186,14 @@ fn large_requests_are_not_done_on_the_spot() {
     const SIZE: u64 = 16 << 20;
     let (on_disk, direct, in_memory) = (image(disk(), SIZE), image(disk(), SIZE), image(shm(), SIZE));
     let file = |path: &std::path::Path, execution, direct| {
-        storage::open(&StorageSpec::File(FileOptions { execution, direct, ..FileOptions::new(path) })).unwrap()
+        storage::open(&FileOptions { execution, direct, ..FileOptions::new(path) }).unwrap()
     };
-    let anonymous = MemoryOptions { size_bytes: SIZE, ..MemoryOptions::default() };
+    let anonymous = MemoryOptions { size: Some(ByteSize(SIZE)), ..MemoryOptions::default() };
     let storages = [
         ("disk", file(on_disk.path(), Execution::Uring, false), [1, 3]),
         ("disk, direct", file(direct.path(), Execution::Uring, true), [1, 3]),
         ("tmpfs", file(in_memory.path(), Execution::Auto, false), [0, 3]),
-        ("memory", storage::open(&StorageSpec::Memory(anonymous)).unwrap(), [0, 1]),
+        ("memory", storage::open(&anonymous).unwrap(), [0, 1]),
     ];
     let mut solo = Solo::new().unwrap();
     for (name, storage, expected) in storages {

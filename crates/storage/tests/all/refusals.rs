@@ -1,14 +1,15 @@
 //! What a storage refuses, and in which words.
 
-use crate::common::{disk, image, read, run, shm, write};
 use engine::{Solo, Token};
 use std::time::Duration;
 use storage::{
-    Action, Distribution, Execution, FileOptions, FileStorage, MemoryOptions, NullOptions, OpenError, Operation,
-    SimOptions, Step, Storage, StorageError, StorageSpec, Task,
+    Action, Distribution, Execution, FileOptions, FileStorage, Kind, MemoryOptions, NullOptions, OpenError, Operation,
+    SimOptions, Step, Storage, StorageError, Task,
 };
+use testkit::storage::{disk, image, read, run, shm, write};
+use values::{ByteSize, Span};
 
-fn refusal(spec: &StorageSpec) -> String {
+fn refusal(spec: &dyn Kind) -> String {
     storage::open(spec).err().expect("must be refused").to_string()
 }
 
@@ -16,22 +17,22 @@ fn refusal(spec: &StorageSpec) -> String {
 fn errors_name_the_path_and_the_fix() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| FileOptions::new(directory.path().join(name));
-    let text = refusal(&StorageSpec::File(file("absent")));
+    let text = refusal(&file("absent"));
     assert!(text.contains("absent") && text.contains("truncate -s SIZE"), "{text}");
 
     std::fs::write(directory.path().join("tiny"), [0; 100]).unwrap();
-    let text = refusal(&StorageSpec::File(file("tiny")));
+    let text = refusal(&file("tiny"));
     assert!(text.contains("tiny") && text.contains("100 bytes"), "{text}");
 
-    let text = refusal(&StorageSpec::File(FileOptions { read_only: true, ..FileOptions::new(directory.path()) }));
+    let text = refusal(&FileOptions { read_only: true, ..FileOptions::new(directory.path()) });
     assert!(text.contains("is a directory"), "{text}");
 
     let fifo = directory.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
-    let text = refusal(&StorageSpec::File(FileOptions::new(&fifo)));
+    let text = refusal(&FileOptions::new(&fifo));
     assert!(text.contains("named pipe"), "{text}");
 
-    let text = refusal(&StorageSpec::File(FileOptions { read_only: true, ..FileOptions::new("/dev/null") }));
+    let text = refusal(&FileOptions { read_only: true, ..FileOptions::new("/dev/null") });
     assert!(text.contains("character device"), "{text}");
 }
 
@@ -60,7 +61,7 @@ fn two_writers_cannot_open_one_image() {
 fn a_mapped_file_is_locked_as_well() {
     let image = image(shm(), 1 << 20);
     let options = MemoryOptions { path: Some(image.path().to_owned()), ..MemoryOptions::default() };
-    let memory = storage::open(&StorageSpec::Memory(options)).unwrap();
+    let memory = storage::open(&options).unwrap();
     assert!(matches!(FileStorage::open(&FileOptions::new(image.path())), Err(OpenError::Locked { .. })));
     drop(memory);
     FileStorage::open(&FileOptions::new(image.path())).unwrap();
@@ -71,18 +72,14 @@ fn every_kind() -> Vec<(&'static str, std::sync::Arc<dyn Storage>, Option<tempfi
     let on_disk = image(disk(), bytes);
     let on_shm = image(shm(), bytes);
     let direct = image(disk(), bytes);
-    let open = |spec| storage::open(&spec).unwrap();
+    let open = |spec: &dyn Kind| storage::open(spec).unwrap();
     vec![
-        ("disk", open(StorageSpec::File(FileOptions::new(on_disk.path()))), Some(on_disk)),
-        ("tmpfs", open(StorageSpec::File(FileOptions::new(on_shm.path()))), Some(on_shm)),
-        (
-            "direct",
-            open(StorageSpec::File(FileOptions { direct: true, ..FileOptions::new(direct.path()) })),
-            Some(direct),
-        ),
-        ("memory", open(StorageSpec::Memory(MemoryOptions { size_bytes: bytes, ..MemoryOptions::default() })), None),
-        ("null", open(StorageSpec::Null(NullOptions { size_bytes: bytes, zeroes: true })), None),
-        ("sim", open(StorageSpec::Sim(SimOptions { size_bytes: bytes, ..SimOptions::default() })), None),
+        ("disk", open(&FileOptions::new(on_disk.path())), Some(on_disk)),
+        ("tmpfs", open(&FileOptions::new(on_shm.path())), Some(on_shm)),
+        ("direct", open(&FileOptions { direct: true, ..FileOptions::new(direct.path()) }), Some(direct)),
+        ("memory", open(&MemoryOptions { size: Some(ByteSize(bytes)), ..MemoryOptions::default() }), None),
+        ("null", open(&NullOptions { size: ByteSize(bytes), zeroes: true, ..NullOptions::default() }), None),
+        ("sim", open(&SimOptions { size: ByteSize(bytes), ..SimOptions::default() }), None),
     ]
 }
 
@@ -185,10 +182,10 @@ fn a_read_only_image_refuses_changes() {
     let fill = vec![3; 1 << 20];
     std::fs::write(image.path(), &fill).unwrap();
     let path = image.path().to_owned();
-    let file = StorageSpec::File(FileOptions { read_only: true, ..FileOptions::new(&path) });
-    let memory = StorageSpec::Memory(MemoryOptions { read_only: true, path: Some(path), ..MemoryOptions::default() });
-    for spec in [file, memory] {
-        let storage = storage::open(&spec).unwrap();
+    let file = FileOptions { read_only: true, ..FileOptions::new(&path) };
+    let memory = MemoryOptions { read_only: true, path: Some(path), ..MemoryOptions::default() };
+    for spec in [&file as &dyn Kind, &memory] {
+        let storage = storage::open(spec).unwrap();
         let about = storage.describe();
         assert!(about.read_only && !about.discard && !about.write_zeroes);
         assert!(matches!(write(&mut solo, storage.as_ref(), 0, &[1; 512]), Err(StorageError::ReadOnly(Action::Write))));
@@ -267,21 +264,19 @@ fn executions_are_described_and_changed() {
 
 #[test]
 fn memory_says_what_it_cannot_have() {
-    let huge = MemoryOptions { size_bytes: 1 << 46, hugepages: true, ..MemoryOptions::default() };
-    let text = refusal(&StorageSpec::Memory(huge));
+    let huge = MemoryOptions { size: Some(ByteSize(1 << 46)), hugepages: true, ..MemoryOptions::default() };
+    let text = refusal(&huge);
     assert!(text.contains("/proc/sys/vm/nr_hugepages"), "{text}");
     let on_disk = image(disk(), 1 << 20);
     let options = MemoryOptions { path: Some(on_disk.path().to_owned()), ..MemoryOptions::default() };
-    let text = refusal(&StorageSpec::Memory(options));
+    let text = refusal(&options);
     assert!(text.contains("/dev/shm"), "{text}");
     let on_shm = image(shm(), 1 << 20);
-    let sized = |size_bytes, read_only| {
-        StorageSpec::Memory(MemoryOptions {
-            size_bytes,
-            path: Some(on_shm.path().to_owned()),
-            hugepages: false,
-            read_only,
-        })
+    let sized = |size_bytes, read_only| MemoryOptions {
+        size: Some(ByteSize(size_bytes)),
+        path: Some(on_shm.path().to_owned()),
+        read_only,
+        ..MemoryOptions::default()
     };
     let text = refusal(&sized(4096, false));
     assert!(text.contains("1048576") && text.contains("4096"), "{text}");
@@ -298,9 +293,9 @@ fn memory_says_what_it_cannot_have() {
 fn memory_makes_its_file() {
     let directory = tempfile::tempdir_in(shm()).unwrap();
     let path = directory.path().join("new");
-    let options = MemoryOptions { size_bytes: 1 << 20, path: Some(path.clone()), ..MemoryOptions::default() };
+    let options = MemoryOptions { size: Some(ByteSize(1 << 20)), path: Some(path.clone()), ..MemoryOptions::default() };
     let mut solo = Solo::new().unwrap();
-    let storage = storage::open(&StorageSpec::Memory(options)).unwrap();
+    let storage = storage::open(&options).unwrap();
     write(&mut solo, storage.as_ref(), 1024, &[5; 512]).unwrap();
     assert_eq!(std::fs::read(&path).unwrap()[1024..1536], [5; 512]);
 }
@@ -311,21 +306,21 @@ fn memory_makes_no_file_through_a_link() {
     let directory = tempfile::tempdir_in(shm()).unwrap();
     let (path, elsewhere) = (directory.path().join("memory"), directory.path().join("elsewhere"));
     std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-    let options = MemoryOptions { size_bytes: 1 << 20, path: Some(path.clone()), ..MemoryOptions::default() };
-    let text = refusal(&StorageSpec::Memory(options.clone()));
+    let options = MemoryOptions { size: Some(ByteSize(1 << 20)), path: Some(path.clone()), ..MemoryOptions::default() };
+    let text = refusal(&options.clone());
     assert!(text.contains("memory") && text.contains("through no link"), "{text}");
     assert!(!elsewhere.exists());
     // What the operator has put there is an image like others.
     std::fs::write(&elsewhere, [0; 1 << 10]).unwrap();
-    storage::open(&StorageSpec::Memory(options)).unwrap();
+    storage::open(&options).unwrap();
     assert_eq!(std::fs::metadata(&elsewhere).unwrap().len(), 1 << 20);
 }
 
 #[test]
 fn large_ranges_of_memory_are_zeroed_elsewhere() {
     let mut solo = Solo::new().unwrap();
-    let options = MemoryOptions { size_bytes: 8 << 20, ..MemoryOptions::default() };
-    let storage = storage::open(&StorageSpec::Memory(options)).unwrap();
+    let options = MemoryOptions { size: Some(ByteSize(8 << 20)), ..MemoryOptions::default() };
+    let storage = storage::open(&options).unwrap();
     for unmap in [false, true] {
         write(&mut solo, storage.as_ref(), 0, &vec![1; 8 << 20]).unwrap();
         let mut task = Task::new();
@@ -343,7 +338,8 @@ fn large_ranges_of_memory_are_zeroed_elsewhere() {
 fn null_leaves_buffers_alone_or_zeroes_them() {
     let mut solo = Solo::new().unwrap();
     for (zeroes, expected) in [(false, 0x5a), (true, 0)] {
-        let storage = storage::open(&StorageSpec::Null(NullOptions { size_bytes: 1 << 20, zeroes })).unwrap();
+        let storage =
+            storage::open(&NullOptions { size: ByteSize(1 << 20), zeroes, ..NullOptions::default() }).unwrap();
         assert!(read(&mut solo, storage.as_ref(), 0, 4096).iter().all(|b| *b == expected));
     }
 }
@@ -353,12 +349,12 @@ fn sim_takes_at_least_its_time() {
     let mut solo = Solo::new().unwrap();
     let latency = Duration::from_millis(3);
     let options = SimOptions {
-        read_latency: latency,
-        distribution: Distribution::Uniform { spread: 0.0 },
+        read_latency: Span(latency),
+        distribution: Distribution::Uniform,
         channels: 2,
         ..SimOptions::default()
     };
-    let storage = storage::open(&StorageSpec::Sim(options)).unwrap();
+    let storage = storage::open(&options).unwrap();
     let mut memory = vec![0u8; 512];
     let mut tasks: Vec<Task> = (0..6).map(|_| Task::new()).collect();
     for task in &mut tasks {
@@ -366,7 +362,7 @@ fn sim_takes_at_least_its_time() {
         task.begin(Operation::Read { offset: 0 });
     }
     let begun = std::time::Instant::now();
-    crate::common::run_together(&mut solo, storage.as_ref(), &mut tasks);
+    testkit::storage::run_together(&mut solo, storage.as_ref(), &mut tasks);
     assert!(begun.elapsed() >= latency * 3, "six reads on two channels are three rounds");
 }
 
@@ -374,15 +370,15 @@ fn sim_takes_at_least_its_time() {
 fn sim_fails_the_same_operations_for_the_same_seed() {
     let outcomes = |seed| {
         let options = SimOptions {
-            size_bytes: 1 << 20,
-            read_latency: Duration::ZERO,
-            write_latency: Duration::ZERO,
+            size: ByteSize(1 << 20),
+            read_latency: Span::default(),
+            write_latency: Span::default(),
             error_rate: 0.25,
             flush_error_rate: Some(0.0),
             seed,
             ..SimOptions::default()
         };
-        let storage = storage::open(&StorageSpec::Sim(options)).unwrap();
+        let storage = storage::open(&options).unwrap();
         let mut solo = Solo::new().unwrap();
         let mut out = Vec::new();
         for i in 0..100u64 {

@@ -5,8 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use storage::{Barriers, LoggedOptions, LoggedStorage, Storage, SyncMode, VolumeFigures};
+use storage::{Storage, VolumeFigures};
+use values::SyncMode;
 use volume::format::{self, CreateOptions, EXTERNAL_LOG_OFFSET, Uuid};
+use volume::{Barriers, LoggedOptions, LoggedStorage};
 use volume::{Blocks, Ram};
 
 use super::load;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use engine::{Completion, Solo, Token};
 use libc::iovec;
-use storage::{LoggedStorage, Step, Storage, StorageError, Task};
+use storage::{Step, Storage, StorageError, Task};
+use volume::LoggedStorage;
 
 use super::record::Tape;
 use super::stamp::{self, SECTOR_BYTES};

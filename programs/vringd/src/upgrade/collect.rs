@@ -5,7 +5,7 @@ use super::envelope;
 use super::state::{self, State};
 use crate::convert;
 use control::model::NewExport;
-use control::model::config::{ExportKind, Storage as StorageConfig};
+use control::model::config::ExportKind;
 use engine::WorkerStatus;
 use export::{Export, ExportStatus};
 use std::os::fd::OwnedFd;
@@ -20,9 +20,7 @@ fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
     new.limits = crate::limit::shown(status.limits, status.group.clone());
     let set = convert::execution_set(&status.content);
     match (&mut new.storage, &mut new.directory) {
-        (Some(StorageConfig::File(file)), _) => file.execution = set,
-        (Some(StorageConfig::Volume(volume)), _) => volume.execution = set,
-        (Some(StorageConfig::Sim(sim)), _) => sim.execution = set,
+        (Some(storage), _) => storage.set_execution(set),
         (_, Some(directory)) => directory.execution = set,
         _ => {}
     }

@@ -1,58 +1,13 @@
 //! Between the API's words for volumes and those of the storage.
 
-use control::model as api;
-use control::model::{IntentLog, LATENCY_BOUNDS_US, LatencySummary, MemoryFile, VolumeInfo, VolumeStorage};
-use storage::{LatencyFigures, LoggedSpec, MemoryPlace, StorageSpec, SyncMode, VolumeOptions, VolumeStatus};
-
-pub(crate) fn sync_in(sync: api::SyncMode) -> SyncMode {
-    match sync {
-        api::SyncMode::Standard => SyncMode::Standard,
-        api::SyncMode::Always => SyncMode::Always,
-        api::SyncMode::Disabled => SyncMode::Disabled,
-    }
-}
-
-pub(crate) fn sync_out(sync: SyncMode) -> api::SyncMode {
-    match sync {
-        SyncMode::Standard => api::SyncMode::Standard,
-        SyncMode::Always => api::SyncMode::Always,
-        SyncMode::Disabled => api::SyncMode::Disabled,
-    }
-}
-
-/// A volume that is to be opened.
-pub(crate) fn spec_in(volume: &VolumeStorage) -> StorageSpec {
-    StorageSpec::Volume(VolumeOptions {
-        path: volume.path.clone(),
-        log_path: volume.log.clone(),
-        memory: match &volume.memory_file {
-            MemoryFile::Auto => MemoryPlace::Default,
-            MemoryFile::None => MemoryPlace::Anonymous,
-            MemoryFile::Path(path) => MemoryPlace::Path(path.clone()),
-        },
-        direct: volume.direct,
-        execution: volume.execution,
-        lock: volume.lock,
-        dirty_bytes: volume.dirty_memory.0,
-        sync: sync_in(volume.sync),
-    })
-}
-
-/// A log over another storage, for as long as that lives.
-pub(crate) fn logged_in(lower: StorageSpec, log: &IntentLog) -> StorageSpec {
-    StorageSpec::Logged(Box::new(LoggedSpec {
-        lower,
-        log_bytes: log.size.0,
-        dirty_bytes: log.dirty_memory.0,
-        sync: sync_in(log.sync),
-    }))
-}
+use control::model::{LATENCY_BOUNDS_US, LatencySummary, VolumeInfo};
+use storage::{LatencyFigures, VolumeStatus};
 
 /// A volume as it is shown.
 pub(crate) fn info_out(status: &VolumeStatus) -> VolumeInfo {
     let figures = &status.figures;
     VolumeInfo {
-        sync: sync_out(status.sync),
+        sync: status.sync,
         log: status.log_path.clone(),
         failure: status.failure.clone(),
         log_bytes: figures.log_bytes,
@@ -155,23 +110,5 @@ mod tests {
         assert!((4_096.0..=5_000.0).contains(&shown.p99_us), "{shown:?}");
         assert!(shown.p999_us <= shown.max_us && (shown.max_us - 5_000.0).abs() < 1e-9);
         assert_eq!(latency_out(&figures(&[], 0)), LatencySummary::default());
-    }
-
-    #[test]
-    fn modes_go_there_and_back() {
-        for mode in [api::SyncMode::Standard, api::SyncMode::Always, api::SyncMode::Disabled] {
-            assert_eq!(sync_out(sync_in(mode)), mode);
-            assert_eq!(sync_in(mode).to_string(), mode.to_string());
-        }
-    }
-
-    #[test]
-    fn a_volume_is_opened_as_it_is_described() {
-        let text =
-            "path = '/v'\nlog = '/l'\nsync = 'always'\ndirty_memory = '2M'\nmemory_file = 'none'\ndirect = false";
-        let StorageSpec::Volume(options) = spec_in(&toml::from_str(text).unwrap()) else { panic!("a volume") };
-        assert_eq!((options.path.to_str(), options.log_path.unwrap().to_str()), (Some("/v"), Some("/l")));
-        assert_eq!((options.sync, options.dirty_bytes, options.direct), (SyncMode::Always, 2 << 20, false));
-        assert_eq!((options.memory, options.lock), (MemoryPlace::Anonymous, true));
     }
 }

@@ -6,13 +6,13 @@ mod header;
 mod progress;
 mod show;
 
-pub(crate) use api::{info_out, logged_in, spec_in, sync_in, sync_out};
+pub(crate) use api::info_out;
 pub(crate) use args::Args;
 pub(crate) use header::warn_of_volume;
 
 use crate::failure::Failure;
 use args::{Access, Command, Convert, Create, Form, Log, Place};
-use control::model::{ByteSize, MemoryFile};
+use control::model::ByteSize;
 use progress::Bar;
 use show::Checked;
 use std::error::Error;
@@ -21,9 +21,9 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use storage::tools::{self, CreateOptions, Discard, VolumeAt};
-use storage::{MemoryPlace, VolumeError};
 use volume::log::End;
+use volume::tools::{self, CreateOptions, Discard};
+use volume::{VolumeError, VolumeOptions};
 
 /// Runs `vringd volume`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -158,18 +158,19 @@ fn image_bytes(path: &Path) -> Result<u64, Failure> {
 }
 
 impl Access {
-    fn volume(&self, path: PathBuf, log_path: Option<PathBuf>) -> VolumeAt {
-        let memory = match &self.memory_file {
-            None | Some(MemoryFile::Auto) => MemoryPlace::Default,
-            Some(MemoryFile::None) => MemoryPlace::Anonymous,
-            Some(MemoryFile::Path(path)) => MemoryPlace::Path(path.clone()),
-        };
-        VolumeAt { log_path, memory, direct: !self.no_direct, lock: !self.no_lock, ..VolumeAt::new(path) }
+    fn volume(&self, path: PathBuf, log: Option<PathBuf>) -> VolumeOptions {
+        VolumeOptions {
+            log,
+            memory_file: self.memory_file.clone().unwrap_or_default(),
+            direct: !self.no_direct,
+            lock: !self.no_lock,
+            ..VolumeOptions::new(path)
+        }
     }
 }
 
 impl Place {
-    fn volume(self) -> VolumeAt {
+    fn volume(self) -> VolumeOptions {
         self.access.volume(self.path, self.log)
     }
 }

@@ -5,9 +5,9 @@ use control::model::ByteSize;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use storage::tools::{Converted, Info, MemoryInfo, Replayed, Report};
 use volume::check::Severity;
 use volume::log::End;
+use volume::tools::{Converted, Info, MemoryInfo, Replayed, Report};
 
 /// What `check` found.
 #[derive(Debug, Serialize)]

@@ -1,15 +1,15 @@
 //! A daemon that serves nothing: it keeps the books that the control API shows and changes.
 
 use control::error::RingRefs;
-use control::model::config::Storage;
 use control::model::directory::Directory;
 use control::model::{
     Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
     LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Protocol, Rates, Resize,
     RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
-    StorageInfo, VolumeInfo, VolumeStorage, Worker, WorkerFigures, WorkerState,
+    StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
+use disk::{StorageSpec, VolumeOptions};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -158,17 +158,17 @@ fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
 }
 
 /// What the fake serves of a disk.
-fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiError> {
+fn storage_info(new: &NewExport, storage: &StorageSpec) -> Result<StorageInfo, ApiError> {
     let (target, capacity_bytes) = match storage {
-        Storage::File(file) if file.path.ends_with("missing.img") => {
+        StorageSpec::File(file) if file.path.ends_with("missing.img") => {
             let message = "cannot open /images/missing.img: No such file or directory".to_owned();
             return Err(ApiError::InvalidField { field: "storage.path".into(), message });
         }
-        Storage::File(file) => (file.path.display().to_string(), 10 << 30),
-        Storage::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
-        Storage::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
-        Storage::Null(null) => ("nothing".into(), null.size.0),
-        Storage::Sim(sim) => ("model".into(), sim.size.0),
+        StorageSpec::File(file) => (file.path.display().to_string(), 10 << 30),
+        StorageSpec::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
+        StorageSpec::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
+        StorageSpec::Null(null) => ("nothing".into(), null.size.0),
+        StorageSpec::Sim(sim) => ("model".into(), sim.size.0),
     };
     Ok(StorageInfo {
         kind: storage.kind().into(),
@@ -177,16 +177,16 @@ fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiEr
         block_size_bytes: new.block_size_bytes(),
         read_only: false,
         direct: match storage {
-            Storage::File(file) => file.direct,
-            Storage::Volume(volume) => volume.direct,
-            Storage::Memory(_) | Storage::Null(_) | Storage::Sim(_) => false,
+            StorageSpec::File(file) => file.direct,
+            StorageSpec::Volume(volume) => volume.direct,
+            StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => false,
         },
         execution: Execution::Auto,
         execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
         volume: match (storage, storage.intent_log()) {
-            (Storage::Volume(volume), _) => Some(volume_info(volume)),
+            (StorageSpec::Volume(volume), _) => Some(volume_info(volume)),
             (_, Some(log)) => {
-                let volume = VolumeStorage { sync: log.sync, dirty_memory: log.dirty_memory, ..VolumeStorage::new("") };
+                let volume = VolumeOptions { sync: log.sync, dirty_memory: log.dirty_memory, ..VolumeOptions::new("") };
                 Some(VolumeInfo { log_bytes: log.size.0, ..volume_info(&volume) })
             }
             _ => None,
@@ -195,7 +195,7 @@ fn storage_info(new: &NewExport, storage: &Storage) -> Result<StorageInfo, ApiEr
 }
 
 /// A log that a guest has used.
-fn volume_info(volume: &VolumeStorage) -> VolumeInfo {
+fn volume_info(volume: &VolumeOptions) -> VolumeInfo {
     VolumeInfo {
         sync: volume.sync,
         log: volume.log.as_ref().map(|log| log.display().to_string()),
@@ -288,7 +288,7 @@ impl Daemon for Fake {
     fn add_export(&self, new: NewExport) -> Result<Export, ApiError> {
         // Before the lock, so that what comes after the panic finds the books intact.
         assert!(
-            !matches!(new.storage, Some(Storage::Sim(_))),
+            !matches!(new.storage, Some(StorageSpec::Sim(_))),
             "the fake cannot simulate: it stands for a bug in the daemon"
         );
         let mut books = self.books.lock().unwrap();

@@ -1,0 +1,355 @@
+//! The options that describe a disk: the same for `vringd disk` and `vringd ctl export add`.
+
+use super::limit::LimitFlags;
+use crate::model::config::{ExportKind, NewExport};
+use crate::model::{
+    ByteSize, CpuList, Execution, FieldError, FileMode, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
+};
+use disk::{Distribution, StorageSpec};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+/// A disk, its device and who serves it.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DiskFlags {
+    /// Permission bits of the socket, in octal [default: 0600]
+    #[arg(long, value_name = "MODE", requires = "socket")]
+    pub socket_mode: Option<FileMode>,
+    /// Owner of the socket, a user name or number
+    #[arg(long, value_name = "USER", requires = "socket")]
+    pub socket_owner: Option<String>,
+    /// Group of the socket, a group name or number
+    #[arg(long, value_name = "GROUP", requires = "socket")]
+    pub socket_group: Option<String>,
+
+    /// What stands behind it.
+    #[command(flatten)]
+    pub storage: StorageFlags,
+
+    /// Queues the guest may use, 1 to 256 [default: one a CPU, up to 8]
+    #[arg(long, value_name = "N", help_heading = "Device")]
+    pub queues: Option<u16>,
+    /// Largest ring, in descriptors: a power of two up to 32768 [default: 1024]
+    #[arg(long, value_name = "N", help_heading = "Device")]
+    pub queue_size: Option<u16>,
+    /// Serial number the guest sees, up to 20 characters [default: the name]
+    #[arg(long, value_name = "TEXT", help_heading = "Device")]
+    pub serial: Option<String>,
+    /// Logical block size in bytes, 512 or 4096 [default: 512, or what the storage needs]
+    #[arg(long, value_name = "BYTES", help_heading = "Device")]
+    pub block_size: Option<u32>,
+    /// Whether the guest finds a disk with a write cache, which it may turn on or off [default: on]
+    #[arg(long, value_name = "WHETHER", help_heading = "Device")]
+    pub write_cache: Option<WriteCache>,
+
+    /// Who serves the queues: shared, one (worker), per-queue, or a number of workers
+    #[arg(long, value_name = "PLACEMENT", default_value = "shared", help_heading = "Execution")]
+    pub workers: Placement,
+    /// How long a worker looks for work before it sleeps: off, fixed=US, adaptive, adaptive=US [default: adaptive]
+    #[arg(long, value_name = "WINDOW", help_heading = "Execution")]
+    pub poll: Option<Poll>,
+    /// CPUs of the export's own workers, as in 0-3,8
+    #[arg(long, value_name = "LIST", help_heading = "Execution")]
+    pub cpus: Option<CpuList>,
+
+    /// Its limits.
+    #[command(flatten)]
+    pub limits: LimitFlags,
+}
+
+/// What stands behind a disk, besides its kind and what is served.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StorageFlags {
+    /// Bypass the page cache (O_DIRECT); volumes do so anyway
+    #[arg(long, help_heading = "Storage")]
+    pub direct: bool,
+    /// Let a volume go through the page cache
+    #[arg(long, conflicts_with = "direct", help_heading = "Storage")]
+    pub no_direct: bool,
+    /// Refuse writes
+    #[arg(long, visible_alias = "read-only", help_heading = "Storage")]
+    pub readonly: bool,
+    /// Do not lock the image against other writers
+    #[arg(long, help_heading = "Storage")]
+    pub no_lock: bool,
+    /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N [default: auto]
+    #[arg(long, value_name = "HOW", help_heading = "Storage")]
+    pub execution: Option<Execution>,
+    /// Threads that wait for the storage: the same as --execution pool=N
+    #[arg(long, value_name = "N", conflicts_with = "execution", value_parser = threads, help_heading = "Storage")]
+    pub threads: Option<usize>,
+    /// Use huge pages for anonymous memory
+    #[arg(long, help_heading = "Storage")]
+    pub hugepages: bool,
+
+    /// Log of the volume, where that is in a file or on a device of its own
+    #[arg(long, value_name = "PATH", help_heading = "Volume")]
+    pub log: Option<PathBuf>,
+    /// When writes are on stable storage [default: standard]
+    #[arg(long, value_name = "MODE", help_heading = "Volume")]
+    pub sync: Option<SyncMode>,
+    /// Memory for data that is not written back yet, 1M to 64G [default: a 64th of the host's memory, 64M to 256M]
+    #[arg(long, value_name = "SIZE", help_heading = "Volume")]
+    pub dirty_memory: Option<ByteSize>,
+    /// Where that memory is: auto, none, or a path on tmpfs; in a file it outlives a killed daemon [default: auto]
+    #[arg(long, value_name = "WHERE", help_heading = "Volume")]
+    pub memory_file: Option<MemoryFile>,
+    /// Put an intent log of this size over memory, null or sim, which lives as long as they do
+    #[arg(long, value_name = "SIZE", help_heading = "Volume")]
+    pub intent_log: Option<ByteSize>,
+
+    /// The simulated device.
+    #[command(flatten)]
+    pub sim: SimFlags,
+}
+
+/// The model of a device: fields of its options that a person may leave out.
+#[derive(Debug, Clone, Serialize, clap::Args)]
+#[command(next_help_heading = "Simulated device (storage sim)")]
+pub struct SimFlags {
+    /// Mean latency of a read, as in 100us [default: 100us]
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_latency: Option<Span>,
+    /// Mean latency of a write [default: 100us]
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_latency: Option<Span>,
+    /// Shape of the latencies: constant, uniform, normal, log_normal or exponential [default: constant]
+    #[arg(long, value_name = "SHAPE", value_parser = distribution)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Distribution>,
+    /// Spread of the latencies relative to their mean, 0 to 1 [default: 0]
+    #[arg(long, value_name = "SHARE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_spread: Option<f64>,
+    /// Operations the device serves at once [default: 32]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
+    /// Time a flush takes, alone or behind a write that must be durable [default: 0us]
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flush_cost: Option<Span>,
+    /// Time that a read or write takes longer when it does not follow the last one of its channel [default: 0us]
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seek: Option<Span>,
+    /// Share of operations that fail, 0 to 1 [default: 0]
+    #[arg(long, value_name = "SHARE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_rate: Option<f64>,
+    /// Operation, counted from 1, at which our own code panics, to see what that takes down [default: none]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panic_after: Option<u64>,
+    /// Seed of the random numbers [default: 0]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let legal = |threads: &usize| (1..=Execution::POOL_MAX).contains(threads);
+    text.parse().ok().filter(legal).ok_or_else(|| format!("use 1 to {} threads", Execution::POOL_MAX))
+}
+
+fn distribution(text: &str) -> Result<Distribution, String> {
+    let shape = serde_json::from_value(text.replace('-', "_").into());
+    shape.map_err(|_| "use constant, uniform, normal, log_normal or exponential".to_owned())
+}
+
+/// The kind of a storage and what is served of it.
+#[derive(Debug, Clone, Default)]
+pub struct Served {
+    /// The kind, as it is written.
+    pub kind: String,
+    /// Image, device, volume or file of memory.
+    pub path: Option<PathBuf>,
+    /// The option that gave the path, to name it where it means nothing.
+    pub path_option: &'static str,
+    /// Capacity of what is made.
+    pub size: Option<ByteSize>,
+}
+
+impl DiskFlags {
+    /// The disk as one value, not yet checked, with its limits shared with those of `group`.
+    ///
+    /// # Errors
+    /// An option that means nothing to the storage, or one that is missing.
+    pub fn describe(
+        self,
+        name: String,
+        socket: Option<PathBuf>,
+        served: &Served,
+        group: Option<String>,
+    ) -> Result<NewExport, FieldError> {
+        Ok(NewExport {
+            name,
+            kind: ExportKind::Disk,
+            socket,
+            socket_mode: self.socket_mode,
+            socket_owner: self.socket_owner,
+            socket_group: self.socket_group,
+            socket_fd: None,
+            listen: None,
+            storage: Some(self.storage.describe(served)?),
+            directory: None,
+            queues: self.queues,
+            queue_size: self.queue_size,
+            serial: self.serial,
+            block_size: self.block_size,
+            write_cache: self.write_cache,
+            workers: self.workers,
+            poll: self.poll,
+            cpus: self.cpus,
+            limits: self.limits.limits(group),
+        })
+    }
+}
+
+impl StorageFlags {
+    /// Only what was given is written down: the storage fills in the rest, and refuses what it does not know. An option that
+    /// it would ignore is an error, not a surprise.
+    fn describe(&self, served: &Served) -> Result<StorageSpec, FieldError> {
+        let mut table = match serde_json::to_value(&self.sim) {
+            Ok(Value::Object(table)) => table,
+            _ => Map::new(),
+        };
+        let execution = self.threads.map(Execution::Pool).or(self.execution);
+        let given = [
+            ("kind", Some(json!(served.kind))),
+            ("path", served.path.as_ref().map(|path| json!(path))),
+            ("size", served.size.map(|size| json!(size))),
+            ("direct", (self.direct || self.no_direct).then(|| json!(self.direct))),
+            ("read_only", self.readonly.then_some(json!(true))),
+            ("lock", self.no_lock.then_some(json!(false))),
+            ("execution", execution.map(|execution| json!(execution))),
+            ("hugepages", self.hugepages.then_some(json!(true))),
+            ("log", self.log.as_ref().map(|log| json!(log))),
+            ("memory_file", self.memory_file.as_ref().map(|file| json!(file))),
+        ];
+        let of_a_log =
+            [("sync", self.sync.map(|sync| json!(sync))), ("dirty_memory", self.dirty_memory.map(|size| json!(size)))];
+        let filled = |pairs: Vec<(&str, Option<Value>)>| {
+            pairs.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect::<Map<_, _>>()
+        };
+        table.extend(filled(given.to_vec()));
+        match self.intent_log {
+            Some(size) => {
+                let mut log = filled(of_a_log.to_vec());
+                log.insert("size".to_owned(), json!(size));
+                table.insert("intent_log".to_owned(), Value::Object(log));
+            }
+            None => table.extend(filled(of_a_log.to_vec())),
+        }
+        serde_json::from_value(Value::Object(table)).map_err(|error| self.explain(&error.to_string(), served))
+    }
+
+    /// What the storage says of a field, in the words of the command line.
+    fn explain(&self, message: &str, served: &Served) -> FieldError {
+        let field_of =
+            |prefix| message.strip_prefix(prefix).and_then(|rest: &str| rest.split_once('`')).map(|(field, _)| field);
+        if let Some(field) = field_of("missing field `") {
+            return match field {
+                "path" => FieldError::new("IMAGE", "is missing: give the path of what is to be served"),
+                "size" => FieldError::new("--size", "is missing: give the capacity, as in --size 10G"),
+                other => FieldError::new(format!("--{}", other.replace('_', "-")), "is missing"),
+            };
+        }
+        let Some(field) = field_of("unknown field `") else { return FieldError::new("storage", message) };
+        let option = match field {
+            "path" => served.path_option.to_owned(),
+            "direct" if self.no_direct => "--no-direct".to_owned(),
+            "read_only" => "--readonly".to_owned(),
+            "lock" => "--no-lock".to_owned(),
+            "execution" if self.threads.is_some() => "--threads".to_owned(),
+            other => format!("--{}", other.replace('_', "-")),
+        };
+        // What only a log has could have one.
+        if ["sync", "dirty_memory"].contains(&field) && message.contains("`intent_log`") {
+            return FieldError::new(option, "means nothing without a log: give --intent-log as well");
+        }
+        FieldError::new(option, format_args!("has no meaning for storage {}", served.kind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, FromArgMatches};
+
+    fn describe(kind: &str, path: Option<&str>, size: Option<&str>, options: &str) -> Result<StorageSpec, String> {
+        let command = DiskFlags::augment_args(clap::Command::new("disk")).no_binary_name(true);
+        let command = command.arg(clap::Arg::new("socket"));
+        let matches = command.try_get_matches_from(options.split_whitespace()).map_err(|error| error.to_string())?;
+        let flags = DiskFlags::from_arg_matches(&matches).unwrap();
+        let served = Served {
+            kind: kind.into(),
+            path: path.map(Into::into),
+            path_option: "IMAGE",
+            size: size.map(|size| size.parse().unwrap()),
+        };
+        flags
+            .describe("a".into(), None, &served, None)
+            .map(|new| new.storage.unwrap())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_what_is_given_is_not_a_default() {
+        let expected = StorageSpec::File(disk::FileOptions::new("/a"));
+        assert_eq!(describe("file", Some("/a"), None, ""), Ok(expected));
+        let expected = StorageSpec::Volume(disk::VolumeOptions::new("/v"));
+        assert_eq!(describe("volume", Some("/v"), None, ""), Ok(expected));
+        let sim = disk::SimOptions::new(ByteSize(1 << 20));
+        assert_eq!(describe("sim", None, Some("1M"), ""), Ok(StorageSpec::Sim(sim.clone())));
+        let exponential = disk::SimOptions { distribution: Distribution::Exponential, seed: 7, ..sim };
+        let options = "--distribution exponential --seed 7";
+        assert_eq!(describe("sim", None, Some("1M"), options), Ok(StorageSpec::Sim(exponential)));
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let options = "--no-direct --no-lock --threads 3 --log /l --sync always --dirty-memory 2M --memory-file none";
+        let Ok(StorageSpec::Volume(volume)) = describe("volume", Some("/v"), None, options) else { panic!() };
+        assert_eq!((volume.direct, volume.lock, volume.execution), (false, false, Execution::Pool(3)));
+        assert_eq!((volume.log, volume.sync), (Some("/l".into()), SyncMode::Always));
+        assert_eq!((volume.dirty_memory, volume.memory_file), (ByteSize(2 << 20), MemoryFile::None));
+        let options = "--hugepages --intent-log 64M --sync disabled --dirty-memory 4M";
+        let Ok(StorageSpec::Memory(memory)) = describe("memory", None, Some("1G"), options) else { panic!() };
+        let log = memory.intent_log.unwrap();
+        assert_eq!((memory.hugepages, log.size, log.sync), (true, ByteSize(64 << 20), SyncMode::Disabled));
+        assert_eq!(log.dirty_memory, ByteSize(4 << 20));
+    }
+
+    #[test]
+    fn an_option_that_would_be_ignored_is_named() {
+        let refused = |kind, path, size, options| describe(kind, path, size, options).unwrap_err();
+        let (image, size) = (Some("/a"), Some("1M"));
+        for (message, option) in [
+            (refused("null", None, size, "--direct"), "--direct"),
+            (refused("memory", None, size, "--no-direct"), "--no-direct"),
+            (refused("sim", None, size, "--no-lock"), "--no-lock"),
+            (refused("null", None, size, "--threads 2"), "--threads"),
+            (refused("memory", None, size, "--execution inline"), "--execution"),
+            (refused("file", image, size, ""), "--size"),
+            (refused("file", image, None, "--hugepages"), "--hugepages"),
+            (refused("volume", image, None, "--readonly"), "--readonly"),
+            (refused("null", image, size, ""), "IMAGE"),
+            (refused("file", image, None, "--log /l"), "--log"),
+            (refused("file", image, None, "--memory-file none"), "--memory-file"),
+            (refused("volume", image, None, "--intent-log 1M"), "--intent-log"),
+            (refused("file", image, None, "--sync always"), "--sync"),
+            (refused("file", image, None, "--read-latency 1ms"), "--read-latency"),
+        ] {
+            let kind = message.rsplit(' ').next().unwrap();
+            assert_eq!(message, format!("{option}: has no meaning for storage {kind}"));
+        }
+        let alone = refused("sim", None, size, "--dirty-memory 1M");
+        assert_eq!(alone, "--dirty-memory: means nothing without a log: give --intent-log as well");
+        assert!(refused("sim", None, None, "").starts_with("--size: is missing"));
+        assert!(refused("volume", None, None, "").starts_with("IMAGE: is missing"));
+    }
+}

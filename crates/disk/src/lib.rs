@@ -1,0 +1,125 @@
+//! What stands behind disks: the list of all kinds of storage, and how one is opened as a person describes it.
+//!
+//! A new kind is a module with its options and its storage, wherever that is at home, and one line in the list below.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use storage::{Handed, Kind, OpenError, Opened, Storage};
+use utoipa::ToSchema;
+use values::{FieldError, IntentLog, fields};
+use volume::{adopt_made, open_made};
+
+pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
+pub use volume::VolumeOptions;
+
+/// Lists the kinds of storage: their words, their options, and what they are.
+macro_rules! kinds {
+    ($(#[doc = $about:literal] $word:literal => $kind:ident($options:ty),)+) => {
+        /// What stands behind a disk.
+        #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+        #[serde(tag = "kind")]
+        #[schema(as = Storage)]
+        pub enum StorageSpec {
+            $(#[doc = $about] #[serde(rename = $word)] $kind($options),)+
+        }
+
+        /// By hand, because the derived form of a tagged enum forgets which field an error is about.
+        impl<'de> Deserialize<'de> for StorageSpec {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let mut table = serde_json::Map::deserialize(deserializer)?;
+                let kind = table.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
+                match kind.as_str() {
+                    $(Some($word) => fields(table).map(Self::$kind),)+
+                    _ => {
+                        let kinds = Self::KINDS.map(|(kind, _)| kind).join(", ");
+                        Err(D::Error::custom(format_args!("invalid field `kind`: {kind} is none of {kinds}")))
+                    }
+                }
+            }
+        }
+
+        impl StorageSpec {
+            /// The words for all kinds, and what each is.
+            pub const KINDS: [(&str, &str); [$($word),+].len()] = [$(($word, $about)),+];
+
+            /// The kind, as it is written.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Self::$kind(_) => $word,)+
+                }
+            }
+        }
+
+        impl Deref for StorageSpec {
+            type Target = dyn Kind;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $(Self::$kind(options) => options,)+
+                }
+            }
+        }
+
+        impl DerefMut for StorageSpec {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self {
+                    $(Self::$kind(options) => options,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A regular file or a block device.
+    "file" => File(FileOptions),
+    /// A volume: a file or block device with an intent log.
+    "volume" => Volume(VolumeOptions),
+    /// Memory: requests are copies, without system calls.
+    "memory" => Memory(MemoryOptions),
+    /// Nothing: writes are dropped.
+    "null" => Null(NullOptions),
+    /// A model of a device, for experiments: contents in memory, modelled time, injected errors.
+    "sim" => Sim(SimOptions),
+}
+
+impl StorageSpec {
+    /// Checks everything that can be checked without opening anything.
+    ///
+    /// # Errors
+    /// The first field whose value cannot be used.
+    pub fn check(&self, block_size_bytes: u32) -> Result<(), FieldError> {
+        if let Some(log) = self.intent_log() {
+            log.check()?;
+        }
+        (**self).check(block_size_bytes)
+    }
+
+    /// Opens what has a path.
+    ///
+    /// # Errors
+    /// One line that names the path or the field, and what to do.
+    pub fn open(&self) -> Result<Opened, OpenError> {
+        let Some(log) = self.intent_log() else { return (**self).open() };
+        let lower = self.clone();
+        Ok(Opened::new(self, move || open_made(&log, lower)))
+    }
+
+    /// Goes on with a storage that another program has opened as this says. Paths are not looked up again.
+    ///
+    /// # Errors
+    /// As for [`StorageSpec::open`]; also a descriptor that is missing or of another kind.
+    pub fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        match self.intent_log() {
+            Some(log) => adopt_made(&log, self.clone(), handed),
+            None => (**self).adopt(handed),
+        }
+    }
+
+    /// The log over a storage that is made.
+    pub fn intent_log(&self) -> Option<IntentLog> {
+        self.clone().made()?.intent_log.copied()
+    }
+}

@@ -1,0 +1,6 @@
+//! What the tests of several rooms need: storages driven on the calling thread, and compared with a plain vector.
+//!
+//! For tests alone: it panics where a test would.
+
+pub mod probe;
+pub mod storage;

@@ -1,0 +1,183 @@
+//! Why a volume cannot be opened, made or changed.
+
+use crate::format::{FormatError, Uuid};
+use crate::recover::RecoverError;
+use std::io;
+use std::path::{Path, PathBuf};
+use storage::{OpenError, StorageError};
+
+/// Why a volume cannot be opened, made or changed.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum VolumeError {
+    /// {0}
+    Open(#[from] OpenError),
+    /// {path}: {source}
+    Format {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// {path}: {source}
+    Recover {
+        /// The volume.
+        path: PathBuf,
+        /// Why its log could not be written back.
+        source: RecoverError,
+    },
+    /// {path}: cannot {what}: {source}
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {path}: {source}
+    Storage {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: StorageError,
+    },
+    /// {path}: {what}, which would be lost: `force` (`--force`) overwrites it
+    Exists {
+        /// The file or device.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// {path}: has {present_bytes} bytes and needs {needed_bytes}: use a larger device or a smaller size
+    Small {
+        /// The device.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+    },
+    /// {path}: the volume's log is inside it: name the file or device of the new log with `--log`
+    NoLogNamed {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// {path}: holds {versions} blocks that guests wrote before a server was killed, of another opening of volume {volume} than its last one: somebody opened the volume without this memory file since; `vringd volume replay --discard-memory` gives them up
+    StaleMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Blocks in it.
+        versions: u64,
+    },
+    /// {path}: is the memory of volume {volume} in another file, of which {copy} is a copy: open the other one, or have the copy do without with `vringd volume replay --memory-file none --discard-memory`
+    MemoryOfOriginal {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume's name, which both have.
+        volume: Uuid,
+        /// The file that was to be opened.
+        copy: PathBuf,
+    },
+    /// {path}: holds {versions} blocks that guests wrote to volume {volume} when it was at generation {generation}, and what was to be opened is an older copy of it (generation {found}): put back what was there, or give the blocks up with `vringd volume replay --discard-memory`
+    NewerMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Blocks in it.
+        versions: u64,
+        /// The volume's generation, as the memory file says.
+        generation: u64,
+        /// And as the volume itself says.
+        found: u64,
+    },
+    /// {path}: is the memory file that volume {volume} had when its server was killed, with all that guests had not flushed, and {why}: name where it is with `memory_file` (`--memory-file`), or give it up with `vringd volume replay --discard-memory`
+    MissingMemory {
+        /// Where it was.
+        path: PathBuf,
+        /// The volume.
+        volume: Uuid,
+        /// Why it is not used.
+        why: String,
+    },
+    /// {path}: is a memory file of volume {found} and not of {volume}: name another with `memory_file` (`--memory-file`)
+    ForeignMemory {
+        /// The memory file.
+        path: PathBuf,
+        /// The volume that it names.
+        found: Uuid,
+        /// The volume that is opened.
+        volume: Uuid,
+    },
+    /// {path}: is no memory file of a volume, or a damaged one: remove it if nobody misses what guests wrote before a server was killed, or name another with `memory_file` (`--memory-file`)
+    NoMemoryFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: is not on tmpfs, and would be written to a disk: name a memory file in /run or /dev/shm (`--memory-file`)
+    NotTmpfs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: is the memory of another volume that is being served and has the same name: is this one a copy of it? Give up what the copy lacks with `vringd volume replay --memory-file none --discard-memory`, and name another memory file for it (`--memory-file`)
+    MemoryInUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: may hold what guests wrote before a server was killed, in a directory of another user: do this as that user, or as root; or name another memory file, or `none` (`--memory-file`), if that user has never served this volume
+    HiddenMemory {
+        /// Where the file would be.
+        path: PathBuf,
+    },
+    /// {path}: belongs to another user and may hold what guests wrote before a server of that user was killed: replay the volume as that user, or name another memory file (`--memory-file`)
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// cannot have {bytes} bytes of memory for data that is not written back: {source}; choose a smaller `dirty_memory` (`--dirty-memory`), or make room on the tmpfs that holds the memory file
+    Memory {
+        /// What was asked for.
+        bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {path}: {blocks} blocks could not be written back: {source}; they are still in its log or its memory file, and are written back when it is opened next
+    NotWrittenBack {
+        /// The volume.
+        path: PathBuf,
+        /// How many.
+        blocks: u64,
+        /// What the storage says.
+        source: StorageError,
+    },
+    /// cannot start the write-back of {path}: {source}
+    Thread {
+        /// The volume.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl From<VolumeError> for OpenError {
+    fn from(error: VolumeError) -> OpenError {
+        match error {
+            VolumeError::Open(error) => error,
+            other => OpenError::Other(Box::new(other)),
+        }
+    }
+}
+
+impl VolumeError {
+    pub(crate) fn format(path: &Path) -> impl Fn(FormatError) -> VolumeError {
+        let path = path.to_owned();
+        move |source| VolumeError::Format { path: path.clone(), source }
+    }
+
+    pub(crate) fn io(path: &Path, what: &'static str) -> impl Fn(io::Error) -> VolumeError {
+        let path = path.to_owned();
+        move |source| VolumeError::Io { path: path.clone(), what, source }
+    }
+}

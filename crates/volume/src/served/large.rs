@@ -1,0 +1,246 @@
+//! Large reads of what the cache has in part: other threads copy, part by part.
+//!
+//! The rings of a worker wait while it copies, so that it leaves what is large to others. And a guest may ask for gigabytes into the same
+//! few pages, thousands of times at once: so a read holds no more versions at a time than a small one does.
+
+use super::LoggedStorage;
+use super::cursor::Cursor;
+use super::machine::{Parts, errno_of};
+use super::progress::Stage;
+use super::read::{covered, lay_over, touched};
+use super::reply::Event;
+use crate::BLOCK_BYTES;
+use crate::cache::{Cache, Pins};
+use engine::{Io, Token};
+use libc::iovec;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use storage::kit::{Lent, ON_THE_SPOT_MAX, range};
+use storage::{Operation, Step};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Versions that a read holds at a time.
+const PINS_MAX: usize = (ON_THE_SPOT_MAX / BLOCK) as usize;
+
+/// Bytes of one read that a thread copies before it takes its next job.
+const JOB_BYTES: u64 = 16 << 20;
+
+/// What comes next, as the results of jobs say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+enum Next {
+    /// Nothing: all is read.
+    End,
+    /// The lower storage has something of the part.
+    Below,
+    /// Another job.
+    Job,
+}
+
+/// A read that goes part by part. A part ends behind as many versions as may be held, or with the read.
+pub(super) struct LargeRead {
+    pins: Pins,
+    /// The part that the lower storage reads, or has read; empty before the first. In bytes of the disk.
+    from: u64,
+    to: u64,
+    end: u64,
+    /// Where the part is in the task's buffers.
+    cursor: Cursor,
+}
+
+impl LargeRead {
+    fn new(cache: &Arc<Cache>, offset: u64, end: u64) -> LargeRead {
+        LargeRead { pins: Pins::new(cache), from: offset, to: offset, end, cursor: Cursor::default() }
+    }
+
+    /// Copies what is pinned of the part over what the lower storage has read, and then all parts of which the cache has
+    /// everything.
+    ///
+    /// # Safety
+    /// The buffers are valid for writes; they may change meanwhile.
+    unsafe fn proceed(&mut self, cache: &Cache, buffers: &[iovec]) -> Next {
+        let stop = self.to.saturating_add(JOB_BYTES);
+        loop {
+            // SAFETY: vouched for.
+            unsafe { lay_over(&self.pins, buffers, self.cursor, self.from, self.to) };
+            self.pins.clear();
+            self.cursor = self.cursor.skip(buffers, (self.to - self.from) as usize);
+            self.from = self.to;
+            if self.from == self.end {
+                return Next::End;
+            }
+            if self.from >= stop {
+                return Next::Job;
+            }
+            self.to = self.pin_part(cache);
+            if covered(&self.pins, self.from, self.to) < self.to - self.from {
+                return Next::Below;
+            }
+        }
+    }
+
+    /// Pins the versions of the next part, and gives its end.
+    fn pin_part(&mut self, cache: &Cache) -> u64 {
+        for block in touched(self.from, self.end - self.from) {
+            if cache.pin(block, &mut self.pins) && self.pins.len() == PINS_MAX {
+                return self.end.min((block + 1) * BLOCK);
+            }
+        }
+        self.end
+    }
+}
+
+fn locked(read: &Mutex<LargeRead>) -> MutexGuard<'_, LargeRead> {
+    read.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LoggedStorage {
+    pub(super) fn read_in_parts(
+        &self,
+        parts: &mut Parts<'_>,
+        offset: u64,
+        len: u64,
+        token: Token,
+        io: &mut Io<'_>,
+    ) -> Step {
+        let read = LargeRead::new(&self.shared.cache, offset, offset + len);
+        parts.progress.large = Some(Arc::new(Mutex::new(read)));
+        self.cover(parts, token, io)
+    }
+
+    /// Has another thread go on.
+    fn cover(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        let Some(read) = parts.progress.large.clone() else { return self.done(parts, Err(libc::EIO)) };
+        let (shared, buffers) = (self.shared.clone(), Lent::new(parts.buffers));
+        parts.progress.stage = Stage::Cover;
+        storage::kit::run_blocking(io.reply(token.part(Event::Job.part())), move || {
+            // SAFETY: the task waits for us, with its buffers mapped and writable.
+            let next = unsafe { locked(&read).proceed(&shared.cache, buffers.list()) };
+            shared.slots_freed();
+            next as i32
+        });
+        Step::Pending
+    }
+
+    /// Another thread has gone as far as it could, or has failed.
+    pub(super) fn covered(&self, parts: &mut Parts<'_>, result: i32, token: Token, io: &mut Io<'_>) -> Step {
+        if result == Next::Job as i32 {
+            return self.cover(parts, token, io);
+        }
+        if result != Next::Below as i32 {
+            self.let_go(parts);
+            return self.done(parts, if result == Next::End as i32 { Ok(()) } else { Err(errno_of(result)) });
+        }
+        let (Some(read), Operation::Read { offset }) = (&parts.progress.large, parts.operation) else {
+            return self.done(parts, Err(libc::EIO));
+        };
+        let (from, to) = {
+            let read = locked(read);
+            (read.from, read.to)
+        };
+        let sub = &mut parts.progress.sub;
+        range(parts.buffers, from - offset, to - from, &mut sub.buffers);
+        sub.begin(Operation::Read { offset: self.shared.layout.data_offset + from });
+        parts.progress.stage = Stage::Part;
+        let step = self.shared.lower.start(&mut parts.progress.sub, token, io);
+        self.follow_part(parts, step, token, io)
+    }
+
+    pub(super) fn follow_part(&self, parts: &mut Parts<'_>, step: Step, token: Token, io: &mut Io<'_>) -> Step {
+        match step {
+            Step::Pending => Step::Pending,
+            Step::Done(Ok(())) => self.cover(parts, token, io),
+            failed @ Step::Done(Err(_)) => {
+                self.let_go(parts);
+                failed
+            }
+        }
+    }
+
+    fn let_go(&self, parts: &mut Parts<'_>) {
+        parts.progress.stage = Stage::Idle;
+        parts.progress.large = None;
+        self.shared.slots_freed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SectorMask;
+    use crate::cache::CacheOptions;
+
+    /// What a read of the lower storage would find.
+    const BELOW: u8 = 0xbb;
+
+    /// Reads `sectors` from the first on, with a few blocks in the cache, and checks every byte; gives how often it read below.
+    fn check(cached: impl Fn(u64) -> Option<SectorMask>, offset: u64, end: u64) -> usize {
+        let options = CacheOptions { capacity_bytes: 64 << 20, data_slots: 8192, zero_slots: 8192 };
+        let cache = Arc::new(Cache::new(&options).unwrap());
+        for block in 0..8192 {
+            // SAFETY: a slot is a whole block.
+            let fill = |to: *mut u8| unsafe { to.write_bytes(block as u8 % 128, BLOCK_BYTES) };
+            match cached(block) {
+                Some(sectors) => cache.store(block, sectors, fill).unwrap(),
+                None if block % 97 == 96 => cache.zero(block).unwrap(),
+                None => {}
+            }
+        }
+        let mut memory = vec![0xee; (end - offset) as usize];
+        let half = memory.len() / 2 + 100;
+        let list = |memory: &mut [u8]| {
+            memory
+                .chunks_mut(half)
+                .map(|c| iovec { iov_base: c.as_mut_ptr().cast(), iov_len: c.len() })
+                .collect::<Vec<_>>()
+        };
+        let buffers = list(&mut memory);
+        let mut read = LargeRead::new(&cache, offset, end);
+        let mut below = 0;
+        loop {
+            // SAFETY: the buffers are `memory`.
+            let next = unsafe { read.proceed(&cache, &buffers) };
+            assert!(read.pins.len() <= PINS_MAX);
+            match next {
+                Next::End => break,
+                Next::Job => {}
+                Next::Below => {
+                    below += 1;
+                    let mut part = Vec::new();
+                    range(&buffers, read.from - offset, read.to - read.from, &mut part);
+                    assert_eq!(storage::kit::total(&part), read.to - read.from);
+                    for buffer in part {
+                        // SAFETY: a part of `memory`.
+                        unsafe { buffer.iov_base.cast::<u8>().write_bytes(BELOW, buffer.iov_len) };
+                    }
+                }
+            }
+        }
+        assert!(read.pins.is_empty());
+        for (at, byte) in memory.iter().enumerate() {
+            let at = offset + at as u64;
+            let (block, sector) = (at / BLOCK, (at % BLOCK / 512) as usize);
+            let expected = match cached(block) {
+                Some(sectors) if !SectorMask::span(sector, 1).without(sectors).is_empty() => BELOW,
+                Some(_) => block as u8 % 128,
+                None if block % 97 == 96 => 0,
+                None => BELOW,
+            };
+            assert_eq!(*byte, expected, "byte {at}");
+        }
+        below
+    }
+
+    #[test]
+    fn parts_hold_a_bounded_number_of_versions_and_make_up_the_whole() {
+        const END: u64 = 32 << 20;
+        assert_eq!(check(|_| Some(SectorMask::ALL), 512, END - 512), 0);
+        // Zeroes here and there, 84 in all.
+        assert_eq!(check(|_| None, 0, END), 1);
+        assert_eq!(check(|_| Some(SectorMask::span(2, 4)), 1536, END), 8192 / PINS_MAX);
+        // Every other block, and zeroes between some: 98 versions in 194 blocks.
+        assert_eq!(check(|block| (block % 2 == 0).then_some(SectorMask::ALL), 4096, END), 9);
+        // Islands: parts that are in the cache, and parts that begin in one and end in the next.
+        assert_eq!(check(|block| (block / 700 % 2 == 0).then_some(SectorMask::ALL), 1024, END), 6);
+    }
+}

@@ -1,0 +1,174 @@
+//! A volume that is open: an intent log and a write-back cache over another storage.
+//!
+//! A write lands in the cache ([`crate::cache`]) and is readable at once. A flush, or a write that has to be stable, *commits*:
+//! everything that is in the cache and not in the log goes there as one sequential write, which all who wait share. A thread
+//! writes back to the lower storage what is dirty, in large sorted runs, and lets the log begin behind it.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `machine` | a task's stages |
+//! | `read`, `large`, `write`, `sync` | what tasks do: reads and discards; large reads; writes and zeroes; flushes and durable writes |
+//! | `commit` | who leads the next batch, which batches are in flight, how they land; where a checkpoint cuts the log |
+//! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
+//! | `shared` | what all of these share |
+//! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
+//! | `open`, `ephemeral`, `memory`, `boot`, `blocking`, `tools`, `error` | opening, the memory that outlives the process and how long, blocking access, the operator's tools |
+//! | `options`, `figures` | what may be chosen, what is counted |
+//!
+//! Only the write-back thread writes data to the lower storage, discards excepted. So no two writes of a block are ever under
+//! way there together.
+
+mod batch;
+mod blocking;
+mod boot;
+mod checkpoint;
+mod commit;
+mod cursor;
+mod ephemeral;
+mod error;
+mod figures;
+mod large;
+mod line;
+mod machine;
+mod memory;
+mod open;
+mod options;
+mod passes;
+mod poke;
+mod progress;
+mod read;
+mod reply;
+mod shared;
+mod sync;
+pub mod tools;
+mod write;
+mod writeback;
+
+pub use ephemeral::{adopt_made, open_made};
+pub use error::VolumeError;
+pub use memory::{MEMORY_DIRECTORY, default_memory_path};
+pub use open::VolumeOptions;
+pub use options::{Barriers, LoggedOptions};
+
+use crate::BLOCK_BYTES;
+use engine::{Completion, Io, Token};
+use shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use storage::{
+    Description, Execution, Handed, Step, Storage, StorageError, Task, VolumeControl, VolumeFigures, VolumeStatus,
+};
+use values::SyncMode;
+use writeback::WriteBack;
+
+/// See the module. Dropped, it writes everything back and closes the volume.
+pub struct LoggedStorage {
+    shared: Arc<Shared>,
+    write_back: WriteBack,
+    /// Path, or a few words.
+    target: String,
+    /// Of a log with a storage of its own.
+    log_path: Option<String>,
+}
+
+impl LoggedStorage {
+    /// What it has done since it was opened, and what it holds now.
+    pub fn figures(&self) -> VolumeFigures {
+        let shared = &self.shared;
+        let counters = &shared.figures;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        VolumeFigures {
+            commits: read(&counters.commits),
+            committed_requests: read(&counters.committed_requests),
+            committed_blocks: read(&counters.committed_blocks),
+            committed_bytes: read(&counters.committed_bytes),
+            flushes_for_nothing: read(&counters.flushes_for_nothing),
+            company_wait: counters.company_wait.read(),
+            commit_latency: counters.commit_latency.read(),
+            flush_latency: counters.flush_latency.read(),
+            log_used_bytes: shared.committer.log_used_bytes(),
+            log_bytes: shared.layout.log_bytes,
+            dirty_bytes: shared.dirty_bytes(),
+            dirty_bytes_max: shared.cache_bytes(),
+            written_back_bytes: read(&counters.written_back_bytes),
+            write_back_errors: read(&counters.write_back_errors),
+            log_errors: read(&counters.log_errors),
+            sweeps: read(&counters.sweeps),
+            parked_writers: read(&counters.parked_writers),
+            parked_writers_now: shared.line.len() as u64,
+            parked_commits: read(&counters.parked_commits),
+        }
+    }
+}
+
+impl VolumeControl for LoggedStorage {
+    fn status(&self) -> VolumeStatus {
+        VolumeStatus {
+            sync: self.shared.sync_mode(),
+            log_path: self.log_path.clone(),
+            failure: self.shared.death().map(str::to_owned),
+            figures: self.figures(),
+        }
+    }
+
+    fn set_sync(&self, mode: SyncMode) {
+        self.shared.set_sync_mode(mode);
+    }
+
+    fn sync_now(&self) -> Result<(), StorageError> {
+        self.write_back.sync()
+    }
+}
+
+impl Storage for LoggedStorage {
+    fn describe(&self) -> Description {
+        let lower = self.shared.lower.describe();
+        Description {
+            kind: "volume",
+            target: self.target.clone(),
+            read_only: false,
+            direct: lower.direct,
+            block_size_bytes: 512,
+            physical_block_bytes: BLOCK_BYTES as u32,
+            optimal_io_bytes: lower.optimal_io_bytes,
+            discard: lower.discard,
+            discard_granularity_bytes: lower.discard_granularity_bytes.max(BLOCK_BYTES as u32),
+            write_zeroes: true,
+            execution: lower.execution,
+            execution_chosen: lower.execution_chosen,
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.shared.capacity_bytes()
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        self.begin(task, token, io)
+    }
+
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.proceed(task, completion, io)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        self.write_back.resize(capacity_bytes)
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        self.write_back.hand_over()
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        self.shared.lower.set_execution(execution)?;
+        if !Arc::ptr_eq(&self.shared.lower, &self.shared.log) {
+            // A log of another kind may not have it; it goes on as it is.
+            let _ = self.shared.log.set_execution(execution);
+        }
+        Ok(())
+    }
+
+    fn volume(&self) -> Option<&dyn VolumeControl> {
+        Some(self)
+    }
+}

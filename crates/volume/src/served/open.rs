@@ -1,0 +1,423 @@
+//! From files to a running volume.
+//!
+//! What may be lost is looked at in the order in which it came about: the log is written back first, and then the memory of a
+//! killed process, which is newer, is laid over it and not written anywhere yet. A memory file belongs to one *opening* of
+//! its volume. Its number is the epoch: recovery counts that up by one, and an opening that serves guests by a step that
+//! nobody else takes ([`next_epoch`]). So the file of an opening that was the last to serve is told from one that somebody has
+//! gone on without:
+//!
+//! | step | superblock | memory file |
+//! |---|---|---|
+//! | before | e | of e |
+//! | the log is written back | e + 1 | of e |
+//! | the next opening is announced | e + 1 | of e, next n |
+//! | the superblock says it | n | of e, next n |
+//! | it is settled | n | of n |
+//!
+//! The superblock says as well that there is a memory file, and in which boot of the machine: as long as that lasts, the volume is not
+//! opened without the file. Closing takes the word back. So does giving the file up (`tools::replay`), before that is removed.
+//!
+//! A process that is killed between any two of these leaves a pair that the next one recognises.
+
+use super::blocking::StorageBlocks;
+use super::error::VolumeError;
+use super::memory::{Contents, Home, Memory};
+use super::shared::{Layout, Parts, Shared};
+use super::writeback::WriteBack;
+use super::{LoggedOptions, LoggedStorage, memory};
+use crate::cache::Cache;
+use crate::format::{Superblock, Uuid, read_superblock, write_superblock};
+use crate::log::End;
+use crate::recover::{Recovered, recover, salvage};
+use crate::{Blocks, Progress};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use storage::{Access, Execution, FileOptions, FileStorage, Handed, Kind, Need, OpenError, Opened, Storage};
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError, IntentLog, MemoryFile, SyncMode};
+
+/// Recovery counts the epoch up by one, and may do so this often before the volume is opened for guests. A step of an
+/// opening is larger.
+pub(super) const EPOCH_STEP_MIN: u64 = 1 << 16;
+
+/// The epoch of an opening behind one of `epoch`: by a random step, so that two who go on from the same state do not arrive at
+/// the same one.
+fn next_epoch(epoch: u64) -> u64 {
+    let (random, _) = Uuid::new_v4().as_u64_pair();
+    epoch.saturating_add(EPOCH_STEP_MIN + (random >> 32))
+}
+
+/// A volume: a file or block device that `vringd volume create` has made, which has an intent log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = VolumeStorage)]
+pub struct VolumeOptions {
+    /// Path of the volume.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Path of its log, for a volume whose log is in a file or on a device of its own; left out where the log lies in the
+    /// volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub log: Option<PathBuf>,
+    /// When writes are on stable storage.
+    #[serde(default)]
+    pub sync: SyncMode,
+    /// Memory for data that is not written back yet, 1M to 64G; when left out, a 64th of the host's memory, but 64M to 256M.
+    #[serde(default = "IntentLog::dirty_memory_default")]
+    pub dirty_memory: ByteSize,
+    /// Where that memory is: `auto`, `none` or a path on tmpfs. In a file it outlives a killed daemon.
+    #[serde(default)]
+    pub memory_file: MemoryFile,
+    /// Bypass the page cache (O_DIRECT); true when left out.
+    #[serde(default = "VolumeOptions::yes")]
+    pub direct: bool,
+    /// Where the calls of the storage below run.
+    #[serde(default)]
+    pub execution: Execution,
+    /// Lock volume and log, so that no two writers open them; true when left out.
+    #[serde(default = "VolumeOptions::yes")]
+    pub lock: bool,
+}
+
+impl VolumeOptions {
+    /// The volume at `path` with every other field at its default.
+    pub fn new(path: impl Into<PathBuf>) -> VolumeOptions {
+        VolumeOptions {
+            path: path.into(),
+            log: None,
+            sync: SyncMode::default(),
+            dirty_memory: IntentLog::dirty_memory_default(),
+            memory_file: MemoryFile::default(),
+            direct: true,
+            execution: Execution::default(),
+            lock: true,
+        }
+    }
+
+    fn yes() -> bool {
+        true
+    }
+
+    pub(super) fn file(&self, path: &Path, read_only: bool) -> FileOptions {
+        FileOptions { direct: self.direct, read_only, lock: self.lock, ..FileOptions::new(path) }
+    }
+
+    fn logged(&self) -> LoggedOptions {
+        LoggedOptions { dirty_bytes: self.dirty_memory.0, sync: self.sync, ..LoggedOptions::default() }
+    }
+}
+
+impl Kind for VolumeOptions {
+    fn check(&self, _block_size_bytes: u32) -> Result<(), FieldError> {
+        if self.path.as_os_str().is_empty() {
+            return Err(FieldError::new("storage.path", "is empty: give the path of a volume"));
+        }
+        if self.log.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            return Err(FieldError::new("storage.log", "is empty: give the path of the log, or leave it out"));
+        }
+        IntentLog::check_dirty_memory("storage.dirty_memory", self.dirty_memory)
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        let volume = OpenedVolume::new(self)?;
+        Ok(Opened::new(volume.data.describe(), move || Ok(Arc::new(volume.start()?))))
+    }
+
+    fn adopt(&self, mut handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        let (log, memory) = (handed.log.take(), handed.memory.take());
+        let adopt = |path: &Path, handed| {
+            let file = FileOptions { execution: self.execution, ..self.file(path, false) };
+            FileStorage::adopt(&file, handed).map(Arc::new)
+        };
+        let data = adopt(&self.path, handed)?;
+        let log = match (&self.log, log) {
+            (Some(path), Some(log)) => Some(adopt(path, *log)?),
+            (None, None) => None,
+            _ => return Err(OpenError::NothingHanded),
+        };
+        let fd = memory.ok_or(OpenError::NothingHanded)?;
+        let superblock = OpenedVolume::superblock(&self.path, &data)?;
+        let path = memory::found(&self.memory_file, &superblock.volume);
+        let memory = Memory { fd, path, found: true, handed: true, home: None };
+        Ok(Arc::new(OpenedVolume { options: self.clone(), data, log, memory }.start()?))
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let file = |field, path: &PathBuf| Need { field, path: path.clone(), access: Access::Write };
+        let mut needs = vec![file("storage.path", &self.path)];
+        needs.extend(self.log.as_ref().map(|log| file("storage.log", log)));
+        // A memory file is removed when its volume is closed.
+        needs.extend(memory::directory(&self.memory_file).map(|path| Need {
+            field: "storage.memory_file",
+            path,
+            access: Access::Make,
+        }));
+        needs
+    }
+
+    fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        std::iter::once(("storage.path", &mut self.path))
+            .chain(self.log.as_mut().map(|log| ("storage.log", log)))
+            .collect()
+    }
+
+    fn set_execution(&mut self, execution: Execution) {
+        self.execution = execution;
+    }
+
+    fn set_sync(&mut self, sync: SyncMode) {
+        self.sync = sync;
+    }
+}
+
+/// A volume whose files are open, and that is neither replayed nor served.
+pub(crate) struct OpenedVolume {
+    options: VolumeOptions,
+    data: Arc<FileStorage>,
+    log: Option<Arc<FileStorage>>,
+    memory: Memory,
+}
+
+impl fmt::Debug for OpenedVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenedVolume({:?})", self.data.describe())
+    }
+}
+
+impl OpenedVolume {
+    /// Opens and locks the files. Changes nothing but that there is a memory file.
+    pub(crate) fn new(options: &VolumeOptions) -> Result<OpenedVolume, VolumeError> {
+        check_dirty_bytes(options.dirty_memory.0)?;
+        let open = |path: &Path| FileStorage::open_without_threads(&options.file(path, false)).map(Arc::new);
+        let data = open(&options.path)?;
+        let log = options.log.as_deref().map(open).transpose()?;
+        let superblock = OpenedVolume::superblock(&options.path, &data)?;
+        // Before anything is made.
+        let failed = VolumeError::format(&options.path);
+        superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
+        let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
+        superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
+        let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
+        if let Err(error) = memory.contents(&superblock) {
+            memory.remove_if_new();
+            return Err(error);
+        }
+        Ok(OpenedVolume { options: options.clone(), data, log, memory })
+    }
+
+    fn superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
+        read_superblock(&mut way(path, data.clone())?).map_err(VolumeError::format(path))
+    }
+
+    /// Writes the log back, and starts the threads.
+    pub(crate) fn start(self) -> Result<LoggedStorage, VolumeError> {
+        self.replay(false, &mut |_| {}).map(|(storage, ..)| storage)
+    }
+
+    /// As [`OpenedVolume::start`], and says what was found: in the log, and how many blocks in the memory file. With `salvage` a
+    /// log ends where it cannot be read.
+    pub(super) fn replay(
+        self,
+        salvage: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
+        let OpenedVolume { options, data, log, memory } = self;
+        for file in std::iter::once(&data).chain(&log) {
+            file.start_threads(options.execution)?;
+        }
+        let opening = Opening {
+            data,
+            log: log.map(|log| log as Arc<dyn Storage>),
+            memory,
+            options: options.logged(),
+            path: options.path.clone(),
+            log_path: options.log.as_ref().map(|path| path.display().to_string()),
+            attempts: 1,
+            salvage,
+        };
+        opening.replay(progress)
+    }
+}
+
+pub(super) fn check_dirty_bytes(bytes: u64) -> Result<(), VolumeError> {
+    if !(IntentLog::DIRTY_MEMORY_MIN..=IntentLog::DIRTY_MEMORY_MAX).contains(&bytes) {
+        let message = format!("must be 1M to 64G, not {}", ByteSize(bytes));
+        return Err(OpenError::Field { field: "dirty_memory", message }.into());
+    }
+    Ok(())
+}
+
+pub(super) fn way(path: &Path, storage: Arc<dyn Storage>) -> Result<StorageBlocks, VolumeError> {
+    StorageBlocks::new(storage).map_err(VolumeError::io(path, "set up an io_uring for"))
+}
+
+/// What a volume is opened from.
+pub(super) struct Opening {
+    pub(super) data: Arc<dyn Storage>,
+    pub(super) log: Option<Arc<dyn Storage>>,
+    pub(super) memory: Memory,
+    pub(super) options: LoggedOptions,
+    /// The volume's name.
+    pub(super) path: PathBuf,
+    pub(super) log_path: Option<String>,
+    /// How often an operation is tried until the volume is open: more than once where errors are part of the model.
+    pub(super) attempts: u32,
+    /// A log ends where it cannot be read: otherwise that is an error.
+    pub(super) salvage: bool,
+}
+
+impl Opening {
+    fn way(&self, storage: &Arc<dyn Storage>) -> Result<StorageBlocks, VolumeError> {
+        let mut way = way(&self.path, storage.clone())?;
+        way.try_often(self.attempts);
+        way.flush_often(self.attempts);
+        Ok(way)
+    }
+
+    /// Writes the log back, finds what a killed process left in memory, and starts. See the module.
+    pub(super) fn replay(
+        self,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
+        let path = &self.path;
+        let mut data = self.way(&self.data)?;
+        let mut log = self.log.as_ref().map(|log| self.way(log)).transpose()?;
+        let before = read_superblock(&mut data).map_err(VolumeError::format(path))?;
+        // Before the log is touched: what is refused is left as it was.
+        let contents = self.memory.contents(&before)?;
+        let replay = if self.salvage { salvage } else { recover };
+        let recovered = replay(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
+            .map_err(|source| VolumeError::Recover { path: path.clone(), source })?;
+        tell(path, &recovered);
+        let mut superblock = recovered.superblock.clone();
+        if contents == Contents::Blank && superblock.memory.take().is_some() {
+            // The file is made anew: a process that is killed before the next superblock leaves none that anybody should miss.
+            write_superblock(&mut data, &mut superblock).map_err(VolumeError::format(path))?;
+        }
+        let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes)?;
+        let versions = contents.versions();
+        if versions > 0 {
+            let memory = self.memory.shown();
+            tracing::info!(volume = %path.display(), memory = %memory.display(), blocks = versions,
+                "goes on with what a killed server had in memory");
+        }
+        let storage = self.start(superblock, cache, &mut data)?;
+        Ok((storage, recovered, versions))
+    }
+
+    /// Begins a new opening of a volume whose log is empty.
+    pub(super) fn start(
+        self,
+        mut superblock: Superblock,
+        cache: Cache,
+        data: &mut StorageBlocks,
+    ) -> Result<LoggedStorage, VolumeError> {
+        let epoch = next_epoch(superblock.epoch);
+        cache.announce(epoch);
+        superblock.epoch = epoch;
+        superblock.clean = false;
+        superblock.memory = self.memory.record();
+        write_superblock(data, &mut superblock).map_err(VolumeError::format(&self.path))?;
+        cache.settle_epoch(epoch);
+        cache.note_generation(superblock.generation);
+        if let Some(home) = &self.memory.home {
+            cache.belongs_to(home.identity);
+        }
+        let layout = Layout {
+            data_offset: superblock.data_offset,
+            log_offset: superblock.log.offset,
+            log_bytes: superblock.log.len,
+            log_uuid: superblock.log.uuid,
+        };
+        let parts = Parts {
+            cache: Arc::new(cache),
+            lower: self.data.clone(),
+            log: self.log.unwrap_or(self.data),
+            layout,
+            capacity_bytes: superblock.capacity_bytes,
+            epoch,
+            tail: superblock.tail,
+        };
+        let shared = Arc::new(Shared::new(parts, &self.options));
+        let write_back = WriteBack::start(shared.clone(), superblock, self.memory, &self.path)?;
+        let target = self.path.display().to_string();
+        Ok(LoggedStorage { shared, write_back, target, log_path: self.log_path })
+    }
+}
+
+/// What a person has to know of a log that was not empty.
+fn tell(path: &Path, recovered: &Recovered) {
+    let Recovered { records, log_bytes, data_bytes, zeroed_bytes, .. } = *recovered;
+    let volume = path.display();
+    if records > 0 {
+        tracing::info!(%volume, records, log_bytes, data_bytes, zeroed_bytes, "replayed the log");
+    }
+    if let End::Damaged { .. } | End::GivenUp { .. } = recovered.end {
+        tracing::error!(%volume, records, end = ?recovered.end, "the log is damaged: what was flushed behind it is lost");
+    }
+}
+
+impl LoggedStorage {
+    /// Opens the volume in `data`, with its log there or in `log`. What is in memory ends with the process.
+    ///
+    /// # Errors
+    /// It is no volume, or cannot be replayed; or a field of the options is out of range.
+    pub fn open(
+        data: Arc<dyn Storage>,
+        log: Option<Arc<dyn Storage>>,
+        options: &LoggedOptions,
+    ) -> Result<LoggedStorage, VolumeError> {
+        LoggedStorage::open_in(data, log, options, &MemoryFile::None)
+    }
+
+    /// As [`LoggedStorage::open`], with its memory in a place that outlives the process.
+    ///
+    /// # Errors
+    /// As [`LoggedStorage::open`]; also a memory file that is another's.
+    pub fn open_in(
+        data: Arc<dyn Storage>,
+        log: Option<Arc<dyn Storage>>,
+        options: &LoggedOptions,
+        memory: &MemoryFile,
+    ) -> Result<LoggedStorage, VolumeError> {
+        check_dirty_bytes(options.dirty_bytes)?;
+        let path = PathBuf::from(data.describe().target);
+        let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
+        let memory = Memory::open(memory, &superblock, Home::of(&path))?;
+        let log_path = log.as_ref().map(|log| log.describe().target);
+        let opening =
+            Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1, salvage: false };
+        opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
+    }
+
+    /// Writes everything back and marks the volume as closed, as dropping it does. There must be no operation in flight.
+    ///
+    /// # Errors
+    /// What could not be written back.
+    pub fn close(&self) -> Result<(), VolumeError> {
+        self.write_back.close()
+    }
+
+    /// Leaves everything as a killed process would: the volume is not closed, and its memory file stays.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        self.write_back.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_is_told_from_recoveries() {
+        let mut epochs: Vec<_> = (0..100).map(|_| next_epoch(7)).collect();
+        assert!(epochs.iter().all(|epoch| *epoch >= 7 + EPOCH_STEP_MIN && *epoch < 1 << 33));
+        epochs.sort_unstable();
+        epochs.dedup();
+        assert!(epochs.len() > 90);
+    }
+}

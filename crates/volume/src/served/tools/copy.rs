@@ -1,0 +1,417 @@
+//! Moves the contents of one storage into another: in large pieces, several at once, and without the zeroes.
+
+use crate::Progress;
+use engine::{Completion, Solo, Token};
+use libc::iovec;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use storage::kit::AlignedBuffer;
+use storage::{Operation, Step, Storage, StorageError, Task};
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Chunks under way at once.
+const DEPTH: usize = 8;
+/// Zeroes are looked for in pieces of this many bytes: smaller holes cost a file system more than they save.
+const GRAIN_BYTES: usize = 64 << 10;
+/// Where a buffer of O_DIRECT has to lie at most.
+const ALIGN: usize = 4096;
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Copied {
+    /// Bytes that were written.
+    pub data_bytes: u64,
+    /// Bytes that were zeroes, and took no space.
+    pub zero_bytes: u64,
+}
+
+/// What becomes of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Zeroes {
+    /// The target reads as zeroes already.
+    Leave,
+    /// The target may hold anything.
+    Write,
+}
+
+/// From where, to where.
+pub(super) struct Route<'a> {
+    pub(super) from: &'a dyn Storage,
+    /// First byte, in `from`.
+    pub(super) from_offset: u64,
+    pub(super) to: &'a dyn Storage,
+    /// First byte, in `to`.
+    pub(super) to_offset: u64,
+    pub(super) len: u64,
+    pub(super) zeroes: Zeroes,
+}
+
+/// Part of a chunk: its first byte in the chunk, and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Data(u64, u64),
+    Zeroes(u64, u64),
+}
+
+/// A chunk on its way.
+struct Lane {
+    task: Box<Task>,
+    buffer: AlignedBuffer,
+    /// First byte of the chunk, counted from the start of the copy, and its length.
+    at: u64,
+    len: u64,
+    /// What is still to be written of it; `None` while it is being read.
+    parts: Option<VecDeque<Part>>,
+}
+
+/// Copies. `data` are the ranges, ascending and counted from the start of the copy, outside of which `from` reads as zeroes.
+///
+/// # Errors
+/// The first error of either storage, once nothing is under way any more.
+pub(super) fn copy(
+    route: &Route<'_>,
+    data: Vec<Range<u64>>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Copied, StorageError> {
+    let solo = Solo::new().map_err(|source| StorageError::Io { action: storage::Action::Read, source })?;
+    let mut copier = Copier { route, solo, copied: Copied::default(), trouble: None, under_way: 0 };
+    let mut lanes = Vec::with_capacity(DEPTH);
+    for _ in 0..DEPTH {
+        let memory = AlignedBuffer::new(CHUNK_BYTES as usize, ALIGN);
+        let no_memory = || StorageError::errno(storage::Action::Read, libc::ENOMEM);
+        lanes.push(Lane {
+            task: Box::new(Task::new()),
+            buffer: memory.ok_or_else(no_memory)?,
+            at: 0,
+            len: 0,
+            parts: None,
+        });
+    }
+    let mut chunks = chunks(data, route.len);
+    let mut idle: Vec<usize> = (0..lanes.len()).collect();
+    let mut end = 0;
+    loop {
+        while copier.trouble.is_none()
+            && let Some(place) = idle.last().copied()
+            && let Some(lane) = lanes.get_mut(place)
+        {
+            let Some(chunk) = chunks.next() else { break };
+            copier.hole(lane, end..chunk.start);
+            end = chunk.end;
+            (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
+            if copier.trouble.is_none() && !copier.read(lane, Token::request(place as u16)) {
+                idle.pop();
+            }
+            progress(Progress { done_bytes: chunk.start, total_bytes: route.len });
+        }
+        if copier.under_way == 0 {
+            break;
+        }
+        let completion = copier.solo.wait().expect("what is under way completes");
+        let place = completion.index();
+        if let Some(lane) = lanes.get_mut(place)
+            && copier.completed(lane, completion)
+        {
+            idle.push(place);
+        }
+    }
+    if copier.trouble.is_none()
+        && let Some(lane) = lanes.first_mut()
+    {
+        copier.hole(lane, end..route.len);
+        progress(Progress { done_bytes: route.len, total_bytes: route.len });
+    }
+    match copier.trouble {
+        Some(error) => Err(error),
+        None => Ok(copier.copied),
+    }
+}
+
+/// Cuts the ranges into chunks that begin at multiples of their size, so that none has an odd start but the first.
+fn chunks(data: Vec<Range<u64>>, len: u64) -> impl Iterator<Item = Range<u64>> {
+    data.into_iter().flat_map(move |range| {
+        let (mut at, end) = (range.start.min(len), range.end.min(len));
+        std::iter::from_fn(move || {
+            let start = at;
+            at = end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
+            (start < end).then_some(start..at)
+        })
+    })
+}
+
+struct Copier<'a> {
+    route: &'a Route<'a>,
+    solo: Solo,
+    copied: Copied,
+    trouble: Option<StorageError>,
+    /// Lanes with something under way.
+    under_way: usize,
+}
+
+impl Copier<'_> {
+    /// Nothing is there: makes sure that the target has nothing there either.
+    fn hole(&mut self, lane: &mut Lane, range: Range<u64>) {
+        let len = range.end.saturating_sub(range.start);
+        self.copied.zero_bytes += len;
+        if len == 0 || self.route.zeroes == Zeroes::Leave || self.trouble.is_some() {
+            return;
+        }
+        let offset = self.route.to_offset + range.start;
+        lane.task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
+        // On its own Solo, so that nothing else completes here.
+        let result = Solo::new().map_err(|source| StorageError::Io { action: storage::Action::WriteZeroes, source });
+        let result = result.and_then(|mut solo| run(&mut solo, self.route.to, &mut lane.task));
+        self.trouble = result.err();
+    }
+
+    /// Reads the lane's chunk. True when that, and all that follows, has ended already.
+    fn read(&mut self, lane: &mut Lane, token: Token) -> bool {
+        lane.task.buffers.clear();
+        lane.task.buffers.push(iovec { iov_base: lane.buffer.as_ptr().cast(), iov_len: lane.len as usize });
+        lane.task.begin(Operation::Read { offset: self.route.from_offset + lane.at });
+        let step = self.route.from.start(&mut lane.task, token, &mut self.solo.io());
+        self.under_way += 1;
+        self.go_on(lane, step, token)
+    }
+
+    fn completed(&mut self, lane: &mut Lane, completion: Completion) -> bool {
+        let storage = if lane.parts.is_none() { self.route.from } else { self.route.to };
+        let step = storage.resume(&mut lane.task, completion, &mut self.solo.io());
+        self.go_on(lane, step, completion.token)
+    }
+
+    /// Goes on with the chunk until something is pending. True when it has ended.
+    fn go_on(&mut self, lane: &mut Lane, mut step: Step, token: Token) -> bool {
+        loop {
+            match step {
+                Step::Pending => return false,
+                Step::Done(Err(error)) => {
+                    self.trouble = Some(error);
+                    self.under_way -= 1;
+                    return true;
+                }
+                Step::Done(Ok(())) => {}
+            }
+            let parts = lane.parts.get_or_insert_with(|| {
+                // SAFETY: the buffer has CHUNK_BYTES, the chunk no more, and nobody else uses it: the read has ended.
+                parts(unsafe { std::slice::from_raw_parts(lane.buffer.as_ptr(), lane.len as usize) })
+            });
+            let part = loop {
+                match parts.pop_front() {
+                    Some(Part::Zeroes(_, len)) if self.route.zeroes == Zeroes::Leave => self.copied.zero_bytes += len,
+                    part => break part,
+                }
+            };
+            let base = self.route.to_offset + lane.at;
+            lane.task.buffers.clear();
+            match part {
+                None => {
+                    self.under_way -= 1;
+                    return true;
+                }
+                Some(Part::Zeroes(at, len)) => {
+                    self.copied.zero_bytes += len;
+                    let offset = base + at;
+                    lane.task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
+                }
+                Some(Part::Data(at, len)) => {
+                    self.copied.data_bytes += len;
+                    let iov_base = lane.buffer.as_ptr().wrapping_add(at as usize).cast();
+                    lane.task.buffers.push(iovec { iov_base, iov_len: len as usize });
+                    lane.task.begin(Operation::Write { offset: base + at, durable: false });
+                }
+            }
+            step = self.route.to.start(&mut lane.task, token, &mut self.solo.io());
+        }
+    }
+}
+
+/// Runs one task to its end.
+fn run(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> Result<(), StorageError> {
+    let mut step = storage.start(task, Token::request(0), &mut solo.io());
+    loop {
+        match step {
+            Step::Done(result) => return result,
+            Step::Pending => {
+                let completion = solo.wait().expect("what is under way completes");
+                step = storage.resume(task, completion, &mut solo.io());
+            }
+        }
+    }
+}
+
+/// Tells zeroes from data.
+fn parts(chunk: &[u8]) -> VecDeque<Part> {
+    let mut out: VecDeque<Part> = VecDeque::new();
+    let mut at = 0;
+    for grain in chunk.chunks(GRAIN_BYTES) {
+        let len = grain.len() as u64;
+        match (out.back_mut(), is_zero(grain)) {
+            (Some(Part::Zeroes(_, bytes)), true) | (Some(Part::Data(_, bytes)), false) => *bytes += len,
+            (_, true) => out.push_back(Part::Zeroes(at, len)),
+            (_, false) => out.push_back(Part::Data(at, len)),
+        }
+        at += len;
+    }
+    out
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // Comparing with itself, shifted by one, is a memcmp.
+    match bytes.split_first() {
+        Some((first, rest)) => *first == 0 && rest == bytes.get(..rest.len()).unwrap_or_default(),
+        None => true,
+    }
+}
+
+/// Where a file has data, in `offset..offset + len`, counted from `offset`. What cannot be asked has data everywhere.
+///
+/// # Errors
+/// The kernel's answer.
+pub(super) fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+    let end = offset.saturating_add(len);
+    let mut out = Vec::new();
+    let mut at = offset;
+    while at < end {
+        let start = match rustix::fs::seek(&fd, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // Behind the last data.
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::SPIPE) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        if start >= end {
+            break;
+        }
+        let hole = rustix::fs::seek(&fd, SeekFrom::Hole(start)).unwrap_or(end);
+        let stop = hole.clamp(start + 1, end);
+        // Holes have the grain of the file system; a transfer has that of sectors.
+        let range = (start / 512 * 512).max(offset) - offset..stop.next_multiple_of(512).min(end) - offset;
+        match out.last_mut() {
+            Some(Range { end, .. }) if *end >= range.start => *end = range.end,
+            _ => out.push(range),
+        }
+        at = stop;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Blocks;
+    use proptest::prelude::*;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use storage::{MemoryOptions, MemoryStorage, SimOptions, SimStorage};
+
+    proptest! {
+        #[test]
+        fn parts_tell_zeroes_from_data(grains in proptest::collection::vec((any::<bool>(), 0usize..GRAIN_BYTES), 0..8), odd in 1usize..=GRAIN_BYTES) {
+            let mut chunk = vec![0; grains.len() * GRAIN_BYTES];
+            for (number, (zero, at)) in grains.iter().enumerate() {
+                chunk[number * GRAIN_BYTES + at] = u8::from(!zero);
+            }
+            chunk.truncate((grains.len() * GRAIN_BYTES).saturating_sub(odd / 512 * 512));
+            let mut at = 0;
+            for part in parts(&chunk) {
+                let (start, len, zero) = match part {
+                    Part::Data(start, len) => (start, len, false),
+                    Part::Zeroes(start, len) => (start, len, true),
+                };
+                prop_assert_eq!(start, at);
+                at += len;
+                let bytes = &chunk[start as usize..at as usize];
+                prop_assert_eq!(bytes.iter().all(|byte| *byte == 0), zero);
+            }
+            prop_assert_eq!(at, chunk.len() as u64);
+        }
+
+        #[test]
+        fn chunks_cover_the_ranges(cuts in proptest::collection::btree_set(0u64..8 << 20, 0..8), len in 0u64..9 << 20) {
+            let cuts: Vec<_> = cuts.into_iter().collect();
+            let ranges: Vec<_> = cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
+            let cut: Vec<_> = chunks(ranges.clone(), len).collect();
+            for chunk in &cut {
+                prop_assert!(!chunk.is_empty() && chunk.end - chunk.start <= CHUNK_BYTES && chunk.end <= len);
+            }
+            let total: u64 = ranges.iter().map(|range| range.end.min(len) - range.start.min(len)).sum();
+            prop_assert_eq!(cut.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>(), total);
+            prop_assert!(cut.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        }
+    }
+
+    fn memory(bytes: u64, fill: u8) -> Arc<dyn Storage> {
+        let memory =
+            MemoryStorage::open(&MemoryOptions { size: Some(values::ByteSize(bytes)), ..MemoryOptions::default() })
+                .unwrap();
+        let memory: Arc<dyn Storage> = Arc::new(memory);
+        if fill != 0 {
+            blocks(&memory).write_at(0, &vec![fill; bytes as usize]).unwrap();
+        }
+        memory
+    }
+
+    fn blocks(storage: &Arc<dyn Storage>) -> super::super::super::blocking::StorageBlocks {
+        super::super::super::blocking::StorageBlocks::new(storage.clone()).unwrap()
+    }
+
+    #[test]
+    fn a_copy_is_the_same_whatever_was_there() {
+        const BYTES: u64 = 5 << 20 | 512;
+        let sim: Arc<dyn Storage> = Arc::new(
+            SimStorage::open(&SimOptions { size: values::ByteSize(BYTES + 4096), ..SimOptions::default() }).unwrap(),
+        );
+        let mut content = vec![0; BYTES as usize];
+        for (at, len) in [(0, 600), (70_000, 1), (1 << 20, 3 << 19), ((5 << 20) - 7, 519)] {
+            content[at..at + len].fill(0xa5);
+        }
+        blocks(&sim).write_at(4096, &content).unwrap();
+        for (zeroes, fill) in [(Zeroes::Leave, 0), (Zeroes::Write, 0x77)] {
+            let target = memory(BYTES + 512, fill);
+            let route = Route { from: &*sim, from_offset: 4096, to: &*target, to_offset: 512, len: BYTES, zeroes };
+            // One range too many does no harm; a hole between must be empty in the source.
+            let data = vec![0..2 << 20, 2 << 20..3 << 20, 4 << 20..BYTES];
+            let mut last = Progress::default();
+            let copied = copy(&route, data, &mut |now| last = now).unwrap();
+            assert_eq!(copied.data_bytes + copied.zero_bytes, BYTES);
+            assert!(copied.zero_bytes > 2 << 20, "{copied:?}");
+            assert_eq!(last, Progress { done_bytes: BYTES, total_bytes: BYTES });
+            let mut back = vec![1; BYTES as usize];
+            blocks(&target).read_at(512, &mut back).unwrap();
+            assert!(back == content, "{zeroes:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_a_copy() {
+        let options =
+            SimOptions { size: values::ByteSize(8 << 20), write_error_rate: Some(1.0), ..SimOptions::default() };
+        let sim = SimStorage::open(&options).unwrap();
+        let from = memory(8 << 20, 1);
+        let route = Route { from: &*from, from_offset: 0, to: &sim, to_offset: 0, len: 8 << 20, zeroes: Zeroes::Leave };
+        let error = copy(&route, std::iter::once(0..8 << 20).collect(), &mut |_| {}).unwrap_err();
+        assert!(matches!(error, StorageError::Injected(storage::Action::Write)));
+    }
+
+    #[test]
+    fn holes_are_found() {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR").to_owned() + "/../../target").unwrap();
+        file.set_len(16 << 20).unwrap();
+        file.write_all_at(&[1; 4096], 4 << 20).unwrap();
+        file.write_all_at(&[1; 10], 9 << 20).unwrap();
+        let ranges = data_ranges(&file, 1 << 20, 14 << 20).unwrap();
+        let inside = |at: u64| ranges.iter().any(|range| range.contains(&(at - (1 << 20))));
+        assert!(inside(4 << 20) && inside(9 << 20), "{ranges:?}");
+        assert!(ranges.iter().all(|range| range.end <= 14 << 20));
+        let total: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        assert!(total < 8 << 20, "{ranges:?}");
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        assert!(data_ranges(&pipe, 0, 1000 * 512).unwrap().into_iter().eq(std::iter::once(0..1000 * 512)));
+    }
+}

@@ -1,0 +1,133 @@
+//! A file or device that something is written to: nothing that somebody misses is overwritten.
+
+use crate::served::error::VolumeError;
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use storage::kit::ImageLock;
+
+/// Whoever has put anything on a device has written here.
+const LOOK_BYTES: usize = 1 << 20;
+
+/// See the module. A file that was made for this is removed again unless it is kept.
+#[derive(Debug)]
+pub(super) struct Target {
+    path: PathBuf,
+    /// It was made, and nothing counts on it yet.
+    made: bool,
+    /// A file that was there and is still as it was, and the size that it is to have.
+    found: Option<(File, u64)>,
+    /// It reads as zeroes, at the latest when it is cleared.
+    pub(super) blank: bool,
+}
+
+impl Target {
+    /// Makes a sparse file of `bytes`, or checks that a device has them. Whatever is there is only overwritten with `force`, and not
+    /// before it is [cleared](Self::clear).
+    pub(super) fn make(path: &Path, bytes: u64, force: bool) -> Result<Target, VolumeError> {
+        let path = path.to_owned();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        match rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => {
+                // From here on it is removed if something fails.
+                let target = Target { path, made: true, found: None, blank: true };
+                File::from(fd).set_len(bytes).map_err(VolumeError::io(&target.path, "make a file of this size"))?;
+                return Ok(target);
+            }
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(VolumeError::io(&path, "make")(errno.into())),
+        }
+        let fd = rustix::fs::open(&path, flags, Mode::empty());
+        let fd = fd.map_err(|errno| VolumeError::io(&path, "open")(errno.into()))?;
+        storage::kit::check_kind(&path, &fd)?;
+        // Nobody must be using what is about to be overwritten.
+        let _lock = ImageLock::take(&path, &fd, true)?;
+        let about = rustix::fs::fstat(&fd).map_err(|errno| VolumeError::io(&path, "inspect")(errno.into()))?;
+        if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
+            return Target::device(path, &fd, bytes, force);
+        }
+        if about.st_size > 0 && !force {
+            return Err(VolumeError::Exists { path, what: "is a file with contents" });
+        }
+        Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), blank: true })
+    }
+
+    /// Nothing stands against it any more: what a file held is gone.
+    ///
+    /// # Errors
+    /// The file system has no file of that size.
+    pub(super) fn clear(&mut self) -> Result<(), VolumeError> {
+        let Some((file, bytes)) = self.found.take() else { return Ok(()) };
+        let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
+        fresh.map_err(VolumeError::io(&self.path, "make a file of this size"))
+    }
+
+    fn device(path: PathBuf, fd: &OwnedFd, needed_bytes: u64, force: bool) -> Result<Target, VolumeError> {
+        let failed = |errno: Errno| VolumeError::io(&path, "read")(errno.into());
+        let present_bytes = rustix::fs::seek(fd, SeekFrom::End(0)).map_err(failed)?;
+        if present_bytes < needed_bytes {
+            return Err(VolumeError::Small { path, present_bytes, needed_bytes });
+        }
+        let mut begin = vec![0; LOOK_BYTES];
+        let got = rustix::io::pread(fd, &mut begin[..], 0).map_err(failed)?;
+        if !force && begin.iter().take(got).any(|byte| *byte != 0) {
+            return Err(VolumeError::Exists { path, what: "is a device with contents" });
+        }
+        Ok(Target { path, made: false, found: None, blank: false })
+    }
+
+    /// It is whole: it stays, also when the power goes.
+    pub(super) fn keep(mut self) -> Result<(), VolumeError> {
+        self.made = false;
+        let failed = VolumeError::io(&self.path, "bring to stable storage");
+        File::open(&self.path).and_then(|file| file.sync_all()).map_err(&failed)?;
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volume");
+        drop(Target::make(&path, 4096, false).unwrap());
+        assert!(!path.exists(), "nobody kept it");
+        Target::make(&path, 4096, false).unwrap().keep().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 4096);
+        std::fs::write(&path, "precious").unwrap();
+        let error = Target::make(&path, 4096, false).unwrap_err();
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        let mut target = Target::make(&path, 4096, true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious", "something else may be wrong");
+        target.clear().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 4096]);
+        drop(target);
+        assert!(path.exists(), "it was there before");
+        std::fs::write(&path, "").unwrap();
+        let mut target = Target::make(&path, 4096, false).unwrap();
+        target.clear().unwrap();
+        target.keep().unwrap();
+    }
+
+    #[test]
+    fn only_files_and_devices_are_targets() {
+        let error = Target::make(Path::new("/dev/null"), 4096, true).unwrap_err();
+        assert!(error.to_string().contains("character device"), "{error}");
+        assert!(Target::make(Path::new("/nonexistent/volume"), 4096, true).is_err());
+    }
+}
