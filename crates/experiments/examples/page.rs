@@ -1,4 +1,4 @@
-//! Writes a page of made-up runs of the shipped experiments, to look at: `cargo run -p suite --example page -- FILE [NAME…]`.
+//! Writes a page of made-up runs of the shipped experiments, to look at: `cargo run -p experiments --example page -- FILE [NAME…]`.
 //!
 //! The names are those of the experiments; the figures are constructed and mean nothing. Some fail, for the look of it.
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use experiments::experiment::{Configuration, Experiment, ServerKind, shipped};
 use experiments::record::{Environment, Figures, Header, Latency, Outcome, Run, SCHEMA, Sample};
-use experiments::report::{Report, html};
+use experiments::report::{Report, page};
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -16,7 +16,7 @@ fn main() -> anyhow::Result<()> {
     let wanted = |experiment: &Experiment| names.is_empty() || names.contains(&experiment.name);
     let experiments = shipped::all()?.into_iter().filter(wanted);
     let reports: Vec<Report> = experiments.map(|experiment| Report::of(made_up(experiment))).collect();
-    std::fs::write(&path, html::page(&reports)).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(&path, page::page(&reports)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Every round of everything, with noise.

@@ -30,17 +30,36 @@ pub enum DataError {
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
-    experiments: Vec<Entry<'a>>,
+    experiments: Vec<Full<'a>>,
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct Full<'a> {
+    #[serde(flatten)]
+    entry: Entry<'a>,
+    samples: &'a [Sample],
+}
+
+/// An experiment without its samples.
+#[derive(Serialize)]
+pub(super) struct Entry<'a> {
     name: &'a str,
     quick: bool,
     environment: &'a Environment,
     reading: &'a [String],
     summary: &'a Summary,
-    samples: &'a [Sample],
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn of(report: &'a Report) -> Self {
+        Self {
+            name: &report.summary.experiment().name,
+            quick: report.summary.is_quick(),
+            environment: &report.run.header.environment,
+            reading: &report.reading,
+            summary: &report.summary,
+        }
+    }
 }
 
 /// Writes `results.json`: everything that the reports hold.
@@ -48,14 +67,7 @@ struct Entry<'a> {
 /// # Errors
 /// `to` cannot be written.
 pub fn json(reports: &[Report], mut to: impl Write) -> Result<(), DataError> {
-    let experiments = reports.iter().map(|report| Entry {
-        name: &report.summary.experiment().name,
-        quick: report.summary.is_quick(),
-        environment: &report.run.header.environment,
-        reading: &report.reading,
-        summary: &report.summary,
-        samples: &report.run.samples,
-    });
+    let experiments = reports.iter().map(|report| Full { entry: Entry::of(report), samples: &report.run.samples });
     serde_json::to_writer_pretty(&mut to, &Document { schema: SCHEMA, experiments: experiments.collect() })?;
     Ok(writeln!(to)?)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Report, data, html};
+use super::{Report, data, page};
 
 /// What a terminal that does not tell its width is taken to have, in characters.
 const WIDTH_DEFAULT: u16 = 120;
@@ -20,7 +20,7 @@ pub fn write(reports: &[Report], directory: &Path) -> Result<PathBuf> {
     put(directory, "results.json", |file| Ok(data::json(reports, file)?))?;
     put(directory, "results.csv", |file| Ok(data::samples_csv(reports, file)?))?;
     put(directory, "summary.csv", |file| Ok(data::summary_csv(reports, file)?))?;
-    put(directory, "report.html", |file| Ok(file.write_all(html::page(reports).as_bytes())?))
+    put(directory, "report.html", |file| Ok(file.write_all(page::page(reports)?.as_bytes())?))
 }
 
 /// Writes a file in one step, so that a reader never sees half of it.

@@ -25,12 +25,27 @@ pub struct Spread {
 
 /// A ratio of two medians, and where the true ratio lies with a confidence of 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Judged")]
 pub struct Ratio {
     /// The ratio of the medians.
     pub value: f64,
     /// The least and the greatest ratio that the rounds admit, `value` among them; `None` with less than two rounds, which
     /// say nothing about noise.
     pub interval: Option<Interval>,
+}
+
+/// A ratio as it is written, with the verdict that a reader would else have to repeat.
+#[derive(Serialize)]
+struct Judged {
+    value: f64,
+    interval: Option<Interval>,
+    hidden: bool,
+}
+
+impl From<Ratio> for Judged {
+    fn from(ratio: Ratio) -> Self {
+        Self { value: ratio.value, interval: ratio.interval, hidden: ratio.is_hidden() }
+    }
 }
 
 /// A range of ratios.

@@ -2,25 +2,43 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+
 use crate::experiment::{Configuration, Experiment, Workload};
 use crate::report::curves::{Curves, Series};
 
 /// Configurations that are compared with each other.
+#[derive(Serialize)]
 pub(super) struct Group<'a> {
     /// What they have in common and others have not; empty where there is one group.
     pub(super) title: String,
-    pub(super) configurations: Vec<&'a Configuration>,
-    /// Names without the words that all of the group have in common, in the same order.
-    pub(super) short: Vec<String>,
+    baseline: &'a str,
+    pub(super) configurations: Vec<Named<'a>>,
+}
+
+/// A configuration of a group.
+#[derive(Serialize)]
+pub(super) struct Named<'a> {
+    pub(super) name: &'a str,
+    /// Its name without the words that all of the group have in common.
+    pub(super) short: String,
 }
 
 /// Curves that are drawn in one panel.
-pub(super) struct Part<'c> {
+#[derive(Serialize)]
+pub(super) struct Part {
     /// What they have in common and others have not; empty where there is one part.
-    pub(super) title: String,
-    pub(super) series: Vec<&'c Series>,
-    /// Names without the words that all of the part have in common, in the same order.
-    pub(super) short: Vec<String>,
+    title: String,
+    pub(super) curves: Vec<Curve>,
+}
+
+/// A curve of a part.
+#[derive(Serialize)]
+pub(super) struct Curve {
+    /// Its name without the words that all of the part have in common.
+    pub(super) short: String,
+    /// Names of the configurations along the axis.
+    pub(super) configurations: Vec<Option<String>>,
 }
 
 /// Workloads of one kind.
@@ -59,7 +77,8 @@ pub(super) fn groups(experiment: &Experiment) -> Vec<Group<'_>> {
                 (true, None, common) if common.is_empty() => format!("beside {baseline}"),
                 (true, None, common) => common,
             };
-            Group { title, configurations, short }
+            let named = names.into_iter().zip(short).map(|(name, short)| Named { name, short });
+            Group { title, baseline, configurations: named.collect() }
         })
         .collect()
 }
@@ -96,12 +115,15 @@ fn without_common(names: &[&str]) -> (String, Vec<String>) {
 }
 
 /// The curves of each panel: all, or those with one value of the label that parts them best.
-pub(super) fn parts<'c>(experiment: &Experiment, curves: &'c Curves) -> Vec<Part<'c>> {
+pub(super) fn parts(experiment: &Experiment, curves: &Curves) -> Vec<Part> {
     let parts = parted(experiment, curves).into_iter();
     parts
         .map(|(title, series)| {
             let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
-            Part { title, short: without_common(&names).1, series }
+            let (_, short) = without_common(&names);
+            let named = series.into_iter().zip(short);
+            let curves = named.map(|(series, short)| Curve { short, configurations: series.configurations.clone() });
+            Part { title, curves: curves.collect() }
         })
         .collect()
 }

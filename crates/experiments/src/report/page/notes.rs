@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use maud::{Markup, html};
+use serde::Serialize;
 
 use crate::report::summary::{Cell, State, Summary};
 
@@ -17,6 +17,13 @@ struct Note {
     text: String,
     /// Pairs it is about, configurations with their workloads.
     about: BTreeMap<String, Vec<String>>,
+}
+
+/// A note as the page shows it.
+#[derive(Serialize)]
+pub(super) struct Told {
+    text: String,
+    about: String,
 }
 
 impl Notes {
@@ -60,31 +67,9 @@ impl Notes {
         self.of.get(&key).into_iter().flatten().map(|place| place + 1).collect()
     }
 
-    /// References to the notes on a cell, raised.
-    pub(super) fn links(&self, id: &str, cell: &Cell) -> Markup {
-        let numbers = self.numbers(cell);
-        html! {
-            @if !numbers.is_empty() {
-                sup { @for number in &numbers { a href=(format!("#{id}-note-{number}")) { "[" (number) "]" } } }
-            }
-        }
-    }
-
-    /// The list of all notes.
-    pub(super) fn list(&self, id: &str, workloads: usize) -> Markup {
-        html! {
-            @if !self.notes.is_empty() {
-                h3 { "Notes" }
-                ol class="notes" {
-                    @for (at, note) in self.notes.iter().enumerate() {
-                        li id=(format!("{id}-note-{}", at + 1)) {
-                            (note.text) " "
-                            span class="about" { "(" (about(note, workloads)) ")" }
-                        }
-                    }
-                }
-            }
-        }
+    /// All notes in their order: what, and whom it is about.
+    pub(super) fn list(&self, workloads: usize) -> Vec<Told> {
+        self.notes.iter().map(|note| Told { text: note.text.clone(), about: about(note, workloads) }).collect()
     }
 }
 
