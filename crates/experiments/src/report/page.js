@@ -51,7 +51,7 @@ const dark = matchMedia("screen and (prefers-color-scheme: dark)");
 let theme = dark.matches ? "dark" : "light";
 function colour(ink, of = theme) {
   const [hue, saturation] = ink.hue == null ? [220, 6] : HUES[ink.hue];
-  return `hsl(${hue}, ${saturation}%, ${of === "dark" ? 48 + 28 * ink.shade : 32 + 32 * ink.shade}%)`;
+  return `hsl(${hue}, ${saturation}%, ${of === "dark" ? 48 + 28 * ink.shade : 36 + 29 * ink.shade}%)`;
 }
 const swatch = (ink, glyph = "■") =>
   el("span.swatch", { style: `--light: ${colour(ink, "light")}; --dark: ${colour(ink, "dark")}` }, glyph);
@@ -101,15 +101,25 @@ function layout(look, x, y, more) {
   const axis = { gridcolor: look.grid, zerolinecolor: look.grid, linecolor: look.grid, automargin: true, fixedrange: true };
   const clear = "rgba(0, 0, 0, 0)";
   return {
-    height: look.height, margin: { l: 8, r: 14, t: 8, b: 8 }, paper_bgcolor: clear, plot_bgcolor: clear, showlegend: false,
+    height: look.height, margin: { l: 8, r: 16, t: 8, b: 42 }, paper_bgcolor: clear, plot_bgcolor: clear, showlegend: false,
     hovermode: "closest", font: { size: 11, color: look.text, family: "system-ui, sans-serif" },
-    xaxis: { ...axis, ...x, title: { text: x.title, font: { size: 10, color: look.soft }, standoff: 4 } },
+    xaxis: { ...axis, automargin: false, tickangle: 0, ...x, title: { text: x.title, font: { size: 10, color: look.soft }, standoff: 4 } },
     yaxis: { ...axis, ...y, title: { text: y.title ?? "", font: { size: 10, color: look.soft }, standoff: 4 } }, ...more,
   };
 }
 // Rows from the top, each with its name.
-const rowsAxis = (names) => ({ tickvals: names.map((_, at) => at), ticktext: names.map(fit), range: [names.length - 0.5, -0.5], zeroline: false });
-const heightOf = (rows) => 60 + 21 * rows.length;
+const rowsAxis = (names) => ({ tickvals: names.map((_, at) => at), ticktext: names.map(fit), range: [names.length - 0.5, -0.5], zeroline: false, showgrid: false });
+const heightOf = (rows) => 58 + 21 * rows.length;
+
+// Round values of a logarithmic axis: the library writes them over each other. Short ranges it divides well.
+function ticks(low, high, show) {
+  const decades = Math.log10(high / low);
+  if (!(decades > 0.4)) return {};
+  const factors = decades > 3 ? [1] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
+  const tickvals = [];
+  for (let at = Math.floor(Math.log10(low)); at <= Math.log10(high); at++) tickvals.push(...factors.map((it) => it * 10 ** at));
+  return { tickvals, ticktext: tickvals.map(show) };
+}
 
 // The spread of a quantity as bars and whiskers take it.
 const reach = (spreads, factor, more) => ({
@@ -187,7 +197,8 @@ function curves(x, part, workload, quantity) {
     });
     traces.push(...levels.filter((it) => get(it.cell)).map(level));
     const along = { title: axis, type: numbers.every((it) => it > 0) ? "log" : "linear", tickvals: numbers, ticktext: values };
-    const up = { title: quantity.unit + (log ? " (log)" : ""), type: log ? "log" : "linear", rangemode: "tozero", tickformat: "~s", ticksuffix: quantity.suffix ?? "", nticks: 7 };
+    const up = { title: quantity.unit + (log ? " (log)" : ""), type: log ? "log" : "linear", rangemode: "tozero", tickformat: "~s", ticksuffix: quantity.suffix ?? "", nticks: 7,
+      ...(log ? ticks(low / quantity.factor, high / quantity.factor, (it) => quantity.show(it * quantity.factor)) : {}) };
     return [traces, layout(look, along, up, { annotations: crosses })];
   });
 }
@@ -206,10 +217,12 @@ function percentiles(x, group, workload) {
       line: { color: colour(x.ink(name)), width: 2 },
       marker: { symbol: ["circle", "line-ns-open", "line-ns-open", "circle-open"], size: [8, 7, 11, 7], line: { width: 2 } },
     }));
+    const all = cells.flatMap((cell) => of(cell) ?? []).map((us) => us / 1e6).filter((it) => it > 0);
+    const along = { title: "latency (log)", type: "log", tickformat: "~s", ticksuffix: "s", ...ticks(Math.min(...all), Math.max(...all), (it) => time(it * 1e6)) };
     const absent = members.flatMap((_, at) => (of(cells[at]) ? [] : [{
       xref: "paper", x: 0, y: at, text: `${absence(cells[at])} ${marks(cells[at])}`, showarrow: false, xanchor: "left", font: { color: look.soft },
     }]));
-    return [traces, layout(look, { title: "latency (log)", type: "log", tickformat: "~s", ticksuffix: "s", nticks: 6 }, rowsAxis(members.map((it) => it.short)), { annotations: absent })];
+    return [traces, layout(look, along, rowsAxis(members.map((it) => it.short)), { annotations: absent })];
   });
 }
 
@@ -226,8 +239,9 @@ function ratios(caption, rows) {
     const bounds = [...low, ...high].filter((it) => it >= 0.01 && it <= 100);
     const logs = [...values, ...rows.map((row) => row.theirs), ...bounds, 1].filter((it) => it > 0).map(Math.log10);
     const pad = Math.max(0.03, (Math.max(...logs) - Math.min(...logs)) * 0.07);
+    const range = [Math.min(...logs) - pad, Math.max(...logs) + pad];
     const line = (from, to, more) => rows.flatMap((row, at) => (from[at] > 0 && to[at] > 0
-      ? [{ type: "line", x0: from[at], x1: to[at], y0: at, y1: at, layer: "below", line: { color: colour(row.ink), ...more } }] : []));
+      ? [{ type: "line", x0: from[at], x1: to[at], y0: at, y1: at, layer: "between", line: { color: colour(row.ink), ...more } }] : []));
     const theirs = rows.map((row) => row.theirs ?? null);
     const points = { y: places, mode: "markers", hoverinfo: "text", hovertext: rows.map((row) => html(row.hover)) };
     const traces = [
@@ -238,7 +252,7 @@ function ratios(caption, rows) {
     const signs = rows.map((row, at) => ({
       xref: "paper", x: 1, xanchor: "left", y: at, text: VERDICTS[row.agreement]?.[1] ?? "", showarrow: false, font: { color: look.soft },
     }));
-    const along = { title: "times the baseline (log)", type: "log", tickformat: "~g", ticksuffix: "×", nticks: 7, range: [Math.min(...logs) - pad, Math.max(...logs) + pad] };
+    const along = { title: "times the baseline (log)", type: "log", tickformat: "~g", range, ...ticks(10 ** range[0], 10 ** range[1], number) };
     const shapes = [one, ...line(low, high, { width: 2 }), ...line(theirs, values, { width: 1, dash: "dot" })];
     return [traces, layout(look, along, rowsAxis(rows.map((row) => row.name)), { shapes, annotations: signs })];
   });
@@ -279,13 +293,13 @@ const some = (x, panel) => {
 function legend(x) {
   const shown = new Map();
   const add = (name, head, glyph) => shown.has(name) || shown.set(name, el("li", null, swatch(x.ink(head), glyph), name));
-  const { curves: along, groups } = x.plan;
+  const { curves: along, groups, without } = x.plan;
   for (const curve of along?.parts.flatMap((part) => part.curves) ?? []) {
     const head = curve.configurations.find((name) => name);
     add(curve.short, head, MARKS[x.ink(head).mark % MARKS.length][1]);
   }
   for (const name of along?.others ?? []) add(name, name, "╌╌");
-  if (!along) for (const one of groups.flatMap((group) => group.configurations)) add(one.short, one.name);
+  if (!along) for (const one of groups.flatMap((group) => group.configurations)) without.includes(one.name) || add(one.short, one.name);
   return el("ul.legend", null, ...shown.values());
 }
 

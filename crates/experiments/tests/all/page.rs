@@ -1,5 +1,5 @@
-//! The page of runs: well-formed whatever stands in names, without anything to load, with every chart, and honest about what
-//! failed.
+//! The page of runs: well-formed whatever stands in names, without anything to load, with all that its charts and tables
+//! show, and honest about what failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,10 @@ use experiments::experiment::{
     Server, ServerKind, Workload,
 };
 use experiments::record::{Environment, Figures, Header, Latency, Outcome, Run, SCHEMA, Sample};
-use experiments::report::{Report, html};
+use experiments::report::{Report, page};
 use proptest::prelude::*;
-use scraper::{ElementRef, Html, Selector};
+use scraper::{Html, Selector};
+use serde_json::Value;
 
 /// A name that would be markup, a script, a style, an attribute or an entity where it is not escaped.
 const EVIL: &str = r#"a<b>&amp;"q"'s'</td></svg><script>alert(1)</script><img src=//x onerror=x>{}]]>"#;
@@ -146,52 +147,42 @@ fn curves() -> Run {
 }
 
 fn page(runs: Vec<Run>) -> String {
-    html::page(&runs.into_iter().map(Report::of).collect::<Vec<_>>())
+    page::page(&runs.into_iter().map(Report::of).collect::<Vec<_>>()).expect("figures have a form as JSON")
 }
 
-fn select<'p>(page: &'p Html, selector: &str) -> Vec<ElementRef<'p>> {
-    page.select(&Selector::parse(selector).expect("a selector")).collect()
+/// The results in a page, as its script reads them.
+fn results(page: &str) -> Value {
+    let (_, rest) = page.split_once(r#"id="results">"#).expect("a page holds its results");
+    let (text, _) = rest.split_once("</script>").expect("an element ends");
+    assert!(!text.contains('<'), "nothing in the results can end their element");
+    serde_json::from_str(text).expect("the results are JSON")
 }
 
-fn text(element: &ElementRef<'_>) -> String {
-    element.text().collect()
+fn of(runs: Vec<Run>) -> Value {
+    results(&page(runs))
 }
 
-/// Fails unless the page is HTML without parse errors, all its charts are XML, and nothing in it loads or runs anything.
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().expect("a list").iter().map(|it| it.as_str().expect("a text")).collect()
+}
+
+fn list<'v>(value: &'v Value, field: &str) -> Vec<&'v Value> {
+    value.as_array().expect("a list").iter().map(|it| &it[field]).collect()
+}
+
+/// Fails unless the page's parts are whole and the plan of each experiment fits its summary.
 fn check(page: &str) {
-    let parsed = Html::parse_document(page);
-    assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
-    for part in page.split("<svg").skip(1) {
-        let (inner, _) = part.split_once("</svg>").expect("an svg ends");
-        let svg = format!("<svg{inner}</svg>");
-        roxmltree::Document::parse(&svg).unwrap_or_else(|error| panic!("{error} in {svg}"));
-        assert!(!svg.contains("NaN") && !svg.contains("inf\""), "{svg}");
-    }
-    assert_eq!(select(&parsed, "script").len(), 1, "the page's own");
-    assert!(select(&parsed, "img, iframe, object, embed, link, base, form, audio, video, image, use").is_empty());
-    for element in select(&parsed, "*") {
-        for (name, value) in element.value().attrs() {
-            assert!(!name.starts_with("on") && name != "src", "{name}={value}");
-            assert!(name != "href" || value.starts_with('#'), "{value}");
+    let results = results(page);
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    for experiment in results["experiments"].as_array().expect("experiments") {
+        let (plan, summary) = (&experiment["plan"], &experiment["summary"]);
+        let length = |value: &Value| value.as_array().map(Vec::len);
+        assert_eq!(length(&plan["cells"]), length(&summary["cells"]));
+        assert_eq!(length(&plan["inks"]), length(&summary["header"]["experiment"]["configurations"]));
+        let notes = length(&plan["notes"]).expect("notes") as u64;
+        for number in list(&plan["cells"], "notes").into_iter().flat_map(|it| it.as_array().expect("numbers")) {
+            assert!((1..=notes).contains(&number.as_u64().expect("a number")), "{number} of {notes}");
         }
-    }
-    for style in select(&parsed, "style").iter().map(text) {
-        assert!(!style.contains("@import"));
-        assert!(style.split("url(").skip(1).all(|url| url.starts_with('#')), "{style}");
-    }
-    let policy = select(&parsed, "meta[http-equiv=Content-Security-Policy]");
-    assert!(policy.iter().any(|meta| meta.attr("content").is_some_and(|text| text.contains("default-src 'none'"))));
-    let ids: Vec<&str> = select(&parsed, "[id]").iter().filter_map(|element| element.attr("id")).collect();
-    let unique: BTreeSet<&str> = ids.iter().copied().collect();
-    assert_eq!(ids.len(), unique.len(), "an id names one element");
-    for link in select(&parsed, "a[href]") {
-        let target = link.attr("href").unwrap_or("").trim_start_matches('#');
-        assert!(unique.contains(target), "{target} is nowhere");
-    }
-    for chart in select(&parsed, "svg.chart") {
-        let title = chart.children().find_map(ElementRef::wrap).map(|title| text(&title)).unwrap_or_default();
-        assert!(!title.is_empty(), "a chart says what it is");
-        assert_eq!(chart.attr("aria-label"), Some(title.as_str()));
     }
 }
 
@@ -199,88 +190,111 @@ fn check(page: &str) {
 fn names_that_are_markup_stay_names() {
     let page = page(vec![bars(), curves()]);
     check(&page);
-    assert!(!page.contains("<script>alert"));
     let parsed = Html::parse_document(&page);
-    assert_eq!(text(&select(&parsed, "#x0 .lead")[0]), EVIL);
-    assert_eq!(text(&select(&parsed, "blockquote p")[0]), EVIL);
-    let rows: Vec<String> = select(&parsed, "#x0 tbody th").iter().map(text).collect();
-    assert!(rows.iter().any(|row| row == EVIL), "the configuration's name in a table");
-    assert!(rows.iter().any(|row| row == "write <&> \"both\""));
-    assert!(select(&parsed, ".machine td").iter().any(|cell| text(cell) == EVIL));
+    assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
+    let count = |selector: &str| parsed.select(&Selector::parse(selector).expect("a selector")).count();
+    assert_eq!(count("script"), 3, "results, layout and library");
+    assert_eq!(count("img, iframe, object, embed, link, base, form, audio, video, svg, a, [src], [href]"), 0);
+    let results = results(&page);
+    let bars = &results["experiments"][0];
+    let experiment = &bars["summary"]["header"]["experiment"];
+    assert_eq!((&experiment["title"], &experiment["claim"]), (&EVIL.into(), &EVIL.into()));
+    assert_eq!(bars["plan"]["groups"][0]["configurations"][1]["name"], EVIL);
+    assert!(bars["plan"]["notes"][0]["text"].as_str().is_some_and(|text| text.contains(EVIL)));
+    assert_eq!(results["machines"][0]["programs"][0], EVIL);
 }
 
 #[test]
-fn every_chart_is_there() {
-    let page = Html::parse_document(&page(vec![bars(), curves()]));
-    let titles = |section: &str| -> Vec<String> {
-        let charts = select(&page, &format!("{section} svg.chart"));
-        charts.iter().filter_map(|chart| chart.attr("aria-label")).map(str::to_owned).collect()
-    };
-    let has = |titles: &[String], start: &str| titles.iter().any(|title| title.starts_with(start));
-    let bars = titles("#x0");
-    for start in
-        ["Bandwidth, MiB/s", "Latency percentiles", "Server and guest", "Published and measured", "All configurations"]
-    {
-        assert!(has(&bars, start), "{start} in {bars:?}");
-    }
-    let curves = titles("#x1");
-    for start in
-        ["Requests a second, IOPS by jobs", "Latency, 99th percentile", "Requests a second of all processor time"]
-    {
-        assert!(has(&curves, start), "{start} in {curves:?}");
-    }
-    for (mark, least) in [
-        ("#x0 .whisker", 1),
-        ("#x0 rect.bar.behind", 1),
-        ("#x0 rect.absent", 1),
-        ("#x0 svg.chart .tick", 2),
-        ("#x0 svg.chart .point.hollow", 1),
-        ("#x0 svg.chart .one", 1),
-        ("#x1 svg.chart polyline.curve", 2),
-        ("#x1 svg.chart polyline.level", 1),
-        ("#x1 svg.chart .band", 2),
-        ("#x1 svg.chart .cross", 1),
+fn a_page_has_its_library_and_loads_nothing() {
+    let page = page(vec![curves()]);
+    let (ours, library) = page.split_once("plotly.js v").expect("the library");
+    assert!(ours.contains("default-src 'none'"));
+    assert!(!ours.contains("http:") && !ours.contains("@import") && !ours.contains("url("));
+    assert!(library.contains("Licensed under the MIT license"), "what it may be given away under");
+    assert!(!library.contains("MathJax.loader"), "what the crate has besides stays out");
+}
+
+#[test]
+fn bars_have_groups_and_verdicts() {
+    let page = of(vec![bars()]);
+    let (plan, summary) = (&page["experiments"][0]["plan"], &page["experiments"][0]["summary"]);
+    assert!(plan["curves"].is_null());
+    assert_eq!((&plan["measure"]["unit"], &plan["measure"]["field"]), (&"MiB/s".into(), &"kib_per_s".into()));
+    assert_eq!(texts(&plan["chosen"]), ["read", "write <&> \"both\""]);
+    assert_eq!(texts(&plan["without"]), ["cannot"]);
+    assert_eq!(texts(&plan["published_baselines"]), ["base"]);
+    let method = plan["method"].as_str().expect("a sentence");
+    for words in [
+        "4 configurations × 2 workloads, 3 of 3 rounds in turns",
+        "1 s a measurement, 0.5 s of warm-up",
+        "vringd 0.1.0",
     ] {
-        assert!(select(&page, mark).len() >= least, "{mark}");
+        assert!(method.contains(words), "{words} in {method}");
     }
+    let cell = &summary["cells"][1];
+    assert_eq!(cell["ratio"]["hidden"], false, "a verdict that the page does not have to repeat");
+    assert_eq!(cell["published"]["agreement"], "agree");
+    let hover = plan["cells"][1]["hover"].as_str().expect("lines");
+    for words in [EVIL, "spread", "3 rounds", "IOPS", "p99", "the baseline"] {
+        assert!(hover.contains(words), "{words} in {hover}");
+    }
+}
+
+#[test]
+fn curves_have_an_axis_and_share_their_colour() {
+    let page = of(vec![curves()]);
+    let plan = &page["experiments"][0]["plan"];
+    let curves = &plan["curves"];
+    assert_eq!(
+        (&curves["axis"], texts(&curves["values"]), texts(&curves["others"])),
+        (&"jobs".into(), vec!["1", "2", "8"], vec!["host"])
+    );
+    let drawn = &curves["parts"][0]["curves"];
+    assert_eq!(list(drawn, "short"), ["one", "many"]);
+    assert_eq!(texts(&drawn[0]["configurations"]), ["one-1", "one-2", "one-8"]);
+    let inks = plan["inks"].as_array().expect("inks");
+    assert!(inks[0]["hue"].is_null(), "the host is grey");
+    assert_eq!((&inks[1], &inks[4]), (&inks[2], &inks[5]));
+    assert_ne!(inks[1], inks[4]);
 }
 
 #[test]
 fn what_shows_0_says_why() {
-    let page = Html::parse_document(&page(vec![bars()]));
-    let notes: Vec<String> = select(&page, "#x0 .notes li").iter().map(text).collect();
+    let page = of(vec![bars()]);
+    let plan = &page["experiments"][0]["plan"];
+    let notes = plan["notes"].as_array().expect("notes");
     for (start, about) in [
         ("Failed: died of", "breaks: read"),
         ("Unsupported: no window here", "cannot: all workloads"),
         ("Some rounds failed: timed out", "breaks: write"),
         ("Not run", "base: write"),
     ] {
-        assert!(notes.iter().any(|note| note.starts_with(start) && note.contains(about)), "{start} in {notes:?}");
+        let says =
+            |note: &Value, field: &str, words: &str| note[field].as_str().is_some_and(|text| text.starts_with(words));
+        assert!(notes.iter().any(|it| says(it, "text", start) && says(it, "about", about)), "{start} in {notes:?}");
     }
-    let hatched = select(&page, "#x0 .matrix td:has(.hatched)");
-    assert_eq!(hatched.len(), 3, "one failed, two unsupported");
-    for cell in hatched {
-        assert!(text(&cell).starts_with('0') && text(&cell).contains('['), "0 with its note");
-        let title = cell.attr("title").unwrap_or("");
-        assert!(title.contains("died of") || title.contains("no window here"), "{title}");
+    let states = list(&page["experiments"][0]["summary"]["cells"], "state");
+    for (state, words) in states.into_iter().zip(plan["cells"].as_array().expect("cells")) {
+        if let Some(reason) = state["reason"].as_str() {
+            assert!(words["hover"].as_str().is_some_and(|hover| hover.contains(reason)), "{words}");
+            assert!(!words["notes"].as_array().expect("notes").is_empty());
+        }
     }
 }
 
 #[test]
 fn a_run_of_minutes_is_marked_everywhere() {
-    let marks = |page: &str| {
-        let page = Html::parse_document(page);
-        (select(&page, "header .quick").len(), select(&page, "section h2 .badge").len())
-    };
-    assert_eq!(marks(&page(vec![bars(), curves()])), (0, 0));
+    let marks =
+        |page: Value| (page["quick"].is_string(), list(&page["experiments"], "quick").contains(&&Value::Bool(true)));
+    assert_eq!(marks(of(vec![bars(), curves()])), (false, false));
     let mut quick = curves();
     quick.header.quick = true;
-    assert_eq!(marks(&page(vec![bars(), quick])), (1, 1));
+    assert_eq!(marks(of(vec![bars(), quick])), (true, true));
 }
 
 #[test]
 fn nothing_measured_is_a_page_too() {
-    check(&html::page(&[]));
+    check(&page(Vec::new()));
     let mut empty = bars();
     empty.samples.clear();
     let mut bare = curves();
@@ -292,22 +306,20 @@ fn nothing_measured_is_a_page_too() {
 #[test]
 fn thirty_by_twelve_fit() {
     let configurations = (0..12).map(|at| configuration(&format!("c {at}"), ServerKind::VringdDir, &[])).collect();
-    let of = |at: usize| workload(&format!("w{at}"), &[("engine", ["psync", "libaio", "mmap"][at % 3])]);
-    let wide = experiment("wide", configurations, (0..30).map(of).collect());
-    let page = page(vec![run(wide, |round, _, _| Some(Outcome::Measured(figures(f64::from(round)))))]);
-    check(&page);
-    let parsed = Html::parse_document(&page);
-    let headings: Vec<String> = select(&parsed, "h4").iter().map(text).collect();
-    assert!(headings.starts_with(&["psync".to_owned(), "libaio".into(), "mmap".into()]), "{headings:?}");
-    let colours: BTreeSet<&str> =
-        select(&parsed, "#x0 svg.chart g[class^=c]").iter().filter_map(|g| g.attr("class")).collect();
+    let of_kind = |at: usize| workload(&format!("w{at}"), &[("engine", ["psync", "libaio", "mmap"][at % 3])]);
+    let wide = experiment("wide", configurations, (0..30).map(of_kind).collect());
+    let page = of(vec![run(wide, |round, _, _| Some(Outcome::Measured(figures(f64::from(round)))))]);
+    let plan = &page["experiments"][0]["plan"];
+    assert_eq!(list(&plan["facets"], "title"), ["psync", "libaio", "mmap"]);
+    let colours: BTreeSet<String> =
+        plan["inks"].as_array().expect("inks").iter().map(|ink| format!("{} {}", ink["hue"], ink["shade"])).collect();
     assert_eq!(colours.len(), 12, "one colour a configuration");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever a journal holds, the page is well-formed and every coordinate is a number.
+    /// Whatever a journal holds, the page is whole.
     #[test]
     fn any_figures_make_a_page(values in prop::collection::vec(prop_oneof![Just(0.0), any::<f64>(), 1.0..1e6], 7..8), name in ".*") {
         let mut run = curves();
@@ -322,6 +334,8 @@ proptest! {
                 figures.server_cpu_s = Some(value);
             }
         }
-        check(&page(vec![run]));
+        let page = page(vec![run]);
+        check(&page);
+        prop_assert_eq!(&results(&page)["experiments"][0]["summary"]["cells"][0]["workload"], &name);
     }
 }

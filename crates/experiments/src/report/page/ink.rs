@@ -31,7 +31,8 @@ pub(super) fn of(experiment: &Experiment, parts: &[Part], groups: &[Group<'_>]) 
     let mut heads: Vec<&Configuration> = Vec::new();
     let mut places = Vec::with_capacity(experiment.configurations.len());
     for configuration in &experiment.configurations {
-        let key = if parts.is_empty() { in_table(groups, &configuration.name) } else { on_curve(parts, &configuration.name) };
+        let key =
+            if parts.is_empty() { in_table(groups, &configuration.name) } else { on_curve(parts, &configuration.name) };
         let known = keys.iter().position(|known| *known == key);
         places.push(known.unwrap_or(keys.len()));
         if known.is_none() {

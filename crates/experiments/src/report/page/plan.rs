@@ -82,8 +82,12 @@ impl<'a> Plan<'a> {
             others: curves.others,
         });
         let notes = Notes::of(summary);
-        let measured: BTreeSet<&str> =
-            summary.cells.iter().filter(|cell| cell.figures.is_some()).map(|cell| cell.configuration.as_str()).collect();
+        let measured: BTreeSet<&str> = summary
+            .cells
+            .iter()
+            .filter(|cell| cell.figures.is_some())
+            .map(|cell| cell.configuration.as_str())
+            .collect();
         let names = experiment.configurations.iter().map(|configuration| configuration.name.as_str());
         Self {
             method: head::method(&summary.header, summary.rounds),
@@ -91,9 +95,16 @@ impl<'a> Plan<'a> {
             chosen: names_of(&facet::chosen(&facets)),
             inks: ink::of(experiment, curves.as_ref().map_or(&[], |curves| &curves.parts), &groups),
             groups,
-            facets: facets.iter().map(|it| Facet { title: it.title.clone(), workloads: names_of(&it.workloads) }).collect(),
+            facets: facets
+                .iter()
+                .map(|it| Facet { title: it.title.clone(), workloads: names_of(&it.workloads) })
+                .collect(),
             curves,
-            cells: summary.cells.iter().map(|cell| CellWords { notes: notes.numbers(cell), hover: hover(cell) }).collect(),
+            cells: summary
+                .cells
+                .iter()
+                .map(|cell| CellWords { notes: notes.numbers(cell), hover: hover(cell) })
+                .collect(),
             notes: notes.list(experiment.workloads.len()),
             without: names.filter(|name| !measured.contains(name)).collect(),
             published_baselines: published_baselines(summary),
