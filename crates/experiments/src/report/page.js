@@ -215,7 +215,10 @@ function percentiles(x, group, workload) {
       x: of(cells[at])?.map((us) => us / 1e6) ?? [], y: PERCENTILES.map(() => at), mode: "lines+markers", hoverinfo: "text",
       hovertext: html(`${name}\n${rows[at].slice(1).map((it, place) => ["median", "p90", "p99", "p99.9"][place] + " " + it).join(", ")}`),
       line: { color: colour(x.ink(name)), width: 2 },
-      marker: { symbol: ["circle", "line-ns-open", "line-ns-open", "circle-open"], size: [8, 7, 11, 7], line: { width: 2 } },
+      marker: {
+        symbol: ["circle", "line-ns-open", "line-ns-open", "circle-open"], size: [8, 7, 11, 7], opacity: 1, color: colour(x.ink(name)),
+        line: { width: 2, color: colour(x.ink(name)) },
+      },
     }));
     const all = cells.flatMap((cell) => of(cell) ?? []).map((us) => us / 1e6).filter((it) => it > 0);
     const along = { title: "latency (log)", type: "log", tickformat: "~s", ticksuffix: "s", ...ticks(Math.min(...all), Math.max(...all), (it) => time(it * 1e6)) };
