@@ -108,7 +108,7 @@ function layout(look, x, y, more) {
   };
 }
 // Rows from the top, each with its name.
-const rowsAxis = (names) => ({ tickvals: names.map((_, at) => at), ticktext: names.map(fit), range: [names.length - 0.5, -0.5], zeroline: false, showgrid: false });
+const rowsAxis = (names) => ({ tickvals: names.map((_, at) => at), ticktext: names.map((name) => html(fit(name))), range: [names.length - 0.5, -0.5], zeroline: false, showgrid: false });
 const heightOf = (rows) => 58 + 21 * rows.length;
 
 // Round values of a logarithmic axis: the library writes them over each other. Short ranges it divides well.
@@ -132,10 +132,15 @@ const spreadRow = (name, quantity, it, cell) => [name, ...(it ? [it.median, it.m
 const absence = (cell) => (cell?.figures ? "unknown" : `0 ${cell?.kind === "missing" || !cell ? "not run" : cell.kind}`);
 const marks = (cell) => (cell?.notes ?? []).map((note) => `[${note}]`).join("");
 
-/** Bars of the configurations of a group under a workload. */
-function bars(x, group, workload, quantity) {
+/** What a panel with a row for each configuration of a group shows of a workload. */
+function shownIn(x, group, workload) {
   const members = group.configurations.filter(({ name }) => !x.plan.without.includes(name));
   const cells = members.map(({ name }) => x.cell(name, workload));
+  return { members, cells, colours: () => members.map(({ name }) => colour(x.ink(name))), axis: rowsAxis(members.map((it) => it.short)) };
+}
+/** Bars of the configurations of a group under a workload. */
+function bars(x, group, workload, quantity) {
+  const { members, cells, colours, axis } = shownIn(x, group, workload);
   const of = (get) => cells.map((cell) => (cell?.figures && get(cell.figures)) || null);
   const [spreads, behind] = [of(quantity.of), quantity.behind ? of(quantity.behind) : []];
   const scaled = (it) => (it?.median ?? 0) / quantity.factor;
@@ -150,14 +155,13 @@ function bars(x, group, workload, quantity) {
     const y = members.map((_, at) => at);
     const ends = spreads.map((it, at) => Math.max((it?.max ?? 0) / quantity.factor, scaled(behind[at])));
     const bar = { type: "bar", orientation: "h", y, hoverinfo: "text", hovertext: cells.map((cell) => html(cell?.hover)) };
-    const colours = members.map(({ name }) => colour(x.ink(name)));
     const traces = [
-      { ...bar, x: spreads.map(scaled), width: quantity.behind ? 0.35 : 0.65, marker: { color: colours }, error_x: reach(spreads, quantity.factor, { color: look.text }) },
+      { ...bar, x: spreads.map(scaled), width: quantity.behind ? 0.35 : 0.65, marker: { color: colours() }, error_x: reach(spreads, quantity.factor, { color: look.text }) },
       { type: "scatter", mode: "text", y, x: ends, text: words.map((word) => " " + word), textposition: "middle right", hoverinfo: "skip", cliponaxis: false },
     ];
-    if (quantity.behind) traces.unshift({ ...bar, x: behind.map(scaled), width: 0.75, marker: { color: colours, opacity: 0.35 } });
+    if (quantity.behind) traces.unshift({ ...bar, x: behind.map(scaled), width: 0.75, marker: { color: colours(), opacity: 0.35 } });
     const range = [0, (Math.max(...ends) || 1) * (quantity.behind ? 1.7 : 1.45)];
-    return [traces, layout(look, { title: quantity.unit, tickformat: "~s", range, nticks: 5 }, rowsAxis(members.map((it) => it.short)), { barmode: "overlay" })];
+    return [traces, layout(look, { title: quantity.unit, tickformat: "~s", range, nticks: 5 }, axis, { barmode: "overlay" })];
   });
 }
 
@@ -196,7 +200,7 @@ function curves(x, part, workload, quantity) {
       line: { color: colour(x.ink(head)), width: 2, dash: "dash" },
     });
     traces.push(...levels.filter((it) => get(it.cell)).map(level));
-    const along = { title: axis, type: numbers.every((it) => it > 0) ? "log" : "linear", tickvals: numbers, ticktext: values };
+    const along = { title: html(axis), type: numbers.every((it) => it > 0) ? "log" : "linear", tickvals: numbers, ticktext: values };
     const up = { title: quantity.unit + (log ? " (log)" : ""), type: log ? "log" : "linear", rangemode: "tozero", tickformat: "~s", ticksuffix: quantity.suffix ?? "", nticks: 7,
       ...(log ? ticks(low / quantity.factor, high / quantity.factor, (it) => quantity.show(it * quantity.factor)) : {}) };
     return [traces, layout(look, along, up, { annotations: crosses })];
@@ -206,18 +210,17 @@ function curves(x, part, workload, quantity) {
 const PERCENTILES = ["p50_us", "p90_us", "p99_us", "p999_us"];
 /** From the median to the thousandth that is slowest, a line a configuration. */
 function percentiles(x, group, workload) {
-  const members = group.configurations.filter(({ name }) => !x.plan.without.includes(name));
-  const cells = members.map(({ name }) => x.cell(name, workload));
+  const { members, cells, colours, axis } = shownIn(x, group, workload);
   const of = (cell) => cell?.figures && PERCENTILES.map((field) => cell.figures.latency[field].median);
   const rows = members.map(({ short: name }, at) => [name, ...(of(cells[at])?.map(time) ?? [absence(cells[at]), NONE, NONE, NONE])]);
   return figure(named(workload, group.title), "Latency percentiles", heightOf(members), ["", "Median", "p90", "p99", "p99.9"], rows, (look) => {
     const traces = members.map(({ name }, at) => ({
       x: of(cells[at])?.map((us) => us / 1e6) ?? [], y: PERCENTILES.map(() => at), mode: "lines+markers", hoverinfo: "text",
       hovertext: html(`${name}\n${rows[at].slice(1).map((it, place) => ["median", "p90", "p99", "p99.9"][place] + " " + it).join(", ")}`),
-      line: { color: colour(x.ink(name)), width: 2 },
+      line: { color: colours()[at], width: 2 },
       marker: {
-        symbol: ["circle", "line-ns-open", "line-ns-open", "circle-open"], size: [8, 7, 11, 7], opacity: 1, color: colour(x.ink(name)),
-        line: { width: 2, color: colour(x.ink(name)) },
+        symbol: ["circle", "line-ns-open", "line-ns-open", "circle-open"], size: [8, 7, 11, 7], opacity: 1, color: colours()[at],
+        line: { width: 2, color: colours()[at] },
       },
     }));
     const all = cells.flatMap((cell) => of(cell) ?? []).map((us) => us / 1e6).filter((it) => it > 0);
@@ -225,7 +228,7 @@ function percentiles(x, group, workload) {
     const absent = members.flatMap((_, at) => (of(cells[at]) ? [] : [{
       xref: "paper", x: 0, y: at, text: `${absence(cells[at])} ${marks(cells[at])}`, showarrow: false, xanchor: "left", font: { color: look.soft },
     }]));
-    return [traces, layout(look, along, rowsAxis(members.map((it) => it.short)), { annotations: absent })];
+    return [traces, layout(look, along, axis, { annotations: absent })];
   });
 }
 
