@@ -19,10 +19,10 @@ macro_rules! kinds {
     ($(#[doc = $about:literal] $word:literal => $kind:ident($options:ty),)+) => {
         /// What stands behind a disk.
         #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-        #[serde(tag = "kind")]
+        #[serde(tag = "kind", rename_all = "snake_case")]
         #[schema(as = Storage)]
         pub enum StorageSpec {
-            $(#[doc = $about] #[serde(rename = $word)] $kind($options),)+
+            $(#[doc = $about] $kind($options),)+
         }
 
         /// By hand, because the derived form of a tagged enum forgets which field an error is about.
@@ -121,5 +121,50 @@ impl StorageSpec {
     /// The log over a storage that is made.
     pub fn intent_log(&self) -> Option<IntentLog> {
         self.clone().made()?.intent_log.copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(table: &str) -> Result<StorageSpec, String> {
+        toml::from_str(table).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn every_kind_is_written_as_it_is_read() {
+        for (kind, _) in StorageSpec::KINDS {
+            // Between them all that any kind needs; what one does not know it refuses.
+            let spec =
+                ["path = '/a'", "size = '1M'"].iter().find_map(|field| read(&format!("kind = '{kind}'\n{field}")).ok());
+            let spec = spec.unwrap_or_else(|| panic!("{kind}"));
+            assert_eq!(spec.kind(), kind);
+            let json = serde_json::to_value(&spec).unwrap();
+            assert_eq!(json["kind"], kind);
+            assert_eq!(serde_json::from_value::<StorageSpec>(json).unwrap(), spec);
+        }
+        assert_eq!(
+            read("kind = 'tape'"),
+            Err("invalid field `kind`: \"tape\" is none of file, volume, memory, null, sim".to_owned())
+        );
+        assert_eq!(read("size = 1"), Err("missing field `kind`".to_owned()));
+        let message = read("kind = 'sim'\nsize = '1M'\nintent_log = { size = 'many' }").unwrap_err();
+        assert!(message.starts_with("invalid field `intent_log.size`: "), "{message}");
+    }
+
+    #[test]
+    fn a_log_lies_over_what_is_made() {
+        let spec = read("kind = 'memory'\nsize = '4M'\nintent_log = { size = '1M', dirty_memory = '1M' }").unwrap();
+        spec.check(512).unwrap();
+        let storage = spec.open().unwrap().start().unwrap();
+        assert_eq!((storage.capacity_bytes(), storage.describe().kind), (4 << 20, "volume"));
+        let handed = storage.hand_over().unwrap();
+        drop(storage);
+        assert_eq!(spec.adopt(handed).unwrap().describe().kind, "volume");
+        let plain = read("kind = 'memory'\nsize = '4M'").unwrap().open().unwrap().start().unwrap();
+        assert!(plain.volume().is_none());
+        let small = read("kind = 'null'\nsize = '1M'\nintent_log = { size = '1K' }").unwrap();
+        assert_eq!(small.check(512).unwrap_err().field, "storage.intent_log.size");
     }
 }

@@ -23,10 +23,7 @@ mod status;
 mod target;
 mod workers;
 
-pub use directory::{
-    Cache, DirectoryOptions, DirectoryRing, DirectoryStatus, FuseSession, Grant, Policy, REQUEST_QUEUES_MAX,
-    ReadDirPlus,
-};
+pub use directory::{DirectoryOptions, DirectoryRing, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
 pub use disk::DiskRing;
 pub use error::ExportError;
 pub use export::{Carried, Export};
@@ -34,8 +31,8 @@ pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{DiskOptions, Hosting, Socket};
 pub use p9::{
-    Admission, CONNECTIONS, CONNECTIONS_MAX, Multidevs, P9Options, P9Policy, P9Ring, P9Status, StreamAddress,
-    StreamAddressError, StreamError, StreamListener, StreamRing,
+    Admission, CONNECTIONS, CONNECTIONS_MAX, P9Options, P9Policy, P9Ring, P9Status, StreamError, StreamListener,
+    StreamRing,
 };
 pub use queue::Broken;
 pub use ring::Ring;

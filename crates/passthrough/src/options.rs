@@ -4,18 +4,7 @@ use crate::{IdMap, Security, XattrMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Whether nodes are held by file handles (`name_to_handle_at(2)`) instead of descriptors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileHandles {
-    /// Every node holds an `O_PATH` descriptor for as long as the client knows it.
-    Never,
-    /// File handles wherever the file system has them and the daemon may open them, descriptors elsewhere.
-    #[default]
-    Prefer,
-    /// File handles only. A file system without them is not served.
-    Mandatory,
-}
+pub use values::FileHandles;
 
 /// What a tree allows and holds. The default is a writable tree with extended attributes of any name switched off.
 #[derive(Clone, Debug)]

@@ -4,8 +4,10 @@
 //! file, the API and its schema write it. Nothing here knows what is done with a value.
 
 mod cpus;
+mod directory;
 mod execution;
 mod field;
+mod listen;
 mod mode;
 mod placement;
 mod poll;
@@ -15,8 +17,10 @@ mod text;
 mod volume;
 
 pub use cpus::CpuList;
+pub use directory::{CachePolicy, FileHandles, Multidevs, Negotiation, Readdirplus};
 pub use execution::Execution;
 pub use field::{FieldError, check_size, fields};
+pub use listen::{Listen, SOCKET_PATH_BYTES_MAX};
 pub use mode::FileMode;
 pub use placement::Placement;
 pub use poll::Poll;

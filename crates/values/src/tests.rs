@@ -87,7 +87,7 @@ fn round_trip<T: FromStr<Err = ParseError> + fmt::Display + PartialEq + fmt::Deb
 
 proptest! {
     #[test]
-    fn what_is_shown_can_be_read(number: u64, cpus in prop::collection::vec(0..8192u16, 1..40), us in 1..1_000_001u32) {
+    fn what_is_shown_can_be_read(number: u64, cpus in prop::collection::vec(0..=CpuList::CPU_MAX, 1..40), us in 1..1_000_001u32) {
         round_trip(&ByteSize(number))?;
         round_trip(&Span(Duration::from_nanos(number)))?;
         round_trip(&CpuList::new(cpus).unwrap())?;

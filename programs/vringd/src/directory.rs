@@ -3,9 +3,9 @@
 use crate::convert::field;
 use control::ApiError;
 use control::model as api;
-use control::model::directory::{self as words, Directory, Negotiation};
-use export::{Cache, DirectoryOptions, DirectoryStatus, Grant, Policy, ReadDirPlus};
-use passthrough::{Adopted, FileHandles, IdMap, Options, Security, Source, Tree, XattrMap};
+use control::model::{CachePolicy, Directory, Negotiation, Readdirplus};
+use export::{DirectoryOptions, DirectoryStatus, Policy};
+use passthrough::{Adopted, IdMap, Options, Security, Source, Tree, XattrMap};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -37,11 +37,7 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
         nosuid: directory.nosuid,
         nodev: directory.nodev,
         security: security_in(directory),
-        file_handles: match directory.inode_file_handles {
-            words::FileHandles::Never => FileHandles::Never,
-            words::FileHandles::Prefer => FileHandles::Prefer,
-            words::FileHandles::Mandatory => FileHandles::Mandatory,
-        },
+        file_handles: directory.inode_file_handles,
         nodes_max: directory.nodes_max() as usize,
         descriptors_max: directory.descriptors_max() as usize,
         open_files_max: directory.open_files_max() as usize,
@@ -108,12 +104,6 @@ pub(crate) fn device_in(directory: &Directory, export: &str, request_queues: u16
 }
 
 fn policy_in(directory: &Directory) -> Policy {
-    let cache = match directory.cache {
-        words::CachePolicy::Never => Cache::Never,
-        words::CachePolicy::Metadata => Cache::Metadata,
-        words::CachePolicy::Auto => Cache::Auto,
-        words::CachePolicy::Always => Cache::Always,
-    };
     Policy {
         attr_timeout: directory.attr_timeout(),
         entry_timeout: directory.entry_timeout(),
@@ -121,30 +111,20 @@ fn policy_in(directory: &Directory) -> Policy {
         writeback: directory.writeback,
         allow_mmap: directory.allow_mmap,
         readdirplus: match directory.readdirplus {
-            words::Readdirplus::On => ReadDirPlus::On,
-            words::Readdirplus::Off => ReadDirPlus::Off,
             // Attributes that may not be believed are not worth their way.
-            words::Readdirplus::Auto if directory.entry_timeout().is_zero() => ReadDirPlus::Off,
-            words::Readdirplus::Auto => ReadDirPlus::Auto,
+            Readdirplus::Auto if directory.entry_timeout().is_zero() => Readdirplus::Off,
+            chosen => chosen,
         },
         xattr: directory.xattr,
         killpriv_v2: directory.killpriv_v2,
-        posix_acl: grant_in(directory.posix_acl),
-        security_label: grant_in(directory.security_label),
+        posix_acl: directory.posix_acl,
+        security_label: directory.security_label,
         posix_lock: directory.posix_lock,
         flock: directory.flock,
         announce_submounts: directory.announce_submounts,
         // Nobody writes and nobody else changes anything: there is nothing that opening a file would bring about.
-        no_open: directory.read_only && directory.cache == words::CachePolicy::Always,
-        ..Policy::new(cache)
-    }
-}
-
-fn grant_in(negotiation: Negotiation) -> Grant {
-    match negotiation {
-        Negotiation::Never => Grant::Never,
-        Negotiation::Auto => Grant::Auto,
-        Negotiation::Always => Grant::Always,
+        no_open: directory.read_only && directory.cache == CachePolicy::Always,
+        ..Policy::new(directory.cache)
     }
 }
 
@@ -154,12 +134,7 @@ pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
         tag: status.tag.clone(),
         // The major version has been 7 since virtio-fs began.
         protocol: status.protocol_minor.map(|minor| format!("7.{minor}")),
-        cache: Some(match status.policy.cache {
-            Cache::Never => words::CachePolicy::Never,
-            Cache::Metadata => words::CachePolicy::Metadata,
-            Cache::Auto => words::CachePolicy::Auto,
-            Cache::Always => words::CachePolicy::Always,
-        }),
+        cache: Some(status.policy.cache),
         execution: status.execution,
         execution_chosen: status.execution,
         locks_waiting: status.locks_waiting as u64,
@@ -218,8 +193,8 @@ mod tests {
     #[test]
     fn attributes_come_with_listings_where_they_may_be_kept() {
         let auto = |cache| policy_in(&Directory { cache, ..Directory::new("/srv") }).readdirplus;
-        assert_eq!(auto(words::CachePolicy::Never), ReadDirPlus::Off);
-        assert_eq!(auto(words::CachePolicy::Auto), ReadDirPlus::Auto);
+        assert_eq!(auto(CachePolicy::Never), Readdirplus::Off);
+        assert_eq!(auto(CachePolicy::Auto), Readdirplus::Auto);
     }
 
     #[test]
@@ -263,11 +238,11 @@ mod tests {
     #[test]
     fn what_the_guest_may_cache_is_passed_on() {
         let directory = Directory {
-            cache: words::CachePolicy::Metadata,
+            cache: CachePolicy::Metadata,
             attr_timeout: Some("2s".parse().unwrap()),
             posix_acl: Negotiation::Auto,
             flock: false,
-            readdirplus: words::Readdirplus::Off,
+            readdirplus: Readdirplus::Off,
             writeback: true,
             ..Directory::new("/srv")
         };
@@ -275,11 +250,11 @@ mod tests {
         assert_eq!((device.tag.as_deref(), device.request_queues), (Some("home"), 4));
         let expected = Policy {
             attr_timeout: Duration::from_secs(2),
-            posix_acl: Grant::Auto,
+            posix_acl: Negotiation::Auto,
             flock: false,
-            readdirplus: ReadDirPlus::Off,
+            readdirplus: Readdirplus::Off,
             writeback: true,
-            ..Policy::new(Cache::Metadata)
+            ..Policy::new(CachePolicy::Metadata)
         };
         assert_eq!(device.policy, expected);
     }
@@ -287,14 +262,9 @@ mod tests {
     /// The control room states the defaults of its own, because it knows no other room.
     #[test]
     fn the_apis_defaults_are_those_of_the_rooms() {
-        for (word, cache) in [
-            (words::CachePolicy::Never, Cache::Never),
-            (words::CachePolicy::Metadata, Cache::Metadata),
-            (words::CachePolicy::Auto, Cache::Auto),
-            (words::CachePolicy::Always, Cache::Always),
-        ] {
-            let directory = Directory { cache: word, readdirplus: words::Readdirplus::On, ..Directory::new("/srv") };
-            assert_eq!(policy_in(&directory), Policy { readdirplus: ReadDirPlus::On, ..Policy::new(cache) });
+        for cache in [CachePolicy::Never, CachePolicy::Metadata, CachePolicy::Auto, CachePolicy::Always] {
+            let directory = Directory { cache, readdirplus: Readdirplus::On, ..Directory::new("/srv") };
+            assert_eq!(policy_in(&directory), Policy { readdirplus: Readdirplus::On, ..Policy::new(cache) });
         }
         let options = options_in(&Directory::new("/srv")).unwrap();
         assert_eq!(options.nodes_max, Options::default().nodes_max);

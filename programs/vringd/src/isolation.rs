@@ -2,8 +2,9 @@
 
 use crate::confine::Held;
 use crate::failure::Failure;
+use control::model::FileHandles;
 use control::model::FileSystem;
-use control::model::directory::{Directory, FileHandles};
+use control::model::directory::Directory;
 use passthrough::Source;
 use sandbox::{Capabilities, IdMapping, Mode, Role, Sandbox, SandboxError, Seccomp};
 use std::fmt::Display;

@@ -3,7 +3,6 @@
 
 use crate::clients::Server;
 use crate::convert::field;
-use crate::p9;
 use crate::service::take_descriptor;
 use crate::upgrade::Begun;
 use crate::volume;
@@ -103,7 +102,7 @@ pub(crate) fn socket_in(new: &NewExport, server: Server) -> Result<Socket, ApiEr
     if let Some(listen) = &new.listen {
         let listener = match listen {
             Listen::Fd(number) => StreamListener::from_fd(inherited("listen", *number)?),
-            address => StreamListener::bind(&p9::address_in(address), &options),
+            address => StreamListener::bind(address, &options),
         };
         let listener = listener.map_err(|error| field("listen", error))?;
         return server.admit(new, listener).map(Socket::Stream);

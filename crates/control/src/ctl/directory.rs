@@ -4,10 +4,11 @@
 use super::add::DescriptionError;
 use super::limit::LimitFlags;
 use crate::model::config::{ExportKind, NewExport};
-use crate::model::directory::{CachePolicy, Directory, FileHandles, Negotiation, Readdirplus};
+use crate::model::directory::Directory;
 use crate::model::{
     ByteSize, CpuList, Execution, FileMode, Listen, Multidevs, Placement, Poll, Protocol, SecurityModel, Span,
 };
+use crate::model::{CachePolicy, FileHandles, Negotiation, Readdirplus};
 use std::path::PathBuf;
 
 /// The new directory.

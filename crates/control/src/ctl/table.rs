@@ -1,7 +1,7 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
 use super::{limit, p9, volume};
-use crate::model::directory::CachePolicy;
+use crate::model::CachePolicy;
 use crate::model::{
     ByteSize, DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, Protocol, RingInfo, RingState,
     SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,

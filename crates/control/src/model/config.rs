@@ -3,14 +3,13 @@
 
 use super::directory::Directory;
 use super::limits::Limits;
-use super::p9::Listen;
 use super::write_cache::WriteCache;
 use disk::StorageSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use utoipa::ToSchema;
-use values::{CpuList, FieldError, FileMode, Placement, Poll};
+use values::{CpuList, FieldError, FileMode, Listen, Placement, Poll};
 
 /// What an export offers to its guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -113,8 +112,6 @@ impl NewExport {
     pub const QUEUE_SIZE_MAX: u16 = 32768;
     /// Longest serial number in bytes: VIRTIO_BLK_ID_BYTES (linux/virtio_blk.h; virtio 1.3, 5.2.6).
     pub const SERIAL_BYTES_MAX: usize = 20;
-    /// Longest socket path in bytes: `sun_path` of `struct sockaddr_un` less its terminator (unix(7)).
-    pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
     /// Checks everything that can be checked without opening anything.
     ///

@@ -1,87 +1,14 @@
 //! A directory as a person describes it: the `[export.directory]` table of the configuration file, and the `directory`
 //! of a request.
 
-use super::p9::{Multidevs, Protocol, SecurityModel};
+use super::p9::{Protocol, SecurityModel};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
-use values::FieldError;
-use values::{ByteSize, Execution, FileMode, Span};
-
-/// For how long a guest may believe what it was told about a directory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum CachePolicy {
-    /// Not at all: every look-up, attribute and read asks the host
-    Never,
-    /// Names and attributes for a day, data not at all
-    Metadata,
-    /// Names and attributes for a second; data until a file is opened after it has changed
-    #[default]
-    Auto,
-    /// Everything for a day: for directories that nobody else changes
-    Always,
-}
-
-impl CachePolicy {
-    /// How long names and attributes are valid.
-    pub fn timeout(self) -> Duration {
-        match self {
-            Self::Never => Duration::ZERO,
-            Self::Auto => Duration::from_secs(1),
-            Self::Metadata | Self::Always => Duration::from_secs(86_400),
-        }
-    }
-
-    /// How long the absence of a name is valid: under `auto` not at all, because a file that appears is what people look
-    /// for most often from both sides.
-    pub fn negative_timeout(self) -> Duration {
-        match self {
-            Self::Metadata | Self::Always => self.timeout(),
-            Self::Never | Self::Auto => Duration::ZERO,
-        }
-    }
-}
-
-/// Whether a listing brings the attributes of its entries along (FUSE_READDIRPLUS).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Readdirplus {
-    /// Always
-    On,
-    /// Never
-    Off,
-    /// When the guest looks attributes up as well; never where they may not be cached
-    #[default]
-    Auto,
-}
-
-/// When inodes are held by file handles (name_to_handle_at(2)) and not by open descriptors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum FileHandles {
-    /// Always hold a descriptor
-    Never,
-    /// Where the file system and the daemon's privileges allow it
-    #[default]
-    Prefer,
-    /// Always; refuse to serve where that is impossible
-    Mandatory,
-}
-
-/// Whether a feature is used that the guest has to know as well.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Negotiation {
-    /// It is not offered
-    #[default]
-    Never,
-    /// When the guest knows it
-    Auto,
-    /// A guest that does not know it is refused
-    Always,
-}
+use values::{
+    ByteSize, CachePolicy, Execution, FieldError, FileHandles, FileMode, Multidevs, Negotiation, Readdirplus, Span,
+};
 
 /// A directory of the host, and how it is served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -1,7 +1,6 @@
 //! Exports, rings and the daemon itself, as the API shows them.
 
 use super::config::ExportKind;
-use super::directory::CachePolicy;
 use super::latency::LatencySummary;
 use super::limits::Limits;
 use super::p9::{P9Info, SecurityModel};
@@ -11,6 +10,7 @@ use super::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
+use values::CachePolicy;
 use values::SyncMode;
 use values::{ByteSize, Execution, Placement, Poll};
 

@@ -22,12 +22,12 @@ pub use export::{
 };
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
-pub use p9::{Listen, Multidevs, P9Info, Protocol, SecurityModel};
+pub use p9::{P9Info, Protocol, SecurityModel};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
-    ByteSize, CpuList, Execution, FieldError, FileMode, IntentLog, MemoryFile, ParseError, Placement, Poll, Span,
-    SyncMode,
+    ByteSize, CachePolicy, CpuList, Execution, FieldError, FileHandles, FileMode, IntentLog, Listen, MemoryFile,
+    Multidevs, Negotiation, ParseError, Placement, Poll, Readdirplus, Span, SyncMode,
 };
 pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

@@ -1,9 +1,10 @@
 //! Where an export is reached: a vhost-user socket that is made or inherited, or an address where 9p clients connect.
 
 use super::config::NewExport;
-use super::p9::{Listen, Protocol};
+use super::p9::Protocol;
 use std::path::Path;
 use values::FieldError;
+use values::Listen;
 
 /// Why a descriptor cannot be a socket for clients.
 const STANDARD_STREAMS: &str = "must be 3 or more: 0, 1 and 2 are the standard streams";
@@ -49,8 +50,8 @@ impl NewExport {
             }
             (Some(path), None) => {
                 let length = path.as_os_str().len();
-                if length == 0 || length > Self::SOCKET_PATH_BYTES_MAX {
-                    let most = Self::SOCKET_PATH_BYTES_MAX;
+                if length == 0 || length > values::SOCKET_PATH_BYTES_MAX {
+                    let most = values::SOCKET_PATH_BYTES_MAX;
                     return Err(FieldError::new(
                         "socket",
                         format_args!("must be 1 to {most} bytes long, not {length}"),

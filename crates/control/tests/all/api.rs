@@ -2,8 +2,8 @@
 
 use crate::common::{Served, WORKERS_MAX, describe};
 use control::client::{Client, ClientError, segment};
+use control::model::CachePolicy;
 use control::model::config::ExportKind;
-use control::model::directory::CachePolicy;
 use control::model::{Attached, Export, Info, Multidevs, NewWorker, Poll, RingInfo, SecurityModel, SyncMode, Worker};
 use hyper::Method;
 use serde_json::{Value, json};

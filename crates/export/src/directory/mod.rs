@@ -17,7 +17,7 @@ mod service;
 
 pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
-pub use policy::{Cache, Grant, Policy, ReadDirPlus};
+pub use policy::Policy;
 pub use ring::DirectoryRing;
 pub use service::FuseSession;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -4,10 +4,11 @@ use super::guest::{Played, play};
 use crate::calls::Executor;
 use crate::directory::Service;
 use crate::label::Label;
-use crate::{Cache, DirectoryRing, Policy};
+use crate::{DirectoryRing, Policy};
 use engine::{Execution, Io};
 use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
+use values::CachePolicy;
 use vring::Memory;
 
 thread_local! {
@@ -30,7 +31,7 @@ fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
     let directory = filled()?;
     let options = Options { read_only: true, xattr: true, ..Options::default() };
     let tree = Tree::new(Source::Path(directory.path().to_owned()), options).ok()?;
-    Some((Arc::new(Service::new(Arc::new(tree), Policy::new(Cache::Auto))), directory))
+    Some((Arc::new(Service::new(Arc::new(tree), Policy::new(CachePolicy::Auto))), directory))
 }
 
 /// Plays one input and returns how many requests were answered. Layout of `data`: options (1), steps; bit 1 of the options

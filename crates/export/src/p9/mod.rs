@@ -21,11 +21,9 @@ mod stream;
 pub(crate) use device::P9;
 pub use device::{P9Options, P9Status};
 pub use ring::P9Ring;
-pub use service::{Multidevs, P9Policy};
+pub use service::P9Policy;
 pub(crate) use stream::serve;
-pub use stream::{
-    Admission, CONNECTIONS, CONNECTIONS_MAX, StreamAddress, StreamAddressError, StreamError, StreamListener, StreamRing,
-};
+pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener, StreamRing};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {
     device::Siblings,

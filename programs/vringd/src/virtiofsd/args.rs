@@ -1,7 +1,8 @@
 //! The options of virtiofsd 1.14, as it spells them.
 
 use clap::ValueEnum;
-use control::model::directory::{CachePolicy, Directory, FileHandles, Negotiation};
+use control::model::directory::Directory;
+use control::model::{CachePolicy, FileHandles, Negotiation};
 use sandbox::{IdMapping, Mode, Seccomp};
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 
 use super::Options;
 use control::model::Span;
-use control::model::directory::{CachePolicy, Negotiation};
+use control::model::{CachePolicy, Negotiation};
 use sandbox::Mode;
 use std::time::Duration;
 

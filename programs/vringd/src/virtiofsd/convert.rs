@@ -4,7 +4,8 @@ use super::Options;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use control::model::config::{ExportKind, NewExport};
-use control::model::directory::{CachePolicy, Directory, Negotiation, Readdirplus};
+use control::model::directory::Directory;
+use control::model::{CachePolicy, Negotiation, Readdirplus};
 use control::model::{Execution, FileMode, Placement, Poll, Span};
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 use super::super::Program;
 use super::*;
 use clap::{CommandFactory, Parser};
-use control::model::directory::FileHandles;
+use control::model::FileHandles;
 use sandbox::{Mode, Seccomp};
 use std::time::Duration;
 

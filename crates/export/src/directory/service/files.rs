@@ -2,12 +2,13 @@
 
 use super::{Answer, Outcome, Scene, Service};
 use crate::calls::{data, files};
-use crate::directory::policy::{Cache, Policy};
+use crate::directory::policy::Policy;
 use device::fs::{CopyFileRange, Fsync, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, Write, open_flags};
 use engine::monotonic_ns;
 use passthrough::OpenFile;
 use rustix::io::Errno;
 use std::sync::Arc;
+use values::CachePolicy;
 
 impl Service {
     /// The file of a request that may go by io_uring; `None` for one that has to be performed by a call.
@@ -96,16 +97,16 @@ pub(super) fn open_flags_of(policy: &Policy) -> u32 {
     let always = open_flags::PARALLEL_DIRECT_WRITES;
     always
         | match policy.cache {
-            Cache::Never | Cache::Metadata => open_flags::DIRECT_IO,
-            Cache::Auto => 0,
-            Cache::Always => open_flags::KEEP_CACHE,
+            CachePolicy::Never | CachePolicy::Metadata => open_flags::DIRECT_IO,
+            CachePolicy::Auto => 0,
+            CachePolicy::Always => open_flags::KEEP_CACHE,
         }
 }
 
 /// What an OPENDIR is answered with.
 pub(super) fn open_dir_flags_of(policy: &Policy) -> u32 {
     match policy.cache {
-        Cache::Never | Cache::Auto => 0,
-        Cache::Metadata | Cache::Always => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
+        CachePolicy::Never | CachePolicy::Auto => 0,
+        CachePolicy::Metadata | CachePolicy::Always => open_flags::KEEP_CACHE | open_flags::CACHE_DIR,
     }
 }

@@ -1,12 +1,13 @@
 //! INIT, and what holds until the next one.
 
 use super::{Answer, Outcome, Service};
-use crate::directory::policy::{Cache, Grant, Policy, ReadDirPlus};
+use crate::directory::policy::Policy;
 use device::fs::{Agreement, Dialect, Init, Offer, flags};
 use passthrough::Tree;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use values::{CachePolicy, Negotiation, Readdirplus};
 
 /// Largest WRITE, and with it largest READ, in bytes: 256 pages of 4 KiB, which is what Linux asks for at most unless its
 /// administrator raises fs.fuse.max_pages_limit.
@@ -83,7 +84,7 @@ impl Service {
             ("POSIX ACLs", policy.posix_acl, ACL),
             ("security labels at creation", policy.security_label, flags::SECURITY_CTX),
         ];
-        match wanted.iter().find(|(_, grant, flags)| *grant == Grant::Always && init.flags & flags != *flags) {
+        match wanted.iter().find(|(_, grant, flags)| *grant == Negotiation::Always && init.flags & flags != *flags) {
             Some((what, _, _)) => {
                 tracing::warn!(
                     missing = what,
@@ -136,14 +137,14 @@ impl Service {
                 wants |= flag;
             }
         };
-        also(policy.cache == Cache::Auto, flags::AUTO_INVAL_DATA);
-        also(policy.readdirplus != ReadDirPlus::Off, flags::DO_READDIRPLUS);
-        also(policy.readdirplus == ReadDirPlus::Auto, flags::READDIRPLUS_AUTO);
+        also(policy.cache == CachePolicy::Auto, flags::AUTO_INVAL_DATA);
+        also(policy.readdirplus != Readdirplus::Off, flags::DO_READDIRPLUS);
+        also(policy.readdirplus == Readdirplus::Auto, flags::READDIRPLUS_AUTO);
         also(policy.writeback, flags::WRITEBACK_CACHE);
         also(policy.allow_mmap, flags::DIRECT_IO_ALLOW_MMAP);
         also(policy.killpriv_v2, flags::HANDLE_KILLPRIV_V2);
-        also(policy.posix_acl != Grant::Never, ACL | flags::SETXATTR_EXT);
-        also(policy.security_label != Grant::Never, flags::SECURITY_CTX);
+        also(policy.posix_acl != Negotiation::Never, ACL | flags::SETXATTR_EXT);
+        also(policy.security_label != Negotiation::Never, flags::SECURITY_CTX);
         also(policy.posix_lock, flags::POSIX_LOCKS);
         also(policy.flock, flags::FLOCK_LOCKS);
         also(policy.announce_submounts, flags::SUBMOUNTS);

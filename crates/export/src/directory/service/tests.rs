@@ -1,13 +1,14 @@
 //! What a guest is told and what its requests do, where no ring is needed to see it.
 
 use super::Service;
-use crate::directory::policy::{Cache, Policy};
+use crate::directory::policy::Policy;
 use device::fs::{InHeader, Request, Write};
 use passthrough::{Options, Source, Tree};
 use rustix::io::Errno;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
+use values::CachePolicy;
 
 fn served(options: Options, policy: Policy) -> (Service, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
@@ -20,7 +21,7 @@ fn served(options: Options, policy: Policy) -> (Service, tempfile::TempDir) {
 /// the file with them.
 #[test]
 fn set_id_bits_are_not_believed() {
-    for cache in [Cache::Auto, Cache::Metadata, Cache::Always] {
+    for cache in [CachePolicy::Auto, CachePolicy::Metadata, CachePolicy::Always] {
         let policy = Policy::new(cache);
         let usual = policy.attr_timeout;
         let (service, directory) = served(Options::default(), policy);
@@ -53,7 +54,7 @@ fn set_id_bits_are_not_believed() {
 #[test]
 fn a_mapped_capability_goes_before_a_write_by_io_uring() {
     let options = Options { xattr: true, xattr_map: ":map::user.virtiofs.:".parse().unwrap(), ..Options::default() };
-    let (service, _directory) = served(options, Policy::new(Cache::Never));
+    let (service, _directory) = served(options, Policy::new(CachePolicy::Never));
     let node = service.tree.lookup(passthrough::ROOT, c"file").unwrap().node;
     let fh = service.tree.open(node, libc::O_RDWR, false).unwrap().handle;
     let header = InHeader { nodeid: node, ..InHeader::default() };

@@ -46,6 +46,6 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
-pub use policy::{Multidevs, P9Policy};
+pub use policy::P9Policy;
 pub(crate) use session::{Service, Session};
 pub(crate) use tags::Flush;

@@ -2,22 +2,10 @@
 
 use device::p9::MSIZE_MAX;
 use std::time::Duration;
+use values::Multidevs;
 
 /// Clients send their version with their first breath; this is for those that are on a machine that swaps.
 const GREETING: Duration = Duration::from_secs(10);
-
-/// What becomes of files that lie on other devices of the host than the directory itself: their inode numbers count anew, and
-/// a client knows files by one number. The names and meanings are QEMU's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Multidevs {
-    /// They get numbers that no other file has.
-    #[default]
-    Remap,
-    /// They cannot be reached: ENODEV.
-    Forbid,
-    /// They keep their numbers, which two files may share, and the log says so once.
-    Warn,
-}
 
 /// What a 9P export grants.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! Qids: the numbers by which a client tells files apart.
 
-use super::policy::Multidevs;
 use device::p9::{Qid, qid_type};
 use passthrough::Attributes;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use values::Multidevs;
 
 /// A device of the host: major and minor.
 type Device = (u32, u32);

@@ -7,7 +7,7 @@ use super::super::device::P9;
 use super::super::service::Session;
 use super::listener::prepare;
 use super::ring::{IN_FLIGHT_MAX, StreamRing};
-use super::{Admission, StreamAddress, StreamListener};
+use super::{Admission, StreamListener};
 use crate::Ring;
 use crate::label::Label;
 use crate::rings::Running;
@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use values::Listen;
 use vhost_user::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
@@ -71,7 +72,7 @@ pub(crate) fn serve(
 }
 
 struct Connections<'a> {
-    address: StreamAddress,
+    address: Listen,
     admission: Admission,
     p9: &'a P9,
     target: &'a mut ExportTarget,

@@ -1,6 +1,6 @@
 //! The socket that clients of a stream connect to: bound by us, or inherited.
 
-use super::{Admission, StreamAddress};
+use super::Admission;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use values::Listen;
 use vhost_user::{BindError, Endpoint, EndpointState, SocketFile, SocketOptions};
 
 /// Connections that wait before the kernel refuses more. Each waits for one turn of the listening thread.
@@ -22,16 +23,16 @@ pub enum StreamError {
     /// {address}: cannot {action}: {error}
     System {
         /// The address that was asked for.
-        address: StreamAddress,
+        address: Listen,
         /// What failed.
         action: &'static str,
         /// How it failed.
         error: io::Error,
     },
     /// {0}: another process listens there; stop it or choose another port
-    InUse(StreamAddress),
+    InUse(Listen),
     /// {0}: an inherited descriptor is not bound to an address
-    Inherited(StreamAddress),
+    Inherited(Listen),
     /// inherited descriptor: {0}; pass a stream socket (unix, TCP or vsock) that listens or is connected
     Kind(&'static str),
     /// inherited descriptor: {0}
@@ -42,7 +43,7 @@ pub enum StreamError {
 #[derive(Debug)]
 pub struct StreamListener {
     socket: Socket,
-    address: StreamAddress,
+    address: Listen,
     admission: Admission,
 }
 
@@ -61,18 +62,16 @@ impl StreamListener {
     ///
     /// # Errors
     /// What the system says of it, or an address that is an inherited descriptor: that is for [`from_fd`](Self::from_fd).
-    pub fn bind(address: &StreamAddress, options: &SocketOptions) -> Result<StreamListener, StreamError> {
+    pub fn bind(address: &Listen, options: &SocketOptions) -> Result<StreamListener, StreamError> {
         let (socket, address) = match address {
-            StreamAddress::Unix(path) => (Socket::Unix(Endpoint::bind(path, options)?), address.clone()),
-            StreamAddress::Tcp(tcp) => {
+            Listen::Unix(path) => (Socket::Unix(Endpoint::bind(path, options)?), address.clone()),
+            Listen::Tcp(tcp) => {
                 let socket = bind_tcp(tcp, address)?;
                 let bound = address_of(socket.as_fd()).unwrap_or_else(|| address.clone());
                 (Socket::Listening(socket), bound)
             }
-            StreamAddress::Vsock { cid, port } => {
-                (Socket::Listening(bind_vsock(*cid, *port, address)?), address.clone())
-            }
-            StreamAddress::Fd(_) => return Err(StreamError::Inherited(address.clone())),
+            Listen::Vsock { cid, port } => (Socket::Listening(bind_vsock(*cid, *port, address)?), address.clone()),
+            Listen::Fd(_) => return Err(StreamError::Inherited(address.clone())),
         };
         Ok(StreamListener { socket, address, admission: Admission::default() })
     }
@@ -105,7 +104,7 @@ impl StreamListener {
         if sockopt::socket_type(&socket).map_err(system)? != SocketType::STREAM {
             return Err(StreamError::Kind("it is not a stream socket"));
         }
-        let address = address_of(socket.as_fd()).unwrap_or(StreamAddress::Fd(socket.as_raw_fd()));
+        let address = address_of(socket.as_fd()).unwrap_or(Listen::Fd(socket.as_raw_fd()));
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(system)?;
         let listens = sockopt::socket_acceptconn(&socket).map_err(system)?;
         set_blocking(socket.as_fd(), !listens).map_err(system)?;
@@ -127,13 +126,13 @@ impl StreamListener {
         let Some(file) = file else {
             return Self::from_fd(socket);
         };
-        let address = StreamAddress::Unix(file.path.clone());
+        let address = Listen::Unix(file.path.clone());
         let socket = Socket::Unix(Endpoint::adopt(socket, Some(file))?);
         Ok(StreamListener { socket, address, admission: Admission::default() })
     }
 
     /// Where clients connect: as it was asked for, with the port that was given where 0 was asked for.
-    pub fn address(&self) -> &StreamAddress {
+    pub fn address(&self) -> &Listen {
         &self.address
     }
 
@@ -215,24 +214,24 @@ fn set_blocking(socket: BorrowedFd<'_>, blocking: bool) -> rustix::io::Result<()
 }
 
 /// The TCP address that a socket is bound to.
-fn address_of(socket: BorrowedFd<'_>) -> Option<StreamAddress> {
+fn address_of(socket: BorrowedFd<'_>) -> Option<Listen> {
     let bound = rustix::net::getsockname(socket).ok()?;
-    SocketAddr::try_from(bound).ok().map(StreamAddress::Tcp)
+    SocketAddr::try_from(bound).ok().map(Listen::Tcp)
 }
 
-fn failed(address: &StreamAddress, action: &'static str) -> impl Fn(Errno) -> StreamError {
+fn failed(address: &Listen, action: &'static str) -> impl Fn(Errno) -> StreamError {
     move |error| match error {
         Errno::ADDRINUSE => StreamError::InUse(address.clone()),
         error => StreamError::System { address: address.clone(), action, error: error.into() },
     }
 }
 
-fn new_socket(family: AddressFamily, address: &StreamAddress) -> Result<OwnedFd, StreamError> {
+fn new_socket(family: AddressFamily, address: &Listen) -> Result<OwnedFd, StreamError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed(address, "create a socket"))
 }
 
-fn bind_tcp(tcp: &SocketAddr, address: &StreamAddress) -> Result<OwnedFd, StreamError> {
+fn bind_tcp(tcp: &SocketAddr, address: &Listen) -> Result<OwnedFd, StreamError> {
     let family = if tcp.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = new_socket(family, address)?;
     // Connections of an earlier life that wait for their end must not keep the next one from listening.
@@ -242,7 +241,7 @@ fn bind_tcp(tcp: &SocketAddr, address: &StreamAddress) -> Result<OwnedFd, Stream
     Ok(socket)
 }
 
-fn bind_vsock(cid: Option<u32>, port: u32, address: &StreamAddress) -> Result<OwnedFd, StreamError> {
+fn bind_vsock(cid: Option<u32>, port: u32, address: &Listen) -> Result<OwnedFd, StreamError> {
     let socket = new_socket(AddressFamily::VSOCK, address)?;
     // SAFETY: integers and padding: zeroes are a value.
     let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
@@ -270,7 +269,7 @@ mod tests {
     #[test]
     fn a_port_that_was_asked_for_as_0_is_shown_as_it_is() {
         let listener = StreamListener::bind(&"tcp::0".parse().unwrap(), &SocketOptions::default()).unwrap();
-        let StreamAddress::Tcp(address) = listener.address() else { panic!("{listener}") };
+        let Listen::Tcp(address) = listener.address() else { panic!("{listener}") };
         assert_ne!(address.port(), 0);
         let client = TcpStream::connect(address).unwrap();
         let connection = listener.accept().unwrap();
@@ -316,7 +315,7 @@ mod tests {
     fn a_file_at_the_path_goes_with_its_listener() {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("9p.sock");
-        let address = StreamAddress::Unix(path.clone());
+        let address = Listen::Unix(path.clone());
         let options = SocketOptions { mode: Some(0o600), ..SocketOptions::default() };
         let listener = StreamListener::bind(&address, &options).unwrap();
         assert_eq!(listener.to_string(), format!("unix:{}", path.display()));
@@ -324,7 +323,7 @@ mod tests {
         assert!(state.file.is_some() && state.session.is_none());
         drop(listener);
         assert!(!path.exists());
-        let fd = StreamListener::bind(&StreamAddress::Fd(3), &options).unwrap_err();
+        let fd = StreamListener::bind(&Listen::Fd(3), &options).unwrap_err();
         assert_eq!(fd.to_string(), "fd:3: an inherited descriptor is not bound to an address");
     }
 }

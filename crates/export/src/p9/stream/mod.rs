@@ -13,7 +13,6 @@
 //! | `outbox` | replies in the order of their completion |
 //! | `buffers` | memory for both, used again |
 
-mod address;
 mod admission;
 mod buffers;
 mod connections;
@@ -24,7 +23,6 @@ mod requests;
 mod ring;
 mod slot;
 
-pub use address::{StreamAddress, StreamAddressError};
 pub use admission::Admission;
 pub(crate) use connections::serve;
 pub use listener::{StreamError, StreamListener};

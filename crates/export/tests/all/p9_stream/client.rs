@@ -2,8 +2,7 @@
 
 use engine::{Engine as Workers, Execution, Placement, Poll, WorkerSpec};
 use export::{
-    Carried, DAEMON, Engine, Export, ExportError, Hosting, P9Options, P9Policy, RingState, Socket, StreamAddress,
-    StreamListener,
+    Carried, DAEMON, Engine, Export, ExportError, Hosting, P9Options, P9Policy, RingState, Socket, StreamListener,
 };
 use passthrough::{Options, Source, Tree};
 use std::io::{ErrorKind, Read, Write};
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use values::Listen;
 use vhost_user::SocketOptions;
 
 /// Longer than anything here can take on a loaded machine: a wait that reaches it is a hang.
@@ -321,7 +321,7 @@ pub fn serve(
 pub struct Server {
     pub export: Export,
     pub engine: Engine,
-    pub address: StreamAddress,
+    pub address: Listen,
     /// The socket lies here, beside the directory that is served.
     dir: TempDir,
 }
@@ -366,7 +366,7 @@ impl Server {
 
     pub fn connect(&self) -> Client {
         match &self.address {
-            StreamAddress::Tcp(address) => {
+            Listen::Tcp(address) => {
                 let stream = TcpStream::connect(address).unwrap();
                 stream.set_read_timeout(Some(HANG)).unwrap();
                 stream.set_write_timeout(Some(HANG)).unwrap();

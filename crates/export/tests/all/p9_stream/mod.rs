@@ -13,13 +13,14 @@ use client::{
     pattern, read_of, write_of,
 };
 use engine::{Execution, Poll};
-use export::{Admission, Engine, StreamAddress, StreamListener};
+use export::{Admission, Engine, StreamListener};
 use passthrough::Options;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tempfile::TempDir;
+use values::Listen;
 use vhost_user::SocketOptions;
 
 const EXECUTIONS: [Execution; 4] = [Execution::Inline, Execution::Auto, Execution::Uring, Execution::Pool(3)];
@@ -215,7 +216,7 @@ fn no_more_connections_than_allowed() {
 fn what_a_socket_cannot_be_is_refused() {
     let refused = |queues, allow_direct_io| {
         let dir = TempDir::new().unwrap();
-        let address = StreamAddress::Unix(dir.path().join("9p.sock"));
+        let address = Listen::Unix(dir.path().join("9p.sock"));
         let listener = StreamListener::bind(&address, &SocketOptions::default()).unwrap();
         let tree = client::tree(dir.path(), Options { allow_direct_io, ..Options::default() });
         let options = client::options(queues, Execution::Auto);
@@ -277,7 +278,7 @@ fn a_pair_that_was_inherited_is_served_until_it_ends() {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let listener = StreamListener::from_fd(ours).unwrap();
     let server = Server::on(listener, TempDir::new().unwrap(), &Like::default());
-    assert!(matches!(server.address, StreamAddress::Fd(_)));
+    assert!(matches!(server.address, Listen::Fd(_)));
     let stream = UnixStream::from(theirs);
     stream.set_read_timeout(Some(HANG)).unwrap();
     let mut client = Client::new(stream).attached(MSIZE);
@@ -301,7 +302,7 @@ fn only_a_listener_without_clients_is_handed_over() {
     let (state, hold) = server.export.pause(Instant::now() + HANG).wait(Instant::now() + HANG).unwrap();
     // Another program would go on with this one; meanwhile nobody accepts but it.
     let adopted = StreamListener::adopt(state.socket, None).unwrap();
-    let StreamAddress::Unix(path) = &server.address else { panic!("{}", server.address) };
+    let Listen::Unix(path) = &server.address else { panic!("{}", server.address) };
     assert_eq!(state.file.map(|file| file.path).as_ref(), Some(path));
     drop((adopted, hold));
     server.client().create(1, "and on");
@@ -311,7 +312,7 @@ fn only_a_listener_without_clients_is_handed_over() {
 fn an_export_that_ends_hangs_up() {
     let server = Server::new(&Like { workers: 2, ..Like::default() });
     let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
-    let StreamAddress::Unix(path) = &server.address else { panic!("{}", server.address) };
+    let Listen::Unix(path) = &server.address else { panic!("{}", server.address) };
     assert!(path.exists());
     server.export.end();
     for client in &mut clients {
@@ -335,7 +336,7 @@ fn another_user_is_turned_away_whatever_the_sockets_mode() {
     let (own, nobody) = (rustix::process::geteuid().as_raw(), 65534);
     let dir = TempDir::new().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let address = StreamAddress::Unix(dir.path().join("9p.sock"));
+    let address = Listen::Unix(dir.path().join("9p.sock"));
     let options = SocketOptions { mode: Some(0o666), ..SocketOptions::default() };
     // A test that is not root's is itself the other user.
     let user = Some(if own == 0 { own } else { own ^ 1 });
