@@ -30,7 +30,7 @@ enum Task {
     Lab(make::Options),
     /// Fuzz the targets of `fuzz/`, and add time, executions and coverage to the ledger there.
     Fuzz(fuzz::Options),
-    /// Run every test there is, guests included, from a fresh clone.
+    /// Run every test there is, guests included, from a fresh clone; with --quick less, with --long more.
     Test(test::Options),
     /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
     ///

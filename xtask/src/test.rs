@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything, from a fresh clone.
+//! `cargo xtask test`: everything, from a fresh clone; less of it between two thoughts, more of it at night.
 
 use std::process::{Command, Stdio};
 use std::{panic, thread};
@@ -8,6 +8,7 @@ use clap::Args;
 use guest::lab::{DIRECTORY_VARIABLE, Lab};
 use guest::qemu::{self, ACCELERATOR_VARIABLE};
 
+use crate::fuzz;
 use crate::make;
 use crate::step::{self, cargo};
 
@@ -16,10 +17,32 @@ const TASK: &str = "test";
 const CRASH_POINTS: &str = "40";
 /// Power cuts, of the many that `cargo xtask torture powercut` makes.
 const POWER_CUTS: &str = "3000";
+/// Processor time of each fuzz target in a night, in seconds.
+const FUZZING_S: u64 = 240;
+
+/// What `--quick` leaves out: guests, and what measures and torments.
+const NOT_QUICK: [&str; 7] = ["tests", "experiments", "bench", "guest", "vringd-bench", "torture", "xtask"];
+/// What `--long` adds to the rest, each as `cargo xtask torture` takes it.
+const LONG: [&[&str]; 8] = [
+    &["kill"],
+    &["kill", "--volume"],
+    &["upgrade"],
+    &["upgrade", "--volume"],
+    &["hostile", "--rounds", "3"],
+    &["powercut", "--each-barrier"],
+    &["powercut", "--device"],
+    &["database"],
+];
 
 /// Options of `cargo xtask test`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
+    /// Only the rooms of the daemon, without guests and lab: for between two thoughts
+    #[arg(long)]
+    quick: bool,
+    /// After everything, all tortures at full length and an hour of fuzzing: for a night
+    #[arg(long, conflicts_with_all = ["quick", "filter"])]
+    long: bool,
     /// Handed on to the test runner, for example a name to filter by.
     #[arg(trailing_var_arg = true)]
     filter: Vec<String>,
@@ -27,35 +50,43 @@ pub(crate) struct Options {
 
 /// Makes the lab, builds the program and the tests, and runs them.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.quick {
+        return quick(&options.filter);
+    }
     make_and_build()?;
     let lab = Lab::locate()?;
     // Tried once, not by each test.
     let accelerator = qemu::accelerator(&lab.kit())?.to_string();
+    let mut everything = runner(&["--workspace", "--no-fail-fast"]);
+    everything.env(DIRECTORY_VARIABLE, lab.directory()).env(ACCELERATOR_VARIABLE, &accelerator);
+    step::run(TASK, everything.args(&options.filter))?;
     if has_nextest() {
-        step::run(
-            TASK,
-            cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast"])
-                .args(&options.filter)
-                .env(DIRECTORY_VARIABLE, lab.directory())
-                .env(ACCELERATOR_VARIABLE, &accelerator),
-        )?;
         // nextest does not run examples in documentation.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
-    } else {
-        step::run(
-            TASK,
-            cargo(&["test", "--workspace", "--locked", "--no-fail-fast"])
-                .args(&options.filter)
-                .env(DIRECTORY_VARIABLE, lab.directory())
-                .env(ACCELERATOR_VARIABLE, &accelerator),
-        )?;
     }
     // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
     if options.filter.is_empty() {
         step::torture(["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
         step::torture(["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     }
+    if options.long {
+        LONG.iter().try_for_each(|torture| step::torture(torture.iter()))?;
+        fuzz::run(&fuzz::Options::for_each_target(FUZZING_S))?;
+    }
     Ok(())
+}
+
+/// What needs neither a guest nor anything from elsewhere.
+fn quick(filter: &[String]) -> Result<()> {
+    let left_out = NOT_QUICK.iter().flat_map(|package| ["--exclude", package]);
+    step::run(TASK, runner(&["--workspace"]).args(left_out).args(filter))
+}
+
+/// The test runner that this machine has.
+fn runner(arguments: &[&str]) -> Command {
+    let mut command = if has_nextest() { cargo(&["nextest", "run", "--locked"]) } else { cargo(&["test", "--locked"]) };
+    command.args(arguments);
+    command
 }
 
 /// Side by side: a cold lab waits for downloads and for links of its own, and so does a build.

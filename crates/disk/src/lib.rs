@@ -75,9 +75,9 @@ macro_rules! kinds {
 kinds! {
     /// A regular file or a block device.
     "file" => File(FileOptions),
-    /// A volume: a file or block device with an intent log.
+    /// A file or block device with an intent log, made by `vringd volume create`.
     "volume" => Volume(VolumeOptions),
-    /// Memory: requests are copies, without system calls.
+    /// Memory, anonymous or of a file on tmpfs: requests are copies, without system calls.
     "memory" => Memory(MemoryOptions),
     /// Nothing: writes are dropped.
     "null" => Null(NullOptions),

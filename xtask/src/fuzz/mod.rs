@@ -38,6 +38,13 @@ pub(crate) struct Options {
     ledger: bool,
 }
 
+impl Options {
+    /// Every target for so many seconds of processor time.
+    pub(crate) fn for_each_target(time_s: u64) -> Options {
+        Options { targets: Vec::new(), time: time_s, jobs: None, ledger: false }
+    }
+}
+
 /// Fuzzes what was asked for, those first that have had the least; writes each run into the ledger as it ends.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let path = workspace().join("fuzz/ledger.csv");

@@ -12,12 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct AddArgs {
     /// Read the description from a TOML or JSON file: the fields of one export, or `[[export]]` tables as in the
     /// daemon's configuration file. `-` reads TOML from standard input
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["name", "ExportFlags", "DiskFlags", "StorageFlags", "SimFlags", "LimitFlags"],
-        required_unless_present = "name"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "name", required_unless_present = "name")]
     pub file: Option<PathBuf>,
 
     /// Name of the export
@@ -30,7 +25,7 @@ pub struct AddArgs {
 }
 
 /// Options that describe an export; the same words as in the configuration file.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 #[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "memory", "null", "sim"]))]
 pub struct ExportFlags {
     /// Path at which the vhost-user socket is made
@@ -103,6 +98,11 @@ impl AddArgs {
     /// [`DescriptionError`]; its message names the file and the field.
     pub fn exports(&self) -> Result<Vec<NewExport>, DescriptionError> {
         if let Some(path) = &self.file {
+            // The argument parser cannot tell whether any option was given where some are nested.
+            if self.flags != ExportFlags::default() {
+                let message = "describes exports as a whole: give no other options with it";
+                return Err(DescriptionError::Options(FieldError::new("--file", message)));
+            }
             let mut exports = read(path)?;
             for new in &mut exports {
                 let fault =

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 /// A disk, its device and who serves it.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct DiskFlags {
     /// Permission bits of the socket, in octal [default: 0600]
     #[arg(long, value_name = "MODE", requires = "socket")]
@@ -59,7 +59,7 @@ pub struct DiskFlags {
 }
 
 /// What stands behind a disk, besides its kind and what is served.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct StorageFlags {
     /// Bypass the page cache (O_DIRECT); volumes do so anyway
     #[arg(long, help_heading = "Storage")]
@@ -105,7 +105,7 @@ pub struct StorageFlags {
 }
 
 /// The model of a device: fields of its options that a person may leave out.
-#[derive(Debug, Clone, Serialize, clap::Args)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Simulated device (storage sim)")]
 pub struct SimFlags {
     /// Mean latency of a read, as in 100us [default: 100us]

@@ -5,7 +5,7 @@ use crate::model::{ByteSize, Export, Group, Limits, NewGroup, Rates};
 use clap::Subcommand;
 
 /// Limits of a new export.
-#[derive(Debug, Clone, Copy, Default, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct LimitFlags {
     /// Most requests a second [default: no limit]
     #[arg(long, value_name = "N", help_heading = "Limits")]
