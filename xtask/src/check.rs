@@ -5,10 +5,26 @@ use anyhow::Result;
 use crate::step::{self, cargo};
 
 const TASK: &str = "check";
+const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
 
 /// Runs formatting, lints and documentation; the first failure ends it.
 pub(crate) fn run() -> Result<()> {
     step::run(TASK, &mut cargo(&["fmt", "--all", "--check"]))?;
     step::run(TASK, &mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
-    step::run(TASK, cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
+    step::run(TASK, cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    elsewhere()?;
+    if step::has("cargo", &["deny", "--version"]) {
+        return step::run(TASK, &mut cargo(&["deny", "--locked", "check", "licenses", "bans", "sources"]));
+    }
+    println!("{TASK}: cargo-deny is not installed: licences and sources of crates go unchecked");
+    Ok(())
+}
+
+/// The daemon on the other processor that servers have; the types are checked, and nothing is run.
+fn elsewhere() -> Result<()> {
+    if !step::has("rustup", &["target", "add", ELSEWHERE]) {
+        println!("{TASK}: rustup has no {ELSEWHERE} here: it goes unchecked");
+        return Ok(());
+    }
+    step::run(TASK, &mut cargo(&["check", "--locked", "--package", "vringd", "--target", ELSEWHERE]))
 }

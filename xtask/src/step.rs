@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,6 +36,13 @@ pub(crate) fn run(task: &str, command: &mut Command) -> Result<()> {
     }
     println!("{task}: {line}: done in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Whether a program does what it is asked.
+pub(crate) fn has(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(workspace()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// Runs the program `torture`, which shares no dependency of this one's that takes long to build.

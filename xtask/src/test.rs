@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything, from a fresh clone; less of it between two thoughts, more of it at night.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::{panic, thread};
 
 use anyhow::Result;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut everything = runner(&["--workspace", "--no-fail-fast"]);
     everything.env(DIRECTORY_VARIABLE, lab.directory()).env(ACCELERATOR_VARIABLE, &accelerator);
     step::run(TASK, everything.args(&options.filter))?;
-    if has_nextest() {
+    if step::has("cargo", &["nextest", "--version"]) {
         // nextest does not run examples in documentation.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
     }
@@ -84,7 +84,11 @@ fn quick(filter: &[String]) -> Result<()> {
 
 /// The test runner that this machine has.
 fn runner(arguments: &[&str]) -> Command {
-    let mut command = if has_nextest() { cargo(&["nextest", "run", "--locked"]) } else { cargo(&["test", "--locked"]) };
+    let mut command = if step::has("cargo", &["nextest", "--version"]) {
+        cargo(&["nextest", "run", "--locked"])
+    } else {
+        cargo(&["test", "--locked"])
+    };
     command.args(arguments);
     command
 }
@@ -98,9 +102,4 @@ fn make_and_build() -> Result<()> {
         let made = lab.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked));
         built.and(made)
     })
-}
-
-fn has_nextest() -> bool {
-    let mut command: Command = cargo(&["nextest", "--version"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     ensure!(
-        succeeds(&["fuzz", "--version"]),
+        step::has("cargo", &["fuzz", "--version"]),
         "cargo-fuzz is not installed; `cargo install cargo-fuzz --locked` installs it"
     );
     let all = names()?;
@@ -161,11 +161,6 @@ fn git(arguments: &[&str]) -> Result<String> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn succeeds(arguments: &[&str]) -> bool {
-    let mut command = cargo(arguments);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
