@@ -5,25 +5,7 @@ use crate::model::config::NewExport;
 use crate::model::{
     Attach, Export, Group, GroupSettings, Info, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
 };
-use std::fmt;
-
-/// Whose workers are meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// The daemon: a new worker is a shared one; all workers, shared and private, are visible.
-    Daemon,
-    /// The named export: only its private workers are visible.
-    Export(String),
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Daemon => f.write_str("the daemon"),
-            Self::Export(name) => write!(f, "export `{name}`"),
-        }
-    }
-}
+use crate::scope::Scope;
 
 /// What the daemon can be asked. The server of this crate turns HTTP requests into these calls.
 ///

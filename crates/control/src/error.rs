@@ -4,8 +4,8 @@
 //! VHOST_ATTACH_VRING_WORKER, VHOST_GET_VRING_WORKER): a worker that still has rings is not freed (EBUSY), an unknown
 //! worker is ENODEV, a ring index out of range is ENOBUFS.
 
-use crate::daemon::Scope;
 use crate::model::RingRef;
+use crate::scope::Scope;
 use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use std::fmt;

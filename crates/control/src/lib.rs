@@ -13,10 +13,12 @@ pub mod ctl;
 pub mod daemon;
 pub mod error;
 pub mod model;
+mod scope;
 mod server;
 
-pub use daemon::{Daemon, Scope};
+pub use daemon::Daemon;
 pub use error::ApiError;
+pub use scope::Scope;
 #[cfg(feature = "fuzzing")]
 pub use server::fuzzing;
 pub use server::{

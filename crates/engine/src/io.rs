@@ -1,7 +1,7 @@
 //! What a ring may ask of the worker that serves it.
 
 use crate::lane::{Lane, Tag};
-use crate::mailbox::Post;
+use crate::reply::Post;
 use crate::{Bell, File, Reply, Token};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

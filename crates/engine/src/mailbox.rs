@@ -1,7 +1,8 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
 use crate::figures::RingStay;
-use crate::{Completion, Io, Panic, Poll, RingId, Token, WorkerFigures};
+use crate::reply::Post;
+use crate::{Completion, Io, Panic, Poll, RingId, WorkerFigures};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -187,11 +188,6 @@ impl<R> Mailbox<R> {
     }
 }
 
-/// Delivery of a completion to the worker that started the work.
-pub(crate) trait Post: Send + Sync {
-    fn post(&self, slot: u32, completion: Completion);
-}
-
 impl<R: Send> Post for Mailbox<R> {
     fn post(&self, slot: u32, completion: Completion) {
         // A worker ends only when nothing is outstanding, so that a refusal can only follow its panic.
@@ -199,46 +195,10 @@ impl<R: Send> Post for Mailbox<R> {
     }
 }
 
-/// Completes one request from any thread. Dropping it unused completes the request with EIO: no request is ever lost.
-pub struct Reply {
-    post: Option<Arc<dyn Post>>,
-    slot: u32,
-    token: Token,
-}
-
-impl Reply {
-    pub(crate) fn new(post: Arc<dyn Post>, slot: u32, token: Token) -> Self {
-        Reply { post: Some(post), slot, token }
-    }
-
-    /// Hands in the result: bytes, or a negated errno.
-    pub fn complete(mut self, result: i32) {
-        self.post(result);
-    }
-
-    /// As [`complete`](Self::complete), for another part of the request than this was made for: what the completion is of can be
-    /// known late.
-    pub fn complete_part(mut self, part: u16, result: i32) {
-        self.token = self.token.part(part);
-        self.post(result);
-    }
-
-    fn post(&mut self, result: i32) {
-        if let Some(post) = self.post.take() {
-            post.post(self.slot, Completion::new(self.token, result));
-        }
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        self.post(-libc::EIO);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Reply, Token};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     /// Receives as a worker does, asleep whenever the mailbox allows it. Returns what came, and how often it slept.

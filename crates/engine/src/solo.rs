@@ -1,7 +1,7 @@
 //! A lane without rings: runs storage to completion on the calling thread, for tools and tests.
 
 use crate::lane::{Lane, Tag};
-use crate::mailbox::Post;
+use crate::reply::Post;
 use crate::{Completion, Io, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;

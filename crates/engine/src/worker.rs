@@ -8,9 +8,10 @@ mod rings;
 
 use crate::directory::Directory;
 use crate::lane::{Lane, Tag};
-use crate::mailbox::{Mail, Mailbox, Post, RingMail};
+use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::panic::catch;
 use crate::poll::PollWindow;
+use crate::reply::Post;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Io, Poll, Ring, RingId};
 use std::collections::{HashMap, VecDeque};

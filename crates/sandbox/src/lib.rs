@@ -13,6 +13,7 @@
 
 mod capabilities;
 mod chroot;
+mod enter;
 mod error;
 mod fork;
 mod id_mapping;

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::endpoint::SocketFile;
 use crate::inflight::InflightState;
+use crate::memory::RegionState;
 use crate::rings::Kick;
 
 /// Everything by which another program can go on with an endpoint.
@@ -49,21 +50,6 @@ pub struct SessionState {
     pub rings: Vec<RingState>,
     /// The channel for our own messages (SET_BACKEND_REQ_FD).
     pub backend_channel: Option<OwnedFd>,
-}
-
-/// One region of guest memory.
-#[derive(Debug)]
-pub struct RegionState {
-    /// First guest physical address.
-    pub guest_addr: u64,
-    /// The same byte's address in the frontend.
-    pub user_addr: u64,
-    /// Length, in bytes.
-    pub len: u64,
-    /// Where in the file it begins, in bytes.
-    pub file_offset: u64,
-    /// The file.
-    pub file: OwnedFd,
 }
 
 /// What the frontend has said about one ring, and how far the ring has come.

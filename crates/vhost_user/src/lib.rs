@@ -11,6 +11,7 @@
 //! announce a changed config space.
 
 mod config_change;
+mod end;
 mod endpoint;
 mod features;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -29,14 +30,15 @@ mod target;
 mod wire;
 
 pub use config_change::ConfigChange;
+pub use end::{Misspoken, SessionEnd};
 pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions};
 pub use handover::{
-    EndpointState, Handover, HandoverError, Hold, Order, Pending, RegionState, Resume, RingState, SessionState, Taker,
+    EndpointState, Handover, HandoverError, Hold, Order, Pending, Resume, RingState, SessionState, Taker,
 };
 pub use inflight::InflightState;
-pub use memory::MEMORY_SLOTS;
+pub use memory::{MEMORY_SLOTS, RegionState};
 pub use peer::info as peer_info;
 pub use rings::Kick;
 pub use serve::{serve, serve_on};
 pub use stop::StopFd;
-pub use target::{Misspoken, QUEUES_MAX, RingStart, SessionEnd, SessionInfo, Suspended, Target};
+pub use target::{QUEUES_MAX, RingStart, SessionInfo, Suspended, Target};

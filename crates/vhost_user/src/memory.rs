@@ -8,8 +8,22 @@ use rustix::fs::{FileType, fstat, fstatfs};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vring::{Mapping, Memory, Region};
 
-use crate::handover::RegionState;
 use crate::refusal::Refusal;
+
+/// One region of guest memory.
+#[derive(Debug)]
+pub struct RegionState {
+    /// First guest physical address.
+    pub guest_addr: u64,
+    /// The same byte's address in the frontend.
+    pub user_addr: u64,
+    /// Length, in bytes.
+    pub len: u64,
+    /// Where in the file it begins, in bytes.
+    pub file_offset: u64,
+    /// The file.
+    pub file: OwnedFd,
+}
 
 /// Most memory regions of one frontend, told by GET_MAX_MEM_SLOTS. The same as libvhost-user's limit for x86: every
 /// ACPI memory slot that QEMU can have and three regions of its own.

@@ -5,11 +5,9 @@ use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use displaydoc::Display;
-use thiserror::Error;
 use vring::{InflightQueue, Layout, Memory, Note};
 
-use crate::ConfigChange;
+use crate::{ConfigChange, SessionEnd};
 
 /// Most rings that one export can have: SET_VRING_KICK and its siblings carry the index in eight bits (vhost-user,
 /// "Vring descriptor index for vhost-user messages").
@@ -159,42 +157,4 @@ impl fmt::Display for SessionInfo {
             _ => f.write_str("an unknown process"),
         }
     }
-}
-
-/// Why a session ended.
-#[derive(Debug, Display, Error)]
-pub enum SessionEnd {
-    /// the frontend disconnected
-    Disconnected,
-    /// the frontend broke the vhost-user protocol: {0}
-    Misspoke(Misspoken),
-    /// the connection failed: {0}
-    Connection(std::io::Error),
-    /// the export stopped
-    Stopped,
-    /// the session could not go on after an upgrade: {0}
-    Resume(String),
-}
-
-/// A message after which the session cannot go on.
-#[derive(Debug, Display, Error)]
-pub enum Misspoken {
-    /// message header with version {0}, expected 1
-    Version(u32),
-    /// message header with unknown flags {0:#x}
-    Flags(u32),
-    /// message of {size} bytes, at most {max} are allowed
-    Oversized {
-        /// Size that the header claims, in bytes.
-        size: u32,
-        /// Largest size accepted, in bytes.
-        max: u32,
-    },
-    /// {request} was refused ({reason}) and the protocol has no answer that says so
-    Unanswerable {
-        /// Name of the message.
-        request: String,
-        /// Why it was refused.
-        reason: String,
-    },
 }

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::error::{Area, RingError};
+use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::split::Layout;
 
 /// Bytes of one descriptor (virtio 1.3, section 2.7.5).
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;

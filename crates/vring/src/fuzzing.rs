@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use crate::chain::Chain;
 use crate::copy;
+use crate::layout::{Layout, segments_max};
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
-use crate::split::{Layout, SplitRing, segments_max};
+use crate::split::SplitRing;
 
 /// Two neighbours, so that buffers and tables cross a border; one apart; one that ends with the address space.
 const REGIONS: [(u64, u64); 4] = [(0x1000, 0x2000), (0x3000, 0x1000), (0x10_0000, 0x1000), (u64::MAX - 0xfff, 0x1000)];

@@ -13,6 +13,7 @@ mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod inflight;
+mod layout;
 mod mapping;
 mod memory;
 mod split;
@@ -22,6 +23,7 @@ pub use chain::{Chain, Segment};
 pub use crash::CRASH_POINTS;
 pub use error::{Area, MemoryError, RingError};
 pub use inflight::{InflightError, InflightQueue, Note, Recovery};
+pub use layout::{Layout, QUEUE_SIZE_MAX};
 pub use mapping::Mapping;
 pub use memory::{Memory, Region};
-pub use split::{Layout, QUEUE_SIZE_MAX, SplitRing};
+pub use split::SplitRing;

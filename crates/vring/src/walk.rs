@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use crate::areas::{Areas, DESCRIPTOR_BYTES, Descriptor};
 use crate::chain::{Chain, Segment};
 use crate::error::RingError;
+use crate::layout::{QUEUE_SIZE_MAX, segments_max};
 use crate::memory::Memory;
-use crate::split::{QUEUE_SIZE_MAX, segments_max};
 
 /// Descriptor flags (virtio 1.3, section 2.7.5).
 const NEXT: u16 = 1;

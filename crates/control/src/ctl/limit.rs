@@ -1,6 +1,6 @@
 //! Limits as options, and as tables: `vringd ctl limit`, `vringd ctl group`, and what describes a new export.
 
-use super::table::{NOTHING, table};
+use super::cells::{NOTHING, table};
 use crate::model::{ByteSize, Export, Group, Limits, NewGroup, Rates};
 use clap::Subcommand;
 

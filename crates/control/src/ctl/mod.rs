@@ -2,11 +2,14 @@
 
 mod add;
 mod args;
+mod cells;
 mod directory;
 mod disk;
+mod error;
 mod figures;
 mod limit;
 mod p9;
+mod percentile;
 mod run;
 mod table;
 mod top;
@@ -17,8 +20,9 @@ pub use add::{AddArgs, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
 pub use directory::{AddDirArgs, DirectoryFlags};
 pub use disk::{DiskFlags, Served};
+pub use error::CtlError;
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
-pub use run::{CtlError, perform};
+pub use run::perform;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

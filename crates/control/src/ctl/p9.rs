@@ -1,14 +1,14 @@
 //! 9P in tables: what `vringd ctl export show` and `vringd ctl top` say of it.
 
-use super::table::{self, NOTHING, table};
+use super::cells::{self, NOTHING, table};
 use crate::model::{Export, P9Info};
 use serde::Serialize;
 
 /// What `vringd ctl export show` says of a directory over 9p.
 pub(super) fn facts(p9: &P9Info) -> Vec<(&'static str, String)> {
-    let msize = p9.msize.map_or_else(|| NOTHING.to_owned(), |bytes| table::size(bytes.into()));
+    let msize = p9.msize.map_or_else(|| NOTHING.to_owned(), |bytes| cells::size(bytes.into()));
     vec![
-        ("msize", format!("{msize} of at most {}", table::size(p9.msize_max.into()))),
+        ("msize", format!("{msize} of at most {}", cells::size(p9.msize_max.into()))),
         ("clients", format!("{} connected, {} fids", p9.connections, p9.fids)),
         ("multidevs", p9.multidevs.to_string()),
     ]
@@ -56,7 +56,7 @@ pub(super) fn samples(samples: &[P9Sample]) -> String {
         vec![
             sample.export.clone(),
             sample.dialect.clone().unwrap_or_else(|| NOTHING.to_owned()),
-            sample.msize.map_or_else(|| NOTHING.to_owned(), |bytes| table::size(bytes.into())),
+            sample.msize.map_or_else(|| NOTHING.to_owned(), |bytes| cells::size(bytes.into())),
             sample.connections.to_string(),
             sample.fids.to_string(),
             sample.open_files.to_string(),

@@ -1,9 +1,10 @@
 //! `vringd ctl top`: what rings and workers do now.
 
 use super::args::TopArgs;
+use super::cells::{self, NOTHING};
+use super::error::CtlError;
 use super::figures::{Look, RingSample, Sample, WorkerSample, compare};
-use super::run::CtlError;
-use super::table::{self, NOTHING};
+use super::table;
 use super::{p9, volume};
 use crate::client::{Client, ClientError};
 use std::io::Write;
@@ -80,11 +81,11 @@ fn show(sample: &Sample) -> String {
     ];
     let rings = match sample.rings.as_slice() {
         [] => "no rings\n".to_owned(),
-        samples => table::table(&rings, samples.iter().map(ring_row)),
+        samples => cells::table(&rings, samples.iter().map(ring_row)),
     };
     let workers = match sample.workers.as_slice() {
         [] => "no workers\n".to_owned(),
-        samples => table::table(&workers, samples.iter().map(worker_row)),
+        samples => cells::table(&workers, samples.iter().map(worker_row)),
     };
     let part = |table: String| if table.is_empty() { table } else { format!("{table}\n") };
     let (volumes, over_9p) = (part(volume::samples(&sample.volumes)), part(p9::samples(&sample.p9)));
@@ -92,15 +93,15 @@ fn show(sample: &Sample) -> String {
 }
 
 fn ring_row(ring: &RingSample) -> Vec<String> {
-    let latency = |us: Option<f64>| us.map_or_else(|| NOTHING.to_owned(), table::microseconds);
+    let latency = |us: Option<f64>| us.map_or_else(|| NOTHING.to_owned(), cells::microseconds);
     vec![
         ring.export.clone(),
         ring.ring.to_string(),
         table::ring_state(ring.state).to_owned(),
         ring.worker.map_or_else(|| NOTHING.to_owned(), |id| id.to_string()),
         format!("{:.0}", ring.requests_per_second),
-        table::mib(ring.read_bytes_per_second),
-        table::mib(ring.written_bytes_per_second),
+        cells::mib(ring.read_bytes_per_second),
+        cells::mib(ring.written_bytes_per_second),
         ring.in_flight.to_string(),
         latency(ring.queued_p50_us),
         latency(ring.queued_p99_us),

@@ -1,6 +1,6 @@
 //! `vringd ctl upgrade`: asks for another program, and waits until it answers.
 
-use super::run::CtlError;
+use super::error::CtlError;
 use crate::client::{Client, ClientError};
 use crate::model::{Info, NewUpgrade, Takeover};
 use hyper::Method;

@@ -1,7 +1,7 @@
 //! Volumes in tables: what `vringd ctl export show` and `vringd ctl top` say of an intent log.
 
-use super::figures::percentile;
-use super::table::{self, NOTHING, table};
+use super::cells::{self, NOTHING, table};
+use super::percentile::percentile;
 use crate::model::{Export, SyncMode, VolumeInfo};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use std::collections::HashMap;
 pub(super) fn facts(volume: &VolumeInfo) -> Vec<(&'static str, String)> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let log = volume.log.as_deref().unwrap_or("in the volume");
-    let (used, all) = (table::size(volume.log_used_bytes), table::size(volume.log_bytes));
-    let (dirty, most) = (table::size(volume.dirty_bytes), table::size(volume.dirty_bytes_max));
+    let (used, all) = (cells::size(volume.log_used_bytes), cells::size(volume.log_bytes));
+    let (dirty, most) = (cells::size(volume.dirty_bytes), cells::size(volume.dirty_bytes_max));
     let mut lines = vec![
         ("sync", volume.sync.to_string()),
         ("log", format!("{log}, {used} of {all} in use ({})", percent(volume.log_fill()))),
@@ -20,16 +20,16 @@ pub(super) fn facts(volume: &VolumeInfo) -> Vec<(&'static str, String)> {
             format!("{dirty} of {most} ({}), {} writes wait", percent(volume.dirty_fill()), volume.parked),
         ),
         ("commits", commits(volume)),
-        ("commit time", table::latency_line(&volume.commit_latency)),
-        ("flush time", table::latency_line(&volume.flush_latency)),
-        ("company wait", table::latency_line(&volume.company_wait)),
+        ("commit time", cells::latency_line(&volume.commit_latency)),
+        ("flush time", cells::latency_line(&volume.flush_latency)),
+        ("company wait", cells::latency_line(&volume.company_wait)),
         ("easy flushes", format!("{} had nothing to wait for", volume.flushes_for_nothing)),
         ("parked", format!("{} writes, {} commits", volume.parked_writes, volume.parked_commits)),
         (
             "write-back",
             format!(
                 "{} in {} sweeps, {} errors",
-                table::size(volume.written_back_bytes),
+                cells::size(volume.written_back_bytes),
                 volume.sweeps,
                 volume.write_back_errors
             ),
@@ -53,7 +53,7 @@ fn commits(volume: &VolumeInfo) -> String {
 /// `vringd ctl export sync`.
 pub(super) fn synced(export: &Export) -> String {
     let left = export.storage.as_ref().and_then(|storage| storage.volume.as_ref());
-    let left = left.map_or_else(|| NOTHING.to_owned(), |volume| table::size(volume.dirty_bytes));
+    let left = left.map_or_else(|| NOTHING.to_owned(), |volume| cells::size(volume.dirty_bytes));
     format!("{}: written back; {left} has been written since\n", export.name)
 }
 
@@ -123,7 +123,7 @@ pub(super) fn samples(volumes: &[VolumeSample]) -> String {
         ">WRITE-BACK MiB/s",
         ">WAITING",
     ];
-    let latency = |us: Option<f64>| us.map_or_else(|| NOTHING.to_owned(), table::microseconds);
+    let latency = |us: Option<f64>| us.map_or_else(|| NOTHING.to_owned(), cells::microseconds);
     let row = |volume: &VolumeSample| {
         vec![
             volume.export.clone(),
@@ -134,8 +134,8 @@ pub(super) fn samples(volumes: &[VolumeSample]) -> String {
             latency(volume.commit_p99_us),
             latency(volume.flush_p99_us),
             format!("{:.0}", volume.log_fill * 100.0),
-            table::mib(volume.dirty_bytes as f64),
-            table::mib(volume.written_back_bytes_per_second),
+            cells::mib(volume.dirty_bytes as f64),
+            cells::mib(volume.written_back_bytes_per_second),
             volume.parked.to_string(),
         ]
     };

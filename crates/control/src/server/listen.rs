@@ -1,7 +1,7 @@
 //! The listening socket: made with care, removed at the end, and the identity of those who connect.
 
-use super::StartError;
 use super::connection::{CONNECTIONS_MAX, Connection};
+use super::error::StartError;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use std::io::{self, ErrorKind};

@@ -3,12 +3,13 @@
 mod p9;
 mod volume;
 
-use crate::daemon::{Daemon, Scope};
+use crate::daemon::Daemon;
 use crate::error::ApiError;
 use crate::model::{
     DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
     StorageInfo, VolumeInfo, Worker,
 };
+use crate::scope::Scope;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;

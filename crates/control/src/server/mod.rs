@@ -5,6 +5,7 @@
 
 mod answer;
 mod connection;
+mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod groups;
@@ -14,11 +15,10 @@ mod openapi;
 mod routes;
 
 use crate::daemon::Daemon;
-use displaydoc::Display;
+pub use error::StartError;
 use listen::Listener;
 pub use listen::{ControlSocket, ControlSocketState};
 pub use openapi::openapi_json;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,27 +27,6 @@ use tokio::sync::oneshot;
 
 /// How long answers in progress are waited for when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why the control API cannot be served. The doc comments are the messages.
-#[derive(Debug, Display, thiserror::Error)]
-pub enum StartError {
-    /// control {0}
-    Bind(#[from] socket::BindError),
-    /// cannot {action} control socket {path}: {source}
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The socket.
-        path: PathBuf,
-        /// How the system answered.
-        source: io::Error,
-    },
-    /// cannot start the control thread: {source}
-    Thread {
-        /// How the system answered.
-        source: io::Error,
-    },
-}
 
 /// A running control server. Stops when it is dropped.
 #[derive(Debug)]

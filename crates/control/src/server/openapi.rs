@@ -27,8 +27,10 @@ pub fn openapi_json() -> String {
 /// other's fields if the fields' side said, as it does for itself alone, that it admits no others.
 fn admit_kind(document: &mut OpenApi) {
     let Some(components) = &mut document.components else { return };
-    for name in ["FileStorage", "VolumeStorage", "MemoryStorage", "NullStorage", "SimStorage"] {
-        if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(name) {
+    for (name, schema) in &mut components.schemas {
+        if let RefOr::T(Schema::Object(object)) = schema
+            && name.ends_with("Storage")
+        {
             object.additional_properties = None;
         }
     }

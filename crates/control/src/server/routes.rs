@@ -3,12 +3,13 @@
 use super::answer::{Asked, At, BODY_BYTES_MAX, Body, Refusal, ask};
 use super::listen::Peer;
 use super::{metrics, openapi};
-use crate::daemon::{Daemon, Scope};
+use crate::daemon::Daemon;
 use crate::error::{ApiError, ErrorBody};
 use crate::model::{
     Attach, Attached, Export, Info, Listen, NewExport, NewUpgrade, NewWorker, Remove, Resize, RingInfo, Settings,
     Worker,
 };
+use crate::scope::Scope;
 use axum::Json;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};

@@ -1,6 +1,5 @@
 //! What a disk announces: feature bits and configuration space.
 
-use super::request::Limits;
 use super::spec::{CONFIG_BYTES, RANGE_BYTES, SECTOR_BYTES, config_offset as at, feature};
 
 /// Longest end (offset + length) of a configuration read, in bytes. It is `VHOST_USER_MAX_CONFIG_SIZE` of QEMU and of the `vhost`
@@ -32,6 +31,19 @@ pub struct WriteZeroesLimits {
     pub max_segments: u32,
     /// Whether a request with the unmap flag frees the space.
     pub may_unmap: bool,
+}
+
+/// What requests are checked against: the small, copyable part of a disk's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of the disk, in bytes.
+    pub capacity_bytes: u64,
+    /// Refuse everything that changes the disk.
+    pub read_only: bool,
+    /// Bounds of discard; `None` = not a request of this disk.
+    pub discard: Option<DiscardLimits>,
+    /// Bounds of write zeroes; `None` = not a request of this disk.
+    pub write_zeroes: Option<WriteZeroesLimits>,
 }
 
 /// A disk as its export wants it announced.

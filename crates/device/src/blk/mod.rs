@@ -9,6 +9,6 @@ mod ranges;
 mod request;
 pub mod spec;
 
-pub use config::{CONFIG_READ_MAX, Config, ConfigError, DiscardLimits, Settings, WriteZeroesLimits};
+pub use config::{CONFIG_READ_MAX, Config, ConfigError, DiscardLimits, Limits, Settings, WriteZeroesLimits};
 pub use ranges::{Range, Ranges};
-pub use request::{Header, Limits, Reason, Refusal, Request, Status, decode_request, serial, used_bytes};
+pub use request::{Header, Reason, Refusal, Request, Status, decode_request, serial, used_bytes};

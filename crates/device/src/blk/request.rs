@@ -1,6 +1,6 @@
 //! From the bytes of a chain to a typed request, and from an outcome to the bytes of an answer.
 
-use super::config::{DiscardLimits, PAYLOAD_BYTES_MAX, WriteZeroesLimits};
+use super::config::{Limits, PAYLOAD_BYTES_MAX};
 use super::ranges::{Ranges, raw_ranges};
 use super::spec::{HEADER_BYTES, RANGE_BYTES, RANGE_FLAG_UNMAP, SECTOR_BYTES, SERIAL_BYTES, request_type, status};
 
@@ -53,19 +53,6 @@ impl Header {
             _ => 0,
         }
     }
-}
-
-/// What requests are checked against: the small, copyable part of a disk's configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Size of the disk, in bytes.
-    pub capacity_bytes: u64,
-    /// Refuse everything that changes the disk.
-    pub read_only: bool,
-    /// Bounds of discard; `None` = not a request of this disk.
-    pub discard: Option<DiscardLimits>,
-    /// Bounds of write zeroes; `None` = not a request of this disk.
-    pub write_zeroes: Option<WriteZeroesLimits>,
 }
 
 /// A request that may be carried out: offsets and lengths are multiples of 512 and lie inside the disk.

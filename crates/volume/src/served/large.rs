@@ -3,19 +3,13 @@
 //! The rings of a worker wait while it copies, so that it leaves what is large to others. And a guest may ask for gigabytes into the same
 //! few pages, thousands of times at once: so a read holds no more versions at a time than a small one does.
 
-use super::LoggedStorage;
 use super::cursor::Cursor;
-use super::machine::{Parts, errno_of};
-use super::progress::Stage;
-use super::read::{covered, lay_over, touched};
-use super::reply::Event;
+use super::overlay::{covered, lay_over, touched};
 use crate::BLOCK_BYTES;
 use crate::cache::{Cache, Pins};
-use engine::{Io, Token};
 use libc::iovec;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use storage::kit::{Lent, ON_THE_SPOT_MAX, range};
-use storage::{Operation, Step};
+use std::sync::Arc;
+use storage::kit::ON_THE_SPOT_MAX;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -28,7 +22,7 @@ const JOB_BYTES: u64 = 16 << 20;
 /// What comes next, as the results of jobs say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-enum Next {
+pub(super) enum Next {
     /// Nothing: all is read.
     End,
     /// The lower storage has something of the part.
@@ -41,15 +35,15 @@ enum Next {
 pub(super) struct LargeRead {
     pins: Pins,
     /// The part that the lower storage reads, or has read; empty before the first. In bytes of the disk.
-    from: u64,
-    to: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
     end: u64,
     /// Where the part is in the task's buffers.
     cursor: Cursor,
 }
 
 impl LargeRead {
-    fn new(cache: &Arc<Cache>, offset: u64, end: u64) -> LargeRead {
+    pub(super) fn new(cache: &Arc<Cache>, offset: u64, end: u64) -> LargeRead {
         LargeRead { pins: Pins::new(cache), from: offset, to: offset, end, cursor: Cursor::default() }
     }
 
@@ -58,7 +52,7 @@ impl LargeRead {
     ///
     /// # Safety
     /// The buffers are valid for writes; they may change meanwhile.
-    unsafe fn proceed(&mut self, cache: &Cache, buffers: &[iovec]) -> Next {
+    pub(super) unsafe fn proceed(&mut self, cache: &Cache, buffers: &[iovec]) -> Next {
         let stop = self.to.saturating_add(JOB_BYTES);
         loop {
             // SAFETY: vouched for.
@@ -87,80 +81,6 @@ impl LargeRead {
             }
         }
         self.end
-    }
-}
-
-fn locked(read: &Mutex<LargeRead>) -> MutexGuard<'_, LargeRead> {
-    read.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl LoggedStorage {
-    pub(super) fn read_in_parts(
-        &self,
-        parts: &mut Parts<'_>,
-        offset: u64,
-        len: u64,
-        token: Token,
-        io: &mut Io<'_>,
-    ) -> Step {
-        let read = LargeRead::new(&self.shared.cache, offset, offset + len);
-        parts.progress.large = Some(Arc::new(Mutex::new(read)));
-        self.cover(parts, token, io)
-    }
-
-    /// Has another thread go on.
-    fn cover(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
-        let Some(read) = parts.progress.large.clone() else { return self.done(parts, Err(libc::EIO)) };
-        let (shared, buffers) = (self.shared.clone(), Lent::new(parts.buffers));
-        parts.progress.stage = Stage::Cover;
-        storage::kit::run_blocking(io.reply(token.part(Event::Job.part())), move || {
-            // SAFETY: the task waits for us, with its buffers mapped and writable.
-            let next = unsafe { locked(&read).proceed(&shared.cache, buffers.list()) };
-            shared.slots_freed();
-            next as i32
-        });
-        Step::Pending
-    }
-
-    /// Another thread has gone as far as it could, or has failed.
-    pub(super) fn covered(&self, parts: &mut Parts<'_>, result: i32, token: Token, io: &mut Io<'_>) -> Step {
-        if result == Next::Job as i32 {
-            return self.cover(parts, token, io);
-        }
-        if result != Next::Below as i32 {
-            self.let_go(parts);
-            return self.done(parts, if result == Next::End as i32 { Ok(()) } else { Err(errno_of(result)) });
-        }
-        let (Some(read), Operation::Read { offset }) = (&parts.progress.large, parts.operation) else {
-            return self.done(parts, Err(libc::EIO));
-        };
-        let (from, to) = {
-            let read = locked(read);
-            (read.from, read.to)
-        };
-        let sub = &mut parts.progress.sub;
-        range(parts.buffers, from - offset, to - from, &mut sub.buffers);
-        sub.begin(Operation::Read { offset: self.shared.layout.data_offset + from });
-        parts.progress.stage = Stage::Part;
-        let step = self.shared.lower.start(&mut parts.progress.sub, token, io);
-        self.follow_part(parts, step, token, io)
-    }
-
-    pub(super) fn follow_part(&self, parts: &mut Parts<'_>, step: Step, token: Token, io: &mut Io<'_>) -> Step {
-        match step {
-            Step::Pending => Step::Pending,
-            Step::Done(Ok(())) => self.cover(parts, token, io),
-            failed @ Step::Done(Err(_)) => {
-                self.let_go(parts);
-                failed
-            }
-        }
-    }
-
-    fn let_go(&self, parts: &mut Parts<'_>) {
-        parts.progress.stage = Stage::Idle;
-        parts.progress.large = None;
-        self.shared.slots_freed();
     }
 }
 
@@ -207,7 +127,7 @@ mod tests {
                 Next::Below => {
                     below += 1;
                     let mut part = Vec::new();
-                    range(&buffers, read.from - offset, read.to - read.from, &mut part);
+                    storage::kit::range(&buffers, read.from - offset, read.to - read.from, &mut part);
                     assert_eq!(storage::kit::total(&part), read.to - read.from);
                     for buffer in part {
                         // SAFETY: a part of `memory`.

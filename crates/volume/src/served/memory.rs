@@ -5,8 +5,8 @@
 //! owner may look into it, and when a volume is closed in order there is nothing left in it, and it goes.
 
 use super::boot::{awaited, boot_id};
+use super::epoch::EPOCH_STEP_MIN;
 use super::error::VolumeError;
-use super::open::EPOCH_STEP_MIN;
 use crate::BLOCK_BYTES;
 use crate::cache::{self, Cache, CacheOptions};
 use crate::format::{MemoryAt, Superblock, Uuid};

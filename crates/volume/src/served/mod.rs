@@ -7,12 +7,13 @@
 //! | file | concern |
 //! |---|---|
 //! | `machine` | a task's stages |
-//! | `read`, `large`, `write`, `sync` | what tasks do: reads and discards; large reads; writes and zeroes; flushes and durable writes |
+//! | `read`, `in_parts`, `write`, `sync` | what tasks do: reads and discards; large reads; writes and zeroes; flushes and durable writes |
 //! | `commit` | who leads the next batch, which batches are in flight, how they land; where a checkpoint cuts the log |
+//! | `overlay`, `large` | what the cache has of a range; a large read |
 //! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
 //! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
-//! | `open`, `ephemeral`, `memory`, `boot`, `blocking`, `tools`, `error` | opening, the memory that outlives the process and how long, blocking access, the operator's tools |
+//! | `open`, `ephemeral`, `epoch`, `memory`, `boot`, `blocking`, `tools`, `error` | opening, the memory that outlives the process and how long, blocking access, the operator's tools |
 //! | `options`, `figures` | what may be chosen, what is counted |
 //!
 //! Only the write-back thread writes data to the lower storage, discards excepted. So no two writes of a block are ever under
@@ -25,14 +26,17 @@ mod checkpoint;
 mod commit;
 mod cursor;
 mod ephemeral;
+mod epoch;
 mod error;
 mod figures;
+mod in_parts;
 mod large;
 mod line;
 mod machine;
 mod memory;
 mod open;
 mod options;
+mod overlay;
 mod passes;
 mod poke;
 mod progress;

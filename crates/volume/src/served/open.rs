@@ -20,13 +20,14 @@
 //! A process that is killed between any two of these leaves a pair that the next one recognises.
 
 use super::blocking::StorageBlocks;
+use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{Contents, Home, Memory};
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
 use super::{LoggedOptions, LoggedStorage, memory};
 use crate::cache::Cache;
-use crate::format::{Superblock, Uuid, read_superblock, write_superblock};
+use crate::format::{Superblock, read_superblock, write_superblock};
 use crate::log::End;
 use crate::recover::{Recovered, recover, salvage};
 use crate::{Blocks, Progress};
@@ -37,17 +38,6 @@ use std::sync::Arc;
 use storage::{Access, Execution, FileOptions, FileStorage, Handed, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, IntentLog, MemoryFile, SyncMode};
-
-/// Recovery counts the epoch up by one, and may do so this often before the volume is opened for guests. A step of an
-/// opening is larger.
-pub(super) const EPOCH_STEP_MIN: u64 = 1 << 16;
-
-/// The epoch of an opening behind one of `epoch`: by a random step, so that two who go on from the same state do not arrive at
-/// the same one.
-fn next_epoch(epoch: u64) -> u64 {
-    let (random, _) = Uuid::new_v4().as_u64_pair();
-    epoch.saturating_add(EPOCH_STEP_MIN + (random >> 32))
-}
 
 /// A volume: a file or block device that `vringd volume create` has made, which has an intent log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -405,19 +395,5 @@ impl LoggedStorage {
     #[doc(hidden)]
     pub fn abandon(self) {
         self.write_back.abandon();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_opening_is_told_from_recoveries() {
-        let mut epochs: Vec<_> = (0..100).map(|_| next_epoch(7)).collect();
-        assert!(epochs.iter().all(|epoch| *epoch >= 7 + EPOCH_STEP_MIN && *epoch < 1 << 33));
-        epochs.sort_unstable();
-        epochs.dedup();
-        assert!(epochs.len() > 90);
     }
 }

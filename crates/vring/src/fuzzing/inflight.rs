@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::Input;
 use crate::chain::Chain;
 use crate::inflight::{InflightQueue, Recovery};
+use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
-use crate::split::{Layout, SplitRing};
+use crate::split::SplitRing;
 
 /// Most descriptors of a ring and entries of a region.
 const SIZE_MAX: u16 = 64;

@@ -14,9 +14,10 @@ use super::{InflightError, InflightQueue, Note, Recovery};
 use crate::chain::Chain;
 use crate::crash;
 use crate::error::RingError;
+use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
-use crate::split::{Layout, SplitRing};
+use crate::split::SplitRing;
 
 /// The ring's areas lie in the first page, a buffer that all requests share in the second.
 const GUEST_BYTES: usize = 0x2000;

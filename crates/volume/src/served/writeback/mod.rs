@@ -8,6 +8,7 @@
 //!
 //! Nobody else writes data there (discards excepted), so that no two writes of one block are ever under way together.
 
+mod ending;
 mod plan;
 mod sweep;
 mod thread;
@@ -20,9 +21,9 @@ use super::poke::{NoSweep, Wish};
 use super::shared::Shared;
 use crate::format::Superblock;
 use crate::{BLOCK_BYTES, Blocks};
+use ending::Ending;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -36,31 +37,6 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 
 /// And before another program takes over, while guests wait.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(30);
-
-/// How the thread is to end.
-#[derive(Default)]
-pub(super) struct Ending(AtomicU8);
-
-impl Ending {
-    /// Not yet.
-    const NO: u8 = 0;
-    /// With everything written back.
-    const ORDERLY: u8 = 1;
-    /// As if the process had been killed.
-    const ABANDONED: u8 = 2;
-
-    fn set(&self, how: u8) {
-        self.0.store(how, Ordering::Release);
-    }
-
-    fn begun(&self) -> bool {
-        self.0.load(Ordering::Acquire) != Ending::NO
-    }
-
-    fn abandoned(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Ending::ABANDONED
-    }
-}
 
 type Thread = JoinHandle<Result<(), StorageError>>;
 

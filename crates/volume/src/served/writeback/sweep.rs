@@ -7,7 +7,7 @@
 //!
 //! How many operations are under way, and how long the pass rests between them, is the pace's ([`volume::pace`]).
 
-use super::Ending;
+use super::ending::Ending;
 use super::plan::{Piece, Plan, Version, WRITE_BYTES_MAX};
 use crate::cache::Pins;
 use crate::pace::{DEPTH_MAX, Pace, Seen, Stride};

@@ -1,6 +1,6 @@
 //! When a pass over what is dirty is due, and the checkpoint behind it.
 
-use super::Ending;
+use super::ending::Ending;
 use super::sweep::Sweeper;
 use crate::format::FormatError;
 use crate::pace::Age;

@@ -1,0 +1,57 @@
+//! Why commands fail.
+
+use super::add::DescriptionError;
+use crate::client::ClientError;
+use std::io;
+
+/// Why a command failed. The doc comments are the messages.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum CtlError {
+    /// {0}
+    Client(#[from] ClientError),
+    /// {0}
+    Description(#[from] DescriptionError),
+    /// {name} was refused after {added} of {all} exports were added: {source}
+    AddedSome {
+        /// The export.
+        name: String,
+        /// Exports that were added before it.
+        added: usize,
+        /// Exports in the file.
+        all: usize,
+        /// Why it was refused.
+        source: ClientError,
+    },
+    /// the daemon did not come back from its upgrade ({source}): its log says why
+    Gone {
+        /// How it cannot be reached.
+        source: ClientError,
+    },
+    /// the daemon answers, but its program was not replaced: its log may say why
+    NotUpgraded,
+    /// cannot write the output: {source}
+    Output {
+        /// How the system answered.
+        source: io::Error,
+    },
+}
+
+impl From<io::Error> for CtlError {
+    fn from(source: io::Error) -> Self {
+        Self::Output { source }
+    }
+}
+
+impl CtlError {
+    /// The exit status: 1 when the daemon refused, 2 when it cannot be reached or the command is wrong.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Client(ClientError::Refused { .. })
+            | Self::AddedSome { .. }
+            | Self::Gone { .. }
+            | Self::NotUpgraded
+            | Self::Output { .. } => 1,
+            Self::Client(_) | Self::Description(_) => 2,
+        }
+    }
+}
