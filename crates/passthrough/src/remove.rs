@@ -1,6 +1,7 @@
 //! Names that go, and names that move.
 
 use crate::error::Result;
+use crate::held::Target;
 use crate::mapped::In;
 use crate::node::Pin;
 use crate::stat::component;
@@ -13,32 +14,38 @@ use std::ffi::CStr;
 const FLAGS: RenameFlags = RenameFlags::NOREPLACE.union(RenameFlags::EXCHANGE).union(RenameFlags::WHITEOUT);
 
 impl Tree {
-    /// Removes the name of a file. One system call.
+    /// Removes the name of a file. One system call; where there is time ([`crate::with_time`]), two more before and behind it.
     ///
     /// # Errors
     /// `EROFS` on a read-only tree, `EINVAL` for a name that is none, `ESTALE` for a parent that is unknown or gone, and the
     /// kernel's.
     pub fn unlink(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        if let Some(mapped) = &self.mapped {
-            return self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name);
+        let target = Target::hold(&pin, name);
+        match &self.mapped {
+            Some(mapped) => self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
+            None => rustix::fs::unlinkat(pin, name, AtFlags::empty())?,
         }
-        rustix::fs::unlinkat(pin, name, AtFlags::empty())
+        target.is_removed(self);
+        Ok(())
     }
 
-    /// Removes an empty directory. One system call.
+    /// Removes an empty directory. One system call; where there is time, as for [`Tree::unlink`].
     ///
     /// # Errors
     /// As [`Tree::unlink`].
     pub fn rmdir(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        if let Some(mapped) = &self.mapped {
-            return self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name);
+        let target = Target::hold(&pin, name);
+        match &self.mapped {
+            Some(mapped) => self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
+            None => rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)?,
         }
-        rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)
+        target.is_removed(self);
+        Ok(())
     }
 
-    /// Moves a name. `flags` are `RENAME_*` of `linux/fs.h`. One system call.
+    /// Moves a name. `flags` are `RENAME_*` of `linux/fs.h`. One system call; where there is time, as for [`Tree::unlink`].
     ///
     /// # Errors
     /// As [`Tree::unlink`]; `EINVAL` for flags that are unknown.
@@ -51,11 +58,16 @@ impl Tree {
         component(new_name)?;
         let new_dir = self.table.get(new_parent)?;
         let new_pin = self.table.pin(&new_dir)?;
-        if let Some(mapped) = &self.mapped {
-            let (from, to) = (In { dir: &dir, pin: &pin }, In { dir: &new_dir, pin: &new_pin });
-            return self.rename_mapped(mapped, from, name, to, new_name, flags);
+        let target = Target::hold(&new_pin, new_name);
+        match &self.mapped {
+            Some(mapped) => {
+                let (from, to) = (In { dir: &dir, pin: &pin }, In { dir: &new_dir, pin: &new_pin });
+                self.rename_mapped(mapped, from, name, to, new_name, flags)?;
+            }
+            None => rename(&pin, name, &new_pin, new_name, flags)?,
         }
-        rename(&pin, name, &new_pin, new_name, flags)
+        target.is_removed(self);
+        Ok(())
     }
 }
 

@@ -128,6 +128,7 @@ impl Table {
             used: AtomicBool::new(true),
             verified: AtomicBool::new(true),
             displaced: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             slot: Mutex::new(Slot { held: Some(held), ..Slot::default() }),
         });
         write(&table.shard(ROOT).nodes).insert(ROOT, Arc::clone(&root));
@@ -192,6 +193,13 @@ impl Table {
         read(self.identity(key)).get(key).map(|inode| inode.node)
     }
 
+    /// The host has removed the last name of what is known by this key, and frees it when nobody has it open.
+    pub(crate) fn is_removed(&self, key: &Key) {
+        if let Some(inode) = read(self.identity(key)).get(key) {
+            inode.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// References an inode that an operation has in hand, unless it was forgotten meanwhile.
     pub(crate) fn reference_again(&self, inode: &Inode) -> Result<()> {
         // The lock keeps the count from reaching 0.
@@ -245,6 +253,7 @@ impl Table {
             used: AtomicBool::new(true),
             verified: AtomicBool::new(hold.verified),
             displaced: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             slot: Mutex::new(Slot { held, listed, ..Slot::default() }),
         });
         write(&self.shard(inode.node).nodes).insert(inode.node, Arc::clone(&inode));
@@ -336,6 +345,10 @@ impl Table {
     /// Opens an inode that holds no descriptor by its handle, and looks at it if nobody has done so yet.
     fn reopen(&self, inode: &Arc<Inode>) -> Result<(Pin, Option<Statx>)> {
         let handle = inode.handle.as_ref().ok_or(Errno::STALE)?;
+        // The kernel would have us wait until all of it is freed, and say so then.
+        if inode.gone.load(Ordering::Relaxed) {
+            return Err(Errno::STALE);
+        }
         let fd = handle.open(inode.mount.file()?, OFlags::PATH)?;
         let mut seen = None;
         if !inode.verified.load(Ordering::Relaxed) {

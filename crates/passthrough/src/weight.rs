@@ -6,9 +6,9 @@
 //! when the call is made. Then it takes its time where it is made, which is as bad as it would be without this.
 
 use crate::file::Handle;
-use crate::stat::stat;
+use crate::stat::{Kind, stat};
 use crate::tree::{Node, Tree};
-use rustix::fs::Statx;
+use rustix::fs::{RenameFlags, Statx};
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
@@ -23,13 +23,40 @@ pub(crate) fn is_heavy(stat: &Statx) -> bool {
     stat.stx_blocks > LIGHT_BLOCKS
 }
 
+fn is_removed_slowly(stat: &Statx) -> bool {
+    Kind::of(stat).is_directory() || is_heavy(stat)
+}
+
 impl Tree {
     /// Whether it may take long until what is called `name` in `parent` is gone. One system call. What is not there, or cannot be
-    /// looked at, is an error soon.
+    /// looked at, is an error soon. How much the kernel has to look at before it removes a directory nobody can tell: what was once in
+    /// it, and names that somebody has looked for there.
     #[must_use]
     pub fn removal_is_long(&self, parent: Node, name: &CStr) -> bool {
-        let look = self.directory(parent, name).and_then(|(_, dir)| stat(dir.as_fd(), name));
-        look.is_ok_and(|stat| is_heavy(&stat) || self.is_found_changing(&stat))
+        self.names_are_changing(parent)
+            || self.look(parent, name).is_ok_and(|stat| is_removed_slowly(&stat) || self.is_found_changing(&stat))
+    }
+
+    /// Whether it may take long until a name is another one, or two names have changed places. Two system calls at most. `flags` are
+    /// `RENAME_*`.
+    #[must_use]
+    pub fn rename_is_long(&self, (parent, name): (Node, &CStr), to: (Node, &CStr), flags: u32) -> bool {
+        let (new_parent, new_name) = to;
+        // The kernel has one lock for all renames between directories of a file system, whoever asks for them.
+        if parent != new_parent || self.names_are_changing(parent) {
+            return true;
+        }
+        let Ok(old) = self.look(parent, new_name) else {
+            // Nothing goes.
+            return self.changes_any() && self.look(parent, name).is_ok_and(|stat| self.is_found_changing(&stat));
+        };
+        // What has the name goes on by the old one, or stays what it is.
+        let stays = flags & (RenameFlags::EXCHANGE | RenameFlags::NOREPLACE).bits() != 0;
+        // Before a file takes the place of another, file systems write it out (ext4's `auto_da_alloc`).
+        let long = |new: &Statx| self.is_found_changing(new) || !stays && is_heavy(new);
+        self.is_found_changing(&old)
+            || !stays && is_removed_slowly(&old)
+            || self.look(parent, name).is_ok_and(|new| long(&new))
     }
 
     /// Whether it may take long until a file has another size. One system call. One that keeps its size may have space allocated
@@ -75,11 +102,65 @@ impl Tree {
         self.files.get(handle).is_ok_and(|file| file.is_writable() && file.mount.reports_at_close())
     }
 
+    /// Whether who lists an open directory would wait. No system call.
+    #[must_use]
+    pub fn listing_is_long(&self, handle: Handle) -> bool {
+        self.records_are_changing() || self.file_is_changing(handle)
+    }
+
     /// Whether it may take long to find where data or a hole begins: file systems look at one piece after the other, under the
     /// lock of the inode. One system call.
     #[must_use]
     pub fn seek_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
         self.is_changing(file.node()) || stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, ROOT, Source};
+
+    const NOTHING: u32 = 0;
+
+    #[test]
+    fn a_rename_is_long_by_what_goes_what_comes_and_where() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in [("small", 1), ("tiny", 1), ("large", 1 << 20)] {
+            std::fs::write(directory.path().join(name), vec![1; bytes]).unwrap();
+        }
+        for name in ["directory", "empty"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        let other = tree.lookup(ROOT, c"directory").unwrap().node;
+        let long = |name, new_name, flags| tree.rename_is_long((ROOT, name), (ROOT, new_name), flags);
+        assert!(!long(c"small", c"tiny", NOTHING) && !long(c"large", c"new", NOTHING) && !long(c"no", c"new", NOTHING));
+        assert!(long(c"small", c"large", NOTHING), "it frees the large one");
+        assert!(long(c"large", c"small", NOTHING), "it may be written out before");
+        assert!(long(c"empty", c"directory", NOTHING), "it may have been large");
+        for flags in [libc::RENAME_EXCHANGE, libc::RENAME_NOREPLACE] {
+            assert!(!long(c"small", c"large", flags) && !long(c"large", c"small", flags));
+            assert!(!long(c"empty", c"directory", flags));
+        }
+        assert!(tree.rename_is_long((ROOT, c"small"), (other, c"new"), NOTHING), "other renames may hold it up");
+        for changed in [c"small", c"tiny", c"directory"] {
+            let changing = tree.change(vec![tree.lookup(ROOT, changed).unwrap().node]);
+            for flags in [NOTHING, libc::RENAME_EXCHANGE] {
+                assert!(long(changed, c"new", flags) && long(c"large", changed, flags), "{changed:?}");
+            }
+            drop(changing);
+        }
+        let _changing = tree.change(vec![ROOT]);
+        assert!(long(c"small", c"new", NOTHING));
+    }
+
+    #[test]
+    fn every_directory_is_removed_where_there_is_time() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("directory")).unwrap();
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        assert!(tree.removal_is_long(ROOT, c"directory") && !tree.removal_is_long(ROOT, c"missing"));
     }
 }

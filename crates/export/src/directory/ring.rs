@@ -284,10 +284,7 @@ impl DirectoryRing {
         lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
         let (service, job, dialect) = (self.service.clone(), slot.job.clone(), self.dialect);
         let reply = io.reply(Token::request(head));
-        pool.run(reply, move || {
-            let _changing = changing;
-            run_job(&service, dialect, &mut lock(&job))
-        });
+        pool.run(reply, move || passthrough::with_time(changing, || run_job(&service, dialect, &mut lock(&job))));
         true
     }
 

@@ -326,10 +326,7 @@ impl P9Ring {
         lock(&slot.job).load(bytes, given.readable, given.writable);
         let (session, job, asked) = (self.session.clone(), slot.job.clone(), slot.id);
         let reply = io.reply(Token::request(head));
-        pool.run(reply, move || {
-            let _changing = changing;
-            run_job(&session, asked, &mut lock(&job))
-        });
+        pool.run(reply, move || passthrough::with_time(changing, || run_job(&session, asked, &mut lock(&job))));
         true
     }
 

@@ -128,6 +128,7 @@ impl Table {
             used: AtomicBool::new(false),
             verified: AtomicBool::new(form.verified),
             displaced: AtomicBool::new(!form.current),
+            gone: AtomicBool::new(false),
             slot: Mutex::new(Slot { held, ..Slot::default() }),
         })
     }

@@ -2,9 +2,10 @@
 
 use super::Service;
 use crate::directory::policy::Policy;
-use device::fs::{InHeader, Request, Write};
-use passthrough::{Options, Source, Tree};
+use device::fs::{Create, Extensions, Fallocate, InHeader, Mkdir, Mknod, ReadDir, Rename, Request, Symlink, Write};
+use passthrough::{Options, ROOT, Source, Tree};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,4 +65,88 @@ fn a_mapped_capability_goes_before_a_write_by_io_uring() {
     assert!(has());
     assert!(service.file_for_uring(&header, &Request::Write(write)).is_some());
     assert!(!has());
+}
+
+fn header(nodeid: u64) -> InHeader {
+    InHeader { nodeid, ..InHeader::default() }
+}
+
+/// What is in the directory and what it is known by: a directory, two small files and a large one.
+fn nodes(service: &Service, directory: &tempfile::TempDir) -> [u64; 4] {
+    std::fs::create_dir(directory.path().join("directory")).unwrap();
+    std::fs::write(directory.path().join("other"), "text").unwrap();
+    std::fs::write(directory.path().join("large"), vec![1; 1 << 20]).unwrap();
+    [c"directory", c"file", c"other", c"large"].map(|name| service.tree.lookup(ROOT, name).unwrap().node)
+}
+
+fn rename(name: &'static CStr, new_nodeid: u64, new_name: &'static CStr) -> Request<'static> {
+    Request::Rename(Rename { name, new_nodeid, new_name, flags: 0 })
+}
+
+#[test]
+fn names_that_take_their_time_leave_the_worker() {
+    let (service, host) = served(Options::default(), Policy::new(CachePolicy::Never));
+    let [directory, ..] = nodes(&service, &host);
+    let long = |request| service.is_long(&header(ROOT), &request);
+    assert!(long(Request::Rmdir { name: c"directory" }) && long(Request::Unlink { name: c"large" }));
+    assert!(!long(Request::Unlink { name: c"file" }) && !long(rename(c"large", ROOT, c"new")));
+    assert!(long(rename(c"file", ROOT, c"large")) && long(rename(c"large", ROOT, c"file")));
+    assert!(long(rename(c"file", directory, c"new")) && !long(rename(c"file", ROOT, c"other")));
+}
+
+#[test]
+fn what_has_the_locks_of_directories_keeps_names_off_the_worker() {
+    let (service, host) = served(Options::default(), Policy::new(CachePolicy::Never));
+    let [directory, file, other, large] = nodes(&service, &host);
+    let fh = service.tree.open_dir(ROOT).unwrap().handle;
+    let extensions = Extensions::default();
+    let listing = ReadDir { fh, offset: 0, size: 4096 };
+    let names = [
+        Request::Lookup { name: c"new" },
+        Request::Mkdir(Mkdir { name: c"new", mode: 0o755, umask: 0, extensions }),
+        Request::Mknod(Mknod { name: c"new", mode: 0, umask: 0, rdev: (0, 0), extensions }),
+        Request::Symlink(Symlink { name: c"new", target: c"file", extensions }),
+        Request::Create(Create { name: c"new", flags: 0, mode: 0, umask: 0, kill_suidgid: false, extensions }),
+        Request::Link { nodeid: large, name: c"new" },
+        Request::Unlink { name: c"new" },
+        rename(c"large", ROOT, c"new"),
+        Request::ReadDir(listing),
+        Request::ReadDirPlus(listing),
+    ];
+    let changing: [(_, _, &[_]); 5] = [
+        (ROOT, Request::Rmdir { name: c"directory" }, &[ROOT, directory]),
+        (ROOT, Request::Unlink { name: c"file" }, &[ROOT, file]),
+        (ROOT, rename(c"file", ROOT, c"other"), &[ROOT, file, other]),
+        (ROOT, rename(c"file", directory, c"new"), &[ROOT, file, directory]),
+        (directory, Request::Link { nodeid: file, name: c"new" }, &[directory, file]),
+    ];
+    for (node, request, nodes) in changing {
+        assert!(names.iter().all(|name| !service.is_long(&header(ROOT), name)));
+        let changes = service.changes(&header(node), &request).unwrap();
+        for changed in [ROOT, directory, file, other] {
+            assert_eq!(service.tree.is_changing(changed), nodes.contains(&changed), "{changed} by {request:?}");
+        }
+        for name in &names {
+            let is_listing = matches!(name, Request::ReadDir(_) | Request::ReadDirPlus(_));
+            // A listing is of what was opened, whatever node is named with it.
+            let header = header(if is_listing { file } else { node });
+            assert_eq!(service.is_long(&header, name), node == ROOT || !is_listing, "{name:?} by {request:?}");
+        }
+        drop(changes);
+    }
+}
+
+/// The file is that of the handle.
+#[test]
+fn a_guest_that_names_another_node_waits_for_nothing_on_the_worker() {
+    let (service, host) = served(Options::default(), Policy::new(CachePolicy::Never));
+    let [directory, file, other, _] = nodes(&service, &host);
+    let fh = service.tree.open(file, libc::O_RDWR, false).unwrap().handle;
+    let changes =
+        service.changes(&header(other), &Request::Fallocate(Fallocate { fh, offset: 0, len: 1, mode: 0 })).unwrap();
+    assert!(service.tree.is_changing(file) && !service.tree.is_changing(other));
+    let write = Write { fh, offset: 0, size: 1, write_flags: 0, lock_owner: None, flags: libc::O_RDWR };
+    assert!(service.is_long(&header(directory), &Request::Write(write)));
+    drop(changes);
+    assert!(!service.is_long(&header(directory), &Request::Write(write)));
 }

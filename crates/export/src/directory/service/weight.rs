@@ -5,9 +5,6 @@ use super::attributes::changes_flags;
 use device::fs::{InHeader, Release, Request};
 use passthrough::Changing;
 
-/// `renameat2(2)`: what has the new name goes on by the old one, or nothing has it.
-const KEEPS_BOTH: u32 = libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE;
-
 impl Service {
     /// Whether a request may take long. What frees space does when there is much, see [`passthrough::Tree::removal_is_long`], and what
     /// needs a file that such a call is changing, see [`passthrough::Tree::is_changing`].
@@ -15,31 +12,33 @@ impl Service {
         let (tree, node) = (self.tree(), header.nodeid);
         match request {
             Request::CopyFileRange(_) | Request::Fallocate(_) | Request::SyncFs | Request::FsyncDir(_) => true,
-            Request::Unlink { name } | Request::Rmdir { name } => tree.removal_is_long(node, name),
+            // It may once have been large: all of that is looked at.
+            Request::Rmdir { .. } => true,
+            Request::Unlink { name } => tree.removal_is_long(node, name),
             Request::Rename(rename) => {
-                let (parent, name) = (rename.new_nodeid, rename.new_name);
-                tree.name_is_changing(node, rename.name)
-                    || match rename.flags & KEEPS_BOTH {
-                        0 => tree.removal_is_long(parent, name),
-                        _ => tree.name_is_changing(parent, name),
-                    }
+                tree.rename_is_long((node, rename.name), (rename.new_nodeid, rename.new_name), rename.flags)
+            }
+            Request::Lookup { .. } | Request::Mknod(_) | Request::Mkdir(_) | Request::Symlink(_) => {
+                tree.names_are_changing(node)
             }
             Request::SetAttr(set) => match set.size {
                 Some(size) => tree.truncation_is_long(node, set.fh, size),
-                None => tree.is_changing(node),
+                None => tree.is_changing(node) || tree.records_are_changing(),
             },
             Request::Open(open) if open.flags & libc::O_TRUNC != 0 => tree.truncation_is_long(node, None, 0),
             Request::Create(new) if new.flags & libc::O_TRUNC != 0 => tree.removal_is_long(node, new.name),
+            Request::Create(_) => tree.names_are_changing(node),
+            Request::ReadDir(read) | Request::ReadDirPlus(read) => tree.listing_is_long(read.fh),
             Request::Release(release) => tree.release_is_long(release.fh),
             Request::Flush { fh, .. } => tree.flush_is_long(*fh),
             Request::Lseek(seek) => tree.seek_is_long(seek.fh),
             // Of some file systems it takes another form for all that the file has.
             Request::Ioctl(ioctl) => changes_flags(ioctl.command),
-            Request::Link { nodeid, .. } => tree.is_changing(*nodeid),
-            Request::Read(_) | Request::Write(_) | Request::SetXattr(_) | Request::RemoveXattr { .. } => {
-                tree.is_changing(node)
-            }
-            _ => false,
+            Request::Link { nodeid, .. } => tree.names_are_changing(node) || tree.is_changing(*nodeid),
+            Request::Read(read) => self.file_is_changing(node, read.fh),
+            Request::Write(write) => self.file_is_changing(node, write.fh),
+            Request::SetXattr(_) | Request::RemoveXattr { .. } => tree.is_changing(node) || tree.records_are_changing(),
+            _ => tree.records_are_changing(),
         }
     }
 
@@ -47,14 +46,29 @@ impl Service {
     pub(crate) fn changes(&self, header: &InHeader, request: &Request<'_>) -> Option<Changing> {
         let (tree, node) = (self.tree(), header.nodeid);
         let nodes = match request {
-            Request::CopyFileRange(copy) => vec![node, copy.nodeid_out],
-            Request::Fallocate(_) | Request::Ioctl(_) => vec![node],
-            Request::SetAttr(set) if set.size.is_some() => vec![node],
-            Request::Open(open) if open.flags & libc::O_TRUNC != 0 => vec![node],
-            Request::Create(new) if new.flags & libc::O_TRUNC != 0 => vec![tree.node_by_name(node, new.name)?],
+            Request::CopyFileRange(copy) => [copy.fh_in, copy.fh_out].map(|fh| tree.node_opened(fh)).to_vec(),
+            Request::Fallocate(space) => vec![tree.node_opened(space.fh)],
+            Request::Ioctl(ioctl) => vec![tree.node_opened(ioctl.fh)],
+            Request::SetAttr(set) if set.size.is_some() => vec![Some(node)],
+            Request::Open(open) if open.flags & libc::O_TRUNC != 0 => vec![Some(node)],
+            Request::Create(new) if new.flags & libc::O_TRUNC != 0 => vec![tree.node_by_name(node, new.name)],
+            // The locks of directories are held while the kernel looks at what loses its name, or waits for its lock.
+            Request::Unlink { name } | Request::Rmdir { name } => vec![Some(node), tree.node_by_name(node, name)],
+            Request::Link { nodeid, .. } => vec![Some(node), Some(*nodeid)],
+            Request::Rename(rename) => {
+                let (to, new_name) = (rename.new_nodeid, rename.new_name);
+                let moved = tree.node_by_name(node, rename.name);
+                vec![Some(node), Some(to), moved, tree.node_by_name(to, new_name)]
+            }
             _ => return None,
         };
-        Some(tree.change(nodes))
+        Some(tree.change(nodes.into_iter().flatten().collect()))
+    }
+
+    /// Whether a transfer would wait for who is changing the file.
+    fn file_is_changing(&self, node: u64, handle: u64) -> bool {
+        // Who need not open files names the node.
+        self.tree().is_changing(node) || self.tree().file_is_changing(handle)
     }
 
     /// Before a release is left to another thread: its guest does not wait for it, and may ask for a lock that goes with it.

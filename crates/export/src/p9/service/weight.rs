@@ -1,49 +1,62 @@
 //! What may take a device's time, or seconds, and must not be done on a worker.
 
-use super::fids::Use;
+use super::fids::{Fid, Use};
 use super::place::{Name, Place};
 use super::session::Session;
-use device::p9::{Request, open_flag, open_mode};
+use device::p9::{Request, open_flag, open_mode, unlink_flag};
 use passthrough::{Changing, FEW_OWNERS, Node};
 use rustix::io::Errno;
+use std::ffi::CStr;
 
 impl Session {
     /// Whether a request may take long. What frees space does when there is much, see [`passthrough::Tree::removal_is_long`], and what
     /// needs a file that such a call is changing, see [`passthrough::Tree::is_changing`].
     pub(crate) fn is_long(&self, request: &Request<'_>) -> bool {
         let look = match *request {
+            // It may once have been large: all of that is looked at.
+            Request::UnlinkAt { flags: unlink_flag::REMOVEDIR, .. } => Ok(true),
             Request::UnlinkAt { dfid, name, .. } => self.with_place(dfid, |dir| self.removal_is_long(dir, name)),
-            Request::Remove { fid } => self.with_place(fid, |place| Ok(self.is_heavy(place))),
-            Request::Rename { fid, dfid, name } => {
-                self.with_place(dfid, |dir| self.removal_is_long(dir, name)).map(|long| long || self.is_changing(fid))
-            }
-            Request::RenameAt(ref rename) => {
-                let moved =
-                    |dir: &Place| Ok(self.tree().name_is_changing(dir.node(), Name::new(rename.oldname)?.as_c_str()));
-                self.with_place(rename.newdirfid, |dir| self.removal_is_long(dir, rename.newname))
-                    .and_then(|long| Ok(long || self.with_place(rename.olddirfid, moved)?))
-            }
+            Request::Remove { fid } => self.with_place(fid, |place| Ok(self.is_removed_slowly(place))),
+            Request::Rename { fid, dfid, name } => self.with_place(fid, |moved| {
+                let (from, old_name) = moved.reached_by()?;
+                self.with_place(dfid, |to| self.rename_is_long((&from, &old_name), (to, name)))
+            }),
+            Request::RenameAt(ref rename) => self.with_place(rename.olddirfid, |from| {
+                let old_name = Name::new(rename.oldname)?;
+                let moved = (from, old_name.as_c_str());
+                self.with_place(rename.newdirfid, |to| self.rename_is_long(moved, (to, rename.newname)))
+            }),
             Request::SetAttr(ref set) => match set.size {
                 Some(size) => self.truncation_is_long(set.fid, size),
-                None => Ok(self.is_changing(set.fid)),
+                None => Ok(self.is_changing(set.fid) || self.tree().records_are_changing()),
             },
-            // It may also change the name, or make the file durable.
-            Request::WriteStat { fid, ref stat } => match stat.length {
-                u64::MAX => Ok(true),
-                size => self.truncation_is_long(fid, size),
-            },
+            // It may also change the name, which may be another file's, or make the file durable.
+            Request::WriteStat { fid, ref stat } if stat.name.is_empty() && stat.length != u64::MAX => {
+                self.truncation_is_long(fid, stat.length)
+            }
+            Request::WriteStat { .. } => Ok(true),
+            // Who has more than one name goes through directories that he does not name himself.
+            Request::Attach(ref attach) => Ok(!attach.aname.is_empty() && self.tree().changes_any()),
+            Request::Walk { ref names, .. } if names.len() > 1 => Ok(self.tree().changes_any()),
+            Request::Walk { fid, ref names, .. } if names.len() == 1 => Ok(self.names_are_changing(fid)),
+            Request::Mkdir(ref new) => Ok(self.names_are_changing(new.dfid)),
+            Request::Mknod(ref new) => Ok(self.names_are_changing(new.dfid)),
+            Request::Symlink(ref new) => Ok(self.names_are_changing(new.fid)),
+            Request::Create(ref new) => Ok(self.names_are_changing(new.fid)),
+            Request::ReadDir { fid, .. } => self.listing_is_long(fid),
             Request::Lopen { fid, flags } if flags & open_flag::TRUNC != 0 => self.truncation_is_long(fid, 0),
             Request::Open { fid, mode } if mode & open_mode::TRUNC != 0 => self.truncation_is_long(fid, 0),
             Request::Lcreate(ref new) if new.flags & open_flag::TRUNC != 0 => {
                 self.with_place(new.fid, |dir| self.removal_is_long(dir, new.name))
             }
+            Request::Lcreate(ref new) => Ok(self.names_are_changing(new.fid)),
             Request::Clunk { fid } => self.clunk_is_long(fid),
-            Request::Read { fid, .. } | Request::Write { fid, .. } | Request::Link { fid, .. } => {
-                Ok(self.is_changing(fid))
-            }
+            Request::Read { fid, .. } if self.is_open_directory(fid) => self.listing_is_long(fid),
+            Request::Read { fid, .. } | Request::Write { fid, .. } => Ok(self.is_changing(fid)),
+            Request::Link { fid, dfid, .. } => Ok(self.is_changing(fid) || self.names_are_changing(dfid)),
             // Of what io_uring does not take.
             Request::Fsync { .. } => Ok(true),
-            _ => Ok(false),
+            _ => Ok(self.tree().records_are_changing()),
         };
         // What is no fid, or no name, is an error soon.
         look.unwrap_or(false)
@@ -51,18 +64,68 @@ impl Session {
 
     /// What a request that takes long is going to change.
     pub(crate) fn changes(&self, request: &Request<'_>) -> Option<Changing> {
-        let node = match *request {
-            Request::SetAttr(ref set) if set.size.is_some() => self.node_of(set.fid),
-            Request::WriteStat { fid, ref stat } if stat.length != u64::MAX => self.node_of(fid),
-            Request::Lopen { fid, flags } if flags & open_flag::TRUNC != 0 => self.node_of(fid),
-            Request::Open { fid, mode } if mode & open_mode::TRUNC != 0 => self.node_of(fid),
+        let nodes = match *request {
+            Request::SetAttr(ref set) if set.size.is_some() => vec![self.node_of(set.fid)],
+            Request::Lopen { fid, flags } if flags & open_flag::TRUNC != 0 => vec![self.node_of(fid)],
+            Request::Open { fid, mode } if mode & open_mode::TRUNC != 0 => vec![self.node_of(fid)],
             Request::Lcreate(ref new) if new.flags & open_flag::TRUNC != 0 => {
-                let (dir, name) = (self.node_of(new.fid)?, Name::new(new.name).ok()?);
-                self.tree().node_by_name(dir, name.as_c_str())
+                vec![self.node_by_name(self.node_of(new.fid)?, new.name)]
             }
-            _ => None,
+            // The locks of directories are held while the kernel looks at what loses its name, or waits for its lock.
+            Request::UnlinkAt { dfid, name, .. } => {
+                let dir = self.node_of(dfid)?;
+                vec![Some(dir), self.node_by_name(dir, name)]
+            }
+            Request::Remove { fid } | Request::Clunk { fid } if self.is_removing(fid, request) => {
+                vec![self.parent_of(fid), self.node_of(fid)]
+            }
+            Request::Link { fid, dfid, .. } => vec![self.node_of(dfid), self.node_of(fid)],
+            Request::Rename { fid, dfid, name } => {
+                let to = self.node_of(dfid)?;
+                vec![self.parent_of(fid), Some(to), self.node_of(fid), self.node_by_name(to, name)]
+            }
+            Request::RenameAt(ref rename) => {
+                let (from, to) = (self.node_of(rename.olddirfid)?, self.node_of(rename.newdirfid)?);
+                let moved = self.node_by_name(from, rename.oldname);
+                vec![Some(from), Some(to), moved, self.node_by_name(to, rename.newname)]
+            }
+            // It may be for a name, a length, or both.
+            Request::WriteStat { fid, ref stat } => {
+                let dir = if stat.name.is_empty() { None } else { self.parent_of(fid) };
+                vec![dir, self.node_of(fid), dir.and_then(|dir| self.node_by_name(dir, stat.name))]
+            }
+            _ => return None,
         };
-        Some(self.tree().change(vec![node?]))
+        Some(self.tree().change(nodes.into_iter().flatten().collect()))
+    }
+
+    /// Whether a request takes what the fid stands for out of its directory.
+    fn is_removing(&self, fid: u32, request: &Request<'_>) -> bool {
+        let removed_on_clunk = |fid: &Fid| Ok(fid.open()?.remove_on_clunk);
+        matches!(request, Request::Remove { .. }) || self.fids.with(fid, removed_on_clunk).unwrap_or(false)
+    }
+
+    fn parent_of(&self, fid: u32) -> Option<Node> {
+        let parent = self.fids.with(fid, |fid| Ok(fid.place.parent())).ok()??;
+        Some(parent.node())
+    }
+
+    fn node_by_name(&self, dir: Node, name: &[u8]) -> Option<Node> {
+        self.tree().node_by_name(dir, Name::new(name).ok()?.as_c_str())
+    }
+
+    fn names_are_changing(&self, fid: u32) -> bool {
+        let tree = self.tree();
+        tree.changes_any() && self.node_of(fid).is_some_and(|node| tree.names_are_changing(node))
+    }
+
+    fn is_open_directory(&self, fid: u32) -> bool {
+        self.fids.with(fid, |fid| Ok(fid.open()?.directory)).unwrap_or(false)
+    }
+
+    fn listing_is_long(&self, fid: u32) -> Result<bool, Errno> {
+        let handle = self.fids.with(fid, |fid| Ok(fid.open()?.handle))?;
+        Ok(self.tree().listing_is_long(handle))
     }
 
     fn node_of(&self, fid: u32) -> Option<Node> {
@@ -82,8 +145,17 @@ impl Session {
         Ok(self.tree().removal_is_long(dir.node(), Name::new(name)?.as_c_str()))
     }
 
-    fn is_heavy(&self, place: &Place) -> bool {
-        self.tree().truncation_is_long(place.node(), None, 0)
+    fn rename_is_long(&self, (from, old_name): (&Place, &CStr), (to, name): (&Place, &[u8])) -> Result<bool, Errno> {
+        let name = Name::new(name)?;
+        Ok(self.tree().rename_is_long((from.node(), old_name), (to.node(), name.as_c_str()), 0))
+    }
+
+    /// As [`passthrough::Tree::removal_is_long`]. Its name is looked up for it.
+    fn is_removed_slowly(&self, place: &Place) -> bool {
+        let tree = self.tree();
+        place.is_directory()
+            || place.parent().is_some_and(|parent| tree.names_are_changing(parent.node()))
+            || tree.truncation_is_long(place.node(), None, 0)
     }
 
     fn truncation_is_long(&self, fid: u32, size: u64) -> Result<bool, Errno> {
@@ -94,7 +166,7 @@ impl Session {
     fn clunk_is_long(&self, fid: u32) -> Result<bool, Errno> {
         let fid = self.fids.get(fid)?;
         Ok(match &fid.used {
-            Use::Open(open) if open.remove_on_clunk => self.is_heavy(&fid.place),
+            Use::Open(open) if open.remove_on_clunk => self.is_removed_slowly(&fid.place),
             // Each owner's locks are dropped on their own.
             Use::Open(open) if open.owners() > FEW_OWNERS => true,
             Use::Open(open) if !open.directory => self.tree().release_is_long(open.handle),

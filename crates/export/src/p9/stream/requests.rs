@@ -283,8 +283,7 @@ impl StreamRing {
         let (session, job) = (self.session.clone(), self.slots[usize::from(index)].slot.job.clone());
         self.kept_bytes += deferred_bytes(&self.slots, index);
         pool.run(io.reply(Token::request(index)), move || {
-            let _changing = changing;
-            run_job(&session, asked, &mut lock(&job))
+            passthrough::with_time(changing, || run_job(&session, asked, &mut lock(&job)))
         });
     }
 

@@ -42,13 +42,17 @@ fn create(client: &Client, fid: u32, name: &str, perm: u32, mode: u8, extension:
 }
 
 /// A `Twstat` that changes the mode, the length and the name, or leaves them.
-fn write_stat(client: &Client, fid: u32, mode: u32, length: u64, name: &str) -> Result<(), Errno> {
+pub(super) fn write_stat_body(fid: u32, mode: u32, length: u64, name: &str) -> Body {
     let untouched = [0xff; 13];
     let stat = Body::default().u16(u16::MAX).u32(u32::MAX).raw(&untouched).u32(mode).u32(u32::MAX).u32(u32::MAX);
     let stat = stat.u64(length).string(name).string("").string("").string("").string("");
     let stat = stat.u32(u32::MAX).u32(u32::MAX).u32(u32::MAX);
     let size = stat.bytes().len() as u16;
-    client.tell(Kind::WriteStat, &Body::of(fid).u16(size + 2).u16(size).raw(stat.bytes()))
+    Body::of(fid).u16(size + 2).u16(size).raw(stat.bytes())
+}
+
+fn write_stat(client: &Client, fid: u32, mode: u32, length: u64, name: &str) -> Result<(), Errno> {
+    client.tell(Kind::WriteStat, &write_stat_body(fid, mode, length, name))
 }
 
 fn open(client: &Client, fid: u32, mode: u8) -> Result<Qid, Errno> {

@@ -6,6 +6,7 @@ mod endings;
 mod legacy;
 mod locks;
 mod names;
+mod weight;
 mod xattr;
 
 use super::Session;

@@ -1,0 +1,120 @@
+//! What a long call removes is there until the call is over.
+//!
+//! The kernel frees a file whose last name goes when nobody has it open: behind an unlink(2), but while a rename(2) or an rmdir(2)
+//! still has the locks of the directories. A thread that has time holds such a file itself, and lets go of it when the kernel has let
+//! go of everything, and when nobody need keep away from what was changed.
+
+use crate::Changing;
+use crate::stat::{Key, open_path, stat};
+use crate::tree::Tree;
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+thread_local! {
+    /// What the call that runs has removed. `None` on a thread that serves others.
+    static REMOVED: RefCell<Option<Vec<OwnedFd>>> = const { RefCell::new(None) };
+}
+
+/// What was removed is freed when this goes, also by a panic.
+struct Removed;
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // They are closed without the cell: nothing that a close does may come back to it.
+        drop(REMOVED.take());
+    }
+}
+
+/// Makes a call on a thread that has time, with what it changes. What the call removes is freed behind it, when nothing is being
+/// changed any more.
+pub fn with_time<T>(changing: Option<Changing>, call: impl FnOnce() -> T) -> T {
+    REMOVED.set(Some(Vec::new()));
+    let _removed = Removed;
+    let _changing = changing;
+    call()
+}
+
+/// What is about to lose its name, held where there is time for that.
+#[must_use]
+pub(crate) struct Target(Option<OwnedFd>);
+
+impl Target {
+    /// What is called `name` in `dir`. Without a descriptor for it the call takes its time where the kernel has it.
+    pub(crate) fn hold(dir: impl AsFd, name: &CStr) -> Target {
+        let has_time = REMOVED.with_borrow(Option::is_some);
+        Target(has_time.then(|| open_path(dir.as_fd(), name).ok()).flatten())
+    }
+
+    /// The call has succeeded.
+    pub(crate) fn is_removed(self, tree: &Tree) {
+        let Some(fd) = self.0 else { return };
+        if let Ok(stat) = stat(fd.as_fd(), c"")
+            && stat.stx_nlink == 0
+        {
+            tree.table.is_removed(&Key::of(&stat));
+        }
+        REMOVED.with_borrow_mut(|removed| removed.get_or_insert_default().push(fd));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, Options, ROOT, Source};
+    use rustix::io::Errno;
+
+    fn tree(names: &[&str]) -> (Tree, tempfile::TempDir) {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        names.iter().for_each(|name| std::fs::write(directory.path().join(name), "text").unwrap());
+        std::fs::create_dir(directory.path().join("directory")).unwrap();
+        (Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap(), directory)
+    }
+
+    fn removed() -> Option<usize> {
+        REMOVED.with_borrow(|removed| removed.as_ref().map(Vec::len))
+    }
+
+    #[test]
+    fn what_a_long_call_removes_is_held_until_it_is_over() {
+        let calls: [(&str, fn(&Tree) -> crate::Result<()>); 4] = [
+            ("unlink", |tree| tree.unlink(ROOT, c"file")),
+            ("rename", |tree| tree.rename(ROOT, c"other", ROOT, c"file", 0)),
+            ("rmdir", |tree| tree.rmdir(ROOT, c"directory")),
+            ("nothing", |tree| tree.unlink(ROOT, c"missing").or(Ok(()))),
+        ];
+        for (name, call) in calls {
+            let held = usize::from(name != "nothing");
+            let (tree, _directory) = tree(&["file", "other"]);
+            let changing = tree.change(vec![ROOT]);
+            with_time(Some(changing), || {
+                call(&tree).unwrap();
+                assert_eq!((removed(), tree.changes_any()), (Some(held), true), "{name}");
+            });
+            assert_eq!((removed(), tree.changes_any()), (None, false), "{name}");
+        }
+        let (tree, _directory) = tree(&["file"]);
+        tree.unlink(ROOT, c"file").unwrap();
+        assert_eq!(removed(), None, "a thread that serves others holds nothing");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_node_that_is_being_freed() {
+        let (tree, directory) = tree(&["linked", "file", "replaced"]);
+        if !tree.describe().by_file_handles {
+            return;
+        }
+        std::fs::hard_link(directory.path().join("linked"), directory.path().join("link")).unwrap();
+        let nodes = [c"linked", c"file", c"replaced"].map(|name| tree.lookup(ROOT, name).unwrap().node);
+        // The host has them open: by their handles they could be had for as long as it likes.
+        let open = ["linked", "file", "replaced"].map(|name| std::fs::File::open(directory.path().join(name)).unwrap());
+        with_time(None, || {
+            tree.unlink(ROOT, c"linked").unwrap();
+            tree.unlink(ROOT, c"file").unwrap();
+            tree.rename(ROOT, c"link", ROOT, c"replaced", 0).unwrap();
+        });
+        let looked = |node: Node| tree.attributes(node, None).map(|attributes| attributes.links);
+        assert_eq!(nodes.map(looked), [Ok(1), Err(Errno::STALE), Err(Errno::STALE)]);
+        drop(open);
+    }
+}
