@@ -143,6 +143,13 @@ pub enum OpenError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// {path}: a server that was killed still has I/O under way on it, and {others} other images are waited for already: try again later
+    LateToo {
+        /// The file.
+        path: PathBuf,
+        /// How many.
+        others: usize,
+    },
     /// {path}: was replaced while it was being opened: try again
     Replaced {
         /// The file.

@@ -22,6 +22,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -37,8 +38,13 @@ const ALIVE: i64 = 1 << 62;
 const NUMBERS: i64 = 1 << 60;
 /// Most marks of others that are looked at. Who makes more of them keeps others away, as by the image's locks.
 const MARKS_MAX: usize = 4096;
-/// How long a device may take to answer before it is a person's turn. Linux gives a disk's command 30 seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a device may take to answer before it is a person's turn. Linux gives a disk's command 30 seconds, and `vringd ctl` gives
+/// up after 60.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+/// What the kernel's cleaning up takes at most: so long anybody may wait.
+const BRIEF: Duration = Duration::from_secs(1);
+/// How many may wait longer at once: the threads by which images are added serve all other calls into the daemon as well.
+const WAITS_MAX: usize = 2;
 /// Between two looks. The kernel takes some tens of milliseconds to clean up after a process that used io_uring, even if it
 /// had nothing under way (9 to 44 on Linux 6.18), and no time after others.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -47,18 +53,41 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// locks as a writer.
 ///
 /// # Errors
-/// That took longer than `patience`, or the file system has no locks.
+/// That took longer than `patience`, others wait already, or the file system has no locks.
 pub(crate) fn wait(path: &Path, data: impl AsFd, alone: bool, patience: Duration) -> Result<(), OpenError> {
     let failed = |source| OpenError::Lock { path: path.to_owned(), source };
-    let end = Instant::now() + patience;
+    let begin = Instant::now();
+    let mut turn = None;
     let in_the_way = || Ok(alone && held(&data, WRITER..WRITER + 1)?.is_some() || has_dead(&data)?);
     while in_the_way().map_err(failed)? {
-        if Instant::now() >= end {
+        let waited = begin.elapsed();
+        if waited >= patience {
             return Err(OpenError::Late { path: path.to_owned(), seconds: patience.as_secs() });
+        }
+        if waited >= BRIEF && turn.is_none() {
+            turn = Some(Turn::take().ok_or_else(|| OpenError::LateToo { path: path.to_owned(), others: WAITS_MAX })?);
         }
         sleep(PAUSE);
     }
     Ok(())
+}
+
+static WAITS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of those who wait, until it is dropped.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        let room = |waits| (waits < WAITS_MAX).then_some(waits + 1);
+        WAITS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok().map(|_| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        WAITS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Whether anybody's I/O is under way who is not alive any more.
@@ -155,6 +184,20 @@ mod tests {
                 });
             }
         }
+    }
+
+    #[test]
+    fn who_comes_when_others_wait_is_told_so() {
+        let image = image();
+        let dead = killed(&image, (false, true));
+        let waiting: Vec<Turn> = std::iter::from_fn(Turn::take).collect();
+        assert_eq!(waiting.len(), WAITS_MAX);
+        let error = FileStorage::open_within(&options(&image, (false, true)), PATIENCE).err().unwrap();
+        assert!(matches!(error, OpenError::LateToo { .. }), "{error}");
+        assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
+        drop((waiting, dead));
+        assert_eq!(WAITS.load(Ordering::Relaxed), 0);
+        attempt(&image, (false, true)).unwrap();
     }
 
     #[test]
