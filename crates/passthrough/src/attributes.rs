@@ -1,5 +1,6 @@
 //! Attributes of a node: what `statx` tells, in the client's ids, and what may be changed.
 
+use crate::closing::{Closing, Sort};
 use crate::error::Result;
 use crate::file::Handle;
 use crate::node::Pin;
@@ -261,6 +262,7 @@ impl Tree {
         }
         if let Some(file) = self.writable_file_of(node, handle)? {
             self.strip_capability(&*file)?;
+            file.empties();
             return rustix::fs::ftruncate(&*file, size);
         }
         let inode = self.table.get(node)?;
@@ -270,8 +272,9 @@ impl Tree {
         if !inode.kind.is_file() {
             return Err(Errno::INVAL);
         }
-        let file = self.open_node(&inode, OFlags::WRONLY)?;
+        let room = self.room()?;
+        let file = Closing::new(self.open_node(&inode, OFlags::WRONLY)?, room, Sort::Write);
         self.strip_capability(&file)?;
-        rustix::fs::ftruncate(file, size)
+        rustix::fs::ftruncate(&file, size)
     }
 }

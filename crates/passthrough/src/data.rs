@@ -1,5 +1,6 @@
 //! What is done to the data of open files, and to whole file systems. Writing is the caller's, and reading mostly is.
 
+use crate::closing::{Closing, Sort};
 use crate::creds::{Caller, without_fsetid, without_fsetid_in};
 use crate::error::Result;
 use crate::file::{Handle, OpenFile};
@@ -7,7 +8,7 @@ use crate::ioctl::{self, FsXattr};
 use crate::mount::Mount;
 use crate::stat::{has_harmless_group_bit, stat};
 use crate::tree::{Node, ROOT, Tree};
-use rustix::fs::{FallocateFlags, SeekFrom, StatVfs};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, StatVfs};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -66,6 +67,17 @@ impl Tree {
         self.pause();
         let file = self.files.get(handle)?;
         if data_only { rustix::fs::fdatasync(&*file) } else { rustix::fs::fsync(&*file) }
+    }
+
+    /// Makes a node durable that the client need not have open.
+    ///
+    /// # Errors
+    /// As [`Tree::open`]; a special file or a symbolic link cannot be opened for that.
+    pub fn sync_node(&self, node: Node) -> Result<()> {
+        self.pause();
+        let (inode, room) = (self.table.get(node)?, self.room()?);
+        let file = Closing::new(self.open_node(&inode, OFlags::RDONLY)?, room, Sort::Read);
+        rustix::fs::fsync(&file)
     }
 
     /// Makes the names in an open directory durable.

@@ -8,13 +8,16 @@
 //! Locks for reading are taken in both places, too. The bytes of a file are one here: clients ask for parts of a file by
 //! fcntl(2) alone, and their kernels grant no lock for writing there.
 
+use crate::closing::{Closing, Sort};
 use crate::error::Result;
 use crate::file::Handle;
 use crate::lock::{Limits, Lock, LockKind, Locks, Then, Wait};
 use crate::locking;
+use crate::share::Taken;
 use crate::stat::open_anew;
 use crate::tree::{Node, Tree};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -74,8 +77,10 @@ impl Tree {
         Ok(())
     }
 
-    fn open_for_exclusion(&self, exclusive: &Exclusive) -> Result<OwnedFd> {
-        open_anew(self.proc_self_fd.as_fd(), exclusive.file.as_fd(), OFlags::RDWR)
+    fn open_for_exclusion(&self, exclusive: &Exclusive) -> Result<Closing<Taken>> {
+        let taken = self.share.take().ok_or(Errno::NOLCK)?;
+        let fd = open_anew(self.proc_self_fd.as_fd(), exclusive.file.as_fd(), OFlags::RDWR)?;
+        Ok(Closing::new(fd, taken, Sort::Light))
     }
 
     /// The exclusive lock of another client, if that is in the way.
@@ -167,7 +172,6 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::{Options, ROOT, Source};
-    use rustix::io::Errno;
     use std::sync::mpsc::{Receiver, channel};
 
     const ALL: Lock = Lock { kind: LockKind::Write, start: 0, end: Lock::END, pid: 7 };

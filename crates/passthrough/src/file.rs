@@ -2,7 +2,7 @@
 
 mod handover;
 
-use crate::closing::Closing;
+use crate::closing::{Closing, Sort};
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::stat::open_anew;
 use crate::sync::{Counted, Numbers, lock, read, write};
 use crate::tree::{Node, Tree};
 use crate::window::Reader;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,12 +44,17 @@ pub struct Opened {
     pub handle: Handle,
 }
 
+/// Whether a file that is opened like this can be written to.
+pub(crate) fn is_writable(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+}
+
 /// An open file or directory. It is closed when it is released and nobody uses it any more.
 #[derive(Debug)]
 pub struct OpenFile {
     /// Where small reads need no system call. It goes first: what it maps keeps the file as its descriptor does.
     reader: Option<Reader>,
-    fd: Closing,
+    fd: Closing<Place>,
     flags: OFlags,
     node: Node,
     pub(crate) mount: Arc<Mount>,
@@ -67,13 +72,23 @@ impl OpenFile {
         stream: Option<Stream>,
         reader: Option<Reader>,
     ) -> Arc<OpenFile> {
-        let fd = Closing::new(fd, place, stream.is_some());
+        let fd = Closing::new(fd, place, Sort::of(flags));
         Arc::new(OpenFile { reader, fd, flags, node, mount, stream, flock: Mutex::default() })
     }
 
     /// It is about to be closed, and that takes no time.
     pub(crate) fn is_light(&self) {
         self.fd.is_light();
+    }
+
+    /// As [`Closing::empties`].
+    pub(crate) fn empties(&self) {
+        self.fd.empties();
+    }
+
+    /// Whether the file may be written out when it is closed. `stat` is what it is like.
+    pub(crate) fn writes_out(&self, stat: &Statx) -> bool {
+        self.fd.writes_out(stat)
     }
 
     /// The flags it was opened with on the host (`O_*` of `fcntl.h`), which need not be those the client asked for.
@@ -89,7 +104,7 @@ impl OpenFile {
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+        is_writable(self.flags)
     }
 
     /// Reads from `offset` (bytes) on until the pieces are full, without a system call, and answers how many bytes that
@@ -267,6 +282,7 @@ impl Tree {
         let file = OpenFile::new((fd, place), (inode.node, flags), mount, stream, reader);
         lock(&inode.slot).opened(&file);
         if flags.contains(OFlags::TRUNC) {
+            file.empties();
             inode.forget_size();
         }
         self.files.add(file)

@@ -42,7 +42,7 @@ mod xattr_map;
 
 pub use attributes::{Attributes, Change, SetTime, Time};
 pub use changing::Changing;
-pub use closing::serves_others;
+pub use closing::{serves_others, when_there_is_time};
 pub use create::SecurityContext;
 pub use creds::Caller;
 pub use data::Whence;

@@ -1,13 +1,15 @@
 //! Locks of the client on its nodes and open files.
 
+use crate::closing::{Closing, Sort};
 use crate::error::Result;
-use crate::file::{Handle, OpenFile};
+use crate::file::{Handle, OpenFile, is_writable};
 use crate::lock::{self, Joined, Lock, LockKind, Place, Wait};
+use crate::share::Taken;
 use crate::sync;
 use crate::tree::{Node, Tree};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// What a wait answers for a file that cannot be opened for its locks without waiting for another process. The caller cannot ask for
@@ -18,12 +20,16 @@ pub(crate) fn in_use(error: Errno) -> Errno {
 
 impl Tree {
     /// Opens a node anew for an owner's locks: the client must have it open.
-    pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<Closing<Taken>> {
         self.file_of(node, handle)?;
-        if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+        if is_writable(flags) {
             self.writable()?;
         }
-        self.open_node(&self.table.get(node)?, flags)
+        let (inode, taken) = (self.table.get(node)?, self.share.take().ok_or(Errno::NOLCK)?);
+        let fd = self.open_node(&inode, flags)?;
+        // Nothing is ever written by it: that it could be matters to file systems that write back at each close alone.
+        let sort = if inode.mount.reports_at_close() { Sort::of(flags) } else { Sort::Read };
+        Ok(Closing::new(fd, taken, sort))
     }
 
     /// The POSIX lock of somebody else that stands in the way of `lock`, or `lock` with [`LockKind::Unlock`].

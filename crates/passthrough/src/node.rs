@@ -1,6 +1,6 @@
 //! One inode that the client knows, and the descriptors by which the host's kernel knows it.
 
-use crate::closing::Closing;
+use crate::closing::{Closing, Sort};
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
 use crate::mount::Mount;
@@ -17,12 +17,12 @@ pub(crate) type Place = (Counted, Taken);
 
 /// A descriptor that is held for a node. It is closed when neither the node nor an operation has it.
 #[derive(Debug)]
-pub(crate) struct Held(Closing);
+pub(crate) struct Held(Closing<Place>);
 
 impl Held {
     /// A node of this kind is held by `fd`.
     pub(crate) fn new(fd: OwnedFd, place: Place, kind: Kind) -> Arc<Held> {
-        Arc::new(Held(Closing::new(fd, place, !kind.is_file())))
+        Arc::new(Held(Closing::new(fd, place, Sort::of_path(kind))))
     }
 }
 

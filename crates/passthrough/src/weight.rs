@@ -1,8 +1,8 @@
 //! What a call may cost: whether it frees so much that whoever else waits for this thread would notice.
 //!
 //! A file system gives space back extent by extent, some of them under locks that a transaction's end waits for: seconds for a
-//! large file in small pieces, whether its name goes, its size, or the last descriptor. One look at the file beforehand tells,
-//! by how much is allocated: how many pieces that is no call tells, and the worst is one a block. What is told may be outdated
+//! large file in small pieces, whether its name goes, its size, or the last descriptor; so are pages of memory. One look at the file
+//! beforehand tells, by its size and by how much is allocated: how many pieces that is no call tells, and the worst is one a block. What is told may be outdated
 //! when the call is made. Then it takes its time where it is made, which is as bad as it would be without this.
 
 use crate::file::Handle;
@@ -12,15 +12,24 @@ use rustix::fs::{RenameFlags, Statx};
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
-/// Allocated space, in blocks of 512 bytes, that is given back in no time even when each block of the file system is a piece of
-/// its own: 64 KiB, 16 pieces.
-const LIGHT_BLOCKS: u64 = 128;
+/// What a file may have, in bytes, to be given back or written out in no time even when each block of the file system is a piece of
+/// its own: 16 pieces.
+const LIGHT_BYTES: u64 = 64 << 10;
+
+/// How large a directory may be, in bytes, to be looked through in no time when hardly anything is left in it: ext4 keeps what it once
+/// had, and reads all of that for one answer.
+const LISTED_BYTES: u64 = 1 << 20;
 
 /// Owners whose locks are dropped in no time, however many others there are of the same file.
 pub const FEW_OWNERS: usize = 16;
 
 pub(crate) fn is_heavy(stat: &Statx) -> bool {
-    stat.stx_blocks > LIGHT_BLOCKS
+    bytes(stat) > LIGHT_BYTES
+}
+
+/// What an inode has: blocks of a device, and pages of memory where holes were read and where nothing is allocated yet.
+fn bytes(stat: &Statx) -> u64 {
+    stat.stx_size.max(stat.stx_blocks.saturating_mul(512))
 }
 
 fn is_removed_slowly(stat: &Statx) -> bool {
@@ -71,23 +80,23 @@ impl Tree {
         look.is_ok_and(|stat| size <= stat.stx_size && is_heavy(&stat))
     }
 
-    /// Whether it may take long to close a file that was open for writing, where the file system may write back what was written
-    /// to it (ext4's `auto_da_alloc`), or one with which many owners' locks go. One system call. What is left of a file without a
-    /// name goes elsewhere; see `crate::closing`.
+    /// Whether it may take long to close a file where the file system may write out what was written to it (ext4's `auto_da_alloc`), or
+    /// one with which many owners' locks go. One system call. What is left of a file without a name goes elsewhere; see
+    /// `crate::closing`.
     #[must_use]
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
-        if self.has_many_owners(file.node(), handle) {
+        // Who could write gives back what was set aside for that, with a lock that a truncation has.
+        if self.has_many_owners(file.node(), handle) || file.is_writable() && self.is_changing(file.node()) {
             return true;
         }
-        if !file.is_writable() {
-            return false;
+        match stat(file.as_fd(), c"") {
+            Ok(stat) if is_heavy(&stat) => file.writes_out(&stat),
+            _ => {
+                file.is_light();
+                false
+            }
         }
-        let long = stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat));
-        if !long {
-            file.is_light();
-        }
-        long
     }
 
     /// Whether it takes long to drop the locks that came by an open file. No system call.
@@ -102,10 +111,11 @@ impl Tree {
         self.files.get(handle).is_ok_and(|file| file.is_writable() && file.mount.reports_at_close())
     }
 
-    /// Whether who lists an open directory would wait. No system call.
+    /// Whether it may take long to list an open directory. One system call.
     #[must_use]
     pub fn listing_is_long(&self, handle: Handle) -> bool {
-        self.records_are_changing() || self.file_is_changing(handle)
+        let Ok(file) = self.files.get(handle) else { return false };
+        self.names_are_changing(file.node()) || stat(file.as_fd(), c"").is_ok_and(|stat| bytes(&stat) > LISTED_BYTES)
     }
 
     /// Whether it may take long to find where data or a hole begins: file systems look at one piece after the other, under the
@@ -154,6 +164,30 @@ mod tests {
         }
         let _changing = tree.change(vec![ROOT]);
         assert!(long(c"small", c"new", NOTHING));
+    }
+
+    /// As sparse as files can be: its holes may have been read, and then there are pages of memory for them.
+    #[test]
+    fn a_file_weighs_what_memory_may_have_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::File::create(directory.path().join("sparse")).unwrap().set_len(1 << 30).unwrap();
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        let node = tree.lookup(ROOT, c"sparse").unwrap().node;
+        assert!(tree.removal_is_long(ROOT, c"sparse") && tree.truncation_is_long(node, None, 0));
+        assert!(!tree.truncation_is_long(node, None, 2 << 30), "it grows");
+    }
+
+    #[test]
+    fn a_directory_that_is_or_was_large_is_listed_where_there_is_time() {
+        // A directory has the size that its names take here.
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        let handle = tree.open_dir(ROOT).unwrap().handle;
+        assert!(!tree.listing_is_long(handle));
+        let look = || stat(tree.file(handle).unwrap().as_fd(), c"").unwrap().stx_size;
+        let names = (0..).map(|name| directory.path().join(name.to_string()));
+        names.take_while(|_| look() <= LISTED_BYTES).for_each(|name| std::fs::write(name, "").unwrap());
+        assert!(tree.listing_is_long(handle));
     }
 
     #[test]

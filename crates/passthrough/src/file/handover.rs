@@ -73,6 +73,10 @@ impl Tree {
         let file = OpenFile::new((fd, place), (form.node, flags), mount, stream, reader);
         // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
         *lock(&file.flock) = locked.map(|place| self.flocks.join_anyway(place));
+        // Nor whether the file was emptied by it.
+        if file.is_writable() {
+            file.empties();
+        }
         if let Some(inode) = inode {
             lock(&inode.slot).opened(&file);
         }

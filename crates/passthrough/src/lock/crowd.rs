@@ -5,6 +5,7 @@
 
 use crate::Result;
 use crate::sync::lock;
+use rustix::fs::{Statx, makedev};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,11 @@ impl Place {
         let stat = rustix::fs::fstat(file)?;
         Ok(Place { device: stat.st_dev, inode: stat.st_ino })
     }
+
+    /// Where a file lies that was looked at.
+    pub(crate) fn found(stat: &Statx) -> Place {
+        Place { device: makedev(stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino }
+    }
 }
 
 /// Counts something of each file.
@@ -41,7 +47,7 @@ impl Crowds {
     }
 
     /// How many there are of a file.
-    pub(super) fn of(&self, place: Place) -> usize {
+    pub(crate) fn of(&self, place: Place) -> usize {
         lock(&self.counts).get(&place).copied().unwrap_or(0)
     }
 

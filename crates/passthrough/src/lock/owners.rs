@@ -7,6 +7,7 @@ use super::kernel::{self, Span};
 use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
 use super::{Lock, LockKind};
+use crate::closing::Closing;
 use crate::file::Handle;
 use crate::share::{Share, Taken};
 use crate::{Node, Result};
@@ -14,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,9 +54,8 @@ impl Limits {
 /// An owner's locks on one node.
 struct Owner {
     /// Its description holds the locks.
-    file: OwnedFd,
+    file: Closing<Taken>,
     place: Place,
-    _taken: Taken,
     _joined: Joined,
     /// The open file by which the latest lock came.
     handle: AtomicU64,
@@ -112,22 +112,20 @@ impl Table {
         self.owners().get(&key).cloned()
     }
 
-    fn find_or_open(&self, key: Key, open: &mut impl FnMut(OFlags) -> Result<OwnedFd>) -> Result<Arc<Owner>> {
+    fn find_or_open(&self, key: Key, open: &mut impl FnMut(OFlags) -> Result<Closing<Taken>>) -> Result<Arc<Owner>> {
         if let Some(owner) = self.find(key) {
             return Ok(owner);
         }
         if self.count.load(Ordering::Acquire) >= self.limits.owners {
             return Err(Errno::NOLCK);
         }
-        let taken = self.share.take().ok_or(Errno::NOLCK)?;
         let file = open_for_locks(open)?;
         let place = Place::of(&file)?;
         let joined = self.owners_of_files.join(place).ok_or(Errno::NOLCK)?;
         let (handle, state) = (AtomicU64::new(0), Mutex::default());
         let mut owners = self.owners();
-        let owner = owners
-            .entry(key)
-            .or_insert_with(|| Arc::new(Owner { file, place, _taken: taken, _joined: joined, handle, state }));
+        let owner =
+            owners.entry(key).or_insert_with(|| Arc::new(Owner { file, place, _joined: joined, handle, state }));
         let owner = Arc::clone(owner);
         self.count.store(owners.len(), Ordering::Release);
         Ok(owner)
@@ -213,7 +211,7 @@ impl Table {
 
 /// Opens a file for all locks that it can have. A description's locks cannot move to another one, so a later lock for
 /// writing must find one that may write; what can only be read can only have locks for reading.
-fn open_for_locks(open: &mut impl FnMut(OFlags) -> Result<OwnedFd>) -> Result<OwnedFd> {
+fn open_for_locks(open: &mut impl FnMut(OFlags) -> Result<Closing<Taken>>) -> Result<Closing<Taken>> {
     match open(OFlags::RDWR) {
         Err(Errno::ROFS | Errno::TXTBSY | Errno::ISDIR | Errno::ACCESS | Errno::PERM) => open(OFlags::RDONLY),
         answer => answer,
@@ -267,7 +265,7 @@ impl Locks {
         node: Node,
         owner: u64,
         lock: Lock,
-        mut open: impl FnMut(OFlags) -> Result<OwnedFd>,
+        mut open: impl FnMut(OFlags) -> Result<Closing<Taken>>,
     ) -> Result<Lock> {
         let span = Span::new(lock.start, lock.end)?;
         if lock.kind == LockKind::Unlock {
@@ -305,7 +303,7 @@ impl Locks {
         node: Node,
         owner: u64,
         lock: Lock,
-        mut open: impl FnMut(OFlags) -> Result<OwnedFd>,
+        mut open: impl FnMut(OFlags) -> Result<Closing<Taken>>,
     ) -> Result<()> {
         let span = Span::new(lock.start, lock.end)?;
         let key = (node, owner);
@@ -349,7 +347,7 @@ impl Locks {
         node: Node,
         owner: u64,
         lock: Lock,
-        mut open: impl FnMut(OFlags) -> Result<OwnedFd>,
+        mut open: impl FnMut(OFlags) -> Result<Closing<Taken>>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Wait {
         let key = (node, owner);
@@ -379,7 +377,7 @@ impl Locks {
         &self,
         key: Key,
         lock: Lock,
-        open: &mut impl FnMut(OFlags) -> Result<OwnedFd>,
+        open: &mut impl FnMut(OFlags) -> Result<Closing<Taken>>,
     ) -> Result<Option<(Arc<Owner>, Span)>> {
         let span = Span::new(lock.start, lock.end)?;
         if lock.kind == LockKind::Unlock {

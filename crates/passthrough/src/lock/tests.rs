@@ -2,12 +2,13 @@
 
 use super::owners::{FILE_MAX, Limits};
 use super::*;
-use crate::share::Share;
+use crate::closing::{Closing, Sort};
+use crate::share::{Share, Taken};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -30,8 +31,11 @@ impl Fixture {
         Fixture { _directory: directory, path }
     }
 
-    fn open(&self) -> impl FnMut(OFlags) -> Result<OwnedFd> + '_ {
-        |flags| rustix::fs::open(&self.path, flags | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    fn open(&self) -> impl FnMut(OFlags) -> Result<Closing<Taken>> + '_ {
+        |flags| {
+            let fd = rustix::fs::open(&self.path, flags | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+            Ok(Closing::new(fd, Share::of_process().take().unwrap(), Sort::of(flags)))
+        }
     }
 
     /// How many descriptors this process has for the file.

@@ -176,7 +176,7 @@ impl Session {
                 // Some file systems tell of failed writes when a file is closed: to who asks before.
                 let written = open.file.flags() & libc::O_ACCMODE != libc::O_RDONLY;
                 let flushed = if written { self.tree().flush(fid.place.node(), open.handle, 0) } else { Ok(()) };
-                if open.remove_on_clunk { flushed.and(self.remove_place(&fid.place)) } else { flushed }
+                if open.remove_on_clunk { flushed.and(fid.place.remove()) } else { flushed }
             }
         }
     }

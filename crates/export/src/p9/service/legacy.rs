@@ -157,7 +157,7 @@ impl Session {
         if *wanted == Stat::UNTOUCHED {
             return match found.handle() {
                 Some(handle) => self.tree().sync_file(handle, false),
-                None => Ok(()),
+                None => self.tree().sync_node(place.node()),
             };
         }
         let id = |id: u32| (id != u32::MAX).then_some(id);

@@ -17,6 +17,40 @@ impl Fid {
     }
 }
 
+impl Place {
+    /// Removes it from its directory.
+    ///
+    /// # Errors
+    /// As [`Place::still_named`], and the tree's.
+    pub(super) fn remove(&self) -> Result<(), Errno> {
+        let (parent, name) = self.still_named()?;
+        parent.remove_name(&name, self.is_directory())
+    }
+
+    fn remove_name(&self, name: &CStr, directory: bool) -> Result<(), Errno> {
+        let (tree, node) = (&self.ground().tree, self.node());
+        if directory {
+            tree.rmdir(node, name)?;
+        } else {
+            tree.unlink(node, name)?;
+        }
+        self.removed(name);
+        Ok(())
+    }
+
+    /// The directory and the name of a place, which is still there by that name.
+    ///
+    /// # Errors
+    /// `ENOENT` when somebody has put another file there.
+    fn still_named(&self) -> Result<(Arc<Place>, Arc<CStr>), Errno> {
+        let (parent, name) = self.reached_by()?;
+        let tree = &self.ground().tree;
+        let entry = tree.lookup(parent.node(), &name)?;
+        tree.forget(entry.node, 1);
+        if entry.node == self.node() { Ok((parent, name)) } else { Err(Errno::NOENT) }
+    }
+}
+
 impl Session {
     /// What was made is told by its qid alone: the client walks to it when it wants it.
     fn answer_made(&self, entry: &Entry, reply: &mut Vec<u8>) -> Outcome {
@@ -101,40 +135,13 @@ impl Session {
             _ => return Err(Errno::INVAL),
         };
         let dir = self.fids.get(dfid)?;
-        self.remove_name(dir.place()?, Name::new(name)?.as_c_str(), directory)
-    }
-
-    fn remove_name(&self, parent: &Place, name: &CStr, directory: bool) -> Result<(), Errno> {
-        let (tree, node) = (self.tree(), parent.node());
-        if directory {
-            tree.rmdir(node, name)?;
-        } else {
-            tree.unlink(node, name)?;
-        }
-        parent.removed(name);
-        Ok(())
+        dir.place()?.remove_name(Name::new(name)?.as_c_str(), directory)
     }
 
     /// Removes what a fid stands for. The fid is gone in any case.
     pub(super) fn remove(&self, fid: u32) -> Result<(), Errno> {
         let fid = self.fids.remove(fid)?;
-        self.remove_place(fid.place()?)
-    }
-
-    pub(super) fn remove_place(&self, place: &Place) -> Result<(), Errno> {
-        let (parent, name) = self.still_named(place)?;
-        self.remove_name(&parent, &name, place.is_directory())
-    }
-
-    /// The directory and the name of a place, which is still there by that name.
-    ///
-    /// # Errors
-    /// `ENOENT` when somebody has put another file there.
-    fn still_named(&self, place: &Place) -> Result<(Arc<Place>, Arc<CStr>), Errno> {
-        let (parent, name) = place.reached_by()?;
-        let entry = self.tree().lookup(parent.node(), &name)?;
-        self.tree().forget(entry.node, 1);
-        if entry.node == place.node() { Ok((parent, name)) } else { Err(Errno::NOENT) }
+        fid.place()?.remove()
     }
 
     /// Gives what a fid stands for another name.
@@ -144,7 +151,7 @@ impl Session {
     }
 
     pub(super) fn rename_place(&self, place: &Place, to: &Arc<Place>, name: &[u8]) -> Result<(), Errno> {
-        let (parent, old_name) = self.still_named(place)?;
+        let (parent, old_name) = place.still_named()?;
         self.rename_name((&parent, &old_name), (to, Name::new(name)?.as_c_str()))
     }
 

@@ -201,12 +201,16 @@ impl Session {
 
     /// A fid goes with its client. What it has open is closed with it, and nobody hears what comes of that.
     fn end(&self, fid: &Fid) {
-        if let Use::Open(open) = &fid.used
-            && open.remove_on_clunk
-            && let Err(error) = self.remove_place(&fid.place)
-        {
-            tracing::debug!(%error, "a file that was to be removed with its client stays");
+        if !matches!(&fid.used, Use::Open(open) if open.remove_on_clunk) {
+            return;
         }
+        let place = Arc::clone(&fid.place);
+        let remove = move || {
+            if let Err(error) = place.remove() {
+                tracing::debug!(%error, "a file that was to be removed with its client stays");
+            }
+        };
+        if self.is_removed_slowly(&fid.place) { passthrough::when_there_is_time(remove) } else { remove() }
     }
 
     /// What the client has had is given up before by [`Session::begin_anew`], as far as its ring does not stop meanwhile.

@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// As [`passthrough::Tree::removal_is_long`]. Its name is looked up for it.
-    fn is_removed_slowly(&self, place: &Place) -> bool {
+    pub(super) fn is_removed_slowly(&self, place: &Place) -> bool {
         let tree = self.tree();
         place.is_directory()
             || place.parent().is_some_and(|parent| tree.names_are_changing(parent.node()))

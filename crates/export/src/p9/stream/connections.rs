@@ -85,6 +85,8 @@ struct Connections<'a> {
 
 impl Connections<'_> {
     fn serve(mut self, listener: StreamListener, stop: &StopFd, handover: &Handover) {
+        // What a client leaves behind must keep nobody from connecting.
+        passthrough::serves_others();
         let (listener, connected) = listener.into_parts();
         if let Some(connection) = connected {
             self.begin(connection);

@@ -2,6 +2,7 @@
 
 use super::{Key, LockKind, Locks, Owner, Place, Ranges, State};
 use crate::Result;
+use crate::closing::{Closing, Sort};
 use crate::handover::{Outgoing, OwnerForm};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,12 +41,10 @@ impl Locks {
         self.table.count_ranges(place, 0, held.len());
         let state = Mutex::new(State { held, pid: form.pid, ..State::default() });
         let (handle, taken) = (AtomicU64::new(form.handle), self.table.share.take_anyway());
+        let file = Closing::new(file, taken, Sort::Write);
         let joined = self.table.owners_of_files.join_anyway(place);
         let mut owners = self.table.owners();
-        owners.insert(
-            (form.node, form.owner),
-            Arc::new(Owner { file, place, _taken: taken, _joined: joined, handle, state }),
-        );
+        owners.insert((form.node, form.owner), Arc::new(Owner { file, place, _joined: joined, handle, state }));
         self.table.count.store(owners.len(), Ordering::Release);
         Ok(())
     }

@@ -125,3 +125,22 @@ fn what_is_removed_when_it_is_closed_goes_with_its_client() {
         assert_eq!(served.get("replaced"), "by the host");
     }
 }
+
+#[test]
+fn what_takes_its_time_to_be_removed_keeps_no_worker() {
+    let served = Served::new();
+    std::fs::create_dir(served.path("directory")).unwrap();
+    let client = served.client_of("9P2000.u");
+    open_to_be_removed(&client, 1, "directory");
+    let tree = std::sync::Arc::clone(served.service.tree());
+    let begins = || {
+        passthrough::serves_others();
+        // Whoever has the lock of the directory's parent keeps nobody here waiting.
+        let _changing = tree.change(vec![passthrough::ROOT]);
+        while !client.session.begin_anew() {}
+    };
+    std::thread::scope(|scope| scope.spawn(begins).join().unwrap());
+    while served.path("directory").exists() {
+        std::thread::yield_now();
+    }
+}

@@ -109,6 +109,22 @@ fn attributes_and_name_change_together() {
     assert_eq!(write_stat(&client, 0, u32::MAX, u64::MAX, "x"), Err(Errno::BUSY));
 }
 
+/// A change of nothing asks for the file to be made durable.
+#[test]
+fn what_is_to_be_durable_is_synced_or_refused() {
+    let served = Served::new();
+    served.put("file", "content");
+    std::os::unix::fs::symlink("file", served.path("link")).unwrap();
+    let client = served.client_of("9P2000.u");
+    client.walk(0, 1, &[]).unwrap();
+    create(&client, 1, "pipe", NAMED_PIPE | 0o600, 0, "").unwrap();
+    client.walk(0, 2, &["file"]).unwrap();
+    client.walk(0, 3, &["link"]).unwrap();
+    let sync = |fid| write_stat(&client, fid, u32::MAX, u64::MAX, "");
+    assert_eq!([0, 1, 2, 3].map(sync), [Ok(()), Err(Errno::NXIO), Ok(()), Err(Errno::LOOP)]);
+    assert_eq!(served.service.tree().describe().handles, 0);
+}
+
 #[test]
 fn a_directory_is_a_file_of_attributes() {
     let served = Served::new();
