@@ -117,9 +117,7 @@ impl Tree {
         self.pause();
         let file = self.file_of(node, handle)?;
         self.locks.drop_owner(node, owner);
-        if let Some(exclusive) = self.exclusive.get() {
-            exclusive.drop_owner(node, owner);
-        }
+        self.settle_exclusion(node, owner);
         if file.mount.reports_at_close() && !self.options.read_only {
             let copy = rustix::io::fcntl_dupfd_cloexec(&*file, 0)?;
             close(copy)?;

@@ -15,11 +15,13 @@ use crate::lock::{Limits, Lock, LockKind, Locks, Then, Wait};
 use crate::locking;
 use crate::share::Taken;
 use crate::stat::open_anew;
+use crate::sync::lock;
 use crate::tree::{Node, Tree};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What the clients of a read-only tree hold against each other.
 #[derive(Debug)]
@@ -27,17 +29,48 @@ pub(crate) struct Exclusive {
     /// Without a name and without content.
     file: OwnedFd,
     locks: Locks,
+    /// Who waits in both places, and how often.
+    waits: Mutex<BTreeMap<(Node, u64), usize>>,
+}
+
+/// An owner waits in both places, until this is dropped. What it has got in the first is no less its own for that it has nothing in
+/// the second yet, whatever else it gives back meanwhile.
+struct Halves {
+    tree: Arc<Tree>,
+    key: (Node, u64),
+}
+
+impl Halves {
+    fn begin(tree: &Arc<Tree>, exclusive: &Exclusive, key: (Node, u64)) -> Halves {
+        *lock(&exclusive.waits).entry(key).or_default() += 1;
+        Halves { tree: Arc::clone(tree), key }
+    }
+
+    /// The wait is over, with what became of it.
+    fn end(self) {
+        let (tree, (node, owner)) = (Arc::clone(&self.tree), self.key);
+        drop(self);
+        tree.settle_exclusion(node, owner);
+    }
+}
+
+impl Drop for Halves {
+    fn drop(&mut self) {
+        let Some(exclusive) = self.tree.exclusive.get() else { return };
+        let mut waits = lock(&exclusive.waits);
+        if let Some(count) = waits.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                waits.remove(&self.key);
+            }
+        }
+    }
 }
 
 impl Exclusive {
     /// How many owners there are: as many descriptors.
     pub(crate) fn owners(&self) -> usize {
         self.locks.owners()
-    }
-
-    /// Drops all that `owner` holds on `node`.
-    pub(crate) fn drop_owner(&self, node: Node, owner: u64) {
-        self.locks.drop_owner(node, owner);
     }
 
     /// Drops every lock and cancels every wait.
@@ -72,7 +105,7 @@ impl Tree {
             let file = memfd_create("vringd-locks", MemfdFlags::CLOEXEC)?;
             // Somebody may have been faster, with one that is as good.
             let locks = Locks::new(Limits::on_one_file(), Arc::clone(&self.share));
-            let _ = self.exclusive.set(Exclusive { file, locks });
+            let _ = self.exclusive.set(Exclusive { file, locks, waits: Mutex::default() });
         }
         Ok(())
     }
@@ -107,13 +140,13 @@ impl Tree {
         let open = |flags| self.open_for_locks(node, handle, flags);
         if lock.kind == LockKind::Unlock {
             let answer = self.locks.set(node, owner, lock, open);
-            self.settle_exclusion(exclusive, node, owner);
+            self.settle_exclusion(node, owner);
             return answer;
         }
         self.file_of(node, handle)?;
         exclusive.locks.set(node, owner, byte(node, lock), |_| self.open_for_exclusion(exclusive))?;
         let answer = self.locks.set(node, owner, shared(lock), open);
-        self.settle_exclusion(exclusive, node, owner);
+        self.settle_exclusion(node, owner);
         answer
     }
 
@@ -132,10 +165,13 @@ impl Tree {
             return Wait::over();
         }
         let (tree, then) = (Arc::clone(self), Then::default());
-        let second = then.clone();
+        let (second, halves) = (then.clone(), Halves::begin(self, exclusive, (node, owner)));
         let among_clients = move |outcome: Result<()>| match outcome {
-            Ok(()) => second.start(|| tree.wait_lock_on_host((node, handle), owner, lock, done)),
-            Err(error) => done(Err(error)),
+            Ok(()) => second.start(|| tree.wait_lock_on_host((node, handle), halves, lock, done)),
+            Err(error) => {
+                halves.end();
+                done(Err(error));
+            }
         };
         let open = |_| self.open_for_exclusion(exclusive);
         exclusive.locks.wait(node, owner, byte(node, lock), open, among_clients).and(then)
@@ -145,25 +181,25 @@ impl Tree {
     fn wait_lock_on_host(
         self: &Arc<Self>,
         (node, handle): (Node, Handle),
-        owner: u64,
+        halves: Halves,
         lock: Lock,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Wait {
-        let tree = Arc::clone(self);
+        let (_, owner) = halves.key;
         let ended = move |outcome| {
-            if let Some(exclusive) = tree.exclusive.get() {
-                tree.settle_exclusion(exclusive, node, owner);
-            }
+            halves.end();
             done(outcome);
         };
         let open = |flags| self.open_for_locks(node, handle, flags).map_err(locking::in_use);
         self.locks.wait(node, owner, shared(lock), open, ended)
     }
 
-    /// Who has nothing on the file itself excludes nobody.
-    fn settle_exclusion(&self, exclusive: &Exclusive, node: Node, owner: u64) {
-        if !self.locks.knows(node, owner) {
-            exclusive.drop_owner(node, owner);
+    /// Who has nothing on the file itself, and does not wait for it, excludes nobody.
+    pub(crate) fn settle_exclusion(&self, node: Node, owner: u64) {
+        let Some(exclusive) = self.exclusive.get() else { return };
+        let waits = lock(&exclusive.waits).contains_key(&(node, owner));
+        if !waits && !self.locks.knows(node, owner) {
+            exclusive.locks.drop_owner(node, owner);
         }
     }
 }
@@ -276,6 +312,35 @@ mod tests {
         assert_eq!(granted.recv(), Ok(Ok(())));
         at.tree.clear();
         assert_eq!(at.tree.describe().lock_owners, 0);
+    }
+
+    #[test]
+    fn what_a_wait_has_got_in_one_place_it_keeps_until_it_is_over() {
+        let at = Fixture::new();
+        let (node, handle) = Fixture::open(&at.tree, libc::O_RDONLY);
+        let gives_back: [fn(&Fixture, Node, Handle); 2] =
+            [|at, _, _| at.set(2, NONE).unwrap(), |at, node, handle| at.tree.flush(node, handle, 2).unwrap()];
+        for give_back in gives_back {
+            at.set_by_host(ALL).unwrap();
+            let (_wait, granted) = at.wait(2, ALL);
+            give_back(&at, node, handle);
+            at.set_by_host(NONE).unwrap();
+            assert_eq!(granted.recv(), Ok(Ok(())));
+            assert_eq!(at.set(3, SHARED), Err(Errno::AGAIN), "it is an exclusive one");
+            at.set(2, NONE).unwrap();
+            at.set(3, SHARED).unwrap();
+            at.set(3, NONE).unwrap();
+        }
+        // As between the two.
+        let exclusive = at.tree.exclusive.get().unwrap();
+        let halves = Halves::begin(&at.tree, exclusive, (node, 4));
+        exclusive.locks.set(node, 4, byte(node, ALL), |_| at.tree.open_for_exclusion(exclusive)).unwrap();
+        at.set(4, NONE).unwrap();
+        assert_eq!(at.set(3, SHARED), Err(Errno::AGAIN));
+        halves.end();
+        at.set(3, SHARED).unwrap();
+        at.set(3, NONE).unwrap();
+        assert_eq!((at.tree.describe().lock_owners, lock(&exclusive.waits).len()), (0, 0));
     }
 
     #[test]

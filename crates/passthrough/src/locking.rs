@@ -102,9 +102,7 @@ impl Tree {
     pub(crate) fn unlock_released(&self, node: Node, handle: Handle) {
         for owner in self.locks.owners_by(node, handle) {
             self.locks.drop_owner(node, owner);
-            if let Some(exclusive) = self.exclusive.get() {
-                exclusive.drop_owner(node, owner);
-            }
+            self.settle_exclusion(node, owner);
         }
     }
 
