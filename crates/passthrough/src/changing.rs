@@ -7,24 +7,44 @@
 
 use crate::error::Result;
 use crate::file::Handle;
-use crate::stat::{Key, component, stat};
-use crate::sync::{Numbers, lock};
+use crate::lock::Place;
+use crate::stat::{component, stat};
+use crate::sync::lock;
 use crate::tree::{Node, Tree};
 use rustix::fs::Statx;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// What is being changed is not known: perhaps everything. No node's number.
-const ANY: Node = 0;
+/// A file or directory that is changed, by whatever nodes and names a client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Subject(Place);
 
-/// The nodes that are being changed, and by how many calls: no more than requests wait for a thread.
+impl Subject {
+    /// What was found under a name.
+    pub(crate) fn found(found: &Statx) -> Subject {
+        Subject(Place::found(found))
+    }
+}
+
+/// What is being changed.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    nodes: Mutex<HashMap<Node, usize, Numbers>>,
+    state: Mutex<State>,
+    /// A call that had these is over.
+    ended: Condvar,
+    /// How many subjects there are.
     count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By how many calls, those that wait for a thread included: no more than there are requests.
+    subjects: HashMap<Subject, usize>,
+    /// Those of the calls that run.
+    running: HashSet<Subject>,
 }
 
 impl Changes {
@@ -33,57 +53,95 @@ impl Changes {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn has(&self, node: Node) -> bool {
-        let nodes = lock(&self.nodes);
-        nodes.contains_key(&node) || nodes.contains_key(&ANY)
+    fn has(&self, subject: Subject) -> bool {
+        lock(&self.state).subjects.contains_key(&subject)
+    }
+
+    /// Waits until no call runs that has one of these, and has them until it is dropped. A call that waited for another within the
+    /// kernel would keep the locks of directories meanwhile.
+    fn run(self: &Arc<Changes>, subjects: Vec<Subject>) -> Running {
+        let state = lock(&self.state);
+        let busy = |state: &mut State| subjects.iter().any(|subject| state.running.contains(subject));
+        let mut state = self.ended.wait_while(state, busy).unwrap_or_else(PoisonError::into_inner);
+        state.running.extend(&subjects);
+        drop(state);
+        Running { changes: Arc::clone(self), subjects }
+    }
+
+    /// As [`Changes::run`], for what was found.
+    pub(crate) fn run_alone(self: &Arc<Changes>, found: &Statx) -> Running {
+        self.run(vec![Subject::found(found)])
     }
 }
 
-/// Files are being changed until this is dropped.
+/// A call runs that changes these.
+#[derive(Debug)]
+pub(crate) struct Running {
+    changes: Arc<Changes>,
+    subjects: Vec<Subject>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = lock(&self.changes.state);
+        state.running.retain(|subject| !self.subjects.contains(subject));
+        drop(state);
+        self.changes.ended.notify_all();
+    }
+}
+
+/// Files and directories are being changed until this is dropped.
 #[derive(Debug)]
 pub struct Changing {
     changes: Arc<Changes>,
-    nodes: Vec<Node>,
+    subjects: Vec<Subject>,
+}
+
+impl Changing {
+    /// The call begins.
+    pub(crate) fn run(&self) -> Running {
+        self.changes.run(self.subjects.clone())
+    }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        let mut all = lock(&self.changes.nodes);
-        for node in &self.nodes {
-            if let Some(calls) = all.get_mut(node) {
+        let mut state = lock(&self.changes.state);
+        for subject in &self.subjects {
+            if let Some(calls) = state.subjects.get_mut(subject) {
                 *calls -= 1;
                 if *calls == 0 {
-                    all.remove(node);
+                    state.subjects.remove(subject);
                 }
             }
         }
-        self.changes.count.store(all.len(), Ordering::Relaxed);
+        self.changes.count.store(state.subjects.len(), Ordering::Relaxed);
     }
 }
 
 impl Tree {
     /// A long call is about to change these.
     #[must_use]
-    pub fn change(&self, nodes: Vec<Node>) -> Changing {
-        let mut all = lock(&self.changes.nodes);
-        nodes.iter().for_each(|node| *all.entry(*node).or_default() += 1);
-        self.changes.count.store(all.len(), Ordering::Relaxed);
-        drop(all);
-        Changing { changes: Arc::clone(&self.changes), nodes }
+    pub fn change(&self, subjects: Vec<Subject>) -> Changing {
+        let mut state = lock(&self.changes.state);
+        subjects.iter().for_each(|subject| *state.subjects.entry(*subject).or_default() += 1);
+        self.changes.count.store(state.subjects.len(), Ordering::Relaxed);
+        drop(state);
+        Changing { changes: Arc::clone(&self.changes), subjects }
     }
 
-    /// Whether any file is being changed.
+    /// Whether anything is being changed.
     #[must_use]
     #[inline]
     pub fn changes_any(&self) -> bool {
         self.changes.any()
     }
 
-    /// Whether a file is being changed, and who needs its lock would wait. No system call.
+    /// Whether a file or directory is being changed, and who needs its lock would wait. No system call.
     #[must_use]
     #[inline]
     pub fn is_changing(&self, node: Node) -> bool {
-        self.changes.any() && self.changes.has(node)
+        self.changes.any() && self.subject(node).is_some_and(|subject| self.changes.has(subject))
     }
 
     /// Whether who looks a name up in a directory, or makes or removes one, would wait. No system call. Where owners and modes are
@@ -91,7 +149,7 @@ impl Tree {
     #[must_use]
     #[inline]
     pub fn names_are_changing(&self, dir: Node) -> bool {
-        self.changes.any() && (self.mapped.is_some() || self.changes.has(dir))
+        self.changes.any() && (self.mapped.is_some() || self.is_changing(dir))
     }
 
     /// Whether who looks at any node would wait, for a long call that has the locks of records. No system call.
@@ -105,23 +163,28 @@ impl Tree {
     #[must_use]
     #[inline]
     pub fn file_is_changing(&self, handle: Handle) -> bool {
-        self.changes.any() && self.node_opened(handle).is_some_and(|node| self.changes.has(node))
+        self.changes.any() && self.subject_opened(handle).is_some_and(|subject| self.changes.has(subject))
+    }
+
+    /// What a node stands for, if the client knows it.
+    #[must_use]
+    pub fn subject(&self, node: Node) -> Option<Subject> {
+        let inode = self.table.get(node).ok()?;
+        Some(Subject(Place::known(&inode.key)))
     }
 
     /// What was opened as `handle`.
     #[must_use]
-    pub fn node_opened(&self, handle: Handle) -> Option<Node> {
-        self.files.get(handle).ok().map(|file| file.node())
+    pub fn subject_opened(&self, handle: Handle) -> Option<Subject> {
+        self.files.get(handle).ok()?.at().map(Subject)
     }
 
-    /// What a long call may change that is called `name` in `parent`, if there is such a thing and the client knows it. One system
-    /// call, unless that would wait: then anything may be.
+    /// What is called `name` in `parent`. One system call, unless that would wait: then the call finds out when it has time; see
+    /// [`crate::with_time`].
     #[must_use]
-    pub fn node_by_name(&self, parent: Node, name: &CStr) -> Option<Node> {
-        if self.names_are_changing(parent) {
-            return Some(ANY);
-        }
-        self.table.node_of(&Key::of(&self.look(parent, name).ok()?))
+    pub fn subject_by_name(&self, parent: Node, name: &CStr) -> Option<Subject> {
+        let look = (!self.names_are_changing(parent)).then(|| self.look(parent, name));
+        Some(Subject::found(&look?.ok()?))
     }
 
     /// Looks at what may be changed by this name. One system call.
@@ -134,12 +197,13 @@ impl Tree {
 
     /// As [`Tree::is_changing`], for what was looked at.
     pub(crate) fn is_found_changing(&self, found: &Statx) -> bool {
-        self.changes.any() && self.table.node_of(&Key::of(found)).is_some_and(|node| self.changes.has(node))
+        self.changes.any() && self.changes.has(Subject::found(found))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{AtomicUsize, Ordering, lock};
     use crate::{Options, ROOT, Security, Source, Tree};
 
     #[test]
@@ -153,11 +217,15 @@ mod tests {
         let one = tree.lookup(ROOT, c"one").unwrap().node;
         let two = tree.lookup(ROOT, c"two").unwrap().node;
         assert!(!tree.changes_any());
-        let (first, second) = (tree.change(vec![one]), tree.change(vec![one, two]));
+        let [first, second] = [c"one", c"two"].map(|name| tree.subject_by_name(ROOT, name).unwrap());
+        let (first, second) = (tree.change(vec![first]), tree.change(vec![first, second]));
         for name in [c"one", c"other", c"two"] {
             assert!(tree.removal_is_long(ROOT, name), "{name:?}");
         }
-        assert_eq!((tree.node_by_name(ROOT, c"other"), tree.node_by_name(ROOT, c"missing")), (Some(one), None));
+        assert_eq!(
+            (tree.subject_by_name(ROOT, c"other"), tree.subject_by_name(ROOT, c"missing")),
+            (tree.subject(one), None)
+        );
         assert!(!tree.removal_is_long(ROOT, c"missing") && !tree.is_changing(ROOT));
         drop(second);
         assert!(tree.is_changing(one) && tree.truncation_is_long(one, None, 10) && !tree.is_changing(two));
@@ -175,17 +243,60 @@ mod tests {
             let file = tree.lookup(ROOT, c"file").unwrap().node;
             let mapped = security != Security::Passthrough;
             assert!(!tree.names_are_changing(ROOT) && !tree.records_are_changing());
-            let changing = tree.change(vec![file]);
+            let changing = tree.change(tree.subject(file).into_iter().collect());
             assert_eq!((tree.names_are_changing(ROOT), tree.records_are_changing()), (mapped, mapped));
             drop(changing);
-            let changing = tree.change(vec![ROOT]);
+            let changing = tree.change(tree.subject(ROOT).into_iter().collect());
             assert!(tree.names_are_changing(ROOT) && tree.removal_is_long(ROOT, c"missing"));
             assert!(!tree.is_changing(file));
-            // What is changed by a name there may be anything.
-            let unknown = tree.change(tree.node_by_name(ROOT, c"missing").into_iter().collect());
-            assert!(tree.is_changing(file));
-            drop((changing, unknown));
-            assert!(!tree.changes_any() && !tree.is_changing(file));
+            assert_eq!(tree.subject_by_name(ROOT, c"file"), None);
+            drop(changing);
+            assert_eq!(tree.subject_by_name(ROOT, c"file"), tree.subject(file));
         }
+    }
+    /// What a client has forgotten, and has open, is what it was.
+    #[test]
+    fn a_file_is_the_same_by_another_node() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), "text").unwrap();
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        let node = tree.lookup(ROOT, c"file").unwrap().node;
+        let handle = tree.open(node, libc::O_RDWR, false).unwrap().handle;
+        tree.forget(node, 1);
+        let changing = tree.change(tree.subject_opened(handle).into_iter().collect());
+        let again = tree.lookup(ROOT, c"file").unwrap().node;
+        assert_ne!(node, again);
+        assert!(tree.is_changing(again) && tree.removal_is_long(ROOT, c"file") && tree.file_is_changing(handle));
+        assert!(!tree.is_changing(ROOT));
+        drop(changing);
+    }
+
+    #[test]
+    fn calls_that_change_the_same_run_one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        ["one", "two"].iter().for_each(|name| std::fs::write(directory.path().join(name), "text").unwrap());
+        let tree = Tree::new(Source::Path(directory.path().to_owned()), Options::default()).unwrap();
+        let change = |names: &[&std::ffi::CStr]| {
+            tree.change(names.iter().filter_map(|name| tree.subject_by_name(ROOT, name)).collect())
+        };
+        let (first, second) = (change(&[c"one"]), change(&[c"two", c"one"]));
+        let running = first.run();
+        // Who changes another does not wait.
+        drop(change(&[c"two"]).run());
+        let over = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let running = second.run();
+                assert_eq!(over.load(Ordering::SeqCst), 1);
+                drop(running);
+                // As what loses its name.
+                crate::with_time(None, || tree.unlink(ROOT, c"one").unwrap());
+            });
+            std::thread::yield_now();
+            over.store(1, Ordering::SeqCst);
+            drop(running);
+            waits.join().unwrap();
+        });
+        assert!(lock(&tree.changes.state).running.is_empty());
     }
 }

@@ -2,11 +2,13 @@
 
 mod handover;
 
+use crate::appends::Line;
 use crate::closing::{Closing, Sort};
 use crate::creds::without_fsetid;
 use crate::dir::Stream;
 use crate::error::Result;
-use crate::lock::Joined;
+use crate::held::changes;
+use crate::lock::{Joined, Place as At};
 use crate::mount::Mount;
 use crate::node::{Inode, Pin, Place};
 use crate::share::Share;
@@ -57,9 +59,13 @@ pub struct OpenFile {
     fd: Closing<Place>,
     flags: OFlags,
     node: Node,
+    /// Where it lies, unless nobody can tell.
+    at: Option<At>,
     pub(crate) mount: Arc<Mount>,
     /// Where a directory is read from.
     pub(crate) stream: Option<Stream>,
+    /// Appends that are left to threads.
+    pub(crate) line: Line,
     /// It has a `flock`, or may have one, and counts among those of its node.
     pub(crate) flock: Mutex<Option<Joined>>,
 }
@@ -67,13 +73,23 @@ pub struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(
         (fd, place): (OwnedFd, Place),
-        (node, flags): (Node, OFlags),
+        (node, at, flags): (Node, Option<At>, OFlags),
         mount: Arc<Mount>,
         stream: Option<Stream>,
         reader: Option<Reader>,
     ) -> Arc<OpenFile> {
         let fd = Closing::new(fd, place, Sort::of(flags));
-        Arc::new(OpenFile { reader, fd, flags, node, mount, stream, flock: Mutex::default() })
+        Arc::new(OpenFile {
+            reader,
+            fd,
+            flags,
+            node,
+            at,
+            mount,
+            stream,
+            line: Line::default(),
+            flock: Mutex::default(),
+        })
     }
 
     /// It is about to be closed, and that takes no time.
@@ -97,10 +113,35 @@ impl OpenFile {
         self.flags.bits().cast_signed()
     }
 
+    /// Writes go where the file ends, wherever the client wants them.
+    #[must_use]
+    #[inline]
+    pub fn appends(&self) -> bool {
+        self.flags.contains(OFlags::APPEND)
+    }
+
+    /// Reads and writes go to the disk itself.
+    #[must_use]
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.flags.contains(OFlags::DIRECT)
+    }
+
+    /// A write is not over before the disk has it.
+    #[must_use]
+    #[inline]
+    pub fn is_synchronous(&self) -> bool {
+        self.flags.intersects(OFlags::DSYNC)
+    }
+
     /// What was opened.
     #[must_use]
     pub fn node(&self) -> Node {
         self.node
+    }
+
+    pub(crate) fn at(&self) -> Option<At> {
+        self.at
     }
 
     pub(crate) fn is_writable(&self) -> bool {
@@ -279,7 +320,7 @@ impl Tree {
         let stream = inode.kind.is_directory().then(Stream::default);
         let mount = Arc::clone(&inode.mount);
         let reader = self.reader(inode, flags);
-        let file = OpenFile::new((fd, place), (inode.node, flags), mount, stream, reader);
+        let file = OpenFile::new((fd, place), (inode.node, Some(At::known(&inode.key)), flags), mount, stream, reader);
         lock(&inode.slot).opened(&file);
         if flags.contains(OFlags::TRUNC) {
             file.empties();
@@ -315,6 +356,8 @@ impl Tree {
         }
         let room = self.room()?;
         let truncates = flags.contains(OFlags::TRUNC);
+        // By a name that could not be looked at before.
+        let _changing = truncates.then(|| changes(self, || self.table.pin_and_stat(inode).map(|(_, stat)| stat)));
         if truncates && self.mapped_capability.is_some() {
             self.strip_capability(&self.table.pin(inode)?)?;
         }
@@ -403,7 +446,7 @@ impl Tree {
             let stream = inode.kind.is_directory().then(Stream::default);
             let mount = Arc::clone(&inode.mount);
             let reader = self.reader(&inode, flags);
-            Ok(OpenFile::new((fd, place), (node, flags), mount, stream, reader))
+            Ok(OpenFile::new((fd, place), (node, Some(At::known(&inode.key)), flags), mount, stream, reader))
         })
     }
 

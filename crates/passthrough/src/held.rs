@@ -4,9 +4,11 @@
 //! still has the locks of the directories. A thread that has time holds such a file itself, and lets go of it when the kernel has let
 //! go of everything, and when nobody need keep away from what was changed.
 
-use crate::Changing;
+use crate::changing::{Changing, Running, Subject};
+use crate::error::Result;
 use crate::stat::{Key, open_path, stat};
 use crate::tree::Tree;
+use rustix::fs::Statx;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,29 +28,60 @@ impl Drop for Removed {
     }
 }
 
-/// Makes a call on a thread that has time, with what it changes. What the call removes is freed behind it, when nothing is being
-/// changed any more.
+/// Makes a call on a thread that has time, with what it changes, when no other call does. What the call removes is freed behind it, when
+/// nothing is being changed any more.
 pub fn with_time<T>(changing: Option<Changing>, call: impl FnOnce() -> T) -> T {
     REMOVED.set(Some(Vec::new()));
     let _removed = Removed;
-    let _changing = changing;
+    // They go in the other order.
+    let changing = changing;
+    let _running = changing.as_ref().map(Changing::run);
     call()
 }
 
 /// What is about to lose its name, held where there is time for that.
 #[must_use]
-pub(crate) struct Target(Option<OwnedFd>);
+pub(crate) struct Target {
+    fd: Option<OwnedFd>,
+    /// Others keep away from it meanwhile.
+    _changing: Option<Changing>,
+    /// Nobody changes it meanwhile.
+    _running: Option<Running>,
+}
+
+fn has_time() -> bool {
+    REMOVED.with_borrow(Option::is_some)
+}
+
+/// What is about to be changed, for a call that could not say so before; where there is time.
+pub(crate) fn changes(tree: &Tree, find: impl FnOnce() -> Result<Statx>) -> Option<Changing> {
+    let found = if has_time() { find().ok()? } else { return None };
+    Some(tree.change(vec![Subject::found(&found)]))
+}
 
 impl Target {
     /// What is called `name` in `dir`. Without a descriptor for it the call takes its time where the kernel has it.
-    pub(crate) fn hold(dir: impl AsFd, name: &CStr) -> Target {
-        let has_time = REMOVED.with_borrow(Option::is_some);
-        Target(has_time.then(|| open_path(dir.as_fd(), name).ok()).flatten())
+    pub(crate) fn hold(tree: &Tree, dir: impl AsFd, name: &CStr) -> Target {
+        let fd = Target::open(dir, name);
+        let _changing = fd.as_ref().and_then(|fd| changes(tree, || stat(fd.as_fd(), c"")));
+        Target { fd, _changing, _running: None }
+    }
+
+    /// As [`Target::hold`], for a call that keeps nobody away: the kernel has the lock of the directory while it waits for that of
+    /// the file, so that is waited for before.
+    pub(crate) fn hold_alone(tree: &Tree, dir: impl AsFd, name: &CStr) -> Target {
+        let fd = Target::open(dir, name);
+        let found = fd.as_ref().and_then(|fd| stat(fd.as_fd(), c"").ok());
+        Target { fd, _changing: None, _running: found.map(|found| tree.changes.run_alone(&found)) }
+    }
+
+    fn open(dir: impl AsFd, name: &CStr) -> Option<OwnedFd> {
+        if has_time() { open_path(dir.as_fd(), name).ok() } else { None }
     }
 
     /// The call has succeeded.
     pub(crate) fn is_removed(self, tree: &Tree) {
-        let Some(fd) = self.0 else { return };
+        let Some(fd) = self.fd else { return };
         if let Ok(stat) = stat(fd.as_fd(), c"")
             && stat.stx_nlink == 0
         {
@@ -86,7 +119,7 @@ mod tests {
         for (name, call) in calls {
             let held = usize::from(name != "nothing");
             let (tree, _directory) = tree(&["file", "other"]);
-            let changing = tree.change(vec![ROOT]);
+            let changing = tree.change(tree.subject(ROOT).into_iter().collect());
             with_time(Some(changing), || {
                 call(&tree).unwrap();
                 assert_eq!((removed(), tree.changes_any()), (Some(held), true), "{name}");
@@ -96,6 +129,25 @@ mod tests {
         let (tree, _directory) = tree(&["file"]);
         tree.unlink(ROOT, c"file").unwrap();
         assert_eq!(removed(), None, "a thread that serves others holds nothing");
+    }
+
+    /// A name that could not be looked at before is one by now.
+    #[test]
+    fn what_a_long_call_finds_is_changing_while_it_is_changed() {
+        let (tree, directory) = tree(&["file"]);
+        let find = || tree.look(ROOT, c"file");
+        assert!(changes(&tree, find).is_none(), "a thread that serves others has said so before");
+        let node = tree.lookup(ROOT, c"file").unwrap().node;
+        with_time(None, || {
+            let changing = changes(&tree, find);
+            assert!(changing.is_some() && tree.is_changing(node));
+            drop(changing);
+            let root = std::fs::File::open(directory.path()).unwrap();
+            let target = Target::hold(&tree, &root, c"file");
+            assert!(tree.is_changing(node));
+            drop(target);
+            assert!(changes(&tree, || tree.look(ROOT, c"missing")).is_none() && !tree.changes_any());
+        });
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nodes, open files, credentials, extended attributes and locks of a host directory, as blocking calls on the thread that
 //! asks. Neither a protocol nor a virtqueue enters this room.
 
+mod appends;
 mod attributes;
 mod changing;
 mod closing;
@@ -40,8 +41,9 @@ mod window;
 mod xattr;
 mod xattr_map;
 
+pub use appends::Append;
 pub use attributes::{Attributes, Change, SetTime, Time};
-pub use changing::Changing;
+pub use changing::{Changing, Subject};
 pub use closing::{serves_others, when_there_is_time};
 pub use create::SecurityContext;
 pub use creds::Caller;

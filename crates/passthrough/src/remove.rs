@@ -1,27 +1,28 @@
 //! Names that go, and names that move.
 
 use crate::error::Result;
-use crate::held::Target;
+use crate::held::{Target, changes};
 use crate::mapped::In;
 use crate::node::Pin;
-use crate::stat::component;
+use crate::stat::{component, stat};
 use crate::tree::{Node, Tree};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 
 /// What a client may ask of a rename.
 const FLAGS: RenameFlags = RenameFlags::NOREPLACE.union(RenameFlags::EXCHANGE).union(RenameFlags::WHITEOUT);
 
 impl Tree {
-    /// Removes the name of a file. One system call; where there is time ([`crate::with_time`]), two more before and behind it.
+    /// Removes the name of a file. One system call; where there is time ([`crate::with_time`]), some more around it.
     ///
     /// # Errors
     /// `EROFS` on a read-only tree, `EINVAL` for a name that is none, `ESTALE` for a parent that is unknown or gone, and the
     /// kernel's.
     pub fn unlink(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        let target = Target::hold(&pin, name);
+        let target = Target::hold_alone(self, &pin, name);
         match &self.mapped {
             Some(mapped) => self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::empty())?,
@@ -36,7 +37,7 @@ impl Tree {
     /// As [`Tree::unlink`].
     pub fn rmdir(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        let target = Target::hold(&pin, name);
+        let target = Target::hold(self, &pin, name);
         match &self.mapped {
             Some(mapped) => self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)?,
@@ -58,7 +59,8 @@ impl Tree {
         component(new_name)?;
         let new_dir = self.table.get(new_parent)?;
         let new_pin = self.table.pin(&new_dir)?;
-        let target = Target::hold(&new_pin, new_name);
+        let _moved = changes(self, || stat(pin.as_fd(), name));
+        let target = Target::hold(self, &new_pin, new_name);
         match &self.mapped {
             Some(mapped) => {
                 let (from, to) = (In { dir: &dir, pin: &pin }, In { dir: &new_dir, pin: &new_pin });

@@ -87,7 +87,7 @@ impl Tree {
     pub fn release_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
         // Who could write gives back what was set aside for that, with a lock that a truncation has.
-        if self.has_many_owners(file.node(), handle) || file.is_writable() && self.is_changing(file.node()) {
+        if self.has_many_owners(file.node(), handle) || file.is_writable() && self.file_is_changing(handle) {
             return true;
         }
         match stat(file.as_fd(), c"") {
@@ -115,7 +115,9 @@ impl Tree {
     #[must_use]
     pub fn listing_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
-        self.names_are_changing(file.node()) || stat(file.as_fd(), c"").is_ok_and(|stat| bytes(&stat) > LISTED_BYTES)
+        self.records_are_changing()
+            || self.file_is_changing(handle)
+            || stat(file.as_fd(), c"").is_ok_and(|stat| bytes(&stat) > LISTED_BYTES)
     }
 
     /// Whether it may take long to find where data or a hole begins: file systems look at one piece after the other, under the
@@ -123,7 +125,7 @@ impl Tree {
     #[must_use]
     pub fn seek_is_long(&self, handle: Handle) -> bool {
         let Ok(file) = self.files.get(handle) else { return false };
-        self.is_changing(file.node()) || stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat))
+        self.file_is_changing(handle) || stat(file.as_fd(), c"").is_ok_and(|stat| is_heavy(&stat))
     }
 }
 
@@ -156,13 +158,13 @@ mod tests {
         }
         assert!(tree.rename_is_long((ROOT, c"small"), (other, c"new"), NOTHING), "other renames may hold it up");
         for changed in [c"small", c"tiny", c"directory"] {
-            let changing = tree.change(vec![tree.lookup(ROOT, changed).unwrap().node]);
+            let changing = tree.change(tree.subject_by_name(ROOT, changed).into_iter().collect());
             for flags in [NOTHING, libc::RENAME_EXCHANGE] {
                 assert!(long(changed, c"new", flags) && long(c"large", changed, flags), "{changed:?}");
             }
             drop(changing);
         }
-        let _changing = tree.change(vec![ROOT]);
+        let _changing = tree.change(tree.subject(ROOT).into_iter().collect());
         assert!(long(c"small", c"new", NOTHING));
     }
 

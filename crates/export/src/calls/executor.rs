@@ -1,5 +1,6 @@
 //! Where the calls behind an export run.
 
+use super::Syncs;
 use crate::export::Shared;
 use crate::{ExportError, Ring};
 use engine::{Execution, Pool};
@@ -16,6 +17,8 @@ pub(crate) struct Executor {
     pub(crate) pool: Option<Arc<Pool>>,
     /// For long calls, unless `execution` leaves none of them to us. An export's own: a file system that hangs holds nobody else up.
     pub(crate) aside: Option<Arc<Pool>>,
+    /// Those of all rings.
+    pub(crate) syncs: Syncs,
 }
 
 impl Executor {
@@ -27,7 +30,7 @@ impl Executor {
             Execution::Inline => (None, None),
             Execution::Auto | Execution::Uring => (None, Some(start(aside, ASIDE_THREADS)?)),
         };
-        Ok(Executor { execution, pool, aside })
+        Ok(Executor { execution, pool, aside, syncs: Syncs::default() })
     }
 }
 

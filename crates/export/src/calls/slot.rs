@@ -1,7 +1,7 @@
 //! One request in flight.
 
-use super::Moved;
 use super::data::{self, SEGMENTS_MAX};
+use super::{Moved, Syncing};
 use engine::{File, Io, Token};
 use passthrough::{OpenFile, Wait};
 use std::os::fd::AsFd;
@@ -113,6 +113,8 @@ pub(crate) struct Slot<Id> {
     data: Vec<Segment>,
     /// Kept open until the kernel is done with it.
     file: Option<Arc<OpenFile>>,
+    /// That it is one of those syncs.
+    syncing: Option<Syncing>,
     pub(crate) job: Arc<Mutex<Job>>,
     pub(crate) wait: Option<Arc<Wait>>,
 }
@@ -130,6 +132,7 @@ impl<Id: Default> Slot<Id> {
             writable: Vec::new(),
             data: Vec::new(),
             file: None,
+            syncing: None,
             job: Arc::default(),
             wait: None,
         }
@@ -208,10 +211,11 @@ impl<Id> Slot<Id> {
         &mut self,
         (io, token): (&mut Io<'_>, Token),
         file: Arc<OpenFile>,
-        data_only: bool,
+        (data_only, syncing): (bool, Syncing),
         writable: &[Segment],
     ) {
         self.defer(Work::Sync, writable);
+        self.syncing = Some(syncing);
         let file = self.file.insert(file);
         io.sync(token, File::Plain(file.as_fd()), data_only);
     }
@@ -219,6 +223,7 @@ impl<Id> Slot<Id> {
     pub(crate) fn end(&mut self) {
         self.busy = false;
         self.file = None;
+        self.syncing = None;
         self.wait = None;
         shorten(&mut self.writable);
         shorten(&mut self.data);

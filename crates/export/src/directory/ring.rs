@@ -3,14 +3,15 @@
 use super::kind;
 use super::reply;
 use super::service::{Service, counts_as_error, write_answer};
-use crate::calls::{Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns};
+use crate::calls::{
+    Care, Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns,
+};
 use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::limit::Gate;
 use crate::queue::{Broken, Queue};
 use device::fs::{Dialect, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
 use engine::{Completion, Execution, Io, Pool, Reply, Token};
-use passthrough::Changing;
 use rustix::io::Errno;
 use std::sync::Arc;
 use vring::{Chain, Memory, Segment};
@@ -151,12 +152,13 @@ impl DirectoryRing {
     ) {
         match self.route(header, request) {
             Route::Uring if self.submit(chain, head, header, request, io) => {}
-            Route::Pool if self.hand_over(self.executor.pool.clone(), None, chain, head, bytes, io) => {}
-            Route::Aside if self.leave(chain, head, (bytes, header, request), io) => {}
+            Route::Pool if self.hand_over(self.executor.pool.clone(), Care::none(), chain, head, bytes, io) => {}
+            // What io_uring does not take waits as long.
+            Route::Aside | Route::Uring if self.leave(chain, head, (bytes, header, request), io) => {}
             Route::Lock => self.wait_for_lock(chain, head, header, request, io),
             Route::Here | Route::Uring | Route::Pool | Route::Aside => {
                 if !self.perform(chain, head, header, request) {
-                    self.hand_over(self.executor.aside.clone(), None, chain, head, bytes, io);
+                    self.hand_over(self.executor.aside.clone(), Care::none(), chain, head, bytes, io);
                 }
             }
         }
@@ -245,7 +247,8 @@ impl DirectoryRing {
                 slot.write(work, file, write.offset, from, writable)
             }
             Request::Fsync(sync) => {
-                slot.sync(work, file, sync.data_only, writable);
+                let Some(syncing) = self.executor.syncs.begin() else { return false };
+                slot.sync(work, file, (sync.data_only, syncing), writable);
                 true
             }
             _ => false,
@@ -264,15 +267,15 @@ impl DirectoryRing {
         if let Request::Release(release) = request {
             self.service.unlock_for_release(release);
         }
-        let changing = self.service.changes(header, request);
-        self.hand_over(Some(pool), changing, chain, head, bytes, io)
+        let care = Care { changing: self.service.changes(header, request), appends: self.service.appends(request) };
+        self.hand_over(Some(pool), care, chain, head, bytes, io)
     }
 
-    /// To a thread of the pool, until whose end files are being changed. False when there is none any more.
+    /// To a thread of the pool. False when there is none any more.
     fn hand_over(
         &mut self,
         pool: Option<Arc<Pool>>,
-        changing: Option<Changing>,
+        care: Care,
         chain: &Chain,
         head: u16,
         bytes: &[u8],
@@ -284,7 +287,7 @@ impl DirectoryRing {
         lock(&slot.job).load(bytes, chain.readable_segments(), chain.writable_segments());
         let (service, job, dialect) = (self.service.clone(), slot.job.clone(), self.dialect);
         let reply = io.reply(Token::request(head));
-        pool.run(reply, move || passthrough::with_time(changing, || run_job(&service, dialect, &mut lock(&job))));
+        care.leave(&pool, reply, move || run_job(&service, dialect, &mut lock(&job)));
         true
     }
 

@@ -5,7 +5,7 @@ use super::kind;
 use super::reply::{self, Asked};
 use super::service::Session;
 use crate::calls::{
-    Answer, Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns,
+    Answer, Care, Direction, Executor, Job, Moved, Pace, Requests, Scene, Slot, Turns, Work, data, lock, turns,
 };
 use crate::figures::RingFigures;
 use crate::label::Label;
@@ -16,7 +16,6 @@ use device::p9::{
     write_out,
 };
 use engine::{Completion, Execution, Io, Pool, Token};
-use passthrough::Changing;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,19 +195,15 @@ impl P9Ring {
     ) {
         match self.route(header, request) {
             Route::Uring if self.submit(given, head, request, io) => {}
-            Route::Pool if self.hand_over(self.executor.pool.clone(), None, given, head, bytes, io) => {}
-            Route::Aside => {
-                let changing = self.session.changes(request);
-                if !self.hand_over(self.executor.aside.clone(), changing, given, head, bytes, io) {
-                    self.perform(given, head, header, request);
-                }
-            }
+            Route::Pool if self.hand_over(self.executor.pool.clone(), Care::none(), given, head, bytes, io) => {}
+            // What io_uring does not take waits as long.
+            Route::Aside | Route::Uring if self.leave(given, head, (bytes, request), io) => {}
             Route::Lock => self.wait_for_lock(given, head, request, io),
             Route::Flush => self.flush(given, head, request, io),
             Route::Begin if !self.may_begin() => self.begin_later(head, given, bytes),
-            Route::Here | Route::Uring | Route::Pool | Route::Begin => {
+            Route::Here | Route::Uring | Route::Pool | Route::Aside | Route::Begin => {
                 if !self.perform(given, head, header, request) {
-                    self.hand_over(self.executor.aside.clone(), None, given, head, bytes, io);
+                    self.hand_over(self.executor.aside.clone(), Care::none(), given, head, bytes, io);
                 }
             }
         }
@@ -297,10 +292,13 @@ impl P9Ring {
                 let bytes = (*count as usize).min(message_max.saturating_sub(WRITE_HEAD_BYTES));
                 slot.write(work, file, *offset, (given.readable, WRITE_HEAD_BYTES, bytes), given.writable)
             }
-            Request::Fsync { datasync, .. } => {
-                slot.sync(work, file, *datasync, given.writable);
-                true
-            }
+            Request::Fsync { datasync, .. } => match self.executor.syncs.begin() {
+                Some(syncing) => {
+                    slot.sync(work, file, (*datasync, syncing), given.writable);
+                    true
+                }
+                None => false,
+            },
             _ => false,
         };
         if submitted {
@@ -309,11 +307,18 @@ impl P9Ring {
         submitted
     }
 
-    /// To a thread of the pool, until whose end files are being changed. False when there is none any more.
+    /// To a thread for long calls. False when there is none.
+    fn leave(&mut self, given: Given<'_>, head: u16, (bytes, request): (&[u8], &Request<'_>), io: &mut Io<'_>) -> bool {
+        let Some(aside) = self.executor.aside.clone() else { return false };
+        let care = Care { changing: self.session.changes(request), appends: self.session.appends(request) };
+        self.hand_over(Some(aside), care, given, head, bytes, io)
+    }
+
+    /// To a thread of the pool. False when there is none any more.
     fn hand_over(
         &mut self,
         pool: Option<Arc<Pool>>,
-        changing: Option<Changing>,
+        care: Care,
         given: Given<'_>,
         head: u16,
         bytes: &[u8],
@@ -326,7 +331,7 @@ impl P9Ring {
         lock(&slot.job).load(bytes, given.readable, given.writable);
         let (session, job, asked) = (self.session.clone(), slot.job.clone(), slot.id);
         let reply = io.reply(Token::request(head));
-        pool.run(reply, move || passthrough::with_time(changing, || run_job(&session, asked, &mut lock(&job))));
+        care.leave(&pool, reply, move || run_job(&session, asked, &mut lock(&job)));
         true
     }
 

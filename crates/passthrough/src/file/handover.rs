@@ -55,8 +55,8 @@ impl Tree {
             let (fd, flags) = (incoming.take(place)?, OFlags::from_bits_retain(flags));
             let stream = inode.kind.is_directory().then(Stream::default);
             let reader = self.reader(&inode, flags);
-            let node = inode.node;
-            self.table.adopt_read(&inode, |place| OpenFile::new((fd, place), (node, flags), mount, stream, reader));
+            let opened = (inode.node, Some(Place::known(&inode.key)), flags);
+            self.table.adopt_read(&inode, |place| OpenFile::new((fd, place), opened, mount, stream, reader));
         }
         Ok(())
     }
@@ -69,10 +69,10 @@ impl Tree {
         let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
         let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
         let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
-        let locked = Place::of(&fd).ok();
-        let file = OpenFile::new((fd, place), (form.node, flags), mount, stream, reader);
+        let at = Place::of(&fd).ok();
+        let file = OpenFile::new((fd, place), (form.node, at, flags), mount, stream, reader);
         // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
-        *lock(&file.flock) = locked.map(|place| self.flocks.join_anyway(place));
+        *lock(&file.flock) = at.map(|place| self.flocks.join_anyway(place));
         // Nor whether the file was emptied by it.
         if file.is_writable() {
             file.empties();

@@ -4,6 +4,7 @@
 //! A file is counted by its inode on the host: a client that forgets a node and finds it again has another number for it.
 
 use crate::Result;
+use crate::stat::Key;
 use crate::sync::lock;
 use rustix::fs::{Statx, makedev};
 use std::collections::HashMap;
@@ -25,6 +26,12 @@ impl Place {
     pub(crate) fn of(file: impl AsFd) -> Result<Place> {
         let stat = rustix::fs::fstat(file)?;
         Ok(Place { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Where a file lies that is known by this key.
+    pub(crate) fn known(key: &Key) -> Place {
+        let (major, minor) = key.mount.device;
+        Place { device: makedev(major, minor), inode: key.ino }
     }
 
     /// Where a file lies that was looked at.

@@ -16,29 +16,44 @@ impl Service {
         let handle = match request {
             Request::Read(read) => read.fh,
             // Dropping set-id bits is a matter of the calling thread's capabilities.
-            // Appending writes find their place by themselves: two at once could change places.
-            Request::Write(write) if !write.kill_priv() && write.flags & libc::O_APPEND == 0 => write.fh,
+            Request::Write(write) if !write.kill_priv() => write.fh,
             Request::Fsync(sync) => sync.fh,
             _ => return None,
         };
         self.tree.pause();
         let file = self.file(header.nodeid, handle).ok()?;
         if matches!(request, Request::Write(_)) {
+            // Appending writes find their place by themselves: two at once could change places.
+            if file.appends() {
+                return None;
+            }
             // An error is told by the call that is made instead.
             self.tree.before_write(&file).ok()?;
         }
         Some(file)
     }
 
-    /// Whether a transfer goes to the disk itself (O_DIRECT, where the export allows it).
+    /// Whether a transfer goes to the disk itself (O_DIRECT, where the export allows it). The file knows, whatever a guest says.
     #[inline]
     pub(crate) fn past_the_cache(&self, request: &Request<'_>) -> bool {
-        let flags = match request {
-            Request::Read(read) => read.flags,
-            Request::Write(write) => write.flags,
-            _ => 0,
+        let handle = match request {
+            Request::Read(read) => read.fh,
+            Request::Write(write) => write.fh,
+            _ => return false,
         };
-        flags & libc::O_DIRECT != 0 && self.tree.allows_direct_io()
+        self.tree.allows_direct_io() && self.tree.file(handle).is_ok_and(|file| file.is_direct())
+    }
+
+    /// Whether a write waits for the disk, or for appends that are left to threads.
+    pub(super) fn write_is_long(&self, write: &Write) -> bool {
+        let waits = |file: &OpenFile| file.is_synchronous() && !file.is_direct() || file.appends() && file.has_line();
+        self.tree.file(write.fh).is_ok_and(|file| waits(&file))
+    }
+
+    /// The file that a request appends to.
+    pub(crate) fn appends(&self, request: &Request<'_>) -> Option<Arc<OpenFile>> {
+        let Request::Write(write) = request else { return None };
+        self.tree.file(write.fh).ok().filter(|file| file.appends())
     }
 
     /// The open file, or for a guest that need not open files the node's own.

@@ -113,12 +113,12 @@ fn what_has_the_locks_of_directories_keeps_names_off_the_worker() {
         Request::ReadDir(listing),
         Request::ReadDirPlus(listing),
     ];
-    let changing: [(_, _, &[_]); 5] = [
+    let changing: [(_, _, &[_]); 4] = [
         (ROOT, Request::Rmdir { name: c"directory" }, &[ROOT, directory]),
-        (ROOT, Request::Unlink { name: c"file" }, &[ROOT, file]),
         (ROOT, rename(c"file", ROOT, c"other"), &[ROOT, file, other]),
         (ROOT, rename(c"file", directory, c"new"), &[ROOT, file, directory]),
-        (directory, Request::Link { nodeid: file, name: c"new" }, &[directory, file]),
+        // It waits for the file before it has the lock of a directory.
+        (ROOT, Request::Link { nodeid: file, name: c"new" }, &[file]),
     ];
     for (node, request, nodes) in changing {
         assert!(names.iter().all(|name| !service.is_long(&header(ROOT), name)));
@@ -129,11 +129,13 @@ fn what_has_the_locks_of_directories_keeps_names_off_the_worker() {
         for name in &names {
             let is_listing = matches!(name, Request::ReadDir(_) | Request::ReadDirPlus(_));
             // A listing is of what was opened, whatever node is named with it.
-            let header = header(if is_listing { file } else { node });
-            assert_eq!(service.is_long(&header, name), node == ROOT || !is_listing, "{name:?} by {request:?}");
+            let header = header(if is_listing { large } else { node });
+            assert_eq!(service.is_long(&header, name), nodes.contains(&ROOT), "{name:?} by {request:?}");
         }
         drop(changes);
     }
+    // As this does, for the name that goes.
+    assert!(service.changes(&header(ROOT), &Request::Unlink { name: c"large" }).is_none());
 }
 
 /// The file is that of the handle.
@@ -149,4 +151,27 @@ fn a_guest_that_names_another_node_waits_for_nothing_on_the_worker() {
     assert!(service.is_long(&header(directory), &Request::Write(write)));
     drop(changes);
     assert!(!service.is_long(&header(directory), &Request::Write(write)));
+}
+
+/// The file knows how it was opened.
+#[test]
+fn what_waits_for_the_disk_leaves_the_worker_whatever_a_guest_says() {
+    let (service, _host) = served(Options { allow_direct_io: true, ..Options::default() }, Policy::new(Cache::Never));
+    let node = service.tree.lookup(ROOT, c"file").unwrap().node;
+    let open = |flags| service.tree.open(node, libc::O_RDWR | flags, false).unwrap().handle;
+    let write = |fh, flags| Write { fh, offset: 0, size: 1, write_flags: 0, lock_owner: None, flags };
+    let long = |fh, flags| service.is_long(&header(node), &Request::Write(write(fh, flags)));
+    assert!(!long(open(0), libc::O_SYNC | libc::O_APPEND) && !long(open(libc::O_APPEND), 0));
+    for flags in [libc::O_SYNC, libc::O_DSYNC, libc::O_SYNC | libc::O_APPEND] {
+        assert!(long(open(flags), 0), "{flags:o}");
+    }
+    let by_uring = |fh| service.file_for_uring(&header(node), &Request::Write(write(fh, 0))).is_some();
+    assert!(by_uring(open(0)) && by_uring(open(libc::O_SYNC)) && !by_uring(open(libc::O_APPEND)));
+    // What is appended comes behind what was left to threads before.
+    let appended = open(libc::O_APPEND);
+    let file = service.appends(&Request::Write(write(appended, 0))).unwrap();
+    let append = file.append_in_line(|append| append);
+    assert!(long(appended, 0) && !long(open(libc::O_APPEND), 0));
+    drop(append);
+    assert!(!long(appended, 0) && service.appends(&Request::Write(write(open(0), 0))).is_none());
 }

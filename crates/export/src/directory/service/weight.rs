@@ -36,7 +36,7 @@ impl Service {
             Request::Ioctl(ioctl) => changes_flags(ioctl.command),
             Request::Link { nodeid, .. } => tree.names_are_changing(node) || tree.is_changing(*nodeid),
             Request::Read(read) => self.file_is_changing(node, read.fh),
-            Request::Write(write) => self.file_is_changing(node, write.fh),
+            Request::Write(write) => self.file_is_changing(node, write.fh) || self.write_is_long(write),
             Request::SetXattr(_) | Request::RemoveXattr { .. } => tree.is_changing(node) || tree.records_are_changing(),
             _ => tree.records_are_changing(),
         }
@@ -45,24 +45,24 @@ impl Service {
     /// What a request that takes long is going to change.
     pub(crate) fn changes(&self, header: &InHeader, request: &Request<'_>) -> Option<Changing> {
         let (tree, node) = (self.tree(), header.nodeid);
-        let nodes = match request {
-            Request::CopyFileRange(copy) => [copy.fh_in, copy.fh_out].map(|fh| tree.node_opened(fh)).to_vec(),
-            Request::Fallocate(space) => vec![tree.node_opened(space.fh)],
-            Request::Ioctl(ioctl) => vec![tree.node_opened(ioctl.fh)],
-            Request::SetAttr(set) if set.size.is_some() => vec![Some(node)],
-            Request::Open(open) if open.flags & libc::O_TRUNC != 0 => vec![Some(node)],
-            Request::Create(new) if new.flags & libc::O_TRUNC != 0 => vec![tree.node_by_name(node, new.name)],
-            // The locks of directories are held while the kernel looks at what loses its name, or waits for its lock.
-            Request::Unlink { name } | Request::Rmdir { name } => vec![Some(node), tree.node_by_name(node, name)],
-            Request::Link { nodeid, .. } => vec![Some(node), Some(*nodeid)],
+        let by_name = |dir, name| tree.subject_by_name(dir, name);
+        let subjects = match request {
+            Request::CopyFileRange(copy) => [copy.fh_in, copy.fh_out].map(|fh| tree.subject_opened(fh)).to_vec(),
+            Request::Fallocate(space) => vec![tree.subject_opened(space.fh)],
+            Request::Ioctl(ioctl) => vec![tree.subject_opened(ioctl.fh)],
+            Request::SetAttr(set) if set.size.is_some() => vec![tree.subject(node)],
+            Request::Open(open) if open.flags & libc::O_TRUNC != 0 => vec![tree.subject(node)],
+            Request::Create(new) if new.flags & libc::O_TRUNC != 0 => vec![by_name(node, new.name)],
+            Request::Link { nodeid, .. } => vec![tree.subject(*nodeid)],
+            // The locks of the directories are held while the kernel looks at what is there.
+            Request::Rmdir { name } => vec![tree.subject(node), by_name(node, name)],
             Request::Rename(rename) => {
                 let (to, new_name) = (rename.new_nodeid, rename.new_name);
-                let moved = tree.node_by_name(node, rename.name);
-                vec![Some(node), Some(to), moved, tree.node_by_name(to, new_name)]
+                vec![tree.subject(node), tree.subject(to), by_name(node, rename.name), by_name(to, new_name)]
             }
             _ => return None,
         };
-        Some(tree.change(nodes.into_iter().flatten().collect()))
+        Some(tree.change(subjects.into_iter().flatten().collect()))
     }
 
     /// Whether a transfer would wait for who is changing the file.

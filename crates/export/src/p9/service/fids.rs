@@ -152,11 +152,6 @@ impl Open {
         })
     }
 
-    /// Writes go where the file ends, wherever the client wants them.
-    pub(super) fn appends(&self) -> bool {
-        self.file.flags() & libc::O_APPEND != 0
-    }
-
     /// A regular file, for data.
     ///
     /// # Errors

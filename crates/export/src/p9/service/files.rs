@@ -96,7 +96,7 @@ impl Session {
             let open = fid.open()?;
             // Dropping set-id bits is a matter of the calling thread's capabilities. Appending writes find their place by
             // themselves: two at once could change places.
-            if writes && (open.kill_privileges || open.appends()) {
+            if writes && (open.kill_privileges || open.file.appends()) {
                 return Err(Errno::INVAL);
             }
             open.data().cloned()
@@ -108,6 +108,19 @@ impl Session {
             self.tree().before_write(&file).ok()?;
         }
         Some(file)
+    }
+
+    /// Whether a write waits for the disk, or for appends that are left to threads.
+    pub(super) fn write_is_long(&self, fid: u32) -> bool {
+        let waits = |file: &OpenFile| file.is_synchronous() || file.appends() && file.has_line();
+        self.fids.with(fid, |fid| Ok(waits(&fid.open()?.file))).unwrap_or(false)
+    }
+
+    /// The file that a request appends to.
+    pub(crate) fn appends(&self, request: &Request<'_>) -> Option<Arc<OpenFile>> {
+        let Request::Write { fid, .. } = *request else { return None };
+        let file = self.fids.with(fid, |fid| Ok(Arc::clone(&fid.open()?.file)));
+        file.ok().filter(|file| file.appends())
     }
 
     pub(super) fn read(&self, fid: u32, offset: u64, count: u32, scene: &mut Scene<'_>) -> Outcome {

@@ -4,7 +4,7 @@ use super::fids::{Fid, Use};
 use super::place::{Name, Place};
 use super::session::Session;
 use device::p9::{Request, open_flag, open_mode, unlink_flag};
-use passthrough::{Changing, FEW_OWNERS, Node};
+use passthrough::{Changing, FEW_OWNERS, Node, Subject};
 use rustix::io::Errno;
 use std::ffi::CStr;
 
@@ -52,9 +52,10 @@ impl Session {
             Request::Lcreate(ref new) => Ok(self.names_are_changing(new.fid)),
             Request::Clunk { fid } => self.clunk_is_long(fid),
             Request::Read { fid, .. } if self.is_open_directory(fid) => self.listing_is_long(fid),
-            Request::Read { fid, .. } | Request::Write { fid, .. } => Ok(self.is_changing(fid)),
+            Request::Read { fid, .. } => Ok(self.is_changing(fid)),
+            Request::Write { fid, .. } => Ok(self.is_changing(fid) || self.write_is_long(fid)),
             Request::Link { fid, dfid, .. } => Ok(self.is_changing(fid) || self.names_are_changing(dfid)),
-            // Of what io_uring does not take.
+            // Of what io_uring does not take, or has enough of.
             Request::Fsync { .. } => Ok(true),
             _ => Ok(self.tree().records_are_changing()),
         };
@@ -64,54 +65,68 @@ impl Session {
 
     /// What a request that takes long is going to change.
     pub(crate) fn changes(&self, request: &Request<'_>) -> Option<Changing> {
-        let nodes = match *request {
-            Request::SetAttr(ref set) if set.size.is_some() => vec![self.node_of(set.fid)],
-            Request::Lopen { fid, flags } if flags & open_flag::TRUNC != 0 => vec![self.node_of(fid)],
-            Request::Open { fid, mode } if mode & open_mode::TRUNC != 0 => vec![self.node_of(fid)],
-            Request::Lcreate(ref new) if new.flags & open_flag::TRUNC != 0 => {
-                vec![self.node_by_name(self.node_of(new.fid)?, new.name)]
+        let subjects = match *request {
+            Request::SetAttr(ref set) if set.size.is_some() => vec![self.subject(set.fid)],
+            Request::Lopen { fid, flags } if flags & open_flag::TRUNC != 0 => vec![self.subject(fid)],
+            Request::Open { fid, mode } if mode & open_mode::TRUNC != 0 => vec![self.subject(fid)],
+            Request::Lcreate(ref new) if new.flags & open_flag::TRUNC != 0 => vec![self.subject_in(new.fid, new.name)],
+            Request::Link { fid, .. } => vec![self.subject(fid)],
+            // The locks of the directories are held while the kernel looks at what is there.
+            Request::UnlinkAt { dfid, name, flags: unlink_flag::REMOVEDIR } => {
+                vec![self.subject(dfid), self.subject_in(dfid, name)]
             }
-            // The locks of directories are held while the kernel looks at what loses its name, or waits for its lock.
-            Request::UnlinkAt { dfid, name, .. } => {
-                let dir = self.node_of(dfid)?;
-                vec![Some(dir), self.node_by_name(dir, name)]
+            Request::Remove { fid } | Request::Clunk { fid } if self.removes_directory(fid, request) => {
+                vec![self.subject(fid), self.subject_above(fid)]
             }
-            Request::Remove { fid } | Request::Clunk { fid } if self.is_removing(fid, request) => {
-                vec![self.parent_of(fid), self.node_of(fid)]
-            }
-            Request::Link { fid, dfid, .. } => vec![self.node_of(dfid), self.node_of(fid)],
             Request::Rename { fid, dfid, name } => {
-                let to = self.node_of(dfid)?;
-                vec![self.parent_of(fid), Some(to), self.node_of(fid), self.node_by_name(to, name)]
+                vec![self.subject(fid), self.subject_above(fid), self.subject(dfid), self.subject_in(dfid, name)]
             }
             Request::RenameAt(ref rename) => {
-                let (from, to) = (self.node_of(rename.olddirfid)?, self.node_of(rename.newdirfid)?);
-                let moved = self.node_by_name(from, rename.oldname);
-                vec![Some(from), Some(to), moved, self.node_by_name(to, rename.newname)]
+                let (from, to) = (rename.olddirfid, rename.newdirfid);
+                let names = [self.subject_in(from, rename.oldname), self.subject_in(to, rename.newname)];
+                [&[self.subject(from), self.subject(to)], &names[..]].concat()
             }
             // It may be for a name, a length, or both.
+            Request::WriteStat { fid, ref stat } if stat.name.is_empty() => vec![self.subject(fid)],
             Request::WriteStat { fid, ref stat } => {
-                let dir = if stat.name.is_empty() { None } else { self.parent_of(fid) };
-                vec![dir, self.node_of(fid), dir.and_then(|dir| self.node_by_name(dir, stat.name))]
+                vec![self.subject(fid), self.subject_above(fid), self.subject_beside(fid, stat.name)]
             }
             _ => return None,
         };
-        Some(self.tree().change(nodes.into_iter().flatten().collect()))
+        Some(self.tree().change(subjects.into_iter().flatten().collect()))
     }
 
-    /// Whether a request takes what the fid stands for out of its directory.
-    fn is_removing(&self, fid: u32, request: &Request<'_>) -> bool {
-        let removed_on_clunk = |fid: &Fid| Ok(fid.open()?.remove_on_clunk);
-        matches!(request, Request::Remove { .. }) || self.fids.with(fid, removed_on_clunk).unwrap_or(false)
+    /// Whether a request takes a directory out of another.
+    fn removes_directory(&self, fid: u32, request: &Request<'_>) -> bool {
+        let removes = |fid: &Fid| match *request {
+            Request::Remove { .. } => Ok(true),
+            _ => Ok(fid.open()?.remove_on_clunk),
+        };
+        self.fids.with(fid, |fid| Ok(fid.place.is_directory() && removes(fid)?)).unwrap_or(false)
+    }
+
+    fn subject(&self, fid: u32) -> Option<Subject> {
+        self.tree().subject(self.node_of(fid)?)
+    }
+
+    /// What is called `name` in the directory of a fid.
+    fn subject_in(&self, fid: u32, name: &[u8]) -> Option<Subject> {
+        self.tree().subject_by_name(self.node_of(fid)?, Name::new(name).ok()?.as_c_str())
+    }
+
+    /// The directory that has what a fid stands for.
+    fn subject_above(&self, fid: u32) -> Option<Subject> {
+        self.tree().subject(self.parent_of(fid)?)
+    }
+
+    /// What is called `name` there.
+    fn subject_beside(&self, fid: u32, name: &[u8]) -> Option<Subject> {
+        self.tree().subject_by_name(self.parent_of(fid)?, Name::new(name).ok()?.as_c_str())
     }
 
     fn parent_of(&self, fid: u32) -> Option<Node> {
         let parent = self.fids.with(fid, |fid| Ok(fid.place.parent())).ok()??;
         Some(parent.node())
-    }
-
-    fn node_by_name(&self, dir: Node, name: &[u8]) -> Option<Node> {
-        self.tree().node_by_name(dir, Name::new(name).ok()?.as_c_str())
     }
 
     fn names_are_changing(&self, fid: u32) -> bool {

@@ -7,13 +7,13 @@ use super::super::service::Session;
 use super::inbox::Inbox;
 use super::ring::StreamRing;
 use super::slot::{Deferred, to_read, to_write};
-use crate::calls::{Answer, Job, Moved, Outcome, Scene, Work, lock};
+use crate::calls::{Answer, Care, Job, Moved, Outcome, Scene, Syncing, Work, lock};
 use device::p9::{
     HEADER_BYTES, Header, LockKind, LockRequest, Malformed, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, bytes_wanted,
     decode, lock_out, lock_status, write_out,
 };
 use engine::{Execution, Io, Pool, Token};
-use passthrough::{Changing, OpenFile};
+use passthrough::OpenFile;
 use rustix::io::Errno;
 use std::sync::Arc;
 use vring::Segment;
@@ -27,19 +27,18 @@ const LOCKS_MAX: usize = 32;
 const FLUSHES_MAX: usize = 16;
 
 /// What io_uring is to do.
-#[derive(Clone, Copy)]
 enum Transfer {
     Read { offset: u64, bytes: usize },
     Write { offset: u64, bytes: usize },
-    Sync { data_only: bool },
+    Sync { data_only: bool, syncing: Syncing },
 }
 
 /// How a request is executed.
 enum Route {
     Here,
     Uring(Arc<OpenFile>, Transfer),
-    /// To a thread, until whose end files are being changed.
-    Pool(Arc<Pool>, Option<Changing>),
+    /// To a thread.
+    Pool(Arc<Pool>, Care),
 }
 
 impl StreamRing {
@@ -91,13 +90,13 @@ impl StreamRing {
                     inbox.take(bytes);
                 } else if let Some(aside) = self.executor.aside.clone() {
                     let room = self.room_for(&request);
-                    self.hand_over((inbox, bytes), (&aside, None), room, asked, io);
+                    self.hand_over((inbox, bytes), (&aside, Care::none()), room, asked, io);
                 }
             }
             Route::Uring(file, transfer) => self.submit((inbox, bytes), file, transfer, asked, io),
-            Route::Pool(pool, changing) => {
+            Route::Pool(pool, care) => {
                 let room = self.room_for(&request);
-                self.hand_over((inbox, bytes), (&pool, changing), room, asked, io);
+                self.hand_over((inbox, bytes), (&pool, care), room, asked, io);
             }
         }
         true
@@ -127,20 +126,19 @@ impl StreamRing {
                 let bytes = *count as usize;
                 (bytes > 0).then_some(Transfer::Write { offset: *offset, bytes })
             }
-            Request::Fsync { datasync, .. } => Some(Transfer::Sync { data_only: *datasync }),
+            Request::Fsync { datasync, .. } => {
+                self.executor.syncs.begin().map(|syncing| Transfer::Sync { data_only: *datasync, syncing })
+            }
             _ => None,
         };
         let by_uring = match self.executor.execution {
             Execution::Inline => None,
             Execution::Pool(_) => {
-                return self.executor.pool.clone().map_or(Route::Here, |pool| Route::Pool(pool, None));
+                return self.executor.pool.clone().map_or(Route::Here, |pool| Route::Pool(pool, Care::none()));
             }
             // A sync waits for a disk, whoever asks.
             Execution::Uring | Execution::Auto if matches!(transfer, Some(Transfer::Sync { .. })) => transfer,
-            Execution::Uring | Execution::Auto if self.session.is_long(request) => {
-                let aside = self.executor.aside.clone();
-                return aside.map_or(Route::Here, |pool| Route::Pool(pool, self.session.changes(request)));
-            }
+            Execution::Uring | Execution::Auto if self.session.is_long(request) => return self.aside(request),
             Execution::Uring => transfer,
             // What memory can answer is answered soonest by a call on the spot. What waits for a disk must not keep the
             // others waiting.
@@ -148,9 +146,18 @@ impl StreamRing {
                 transfer.filter(|_| direction_of(request).is_some_and(|direction| !self.pace.quick(direction)))
             }
         };
-        by_uring
-            .and_then(|transfer| Some(Route::Uring(self.session.file_for_uring(request)?, transfer)))
-            .unwrap_or(Route::Here)
+        let Some(transfer) = by_uring else { return Route::Here };
+        match self.session.file_for_uring(request) {
+            Some(file) => Route::Uring(file, transfer),
+            // It waits as long.
+            None => self.aside(request),
+        }
+    }
+
+    fn aside(&self, request: &Request<'_>) -> Route {
+        let Some(aside) = self.executor.aside.clone() else { return Route::Here };
+        let care = Care { changing: self.session.changes(request), appends: self.session.appends(request) };
+        Route::Pool(aside, care)
     }
 
     /// Bytes that the answer may have, header and all.
@@ -248,8 +255,8 @@ impl StreamRing {
             Transfer::Write { offset, bytes } => {
                 deferred.slot.write(work, file, offset, (&[message], WRITE_HEAD_BYTES, bytes), &[])
             }
-            Transfer::Sync { data_only } => {
-                deferred.slot.sync(work, file, data_only, &[]);
+            Transfer::Sync { data_only, syncing } => {
+                deferred.slot.sync(work, file, (data_only, syncing), &[]);
                 true
             }
         };
@@ -264,7 +271,7 @@ impl StreamRing {
     fn hand_over(
         &mut self,
         (inbox, bytes): (&mut Inbox, usize),
-        (pool, changing): (&Pool, Option<Changing>),
+        (pool, care): (&Pool, Care),
         room: usize,
         asked: Asked,
         io: &mut Io<'_>,
@@ -282,9 +289,8 @@ impl StreamRing {
         }
         let (session, job) = (self.session.clone(), self.slots[usize::from(index)].slot.job.clone());
         self.kept_bytes += deferred_bytes(&self.slots, index);
-        pool.run(io.reply(Token::request(index)), move || {
-            passthrough::with_time(changing, || run_job(&session, asked, &mut lock(&job)))
-        });
+        let reply = io.reply(Token::request(index));
+        care.leave(pool, reply, move || run_job(&session, asked, &mut lock(&job)));
     }
 
     /// Waits for a lock without keeping anybody else waiting.

@@ -1,11 +1,16 @@
 //! What one client asks for and must wait for, while the other clients of its worker are answered.
 
 use super::client::{
-    Client, Like, Server, TCLUNK, TGETATTR, TLOPEN, TRENAMEAT, TSETATTR, TUNLINKAT, TWRITE, fields, message, write_of,
+    Client, Like, Server, TCLUNK, TFSYNC, TGETATTR, TLOPEN, TRENAMEAT, TSETATTR, TUNLINKAT, TWRITE, fields, message,
+    write_of,
 };
 use engine::Execution;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+
+/// `unlinkat(2)`.
+const AT_REMOVEDIR: u32 = 0x200;
 
 /// Threads for long calls of one export.
 const ASIDE: usize = 2;
@@ -65,18 +70,21 @@ fn what_frees_much_is_not_done_on_the_worker() {
     for name in names {
         std::fs::write(server.file(name), &much).unwrap();
     }
-    std::fs::write(server.file("little"), "content").unwrap();
+    ["once-large", "elsewhere"].iter().for_each(|name| std::fs::create_dir(server.file(name)).unwrap());
+    std::fs::write(server.file("elsewhere/little"), "content").unwrap();
     std::fs::write(server.file("new"), "content").unwrap();
     let mut client = server.client();
     client.walk(1, "cut");
     client.walk(2, "emptied");
     client.open(3, "released", libc::O_RDWR);
+    client.walk(4, "elsewhere");
     // While these wait there is no thread for long calls.
     let leases = hold_up(&server, &mut client, ASIDE);
     const SIZE: u32 = 8;
     let size = fields().u32(1).u32(SIZE).u32(0).u32(0).u32(0).u64(0).u64(0).u64(0).u64(0).u64(0);
     let long = [
         (TUNLINKAT, fields().u32(0).text("unlinked").u32(0)),
+        (TUNLINKAT, fields().u32(0).text("once-large").u32(AT_REMOVEDIR)),
         (TRENAMEAT, fields().u32(0).text("new").u32(0).text("replaced")),
         (TSETATTR, size),
         (TLOPEN, fields().u32(2).u32((libc::O_RDWR | libc::O_TRUNC) as u32)),
@@ -87,15 +95,15 @@ fn what_frees_much_is_not_done_on_the_worker() {
         client.send(&message(kind, tag, fields));
     }
     // What frees little is, and overtakes all of them.
-    client.ask(TUNLINKAT, fields().u32(0).text("little").u32(0));
-    assert!(!server.file("little").exists());
+    client.ask(TUNLINKAT, fields().u32(4).text("little").u32(0));
+    assert!(!server.file("elsewhere/little").exists() && server.file("once-large").exists());
     assert!(names[..2].iter().all(|name| server.file(name).metadata().unwrap().len() == 1 << 20));
     drop(leases);
     let mut answered: Vec<_> = (0..ASIDE + asked.len()).map(|_| client.answer()).collect();
     answered.sort_by_key(|answer| answer.tag);
     let kinds: Vec<_> = answered[ASIDE..].iter().map(|answer| answer.kind).collect();
     assert_eq!(kinds, asked, "answered without an error");
-    assert!(!server.file("unlinked").exists());
+    assert!(!server.file("unlinked").exists() && !server.file("once-large").exists());
     assert_eq!(server.file("replaced").metadata().unwrap().len(), 7);
     assert_eq!(server.file("cut").metadata().unwrap().len(), 0);
     assert_eq!(server.file("emptied").metadata().unwrap().len(), 0);
@@ -133,4 +141,32 @@ fn what_needs_a_file_that_is_being_changed_is_not_done_on_the_worker() {
     kinds.sort_unstable();
     assert_eq!(kinds, [13, 13, TSETATTR + 1, TSETATTR + 1, TRENAMEAT + 1, TWRITE + 1]);
     assert!(server.file("moved").exists());
+}
+
+#[test]
+fn what_io_uring_does_not_take_is_not_done_on_the_worker_either() {
+    let server = Server::new(&Like { execution: Execution::Auto, ..Like::default() });
+    ["synchronous", "appended", "beside"].iter().for_each(|name| std::fs::write(server.file(name), "").unwrap());
+    let mut client = server.client();
+    std::fs::create_dir(server.file("directory")).unwrap();
+    client.open(1, "directory", libc::O_RDONLY);
+    client.open(2, "synchronous", libc::O_RDWR | libc::O_SYNC);
+    client.open(3, "appended", libc::O_RDWR | libc::O_SYNC | libc::O_APPEND);
+    client.walk(4, "beside");
+    let leases = hold_up(&server, &mut client, ASIDE);
+    client.send(&message(TFSYNC, 200, fields().u32(1).u32(0)));
+    client.send(&message(TWRITE, 201, write_of(2, 0, b"new")));
+    // In the order in which they came, whichever threads take them.
+    let pieces: Vec<String> = (0..9).map(|number| format!("{number} ")).collect();
+    for (tag, piece) in (202..).zip(&pieces) {
+        client.send(&message(TWRITE, tag, write_of(3, 0, piece.as_bytes())));
+    }
+    client.ask(TGETATTR, fields().u32(4).u64(0x7ff));
+    assert!(["synchronous", "appended"].iter().all(|name| server.file(name).metadata().unwrap().len() == 0));
+    drop(leases);
+    let answers = (0..ASIDE + 2 + pieces.len()).map(|_| client.answer());
+    let kinds: BTreeSet<_> = answers.map(|answer| answer.kind).collect();
+    assert_eq!(kinds, [TLOPEN + 1, TFSYNC + 1, TWRITE + 1].into());
+    assert_eq!(std::fs::read_to_string(server.file("synchronous")).unwrap(), "new");
+    assert_eq!(std::fs::read_to_string(server.file("appended")).unwrap(), pieces.concat());
 }

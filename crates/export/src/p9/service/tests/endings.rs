@@ -136,7 +136,7 @@ fn what_takes_its_time_to_be_removed_keeps_no_worker() {
     let begins = || {
         passthrough::serves_others();
         // Whoever has the lock of the directory's parent keeps nobody here waiting.
-        let _changing = tree.change(vec![passthrough::ROOT]);
+        let _changing = tree.change(tree.subject(passthrough::ROOT).into_iter().collect());
         while !client.session.begin_anew() {}
     };
     std::thread::scope(|scope| scope.spawn(begins).join().unwrap());
