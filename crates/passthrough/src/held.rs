@@ -80,7 +80,7 @@ impl Target {
     }
 
     /// The call has succeeded.
-    pub(crate) fn is_removed(self, tree: &Tree) {
+    pub(crate) fn removed(self, tree: &Tree) {
         let Some(fd) = self.fd else { return };
         if let Ok(stat) = stat(fd.as_fd(), c"")
             && stat.stx_nlink == 0
@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn what_a_long_call_removes_is_held_until_it_is_over() {
-        let calls: [(&str, fn(&Tree) -> crate::Result<()>); 4] = [
+        type Call = fn(&Tree) -> crate::Result<()>;
+        let calls: [(&str, Call); 4] = [
             ("unlink", |tree| tree.unlink(ROOT, c"file")),
             ("rename", |tree| tree.rename(ROOT, c"other", ROOT, c"file", 0)),
             ("rmdir", |tree| tree.rmdir(ROOT, c"directory")),

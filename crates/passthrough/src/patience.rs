@@ -5,7 +5,7 @@
 //! and does the whole call again elsewhere when it would have had to.
 //!
 //! Opening is the only call here that breaks a lease: `truncate(2)`, which does, is an open and an `ftruncate(2)`, and names,
-//! modes and owners change under one.
+//! modes and owners change under one. The delegations of an NFS server are another matter, and nobody can ask not to wait for them.
 
 use rustix::io::Errno;
 use std::cell::Cell;

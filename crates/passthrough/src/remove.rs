@@ -27,7 +27,7 @@ impl Tree {
             Some(mapped) => self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::empty())?,
         }
-        target.is_removed(self);
+        target.removed(self);
         Ok(())
     }
 
@@ -42,7 +42,7 @@ impl Tree {
             Some(mapped) => self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)?,
         }
-        target.is_removed(self);
+        target.removed(self);
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Tree {
             }
             None => rename(&pin, name, &new_pin, new_name, flags)?,
         }
-        target.is_removed(self);
+        target.removed(self);
         Ok(())
     }
 }
