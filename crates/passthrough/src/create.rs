@@ -16,6 +16,7 @@ use rustix::path::DecInt;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The most supplementary groups a caller may bring.
 pub(crate) const GROUPS_MAX: usize = 32;
@@ -332,7 +333,10 @@ impl Tree {
         // By its name in /proc: an empty path needs a capability that not every daemon has.
         let link = || {
             let name = DecInt::from_fd(&pin);
-            rustix::fs::linkat(&self.proc_self_fd, name, &dir_pin, new_name, AtFlags::SYMLINK_FOLLOW)
+            rustix::fs::linkat(&self.proc_self_fd, name, &dir_pin, new_name, AtFlags::SYMLINK_FOLLOW)?;
+            // It may never have had one.
+            inode.gone.store(false, Ordering::Relaxed);
+            Ok(())
         };
         if let Some(mapped) = &self.mapped
             && mapped.is_beside_names()

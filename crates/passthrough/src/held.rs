@@ -29,8 +29,12 @@ impl Drop for Removed {
 }
 
 /// Makes a call on a thread that has time, with what it changes, when no other call does. What the call removes is freed behind it, when
-/// nothing is being changed any more.
+/// nothing is being changed any more. A call within another one waits for nobody: it could be for the other one.
 pub fn with_time<T>(changing: Option<Changing>, call: impl FnOnce() -> T) -> T {
+    if has_time() {
+        let _changing = changing;
+        return call();
+    }
     REMOVED.set(Some(Vec::new()));
     let _removed = Removed;
     // They go in the other order.
@@ -127,9 +131,14 @@ mod tests {
             });
             assert_eq!((removed(), tree.changes_any()), (None, false), "{name}");
         }
-        let (tree, _directory) = tree(&["file"]);
+        let (tree, _directory) = tree(&["file", "other"]);
         tree.unlink(ROOT, c"file").unwrap();
         assert_eq!(removed(), None, "a thread that serves others holds nothing");
+        let change = || tree.change(tree.subject(ROOT).into_iter().collect());
+        with_time(Some(change()), || {
+            with_time(Some(change()), || tree.unlink(ROOT, c"other").unwrap());
+            assert_eq!((removed(), tree.is_changing(ROOT)), (Some(1), true), "the outer call goes on");
+        });
     }
 
     /// A name that could not be looked at before is one by now.
@@ -149,6 +158,44 @@ mod tests {
             drop(target);
             assert!(changes(&tree, || tree.look(ROOT, c"missing")).is_none() && !tree.changes_any());
         });
+    }
+
+    /// It has lost its name while it was open, and small: nobody has held it.
+    #[test]
+    fn nobody_waits_for_a_node_that_goes_with_its_last_descriptor() {
+        let (tree, directory) = tree(&[]);
+        if !tree.describe().by_file_handles {
+            return;
+        }
+        let who = crate::Caller { uid: 0, gid: 0, groups: &[] };
+        let mut open = Vec::new();
+        // The node has no descriptor but that of the file; the host has one.
+        let mut grown = |name: &CStr| {
+            let (entry, opened) = tree.create(who, ROOT, name, libc::O_RDWR, 0o600, 0, false, None).unwrap();
+            open.push(std::fs::File::open(directory.path().join(name.to_str().unwrap())).unwrap());
+            tree.unlink(ROOT, name).unwrap();
+            rustix::fs::ftruncate(&*tree.file(opened.handle).unwrap(), 1 << 20).unwrap();
+            (entry.node, opened.handle)
+        };
+        let (node, handle) = grown(c"closed");
+        assert!(tree.attributes(node, None).is_ok());
+        assert!(tree.release_is_long(handle));
+        assert!(tree.attributes(node, None).is_ok(), "it is open still");
+        tree.release(handle, None);
+        assert_eq!(tree.attributes(node, None), Err(Errno::STALE));
+        // The tree has no room for the descriptor any more.
+        let (node, handle) = grown(c"kept");
+        tree.release(handle, None);
+        assert!(tree.attributes(node, None).is_ok());
+        while tree.table.close_any() {}
+        assert_eq!(tree.attributes(node, None), Err(Errno::STALE));
+        // What never had a name gets one.
+        let (entry, opened) = tree.tmpfile(who, ROOT, libc::O_RDWR, 0o600, 0, None).unwrap();
+        rustix::fs::ftruncate(&*tree.file(opened.handle).unwrap(), 1 << 20).unwrap();
+        assert!(tree.release_is_long(opened.handle));
+        tree.link(entry.node, ROOT, c"new").unwrap();
+        tree.release(opened.handle, None);
+        assert_eq!(tree.attributes(entry.node, None).map(|attributes| attributes.links), Ok(1));
     }
 
     #[test]

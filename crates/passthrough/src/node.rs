@@ -103,7 +103,8 @@ pub(crate) struct Inode {
     pub(crate) verified: AtomicBool,
     /// Another inode is found by its key now: this one is gone from the host.
     pub(crate) displaced: AtomicBool,
-    /// Its last name was removed here: the host frees it as soon as nobody has it open.
+    /// It was seen without a name, and when its last descriptor was closed or its last name removed here: the host frees it as soon as
+    /// nobody has it open.
     pub(crate) gone: AtomicBool,
     pub(crate) slot: Mutex<Slot>,
 }

@@ -449,6 +449,10 @@ impl Table {
             drop(slot);
             // The close of a file may take its time on some file systems.
             drop(clock);
+            // It cannot be had again.
+            if held.as_ref().is_some_and(|held| stat(held.as_fd(), c"").is_ok_and(|stat| stat.stx_nlink == 0)) {
+                inode.gone.store(true, Ordering::Relaxed);
+            }
             return held.is_some() || file.is_some();
         }
         false

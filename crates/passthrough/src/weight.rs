@@ -6,7 +6,7 @@
 //! when the call is made. Then it takes its time where it is made, which is as bad as it would be without this.
 
 use crate::file::Handle;
-use crate::stat::{Kind, stat};
+use crate::stat::{Key, Kind, stat};
 use crate::tree::{Node, Tree};
 use rustix::fs::{RenameFlags, Statx};
 use std::ffi::CStr;
@@ -91,7 +91,12 @@ impl Tree {
             return true;
         }
         match stat(file.as_fd(), c"") {
-            Ok(stat) if is_heavy(&stat) => file.writes_out(&stat),
+            Ok(stat) if is_heavy(&stat) => {
+                if stat.stx_nlink == 0 {
+                    self.table.is_removed(&Key::of(&stat));
+                }
+                file.writes_out(&stat)
+            }
             _ => {
                 file.is_light();
                 false

@@ -210,7 +210,12 @@ impl Session {
                 tracing::debug!(%error, "a file that was to be removed with its client stays");
             }
         };
-        if self.is_removed_slowly(&fid.place) { passthrough::when_there_is_time(remove) } else { remove() }
+        if self.is_removed_slowly(&fid.place) {
+            let changing = self.changed_by_removal(&fid.place);
+            passthrough::when_there_is_time(move || passthrough::with_time(Some(changing), remove));
+        } else {
+            remove();
+        }
     }
 
     /// What the client has had is given up before by [`Session::begin_anew`], as far as its ring does not stop meanwhile.

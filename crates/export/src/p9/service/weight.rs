@@ -96,6 +96,13 @@ impl Session {
         Some(self.tree().change(subjects.into_iter().flatten().collect()))
     }
 
+    /// What the removal of a place changes: what a directory is in, and itself. A file is waited for by who removes it.
+    pub(super) fn changed_by_removal(&self, place: &Place) -> Changing {
+        let both = place.is_directory().then(|| [Some(place.node()), place.parent().map(|parent| parent.node())]);
+        let nodes = both.into_iter().flatten().flatten();
+        self.tree().change(nodes.filter_map(|node| self.tree().subject(node)).collect())
+    }
+
     /// Whether a request takes a directory out of another.
     fn removes_directory(&self, fid: u32, request: &Request<'_>) -> bool {
         let removes = |fid: &Fid| match *request {
