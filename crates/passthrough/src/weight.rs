@@ -2,8 +2,9 @@
 //!
 //! A file system gives space back extent by extent, some of them under locks that a transaction's end waits for: seconds for a
 //! large file in small pieces, whether its name goes, its size, or the last descriptor; so are pages of memory. One look at the file
-//! beforehand tells, by its size and by how much is allocated: how many pieces that is no call tells, and the worst is one a block. What is told may be outdated
-//! when the call is made. Then it takes its time where it is made, which is as bad as it would be without this.
+//! beforehand tells, by its size and by how much is allocated: how many pieces that is no call tells, and the worst is one a block.
+//! What is told may be outdated when the call is made. Then it takes its time where it is made, which is as bad as it would be
+//! without this.
 
 use crate::file::Handle;
 use crate::stat::{Key, Kind, stat};
