@@ -156,7 +156,8 @@ fn a_guest_that_names_another_node_waits_for_nothing_on_the_worker() {
 /// The file knows how it was opened.
 #[test]
 fn what_waits_for_the_disk_leaves_the_worker_whatever_a_guest_says() {
-    let (service, _host) = served(Options { allow_direct_io: true, ..Options::default() }, Policy::new(Cache::Never));
+    let (service, _host) =
+        served(Options { allow_direct_io: true, ..Options::default() }, Policy::new(CachePolicy::Never));
     let node = service.tree.lookup(ROOT, c"file").unwrap().node;
     let open = |flags| service.tree.open(node, libc::O_RDWR | flags, false).unwrap().handle;
     let write = |fh, flags| Write { fh, offset: 0, size: 1, write_flags: 0, lock_owner: None, flags };
