@@ -20,7 +20,8 @@ pub struct NullOptions {
     /// Capacity.
     pub size: ByteSize,
     /// Reads give zeroes. Otherwise they leave a guest's buffers as they are, which costs nothing (QEMU's null-co does the same).
-    #[serde(default)]
+    // Not written where it is off: an earlier program, to which a daemon goes back, does not know it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zeroes: bool,
     /// Intent log over it; none when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

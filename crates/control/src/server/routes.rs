@@ -137,8 +137,8 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
     }
     new.check()?;
     let socket = new.socket_path().map(|path| (new.socket_field(), path));
-    let needs = new.storage.as_ref().map(|storage| storage.needs()).unwrap_or_default();
-    let storage = needs.iter().map(|file| (file.field, file.path.as_path()));
+    let mut storage = new.storage.clone();
+    let storage = storage.iter_mut().flat_map(|storage| storage.paths()).map(|(field, path)| (field, path.as_path()));
     let directory = new.directory.as_ref().map(|directory| ("directory.path", directory.path.as_path()));
     for (field, path) in socket.into_iter().chain(storage).chain(directory) {
         if path.is_relative() {

@@ -118,10 +118,7 @@ impl Kind for VolumeOptions {
 
     fn adopt(&self, mut handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
         let (log, memory) = (handed.log.take(), handed.memory.take());
-        let adopt = |path: &Path, handed| {
-            let file = FileOptions { execution: self.execution, ..self.file(path, false) };
-            FileStorage::adopt(&file, handed).map(Arc::new)
-        };
+        let adopt = |path: &Path, handed| FileStorage::adopt(&self.file(path, false), handed).map(Arc::new);
         let data = adopt(&self.path, handed)?;
         let log = match (&self.log, log) {
             (Some(path), Some(log)) => Some(adopt(path, *log)?),
