@@ -10,6 +10,7 @@ use tempfile::TempPath;
 
 use crate::frontend::rng::Rng;
 use crate::parse;
+use crate::words;
 
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -60,9 +61,8 @@ impl Image {
 
     /// Lays out a new image; `progress` gets the bytes written so far.
     pub(crate) fn make(order: &MakeImage, mut progress: impl FnMut(u64)) -> Result<Self> {
-        let failed = || {
-            format!("--make-image: cannot lay out {} in {}", parse::show_size(order.size_bytes), order.dir.display())
-        };
+        let failed =
+            || format!("--make-image: cannot lay out {} in {}", words::size(order.size_bytes), order.dir.display());
         let (mut file, path) = tempfile::Builder::new()
             .prefix("bench-")
             .suffix(".img")

@@ -8,18 +8,21 @@
 //! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
 
 pub mod commits;
+pub mod contest;
 pub mod disk;
+pub mod fio;
 pub mod frontend;
 pub mod fs;
-pub mod report;
+pub mod progress;
 pub mod stats;
+pub mod table;
+pub mod words;
 
-mod contest;
-mod fio;
+mod args;
 mod idle;
 mod image;
 mod parse;
-mod progress;
+mod report;
 mod server;
 
 pub use idle::{Idle, idle};

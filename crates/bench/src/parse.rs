@@ -33,6 +33,14 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses the size of a request to a disk.
+pub(crate) fn block_size(text: &str) -> Result<u32, String> {
+    match u32::try_from(positive_size(text)?) {
+        Ok(bytes) if bytes.is_multiple_of(512) && bytes <= 64 << 20 => Ok(bytes),
+        _ => Err("must be a multiple of 512 bytes, at most 64M".into()),
+    }
+}
+
 /// Parses `5`, `5s`, `500ms`, `2m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let help = || format!("`{text}` is no time; write seconds such as 5 or 0.5, or use the suffix ms, s, m or h");
@@ -54,22 +62,6 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("must be more than 0".into()),
         time => Ok(time),
     }
-}
-
-/// `4 KiB`, `1.5 GiB`: a size for people.
-pub(crate) fn show_size(bytes: u64) -> String {
-    let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    for (unit, name) in units {
-        if bytes >= unit {
-            let value = bytes as f64 / unit as f64;
-            return if bytes.is_multiple_of(unit) {
-                format!("{value:.0} {name}")
-            } else {
-                format!("{value:.1} {name}")
-            };
-        }
-    }
-    format!("{bytes} B")
 }
 
 #[cfg(test)]
@@ -100,12 +92,5 @@ mod tests {
             assert!(duration(bad).is_err(), "{bad:?} must not pass");
         }
         assert!(positive_duration("0").is_err());
-    }
-
-    #[test]
-    fn sizes_for_people() {
-        assert_eq!(show_size(4096), "4 KiB");
-        assert_eq!(show_size(3 << 19), "1.5 MiB");
-        assert_eq!(show_size(100), "100 B");
     }
 }

@@ -1,85 +1,100 @@
-//! Progress: a bar on a terminal, a line when something ends elsewhere. Always on standard error.
+//! Progress on standard error: on a terminal bars with the time left, elsewhere a line when something ends.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::parse;
+use crate::words;
 
-/// Shows how far a benchmark is.
+/// Enough to watch, too seldom to be heard in what is measured.
+const REDRAWS_PER_S: u8 = 2;
+
+/// Shows how far measuring is.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    bars: Option<Bars>,
+pub struct Progress {
+    multi: MultiProgress,
+    overall: ProgressBar,
+    /// The run under way.
+    run: ProgressBar,
+    /// Whether lines are said where there is no terminal.
     lines: bool,
 }
 
-#[derive(Debug)]
-struct Bars {
-    multi: MultiProgress,
-    overall: ProgressBar,
-    run: ProgressBar,
-}
-
 impl Progress {
-    /// For `runs` runs; `quiet` shows nothing at all.
-    pub(crate) fn new(runs: u64, quiet: bool) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self { bars: (terminal && !quiet).then(|| Bars::new(runs)), lines: !terminal && !quiet && runs > 1 }
+    /// For `runs` runs, of which `done` were made before.
+    pub fn new(runs: u64, done: u64) -> Self {
+        Self::on(ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S), (runs, done), true)
+    }
+
+    /// Shows nothing.
+    pub fn silent() -> Self {
+        Self::on(ProgressDrawTarget::hidden(), (0, 0), false)
+    }
+
+    fn on(target: ProgressDrawTarget, (runs, done): (u64, u64), lines: bool) -> Self {
+        let multi = MultiProgress::with_draw_target(target);
+        let overall = multi.add(ProgressBar::new(runs).with_position(done));
+        overall.set_style(style("{bar:24} {pos}/{len}, {eta} left  {wide_msg}"));
+        overall.reset_eta();
+        let run = multi.add(ProgressBar::new(0).with_style(style("{bar:24} {prefix}")));
+        overall.tick();
+        Self { multi, overall, run, lines }
     }
 
     /// A run of about `length` begins.
-    pub(crate) fn begin(&self, name: &str, length: Option<Duration>) {
-        if let Some(bars) = &self.bars {
-            bars.run.reset();
-            bars.run.set_length(length.map_or(0, milliseconds));
-            bars.run.set_message(name.to_owned());
-        }
+    pub fn begin(&self, name: &str, length: Option<Duration>) {
+        self.overall.set_message(name.to_owned());
+        self.run.reset();
+        self.run.set_length(length.map_or(0, milliseconds));
     }
 
     /// The run has lasted `elapsed`; `figures` say how it goes.
     pub(crate) fn look(&self, elapsed: Duration, figures: impl FnOnce() -> String) {
-        if let Some(bars) = &self.bars {
-            bars.run.set_position(milliseconds(elapsed));
-            bars.run.set_prefix(figures());
+        if !self.multi.is_hidden() {
+            self.run.set_position(milliseconds(elapsed));
+            self.run.set_prefix(figures());
         }
     }
 
-    /// A run has ended with this result.
-    pub(crate) fn end(&self, result: &str) {
-        if let Some(bars) = &self.bars {
-            bars.overall.inc(1);
+    /// A run has ended, of which this is to be said.
+    pub fn end(&self, line: &str) {
+        self.overall.inc(1);
+        self.say(line);
+    }
+
+    /// A run has ended, of which nothing need be said where bars are seen.
+    pub fn end_quietly(&self, line: &str) {
+        self.overall.inc(1);
+        if self.multi.is_hidden() {
+            self.say(line);
+        }
+    }
+
+    /// The number of the run under way, and of how many.
+    pub fn number(&self) -> String {
+        format!("{}/{}", self.overall.position() + 1, self.overall.length().unwrap_or(0))
+    }
+
+    /// Says a line without disturbing the bars.
+    pub fn say(&self, line: &str) {
+        if !self.multi.is_hidden() {
             // A terminal that went away is no reason to stop measuring.
-            let _printed = bars.multi.println(result);
+            let _printed = self.multi.println(line);
         } else if self.lines {
-            eprintln!("{result}");
+            eprintln!("{line}");
         }
     }
 
-    /// An image of `size_bytes` is laid out up to `done_bytes`.
+    /// An image is laid out up to `done_bytes`.
     pub(crate) fn lay_out(&self, done_bytes: u64) {
-        if let Some(bars) = &self.bars {
-            bars.run.set_message(format!("image: {}", parse::show_size(done_bytes)));
-        }
+        self.overall.set_message(format!("image: {}", words::size(done_bytes)));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bars) = &self.bars {
-            bars.run.finish_and_clear();
-            bars.overall.finish_and_clear();
-        }
-    }
-}
-
-impl Bars {
-    fn new(runs: u64) -> Self {
-        let multi = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(5));
-        let overall = multi.add(ProgressBar::new(runs).with_style(style("runs {bar:30} {pos}/{len}")));
-        let run = multi.add(ProgressBar::new(0).with_style(style("{msg:24} {bar:30} {prefix}")));
-        overall.tick();
-        Self { multi, overall, run }
+        self.run.finish_and_clear();
+        self.overall.finish_and_clear();
     }
 }
 

@@ -1,51 +1,22 @@
-//! Figures for people: tables and numbers in a form that can be read at a glance.
-
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+//! One run for people: what the load does, and a line a figure.
 
 use crate::frontend::{Report, Spec};
-use crate::parse;
 use crate::stats::ratio;
-
-/// `1.23M`, `45.6k`, `789`.
-pub fn count(value: f64) -> String {
-    match value {
-        v if v >= 999_950.0 => format!("{:.2}M", v / 1e6),
-        v if v >= 9_999.5 => format!("{:.1}k", v / 1e3),
-        v if v >= 99.95 => format!("{v:.0}"),
-        v => format!("{v:.1}"),
-    }
-}
-
-/// `12.3 us`, `4.56 ms`, `1.20 s`.
-pub fn time_us(us: f64) -> String {
-    match us {
-        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
-        us if us >= 1e4 => format!("{:.1} ms", us / 1e3),
-        us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
-        us => format!("{us:.1} us"),
-    }
-}
-
-/// `1.23x`, or a dash.
-pub fn times(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"))
-}
+use crate::words::{self, count, plural, time_us};
 
 /// Requests a second of the server's CPU time.
-pub fn ops_per_cpu_s(report: &Report) -> Option<f64> {
+pub(crate) fn ops_per_cpu_s(report: &Report) -> Option<f64> {
     ratio(report.ops as f64, report.server?.cpu_s())
 }
 
 /// What a load does, in a line.
-pub fn describe(spec: &Spec) -> String {
+pub(crate) fn describe(spec: &Spec) -> String {
     let mut words = format!(
-        "{} {}, depth {}, {} queue{}",
+        "{} {}, depth {}, {}",
         spec.rw.name(),
-        parse::show_size(u64::from(spec.block_bytes)),
+        words::size(u64::from(spec.block_bytes)),
         spec.depth,
-        spec.queues,
-        if spec.queues == 1 { "" } else { "s" }
+        plural(spec.queues.into(), "queue")
     );
     if matches!(spec.rw.read_percent(spec.mix), 1..=99) {
         words += &format!(", {} % reads", spec.mix);
@@ -62,20 +33,8 @@ pub fn describe(spec: &Spec) -> String {
     words
 }
 
-/// An empty table in the house's style: aligned columns, no lines, numbers to the right.
-pub fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header.iter().copied());
-    for column in table.column_iter_mut() {
-        let side = if column.index == 0 { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(side);
-        column.set_padding((0, 2));
-    }
-    table
-}
-
 /// One run, a line a figure.
-pub fn summary(report: &Report) -> String {
+pub(crate) fn summary(report: &Report) -> String {
     let latency = &report.latency;
     let mut lines = vec![
         (
@@ -118,19 +77,6 @@ fn latency_line(latency: &crate::stats::Latency) -> String {
 mod tests {
     use super::*;
     use crate::frontend::Rw;
-
-    #[test]
-    fn numbers_keep_three_digits() {
-        assert_eq!(count(1_234_567.0), "1.23M");
-        assert_eq!(count(45_678.0), "45.7k");
-        assert_eq!(count(1234.0), "1234");
-        assert_eq!(count(0.0), "0.0");
-        assert_eq!(time_us(12.34), "12.3 us");
-        assert_eq!(time_us(4560.0), "4.56 ms");
-        assert_eq!(time_us(1.2e6), "1.20 s");
-        assert_eq!(times(Some(1.5)), "1.50x");
-        assert_eq!(times(None), "-");
-    }
 
     #[test]
     fn a_load_is_described_by_what_is_special() {

@@ -9,8 +9,9 @@ use std::{fs, thread};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal};
-use rustix::thread::CpuSet;
+use tempfile::TempDir;
 
+use crate::args::{cpu_set, split};
 use crate::frontend::{Error, Load, Spec};
 
 /// How long a server may take to listen.
@@ -27,13 +28,17 @@ pub(crate) struct Template(Vec<String>);
 impl Template {
     /// Splits `text` as a shell would; expands nothing.
     pub(crate) fn parse(option: &str, text: &str) -> Result<Self> {
-        let words = shlex::split(text).with_context(|| format!("{option} {text:?}: a quote is not closed"))?;
-        Ok(Self(words))
+        split(option, text).map(Self)
     }
 
     /// Words of a command that is already split.
     pub(crate) fn from_words(words: Vec<String>) -> Self {
         Self(words)
+    }
+
+    /// The words as they were given.
+    pub(crate) fn words(&self) -> &[String] {
+        &self.0
     }
 
     /// Whether `{name}` occurs.
@@ -60,6 +65,11 @@ impl Template {
         };
         self.0.iter().map(|word| places.iter().fold(word.clone(), replace)).collect()
     }
+}
+
+/// A directory for the sockets of a run, removed when dropped. Its path is short, as a socket's has to be.
+pub(crate) fn sockets() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("bench-").tempdir().context("cannot make a directory for sockets")
 }
 
 /// A running server. Dropping it kills it.
@@ -180,15 +190,6 @@ impl Drop for Server {
         let _reaped = self.child.wait();
         let _absent = fs::remove_file(&self.socket);
     }
-}
-
-/// CPUs as the kernel wants them; those it cannot name are left out and make an empty set fail.
-pub(crate) fn cpu_set(cpus: &[usize]) -> CpuSet {
-    let mut set = CpuSet::new();
-    for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
-        set.set(*cpu);
-    }
-    set
 }
 
 /// Whether a failed connection means that the server has not come up.

@@ -67,6 +67,7 @@ fn outcome(round: u32, configuration: &Configuration, workload: &str) -> Outcome
     let median_us = 1e6 * 16.0 / iops;
     let tail = 1.5 + 3.0 * chance(&[name, workload, "tail"]);
     let latency = Latency {
+        count: 1,
         mean_us: median_us * 1.1,
         p50_us: median_us,
         p90_us: median_us * tail,

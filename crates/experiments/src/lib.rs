@@ -10,9 +10,7 @@
 pub mod command;
 pub mod environment;
 pub mod experiment;
-pub mod fio;
 pub mod record;
 pub mod report;
 pub mod run;
 pub mod stand;
-pub mod stats;

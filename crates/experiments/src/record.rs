@@ -1,5 +1,7 @@
 //! What a run writes down: one file a run, one line a measurement, and everything that a report needs.
 
+use bench::frontend::Report;
+pub use bench::stats::Latency;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
@@ -97,21 +99,18 @@ pub struct Figures {
     pub guest_cpu_s: Option<f64>,
 }
 
-/// Latencies in microseconds. Of a mixed load: the mean of both directions, and the percentiles of the worse one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Arithmetic mean.
-    pub mean_us: f64,
-    /// Median.
-    pub p50_us: f64,
-    /// 90th percentile.
-    pub p90_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// 99.9th percentile.
-    pub p999_us: f64,
-    /// The slowest.
-    pub max_us: f64,
+impl From<&Report> for Figures {
+    fn from(report: &Report) -> Self {
+        Self {
+            seconds: report.seconds,
+            requests: report.ops,
+            iops: report.iops,
+            kib_per_s: report.mib_per_s * 1024.0,
+            latency: report.latency,
+            server_cpu_s: report.server.map(|usage| usage.cpu_s()),
+            guest_cpu_s: Some(report.load_cpu_s),
+        }
+    }
 }
 
 /// A run, read back: all that a report needs.

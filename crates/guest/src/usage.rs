@@ -6,7 +6,7 @@ use std::io;
 use anyhow::{Result, ensure};
 use procfs::ProcError;
 use procfs::process::{Process, Stat, all_processes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Why a process could not be measured.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -41,7 +41,7 @@ fn cpu_s(stat: &Stat) -> f64 {
 }
 
 /// Processor time and context switches of a process between two moments.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Processor time spent in the program, all threads.
     pub user_s: f64,

@@ -78,15 +78,15 @@ fn assert_measured(document: &Value, rows: usize, sides: usize) -> Result<()> {
     let rows_measured = document["rows"].as_array().context("rows")?;
     assert_eq!(rows_measured.len(), rows);
     for row in rows_measured {
-        let standings = row["sides"].as_array().context("sides")?;
+        let standings = row["medians"].as_array().context("medians")?;
         assert_eq!(standings.len(), sides, "{row:#}");
-        for (index, standing) in standings.iter().enumerate() {
-            ensure!(standing["writes_per_s"]["median"].as_f64() > Some(0.0), "{standing:#}");
-            ensure!(standing["ratio"].is_null() == (index == 0), "{standing:#}");
+        assert_eq!(row["ratios"].as_array().context("ratios")?.len(), sides - 1, "{row:#}");
+        for standing in standings {
+            ensure!(standing["iops"]["median"].as_f64() > Some(0.0), "{standing:#}");
         }
         for run in row["runs"].as_array().context("runs")? {
-            ensure!(run["writes"].as_u64() > Some(0) && run["errors"] == 0, "{run:#}");
-            let has_log = run["side"] == "volume";
+            ensure!(run["ops"].as_u64() > Some(0) && run["errors"] == 0, "{run:#}");
+            let has_log = run["contender"] == "volume";
             ensure!(run["volume"].is_object() == has_log, "{run:#}");
         }
     }
@@ -98,7 +98,7 @@ fn a_log_on_a_device_with_a_costly_flush_is_measured() -> Result<()> {
     let directory = TempDir::new()?;
     let document = commits(&["sim"], directory.path())?;
     assert_measured(&document, 2, 2)?;
-    let shared = |row: usize| document["rows"][row]["sides"][0]["requests_a_commit"]["median"].as_f64();
+    let shared = |row: usize| document["rows"][row]["medians"][0]["requests_a_commit"]["median"].as_f64();
     let (alone, many) = (shared(0).context("commits")?, shared(1).context("commits")?);
     // One writer shares with nobody; eight behind a flush of 5 ms cannot help sharing.
     ensure!((alone - 1.0).abs() < 1e-9 && many > 1.5, "{alone} and {many} requests a commit");
@@ -112,7 +112,8 @@ fn rows_on_files_are_laid_out_measured_and_removed() -> Result<()> {
     assert_measured(&document, 2, 5)?;
     let document = commits(&["plain"], directory.path())?;
     assert_measured(&document, 1, 2)?;
-    for run in document["rows"][0]["runs"].as_array().context("runs")?.iter().filter(|run| run["side"] == "volume") {
+    for run in document["rows"][0]["runs"].as_array().context("runs")?.iter().filter(|run| run["contender"] == "volume")
+    {
         ensure!(run["volume"]["written_back_bytes"].as_u64() >= Some(4 << 20), "began too early: {run:#}");
     }
     assert_eq!(directory.path().read_dir()?.count(), 0, "nothing is left");

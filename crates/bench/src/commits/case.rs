@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::contest::Contender;
+
 /// A storage, under a kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Row {
@@ -77,6 +79,16 @@ pub(super) struct Side {
     pub(super) kind: Kind,
     /// What the first side is expected to do, as a multiple of this one.
     pub(super) expected: Option<f64>,
+}
+
+impl Contender for Side {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn expected(&self) -> Option<f64> {
+        self.expected
+    }
 }
 
 /// Who runs.

@@ -17,42 +17,47 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Counts since the server began, as the API names them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     /// Writes to the log, each with the flush behind it.
-    pub(super) commits: u64,
+    pub(crate) commits: u64,
     /// Requests that waited for them.
-    pub(super) committed_requests: u64,
+    pub(crate) committed_requests: u64,
     /// Bytes written to the log.
-    pub(super) committed_bytes: u64,
+    pub(crate) committed_bytes: u64,
     /// How often and how long commits were held back for company.
-    pub(super) company_wait: Times,
+    pub(crate) company_wait: Times,
     /// Of commits.
-    pub(super) commit_latency: Times,
+    pub(crate) commit_latency: Times,
     /// Writes that waited for room in memory.
-    pub(super) parked_writes: u64,
+    pub(crate) parked_writes: u64,
     /// Commits that waited for room in the log.
-    pub(super) parked_commits: u64,
+    pub(crate) parked_commits: u64,
     /// Bytes written back.
-    pub(super) written_back_bytes: u64,
+    pub(crate) written_back_bytes: u64,
     /// Times that everything was written back.
-    pub(super) sweeps: u64,
+    pub(crate) sweeps: u64,
     /// Commits that failed.
-    pub(super) log_errors: u64,
+    pub(crate) log_errors: u64,
     /// Writes of write-back that failed.
-    pub(super) write_back_errors: u64,
+    pub(crate) write_back_errors: u64,
 }
 
 /// Latencies, the part of them that is passed on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Times {
-    pub(super) count: u64,
-    pub(super) mean_us: f64,
-    pub(super) max_us: f64,
+pub(crate) struct Times {
+    pub(crate) count: u64,
+    pub(crate) mean_us: f64,
+    pub(crate) max_us: f64,
 }
 
 impl Figures {
+    /// Whether every commit and all write-back succeeded.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.log_errors + self.write_back_errors == 0
+    }
+
     /// Requests that shared a commit, on average; `None` before the first.
-    pub(super) fn requests_a_commit(&self) -> Option<f64> {
+    pub(crate) fn requests_a_commit(&self) -> Option<f64> {
         crate::stats::ratio(self.committed_requests as f64, self.commits as f64)
     }
 }
@@ -68,7 +73,7 @@ struct Storage {
 }
 
 /// Asks the server whose control socket is at `control`.
-pub(super) fn ask(control: &Path) -> Result<Figures> {
+pub(crate) fn ask(control: &Path) -> Result<Figures> {
     let failed = || format!("cannot ask the server for its figures on {}", control.display());
     let mut stream = UnixStream::connect(control).with_context(failed)?;
     stream.set_read_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::image;
-use crate::parse;
+use crate::words;
 
 /// What is laid out.
 #[derive(Debug)]
@@ -28,8 +28,7 @@ pub(super) struct Files {
 impl Files {
     /// Lays them out; `progress` gets the bytes of the image written so far.
     pub(super) fn lay_out(order: &Order<'_>, mut progress: impl FnMut(u64)) -> Result<Self> {
-        let failed =
-            || format!("cannot lay out {} twice in {}", parse::show_size(order.size_bytes), order.dir.display());
+        let failed = || format!("cannot lay out {} twice in {}", words::size(order.size_bytes), order.dir.display());
         let directory =
             tempfile::Builder::new().prefix("vringd-commits-").tempdir_in(order.dir).with_context(failed)?;
         let files = Self { directory };

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use tempfile::TempDir;
 
 use super::case::{Case, Kind, Side};
-use super::figures::{self, Figures};
+use super::figures;
 use super::lay_out::Files;
+use crate::contest::Measured;
 use crate::fio;
 use crate::frontend::{Load, Report, Rw, Spec};
 use crate::progress::Progress;
-use crate::report::count;
-use crate::server::{Server, Template};
+use crate::server::{Server, Template, sockets};
 use crate::stats::ratio;
+use crate::words::count;
 use guest::usage::Sample;
 
 /// A volume that has not begun to write back after so long never will.
@@ -24,25 +24,6 @@ const WARM_TIME_MAX: Duration = Duration::from_secs(120);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A volume writes back what is in its memory before it ends.
 const STOP_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// One run of one side.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Run {
-    pub(super) side: &'static str,
-    pub(super) round: u32,
-    pub(super) writes: u64,
-    pub(super) writes_per_s: f64,
-    pub(super) mean_us: f64,
-    pub(super) p99_us: f64,
-    /// Processor time of the server (or of fio) for each write; `None` when it is too little to be counted.
-    pub(super) cpu_us_per_write: Option<f64>,
-    /// What a volume says of itself: over the whole run, ramp included.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) volume: Option<Figures>,
-    pub(super) errors: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) faults: Vec<String>,
-}
 
 /// Where and how long sides run.
 #[derive(Debug)]
@@ -64,13 +45,11 @@ impl<'a> Bench<'a> {
         ramp: Duration,
         dirty_bytes: u64,
     ) -> Result<Self> {
-        let scratch = tempfile::Builder::new().prefix("bench-").tempdir();
-        let scratch = scratch.context("cannot make a directory for sockets")?;
-        Ok(Self { vringd, files, time, ramp, dirty_bytes, scratch })
+        Ok(Self { vringd, files, time, ramp, dirty_bytes, scratch: sockets()? })
     }
 
     /// Runs one side.
-    pub(super) fn run(&self, case: &Case, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+    pub(super) fn run(&self, case: &Case, side: &Side, progress: &Progress) -> Result<Measured> {
         progress.begin(side.name, Some(self.ramp + self.time));
         if let Some(files) = self.files {
             files.settle()?;
@@ -79,15 +58,12 @@ impl<'a> Bench<'a> {
         match &side.kind {
             Kind::Vringd { options, .. } => {
                 let template = Template::from_words(self.vringd_words(options)?);
-                self.run_server(case, side, round, &template, &spec, progress)
+                self.run_server(case, side, &template, &spec, progress)
             }
-            Kind::Peer { words } => {
-                self.run_server(case, side, round, &Template::from_words(words.clone()), &spec, progress)
-            }
+            Kind::Peer { words } => self.run_server(case, side, &Template::from_words(words.clone()), &spec, progress),
             Kind::Fio { direct } => {
-                let options = fio::Options { direct: *direct, extra: Vec::new(), cpus: Vec::new() };
-                let report = fio::run(&spec, &self.files()?.image(), &options)?;
-                Ok(Run::of(side, round, &report, None))
+                let host = fio::Host { direct: *direct, extra: Vec::new(), cpus: Vec::new() };
+                Ok(fio::run(&spec, &self.files()?.image(), &host)?.into())
             }
         }
     }
@@ -122,11 +98,10 @@ impl<'a> Bench<'a> {
         &self,
         case: &Case,
         side: &Side,
-        round: u32,
         template: &Template,
         spec: &Spec,
         progress: &Progress,
-    ) -> Result<Run> {
+    ) -> Result<Measured> {
         let socket = self.scratch.path().join("disk.sock");
         let control = self.control();
         // A server that was killed leaves its socket.
@@ -143,11 +118,11 @@ impl<'a> Bench<'a> {
         let control = logs.then_some(control.as_path());
         let load = server.load(spec)?;
         let measured = if case.row.is_sync() {
-            finite(load, control, side, round, progress)
+            finite(load, control, progress)
         } else {
             let sustained =
                 Sustained { time: self.time, ramp: self.ramp, dirty_bytes: self.dirty_bytes, pid: server.pid() };
-            sustained.run(load, control, side, round, progress)
+            sustained.run(load, control, progress)
         };
         let run = measured.map_err(|error| server.blame(error))?;
         server.stop_within(STOP_TIME_MAX)?;
@@ -156,12 +131,12 @@ impl<'a> Bench<'a> {
 }
 
 /// A load that ends by itself.
-fn finite(load: Load, control: Option<&Path>, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+fn finite(load: Load, control: Option<&Path>, progress: &Progress) -> Result<Measured> {
     load.wait(|load| progress.look(load.elapsed(), || count(load.rate_so_far())));
     let (report, connection) = load.finish_connected()?;
-    let figures = control.map(figures::ask).transpose()?;
+    let volume = control.map(figures::ask).transpose()?;
     drop(connection);
-    Ok(Run::of(side, round, &report, figures))
+    Ok(Measured { report, idle: None, volume })
 }
 
 /// A load that counts once the server is in the state in which it will stay.
@@ -173,7 +148,7 @@ struct Sustained {
 }
 
 impl Sustained {
-    fn run(&self, mut load: Load, control: Option<&Path>, side: &Side, round: u32, progress: &Progress) -> Result<Run> {
+    fn run(&self, mut load: Load, control: Option<&Path>, progress: &Progress) -> Result<Measured> {
         self.warm_up(&load, control, progress)?;
         let began = load.snapshot();
         let before = Sample::take(self.pid)?;
@@ -186,22 +161,24 @@ impl Sustained {
             progress.look(load.elapsed(), || count(load.rate_so_far()));
         }
         let ended = load.snapshot();
-        let cpu = Sample::take(self.pid)?.since(&before);
-        let figures = control.map(figures::ask).transpose()?;
+        let server = Some(Sample::take(self.pid)?.since(&before));
+        let volume = control.map(figures::ask).transpose()?;
         let report = load.finish()?;
-        let writes = ended.ops.saturating_sub(began.ops);
-        Ok(Run {
-            side: side.name,
-            round,
-            writes,
-            writes_per_s: ratio(writes as f64, ended.seconds - began.seconds).unwrap_or(0.0),
-            mean_us: ended.latency.mean_us,
-            p99_us: ended.latency.p99_us,
-            cpu_us_per_write: ratio(cpu.cpu_s() * 1e6, writes as f64).filter(|us| *us > 0.0),
-            volume: figures,
-            errors: report.errors,
-            faults: report.faults,
-        })
+        let (ops, seconds) = (ended.ops.saturating_sub(began.ops), ended.seconds - began.seconds);
+        let bytes = ended.bytes.saturating_sub(began.bytes);
+        let a_second = |count: f64| ratio(count, seconds).unwrap_or(0.0);
+        let report = Report {
+            seconds,
+            ops,
+            writes: ops,
+            bytes,
+            iops: a_second(ops as f64),
+            mib_per_s: a_second(bytes as f64 / f64::from(1 << 20)),
+            latency: ended.latency,
+            server,
+            ..report
+        };
+        Ok(Measured { report, idle: None, volume })
     }
 
     /// Until the ramp is over and a volume has written back as much as its memory holds: from then on no write finds room that
@@ -224,28 +201,5 @@ impl Sustained {
                 bail!("the volume has not written its memory back once within {} s", WARM_TIME_MAX.as_secs());
             }
         }
-    }
-}
-
-impl Run {
-    fn of(side: &Side, round: u32, report: &Report, volume: Option<Figures>) -> Self {
-        let cpu_s = report.server.map_or(0.0, |usage| usage.cpu_s());
-        Self {
-            side: side.name,
-            round,
-            writes: report.ops,
-            writes_per_s: report.iops,
-            mean_us: report.latency.mean_us,
-            p99_us: report.latency.p99_us,
-            cpu_us_per_write: ratio(cpu_s * 1e6, report.ops as f64).filter(|us| *us > 0.0),
-            volume,
-            errors: report.errors,
-            faults: report.faults.clone(),
-        }
-    }
-
-    /// Whether every request succeeded, and every commit.
-    pub(super) fn is_clean(&self) -> bool {
-        self.errors == 0 && self.volume.is_none_or(|volume| volume.log_errors + volume.write_back_errors == 0)
     }
 }

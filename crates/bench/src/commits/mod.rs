@@ -8,27 +8,26 @@ mod environment;
 mod figures;
 mod lay_out;
 mod measure;
-mod results;
 mod table;
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueHint;
 use serde::Serialize;
 
+use crate::args::Json;
+use crate::contest::{Results, hold};
 use crate::parse;
 use crate::progress::Progress;
 pub use case::Row;
-use case::{Case, Shape, cases};
+use case::{Case, Shape, Side, cases};
 use environment::Environment;
+pub(crate) use figures::Figures;
 use lay_out::Files;
-use measure::{Bench, Run};
-use results::Results;
+use measure::Bench;
 
 /// Synchronous writes with an intent log against peers, the host itself, and the same storage without the log
 ///
@@ -77,9 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "qemu-storage-daemon", value_hint = ValueHint::ExecutablePath)]
     pub qemu_storage_daemon: PathBuf,
 
-    /// Write every run, medians and ratios as JSON to this file, or to standard output with `-`
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
 }
 
 const EXAMPLES: &str = "\
@@ -107,7 +105,18 @@ struct Document<'a> {
     size_bytes: u64,
     log_bytes: u64,
     dirty_memory_bytes: u64,
-    rows: &'a [Results],
+    rows: &'a [Outcome],
+}
+
+/// How a case ended.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    row: &'static str,
+    #[serde(skip)]
+    title: &'static str,
+    depth: u16,
+    #[serde(flatten)]
+    results: Results,
 }
 
 /// Runs the benchmark; `vringd` is our own executable.
@@ -128,7 +137,7 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     };
     let cases: Vec<Case> = rows.iter().flat_map(|row| cases(*row, &shape)).collect();
     let runs: usize = cases.iter().map(|case| case.sides.len()).sum();
-    let progress = Progress::new(runs as u64 * u64::from(args.rounds), false);
+    let progress = Progress::new(runs as u64 * u64::from(args.rounds), 0);
     let files = if rows.iter().any(|row| row.needs_files()) {
         let order = lay_out::Order { dir: &args.dir, size_bytes: args.size, log_bytes: args.log_size, vringd };
         Some(Files::lay_out(&order, |bytes| progress.lay_out(bytes))?)
@@ -136,33 +145,27 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
         None
     };
     let bench = Bench::new(vringd, files.as_ref(), args.time, args.ramp, args.dirty_memory)?;
-    let mut results = Vec::new();
-    for case in &cases {
-        results.push(hold(case, args.rounds, &bench, &progress)?);
-    }
+    let hold_case = |case: &Case| {
+        let what = format!("{} {},", case.row.name(), case.depth);
+        let run = |side: &Side| bench.run(case, side, &progress).map(Some);
+        let results = hold(&case.sides, (&what, args.rounds), &progress, run)?;
+        Ok(Outcome { row: case.row.name(), title: case.row.title(), depth: case.depth, results })
+    };
+    let rows = cases.iter().map(hold_case).collect::<Result<Vec<Outcome>>>()?;
     drop(progress);
     let environment = Environment::of(&args.dir);
-    if args.json.as_deref() != Some(Path::new("-")) {
-        println!("{}", table::render(&results, &environment, args.rounds));
-    }
-    write_json(args, &environment, &results)?;
-    let is_clean = results.iter().all(Results::is_clean);
+    let document = Document {
+        environment: &environment,
+        rounds: args.rounds,
+        time_s: args.time.as_secs_f64(),
+        size_bytes: args.size,
+        log_bytes: args.log_size,
+        dirty_memory_bytes: args.dirty_memory,
+        rows: &rows,
+    };
+    args.json.show(|| table::render(&rows, &environment, args.rounds), &document)?;
+    let is_clean = rows.iter().all(|row| row.results.is_clean());
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Runs every side of a case in every round. Another side is first each time, so that nobody always follows the same one.
-fn hold(case: &Case, rounds: u32, bench: &Bench<'_>, progress: &Progress) -> Result<Results> {
-    let mut runs: Vec<Run> = Vec::new();
-    for round in 1..=rounds {
-        for turn in 0..case.sides.len() {
-            let Some(side) = case.sides.get((turn + round as usize - 1) % case.sides.len()) else { continue };
-            let what = format!("{} {}, {}", case.row.name(), case.depth, side.name);
-            let run = bench.run(case, side, round, progress).with_context(|| format!("{what}, round {round}"))?;
-            progress.end(&table::run_line(&what, &run, rounds));
-            runs.push(run);
-        }
-    }
-    Ok(Results::of(case, runs))
 }
 
 fn chosen(only: &[Row]) -> Vec<Row> {
@@ -176,24 +179,6 @@ fn require(program: &Path, fix: &str) -> Result<()> {
         bail!("{}: cannot start it ({error}): give {fix}, or leave its row out with --only", program.display());
     }
     Ok(())
-}
-
-fn write_json(args: &Args, environment: &Environment, rows: &[Results]) -> Result<()> {
-    let Some(path) = &args.json else { return Ok(()) };
-    let document = Document {
-        environment,
-        rounds: args.rounds,
-        time_s: args.time.as_secs_f64(),
-        size_bytes: args.size,
-        log_bytes: args.log_size,
-        dirty_memory_bytes: args.dirty_memory,
-        rows,
-    };
-    let text = serde_json::to_string_pretty(&document)? + "\n";
-    if path == Path::new("-") {
-        return std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output");
-    }
-    fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
 }
 
 #[cfg(test)]

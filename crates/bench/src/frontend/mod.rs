@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::stats::{self, Latency};
 use device::Device;
@@ -110,7 +110,7 @@ impl From<usage::Error> for Error {
 }
 
 /// The figures of a finished load.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// How long was counted.
     pub seconds: f64,

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::parse;
+
 /// Most blocks a verified queue keeps book of (one 32-bit word each).
 const LEDGER_BLOCKS_MAX: u64 = 1 << 28;
 /// Most bytes of buffers, which are all touched before the run.
@@ -61,45 +63,85 @@ impl Rw {
     }
 }
 
-/// A load. [`Spec::default`] reads 4 KiB at random, 128 requests in flight on one queue, until it is stopped.
-#[derive(Debug, Clone, Serialize)]
+/// What a load does. The comments are what a person reads who asks for help.
+#[derive(Debug, Clone, Serialize, clap::Args)]
 pub struct Spec {
-    /// Direction and order.
+    /// Direction and order of requests
+    #[arg(long, value_enum, default_value_t = Rw::RandRead)]
     pub rw: Rw,
-    /// Percentage of reads in a mixed load, 0 to 100.
+
+    /// Percentage of reads in rw and randrw
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub mix: u8,
-    /// Size of a request, a multiple of the disk's block size.
+
+    /// Size of a request; suffixes K, M, G are powers of 1024
+    #[arg(long = "bs", value_name = "SIZE", default_value = "4K", value_parser = parse::block_size)]
     pub block_bytes: u32,
-    /// Requests in flight on each queue, 1 to 8192.
+
+    /// Requests in flight on each queue
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=8192))]
     pub depth: u16,
-    /// Queues, at least 1 and at most what the server offers.
+
+    /// Queues
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub queues: u16,
-    /// How many requests are submitted at once, 1 to `depth`.
+
+    /// Submit so many requests at once, waiting until there is room for them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8192))]
     pub batch: u16,
-    /// Threads that share the queues; one a queue when `None`.
+
+    /// Threads that share the queues [default: one a queue]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// A flush after so many writes of a queue; 0 for none.
+
+    /// Flush after so many writes of a queue; 0 for never
+    #[arg(long, value_name = "K", default_value_t = 0)]
     pub flush_every: u32,
-    /// Whether each write is synchronous: followed by a flush once it has completed, and counted, with the latency of both, when
-    /// that has. Reads are not affected.
+
+    /// Let each request in flight be a writer that waits for its write, then for a flush; both are one request
+    ///
+    /// What a database's commit is: the flush is submitted when the write has completed. fio of --host-fio does the same with
+    /// as many processes as requests in flight (psync, fdatasync).
+    #[arg(long)]
     pub sync: bool,
-    /// Whether writes carry a pattern and reads are checked for it.
+
+    /// Write a pattern, and check it in every block that is read after it was written
+    ///
+    /// Every sector carries its offset, its generation and data computed from both, so that lost, torn, old and
+    /// misplaced data shows. No two requests are in flight on one block, and each queue keeps to its own blocks.
+    #[arg(long)]
     pub verify: bool,
-    /// How long to count, after the ramp; until stopped when neither `time` nor `ops` is given.
+
+    /// How long a run counts, such as 10, 500ms or 2m [default: 5s without --ops]
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     pub time: Option<Duration>,
-    /// How many requests to count, over all queues.
+
+    /// How many requests a run counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: Option<u64>,
-    /// How long to run before counting starts.
+
+    /// How long to run before counting
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
     pub ramp: Duration,
-    /// Repeats the same offsets.
+
+    /// Draw the same offsets again
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where the part of the disk that is used begins.
+
+    /// Where the part of the disk that is used begins
+    #[arg(long = "offset", value_name = "SIZE", default_value = "0", value_parser = parse::size)]
     pub offset_bytes: u64,
-    /// How long that part is; to the end of the disk when `None`.
+
+    /// How long that part is [default: to the end of the disk]
+    #[arg(long = "size", value_name = "SIZE", value_parser = parse::positive_size)]
     pub size_bytes: Option<u64>,
-    /// Whether to look for completions all the time instead of sleeping until one is announced.
+
+    /// Look for completions all the time, as a polling guest does, instead of sleeping until one is announced
+    #[arg(long)]
     pub poll: bool,
-    /// The server, when its CPU time shall be measured.
+
+    /// Pid of the server behind --socket, to measure its CPU time and wake-ups
+    #[arg(long, value_name = "PID", requires = "socket")]
     pub server_pid: Option<u32>,
 }
 
@@ -260,6 +302,11 @@ impl Spec {
             return Err(SpecError::Buffers { bytes, most: BUFFER_BYTES_MAX });
         }
         Ok(())
+    }
+
+    /// How long a run is that ends by its time.
+    pub(crate) fn length(&self) -> Option<Duration> {
+        self.time.map(|time| time + self.ramp)
     }
 
     /// Distance between buffers: whole pages, as O_DIRECT servers need them aligned.

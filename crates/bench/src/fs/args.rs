@@ -1,7 +1,6 @@
 //! `bench fs`: the command line.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,10 +18,10 @@ use super::run::Conditions;
 use super::scratch::{Amounts, Scratch, default_parent, file_system};
 use super::syscalls::{self, Tool};
 use super::table;
-use crate::disk::{CpuList, block_size, cpu_list};
+use crate::args::{Cpus, Json};
 use crate::parse;
 use crate::progress::Progress;
-use crate::server::cpu_set;
+use crate::words::{plural, size};
 
 /// Requests in flight over all queues: what a server with one queue has to take.
 const IN_FLIGHT_MAX: u32 = 1024;
@@ -174,17 +173,11 @@ pub struct Args {
     #[arg(long, value_name = "TOOL", value_enum, default_value_t = Tool::Auto)]
     pub syscalls: Tool,
 
-    /// CPUs for the servers and for fio, such as 0 or 0,2-3
-    #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "socket")]
-    pub server_cpus: Option<CpuList>,
+    #[command(flatten)]
+    pub(super) cpus: Cpus,
 
-    /// CPUs for the frontend
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
-    pub load_cpus: Option<CpuList>,
-
-    /// Write every run, the medians and the system calls as JSON to this file, or to standard output with `-`
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) json: Json,
 
     /// The QEMU that is meant by `--against qemu` [default: the one on the path]; no option, but for the program to set.
     #[arg(skip)]
@@ -216,7 +209,7 @@ Examples:
     vringd bench fs --protocol 9p+tcp --socket 127.0.0.1:564 --aname /srv --dir /srv --rounds 1";
 
 fn data_size(text: &str) -> Result<u32, String> {
-    match block_size(text)? {
+    match parse::block_size(text)? {
         bytes if bytes <= 1 << 20 => Ok(bytes),
         _ => Err("must be at most 1M".into()),
     }
@@ -291,11 +284,6 @@ impl Args {
     }
 }
 
-/// The CPUs of a list; none when there is no list.
-pub(super) fn cpus(list: Option<&CpuList>) -> &[usize] {
-    list.map_or(&[], |list| &list.0)
-}
-
 /// Runs the benchmark; `vringd` is our own executable.
 ///
 /// # Errors
@@ -308,11 +296,7 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     // The same for all: who sleeps until it is told of replies is woken, which takes time.
     let poll = args.poll || contenders.iter().any(|contender| matches!(contender.kind, Kind::Qemu(_)));
     let tool = syscalls::choose(args.syscalls)?;
-    if let Some(list) = &args.load_cpus {
-        // Threads that are started later inherit it; servers are pinned by themselves.
-        rustix::thread::sched_setaffinity(None, &cpu_set(&list.0))
-            .with_context(|| format!("--load-cpus: cannot run on CPUs {:?}", list.0))?;
-    }
+    args.cpus.pin_load()?;
     let parent = args.dir.clone().unwrap_or_else(|| default_parent(args.tmpfs));
     let amounts = Amounts { jobs: &jobs, file_bytes: args.file_size, entries: args.entries };
     let scratch = Scratch::make(&parent, &amounts)?;
@@ -336,15 +320,16 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
         entries: args.entries,
         scratch: &scratch,
         base: &base,
-        server_cpus: cpus(args.server_cpus.as_ref()),
+        server_cpus: args.cpus.servers(),
         tool,
     };
-    let progress = Progress::new(jobs.len() as u64 * contenders.len() as u64 * u64::from(args.rounds), false);
+    let progress = Progress::new(jobs.len() as u64 * contenders.len() as u64 * u64::from(args.rounds), 0);
     let outcome = hold(&contenders, &rules, &progress)?;
     drop(progress);
     let file_system = file_system(scratch.path());
     let asked = Asked { poll, ..args.asked(&jobs, &file_system) };
-    write(args, &asked, &outcome)?;
+    let text = || describe(&asked, &outcome);
+    args.json.show(text, &Document { spec: &asked, outcome: &outcome })?;
     let is_clean = outcome.jobs.iter().all(JobResults::is_clean);
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -379,19 +364,16 @@ impl Args {
 
 impl Asked<'_> {
     fn describe(&self) -> String {
-        let plural = |count: u64| if count == 1 { "" } else { "s" };
         let mut words = format!(
-            "{}, depth {}, {} queue{}, {} of {}{}, on {}, {} round{}",
+            "{}, depth {}, {}, {} of {}{}, on {}, {}",
             self.protocol,
             self.depth,
-            self.queues,
-            plural(self.queues.into()),
-            parse::show_size(u64::from(self.block_bytes)),
-            parse::show_size(self.file_bytes),
+            plural(self.queues.into(), "queue"),
+            size(u64::from(self.block_bytes)),
+            size(self.file_bytes),
             if self.direct { " direct" } else { "" },
             self.file_system,
-            self.rounds,
-            plural(self.rounds.into()),
+            plural(self.rounds as usize, "round"),
         );
         for (is_set, word) in [(self.poll, ", polling"), (!self.event_idx, ", without EVENT_IDX")] {
             words += if is_set { word } else { "" };
@@ -400,35 +382,26 @@ impl Asked<'_> {
     }
 }
 
-fn write(args: &Args, asked: &Asked<'_>, outcome: &Outcome) -> Result<()> {
-    #[derive(Serialize)]
-    struct Document<'a> {
-        spec: &'a Asked<'a>,
-        #[serde(flatten)]
-        outcome: &'a Outcome,
-    }
-    let json_only = args.json.as_deref() == Some(Path::new("-"));
-    if !json_only {
-        println!("{}\n", asked.describe());
-        for (name, msize) in outcome.servers.iter().filter_map(|(name, mounted)| Some((name, mounted.msize()?))) {
-            println!("{name}: msize {msize}");
+/// What a run leaves for a program.
+#[derive(Serialize)]
+struct Document<'a> {
+    spec: &'a Asked<'a>,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+}
+
+/// What a run leaves for people.
+fn describe(asked: &Asked<'_>, outcome: &Outcome) -> String {
+    let mut lines = vec![asked.describe(), String::new()];
+    for (name, mounted) in &outcome.servers {
+        lines.extend(mounted.msize().map(|msize| format!("{name}: msize {msize}")));
+        if mounted.queues != usize::from(asked.queues) {
+            lines.push(format!("{name} has fewer queues: depth {} on {}", mounted.depth, mounted.queues));
         }
-        for (name, mounted) in outcome.servers.iter().filter(|(_, mounted)| mounted.queues != usize::from(args.queues))
-        {
-            println!("{name} has fewer queues: depth {} on {}\n", mounted.depth, mounted.queues);
-        }
-        for (name, cost) in outcome.servers.iter().filter_map(|(name, mounted)| Some((name, mounted.qtest?))) {
-            println!("{}", table::kick_cost(name, cost));
-        }
-        println!("{}", table::render(&outcome.jobs));
+        lines.extend(mounted.qtest.map(|cost| table::kick_cost(name, cost)));
     }
-    let Some(path) = &args.json else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&Document { spec: asked, outcome })? + "\n";
-    if json_only {
-        std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
-    } else {
-        fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
-    }
+    lines.push(table::render(&outcome.jobs));
+    lines.join("\n")
 }
 
 #[cfg(test)]

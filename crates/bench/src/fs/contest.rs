@@ -17,12 +17,12 @@ use super::run::Conditions;
 use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
 use super::session::{CountedStep, Mounted, Session};
 use super::syscalls::Tool;
-use crate::contest::{Results, Run, run_line};
+use crate::contest::{self, Results, hold as take_turns};
 use crate::fio;
 use crate::frontend::{Report, Rw, Spec};
 use crate::progress::Progress;
-use crate::report::count;
-use crate::server::{Server, Template};
+use crate::server::{Server, Template, sockets};
+use crate::words::count;
 
 /// Who runs.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     /// A server that runs already, where it listens, and its pid.
     Running(Address, Option<u32>),
     /// fio on the host's file.
-    Fio(fio::Options),
+    Fio(fio::Host),
 }
 
 /// Who runs, under which name.
@@ -46,6 +46,12 @@ pub(crate) struct Contender {
     pub(crate) protocol: Protocol,
     /// Over 9P, the name of the tree, in which `{dir}` is replaced.
     pub(crate) aname: String,
+}
+
+impl contest::Contender for Contender {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// The conditions of a contest.
@@ -103,7 +109,7 @@ pub(crate) struct Outcome {
 
 /// Runs every job of `rules` with everyone. A contender that fails is left out of the rest of that job.
 pub(crate) fn hold(contenders: &[Contender], rules: &Rules<'_>, progress: &Progress) -> Result<Outcome> {
-    let dir = tempfile::Builder::new().prefix("bench-").tempdir().context("cannot make a directory for sockets")?;
+    let dir = sockets()?;
     let socket = dir.path().join("fs.sock");
     let mut contest = Contest { rules, socket, progress, session: None, run: 0, servers: BTreeMap::new() };
     let jobs = rules.jobs.iter().map(|job| contest.hold_job(*job, contenders)).collect::<Result<_>>()?;
@@ -122,45 +128,41 @@ struct Contest<'a> {
 
 impl Contest<'_> {
     fn hold_job(&mut self, job: Job, contenders: &[Contender]) -> Result<JobResults> {
-        let (mut runs, mut system_calls): (Vec<Run>, Vec<Counted>) = (Vec::new(), Vec::new());
-        let mut failures: Vec<Failure> = Vec::new();
         let takes_part = |contender: &&Contender| job.is_data() || !matches!(contender.kind, Kind::Fio(_));
-        for round in 1..=self.rules.rounds {
-            for contender in contenders.iter().filter(takes_part) {
-                if failures.iter().any(|failure| failure.contender == contender.name) {
-                    continue;
-                }
-                self.progress.begin(&format!("{} {}", job.name(), contender.name), Some(self.length()));
-                match self.run_once(job, contender) {
-                    Ok(report) => {
-                        let run = Run { contender: contender.name.clone(), round, report, idle: None };
-                        let line = run_line(&run, self.rules.rounds);
-                        self.progress.end(&format!("{:16} {line}", job.name()));
-                        runs.push(run);
-                    }
-                    Err(error) => failures.push(self.failure(job, contender, &error)),
-                }
-            }
+        let contenders: Vec<&Contender> = contenders.iter().filter(takes_part).collect();
+        let mut failures: Vec<Failure> = Vec::new();
+        let results = take_turns(&contenders, (job.name(), self.rules.rounds), self.progress, |contender| {
+            self.progress.begin(&format!("{} {}", job.name(), contender.name), Some(self.length()));
+            let report = self.unless_failed(&mut failures, job, contender, |contest| contest.run_once(job, contender));
+            Ok(report.map(Into::into))
+        })?;
+        let mut system_calls = Vec::new();
+        for contender in contenders {
+            let count = |contest: &mut Self| contest.count(job, contender).context("counting system calls");
+            system_calls.extend(self.unless_failed(&mut failures, job, contender, count).flatten());
         }
-        for contender in contenders.iter().filter(takes_part) {
-            if failures.iter().any(|failure| failure.contender == contender.name) {
-                continue;
-            }
-            match self.count(job, contender) {
-                Ok(counted) => system_calls.extend(counted),
-                Err(error) => failures.push(self.failure(job, contender, &error.context("counting system calls"))),
-            }
-        }
-        let names = contenders.iter().map(|contender| contender.name.as_str());
-        let results = Results::of(names, runs);
         Ok(JobResults { job, results, system_calls, failures })
+    }
+
+    /// Does `work` with a contender, unless it has failed in this job.
+    fn unless_failed<T>(
+        &mut self,
+        failures: &mut Vec<Failure>,
+        job: Job,
+        contender: &Contender,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Option<T> {
+        if failures.iter().any(|failure| failure.contender == contender.name) {
+            return None;
+        }
+        work(self).map_err(|error| failures.push(self.failure(job, contender, &error))).ok()
     }
 
     fn failure(&mut self, job: Job, contender: &Contender, error: &anyhow::Error) -> Failure {
         // What is in flight on a session that failed would answer the next job's requests.
         self.session = None;
         let error = format!("{error:#}");
-        self.progress.end(&format!("{:16} {}: FAILED: {error}", job.name(), contender.name));
+        self.progress.end(&format!("{} {}: FAILED: {error}", job.name(), contender.name));
         Failure { contender: contender.name.clone(), error }
     }
 
@@ -186,8 +188,8 @@ impl Contest<'_> {
         let (conditions, progress) = (self.rules.conditions, self.progress);
         let length = self.length();
         let look = |elapsed: Duration| progress.look(elapsed, || format!("of {} s", count(length.as_secs_f64())));
-        if let Kind::Fio(options) = &contender.kind {
-            return self.run_fio(job, options);
+        if let Kind::Fio(host) = &contender.kind {
+            return self.run_fio(job, host);
         }
         self.with_session(contender, |contest, session, _| session.run(&contest.order(job), conditions, look))
     }
@@ -269,7 +271,7 @@ impl Contest<'_> {
         Ok((server, session))
     }
 
-    fn run_fio(&self, job: Job, options: &fio::Options) -> Result<Report> {
+    fn run_fio(&self, job: Job, host: &fio::Host) -> Result<Report> {
         let rules = self.rules;
         let rw = match job {
             Job::ReadRand => Rw::RandRead,
@@ -287,7 +289,7 @@ impl Contest<'_> {
             ..Spec::default()
         };
         let name = if job.reads_data() { READ_FILE } else { WRITE_FILE };
-        fio::run(&spec, &rules.scratch.path().join(name), options)
+        fio::run(&spec, &rules.scratch.path().join(name), host)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::args::{Args, cpus};
+use super::args::Args;
 use super::contest::{Contender, Kind};
 use super::protocol::{Address, Protocol};
 use super::qemu::Qemu;
-use crate::disk::number_namesakes;
+use crate::args::{number_namesakes, split};
 use crate::fio;
 use crate::server::Template;
 
@@ -46,9 +46,8 @@ impl Args {
             contenders.iter_mut().for_each(tell_protocol);
         }
         if self.host_fio {
-            let options =
-                fio::Options { direct: self.direct, extra: Vec::new(), cpus: cpus(self.server_cpus.as_ref()).to_vec() };
-            contenders.push(self.contender("fio".into(), Kind::Fio(options), Protocol::Virtiofs));
+            let host = fio::Host { direct: self.direct, extra: Vec::new(), cpus: self.cpus.servers().to_vec() };
+            contenders.push(self.contender("fio".into(), Kind::Fio(host), Protocol::Virtiofs));
         }
         if contenders.is_empty() {
             bail!("nothing to measure: --alone needs --against SERVER or --host-fio");
@@ -85,7 +84,7 @@ impl Args {
             words.extend(["--execution".into(), execution.clone()]);
         }
         words.extend(self.direct.then(|| "--allow-direct-io".into()));
-        words.extend(shlex::split(arguments).unwrap_or_default());
+        words.extend(own.words().iter().cloned());
         words.extend((!own.mentions("dir")).then(|| "{dir}".into()));
         Ok(Template::from_words(words))
     }
@@ -167,8 +166,7 @@ impl Args {
     }
 
     fn more_arguments(&self) -> Result<Vec<String>> {
-        let more = self.against_args.as_deref().unwrap_or("");
-        shlex::split(more).with_context(|| format!("--against-args {more:?}: a quote is not closed"))
+        split("--against-args", self.against_args.as_deref().unwrap_or(""))
     }
 }
 

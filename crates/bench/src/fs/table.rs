@@ -2,20 +2,21 @@
 
 use super::contest::{Counted, JobResults};
 use super::qemu::KickCost;
-use crate::contest::{Ratios, Standing, trim_lines, with_range};
-use crate::report::{count, table, time_us, times};
-use crate::stats::{Spread, ratio};
+use crate::contest::{Ratios, Standing};
+use crate::stats::ratio;
+use crate::table::Sheet;
+use crate::words::{count, marked, or_none, time_us, times, with_interval, with_range};
 
 /// The tables.
 pub(crate) fn render(jobs: &[JobResults]) -> String {
-    let mut text = medians(jobs).to_string();
+    let mut text = medians(jobs).text();
     if jobs.iter().any(|job| !job.system_calls.is_empty()) {
-        text += &format!("\n\n{}", calls(jobs));
+        text += &format!("\n\n{}", calls(jobs).text());
     }
     for (job, failure) in jobs.iter().flat_map(|job| job.failures.iter().map(move |failure| (job.job, failure))) {
         text += &format!("\n{}, {}: FAILED: {}", job.name(), failure.contender, failure.error);
     }
-    trim_lines(&text)
+    text
 }
 
 /// What it costs to tell QEMU of requests, in a line.
@@ -29,45 +30,43 @@ pub(crate) fn kick_cost(name: &str, cost: KickCost) -> String {
     )
 }
 
-fn medians(jobs: &[JobResults]) -> comfy_table::Table {
-    let mut table =
-        table(&["median (min..max)", "", "ops/s", "MiB/s", "mean", "p50", "p99", "ops/CPU s", "calls/op", "for files"]);
+fn medians(jobs: &[JobResults]) -> Sheet {
+    let header = [
+        "median (min..max), ratio (interval; ~: noise hides it)",
+        "",
+        "ops/s",
+        "MiB/s",
+        "mean",
+        "p50",
+        "p99",
+        "ops/CPU s",
+        "calls/op",
+        "for files",
+    ];
+    let mut rows = Vec::new();
     for job in jobs {
-        let results = &job.results;
-        for (index, standing) in results.medians.iter().enumerate() {
+        for (index, standing) in job.results.medians.iter().enumerate() {
             let name = if index == 0 { job.job.name() } else { "" };
-            table.add_row(standing_row(
-                name,
-                standing,
-                mib_per_s(job, &standing.contender),
-                job.calls_of(&standing.contender),
-            ));
+            rows.push(standing_row(name, standing, job.calls_of(&standing.contender)));
         }
-        for ratios in &results.ratios {
-            table.add_row(ratio_row(job, ratios));
-        }
+        rows.extend(job.results.ratios.iter().map(|ratios| ratio_row(job, ratios)));
     }
-    table
+    Sheet::new(2, &header, rows)
 }
 
-fn mib_per_s(job: &JobResults, contender: &str) -> Option<f64> {
-    let own = job.results.runs.iter().filter(|run| run.contender == contender && run.report.bytes > 0);
-    Spread::of(own.map(|run| run.report.mib_per_s)).map(|spread| spread.median)
-}
-
-fn standing_row(job: &str, standing: &Standing, mib_per_s: Option<f64>, calls: Option<&Counted>) -> Vec<String> {
-    let dash = || "-".to_owned();
+fn standing_row(job: &str, standing: &Standing, calls: Option<&Counted>) -> Vec<String> {
+    let moved = Some(standing.mib_per_s.median).filter(|mib_per_s| *mib_per_s > 0.0);
     vec![
         job.to_owned(),
         standing.contender.clone(),
         with_range(&standing.iops, count),
-        mib_per_s.map_or_else(dash, count),
+        or_none(moved, count),
         time_us(standing.mean_us.median),
         time_us(standing.p50_us.median),
         time_us(standing.p99_us.median),
-        standing.ops_per_cpu_s.as_ref().map_or_else(dash, |spread| count(spread.median)),
-        calls.map_or_else(dash, |counted| format!("{:.2}", counted.calls_per_operation)),
-        calls.map_or_else(dash, |counted| format!("{:.2}", counted.file_system_calls_per_operation)),
+        or_none(standing.ops_per_cpu_s, |spread| count(spread.median)),
+        or_none(calls, |counted| format!("{:.2}", counted.calls_per_operation)),
+        or_none(calls, |counted| format!("{:.2}", counted.file_system_calls_per_operation)),
     ]
 }
 
@@ -76,39 +75,38 @@ fn ratio_row(job: &JobResults, ratios: &Ratios) -> Vec<String> {
     let of_calls = calls(&ratios.of).zip(calls(&ratios.to)).and_then(|(of, to)| ratio(of, to));
     vec![
         String::new(),
-        format!("{} / {}", ratios.of, ratios.to),
-        times(ratios.iops),
+        ratios.name(),
+        or_none(ratios.iops.as_ref(), with_interval),
         String::new(),
-        times(ratios.mean_latency),
+        or_none(ratios.mean_latency.as_ref(), marked),
         String::new(),
-        times(ratios.p99_latency),
-        times(ratios.ops_per_cpu_s),
-        times(of_calls),
+        or_none(ratios.p99_latency.as_ref(), marked),
+        or_none(ratios.ops_per_cpu_s.as_ref(), marked),
+        or_none(of_calls, times),
         String::new(),
     ]
 }
 
-fn calls(jobs: &[JobResults]) -> comfy_table::Table {
-    let mut table = table(&["system calls a request", "", "", "all", "for files", "most frequent"]);
-    for job in jobs {
-        for counted in &job.system_calls {
-            for (index, step) in counted.steps.iter().enumerate() {
-                let mut names: Vec<(&String, &u64)> = step.calls.iter().collect();
-                names.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-                let per_request = |calls: u64| calls as f64 / step.requests.max(1) as f64;
-                let shown = names.iter().take(5).map(|(name, calls)| format!("{name} {:.2}", per_request(**calls)));
-                table.add_row([
-                    if index == 0 { job.job.name().to_owned() } else { String::new() },
-                    if index == 0 { counted.contender.clone() } else { String::new() },
-                    step.request.to_owned(),
-                    format!("{:.2}", step.calls_per_request),
-                    format!("{:.2}", step.file_system_calls_per_request),
-                    shown.collect::<Vec<_>>().join(", "),
-                ]);
-            }
+fn calls(jobs: &[JobResults]) -> Sheet {
+    let mut rows = Vec::new();
+    for (job, counted) in jobs.iter().flat_map(|job| job.system_calls.iter().map(move |counted| (job.job, counted))) {
+        for (index, step) in counted.steps.iter().enumerate() {
+            let mut names: Vec<(&String, &u64)> = step.calls.iter().collect();
+            names.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+            let per_request = |calls: u64| calls as f64 / step.requests.max(1) as f64;
+            let shown = names.iter().take(5).map(|(name, calls)| format!("{name} {:.2}", per_request(**calls)));
+            let [job, contender] = if index == 0 { [job.name(), &counted.contender] } else { [""; 2] };
+            rows.push(vec![
+                job.to_owned(),
+                contender.to_owned(),
+                step.request.to_owned(),
+                format!("{:.2}", step.calls_per_request),
+                format!("{:.2}", step.file_system_calls_per_request),
+                shown.collect::<Vec<_>>().join(", "),
+            ]);
         }
     }
-    table
+    Sheet::new(3, &["system calls a request", "", "", "all", "for files", "most frequent"], rows)
 }
 
 #[cfg(test)]
@@ -118,7 +116,7 @@ mod tests {
     use super::super::session::CountedStep;
     use super::super::syscalls::Tool;
     use super::*;
-    use crate::contest::{Results, tests::run};
+    use crate::contest::tests::{results as ratings, run};
 
     fn results() -> Vec<JobResults> {
         let runs = vec![run("ours", 1, 4000.0, 0.5), run("peer", 1, 1000.0, 0.5)];
@@ -131,7 +129,7 @@ mod tests {
         };
         vec![JobResults {
             job: Job::Getattr,
-            results: Results::of(["ours", "peer"].into_iter(), runs),
+            results: ratings(runs),
             system_calls: vec![counted("ours", 1), counted("peer", 4)],
             failures: vec![Failure { contender: "third".into(), error: "GETATTR failed".into() }],
         }]
@@ -159,7 +157,7 @@ mod tests {
     fn json_has_the_calls_by_name() {
         let json = serde_json::to_value(results()).unwrap();
         assert_eq!(json[0]["job"], "getattr");
-        assert_eq!(json[0]["ratios"][0]["iops"], 4.0);
+        assert_eq!(json[0]["ratios"][0]["iops"]["value"], 4.0);
         assert_eq!(json[0]["system_calls"][1]["steps"][0]["calls"]["statx"], 40);
         assert_eq!(json[0]["system_calls"][1]["tool"], "perf");
     }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use self::problem::{At, Problem, ReadError, Refusal};
 
 /// Options by name, as fio or a load generator takes them. An option whose value is empty is left out.
-pub type Options = BTreeMap<String, String>;
+pub use bench::fio::job::Options;
 
 /// One experiment, ready to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 //! small published differences are no differences.
 
 use super::summary::{Agreement, Tally};
-use crate::stats::{Interval, Ratio};
+use bench::stats::{Interval, Ratio};
 
 /// Published ratios nearer to 1 than this count as no difference: averages of three runs whose spread nobody gave.
 const EVEN: f64 = 1.05;

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::summarize::Rounds;
 use super::summary::{Measure, Summary};
-use super::table::Sheet;
 use super::{Report, words};
 use crate::record::Header;
-use crate::stats::{self, Contrast, Pool, Ratio, Spread};
+use bench::stats::{self, Contrast, Pool, Ratio, Spread};
+use bench::table::Sheet;
 
 /// What changed from a first set of runs to a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use super::curves::Curves;
 use super::summarize::{Rounds, number, tally};
 use super::summary::{Agreement, Cell, CellFigures, Comparison, Leader, Measure, Standing, State};
 use crate::experiment::{Configuration, Experiment, Published, PublishedFigure};
-use crate::stats::{self, Contrast, Pool, Ratio, Spread};
+use bench::stats::{self, Contrast, Pool, Ratio, Spread};
 
 /// The samples of a run, and what they are compared by.
 pub(super) struct Contest<'a> {
@@ -47,13 +47,7 @@ impl Contest<'_> {
     fn contrast(&self, part: &str, whole: &str, workload: &str) -> Option<Contrast> {
         let part = self.rounds.values(part, workload, self.measure);
         let whole = self.rounds.values(whole, workload, self.measure);
-        let shared: Vec<(f64, f64)> = part.iter().filter_map(|(r, part)| Some((*part, *whole.get(r)?))).collect();
-        if shared.len() < 2 {
-            // Failures left hardly a round in common: what there is is compared as it stands.
-            let values = |rounds: &BTreeMap<u32, f64>| rounds.values().copied().collect::<Vec<f64>>();
-            return Contrast::unpaired(&values(&part), &values(&whole));
-        }
-        Contrast::paired(&shared)
+        Contrast::of_rounds(&part, &whole)
     }
 
     fn median(&self, cells: &[Cell], configuration: &str, workload: &str) -> Option<f64> {

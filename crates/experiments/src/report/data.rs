@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::Report;
 use super::summary::{Agreement, Cell, Measure, State, Summary};
 use crate::record::{Environment, Figures, Outcome, Sample};
-use crate::stats::{Ratio, Spread};
+use bench::stats::{Ratio, Spread};
 
 /// Version of the form of `results.json`.
 pub const SCHEMA: u32 = 1;

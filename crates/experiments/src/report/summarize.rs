@@ -6,7 +6,7 @@ use super::contest::Contest;
 use super::summary::{Cell, CellFigures, Failure, LatencySpreads, Measure, State, Summary, Tally};
 use crate::experiment::{Configuration, Experiment};
 use crate::record::{Figures, Outcome, Run};
-use crate::stats::Spread;
+use bench::stats::Spread;
 
 impl Summary {
     /// Sums `run` up. Samples of pairs that its experiment does not have are left out; of two samples of one pair and round

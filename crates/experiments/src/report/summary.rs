@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::curves::Curves;
 use crate::experiment::{Experiment, PublishedFigure};
 use crate::record::Header;
-use crate::stats::{Ratio, Spread};
+use bench::stats::{Ratio, Spread};
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

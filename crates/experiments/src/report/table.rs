@@ -8,14 +8,11 @@ mod grid;
 mod notes;
 
 use super::summary::{Cell, CellFigures, Standing, Summary};
-use super::words;
-use crate::stats::Spread;
+use super::words::{self, NONE};
+use bench::stats::Spread;
+use bench::table::Sheet;
 use grid::Grid;
-pub(super) use grid::Sheet;
 use notes::Notes;
-
-/// What is shown in the place of a figure that there is none of.
-const NONE: &str = "-";
 
 /// Everything: what was run, figures, ratios, standings, published figures, and why something shows 0. No line is wider than
 /// `width` where columns can be shared out among several tables.
@@ -117,7 +114,7 @@ fn list(summary: &Summary, width: usize) -> String {
 }
 
 fn list_row(figures: &CellFigures) -> [String; 7] {
-    let time_s = |spread: Option<Spread>| spread.map_or_else(|| NONE.to_owned(), |it| format!("{:.2}", it.median));
+    let time_s = |spread: Option<Spread>| words::or_none(spread, |it| format!("{:.2}", it.median));
     [
         words::bandwidth(figures.kib_per_s.median),
         words::count(figures.iops.median),
@@ -125,7 +122,7 @@ fn list_row(figures: &CellFigures) -> [String; 7] {
         words::time_us(figures.latency.p99_us.median),
         time_s(figures.server_cpu_s),
         time_s(figures.guest_cpu_s),
-        figures.requests_per_cpu_s.map_or_else(|| NONE.to_owned(), |spread| words::count(spread.median)),
+        words::or_none(figures.requests_per_cpu_s, |spread| words::count(spread.median)),
     ]
 }
 
@@ -149,7 +146,7 @@ fn standings(summary: &Summary, width: usize) -> Option<String> {
 }
 
 fn standing_row(standing: &Standing) -> Vec<String> {
-    let times = |ratio: Option<f64>| ratio.map_or_else(|| NONE.to_owned(), words::times);
+    let times = |ratio: Option<f64>| words::or_none(ratio, words::times);
     let counts = [standing.faster, standing.slower, standing.hidden, standing.failed, standing.unsupported];
     let mean = match &standing.mean {
         Some(mean) => words::with_interval(mean),

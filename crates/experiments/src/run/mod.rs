@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bench::progress::Progress;
 use chrono::Utc;
 use guest::lab::Lab;
 use tempfile::TempDir;
@@ -26,7 +27,6 @@ use crate::record::{Header, SCHEMA};
 use crate::report::{Report, data, output, table};
 use crate::stand::{Data, Site};
 use journal::Journal;
-use progress::Progress;
 use signals::Stop;
 use stage::HostStage;
 use turns::Turns;

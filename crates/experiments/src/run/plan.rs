@@ -35,12 +35,9 @@ pub(crate) fn groups(experiment: &Experiment, memory_mib: u64) -> Vec<Group> {
 
 /// The order of a group's configurations in `round` (from 1) at the `turn`th workload.
 pub(crate) fn turns(experiment: &Experiment, group: &Group, round: u32, turn: usize) -> Vec<usize> {
-    let mut order = group.clone();
-    if experiment.order == Order::Rotating {
-        let rounds_before = usize::try_from(round.saturating_sub(1)).unwrap_or(0);
-        order.rotate_left((rounds_before + turn) % group.len().max(1));
-    }
-    order
+    let rounds_before = usize::try_from(round.saturating_sub(1)).unwrap_or(0);
+    let shift = if experiment.order == Order::Rotating { rounds_before + turn } else { 0 };
+    bench::contest::turns(group.len(), shift).filter_map(|index| group.get(index).copied()).collect()
 }
 
 /// Whether a configuration is made ready anew for every measurement: without a guest that takes milliseconds, and no server

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use bench::progress::Progress;
 
 use crate::experiment::{Configuration, Experiment, Workload};
 use crate::record::{Figures, Outcome, Sample};
 use crate::run::journal::Journal;
 use crate::run::plan;
-use crate::run::progress::Progress;
+use crate::run::progress;
 use crate::stand::{Trouble, one_line};
 
 /// How often a configuration may fail to be raised in one round before its other workloads are not tried.
@@ -86,7 +87,7 @@ impl Turns<'_> {
                 if self.stop.load(Ordering::Relaxed) {
                     return Ok(false);
                 }
-                self.progress.begin(round, configuration, workload);
+                self.progress.begin(&format!("round {round}: {}, {}", configuration.name, workload.name), None);
                 let outcome = self.measure(index, &workload.for_configuration(configuration), up);
                 // What a person broke off has not failed: it is measured when the run is resumed.
                 if self.stop.load(Ordering::Relaxed) && matches!(outcome, Outcome::Failed { .. }) {
@@ -173,7 +174,7 @@ impl Turns<'_> {
     ) -> Result<()> {
         let sample =
             Sample { round, configuration: configuration.name.clone(), workload: workload.name.clone(), outcome };
-        self.progress.end(&sample);
+        progress::end(self.progress, &sample);
         self.journal.add(sample)
     }
 }

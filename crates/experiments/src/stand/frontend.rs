@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bench::frontend::Report;
 use guest::process::Group;
 use serde::Deserialize;
 
 use super::trouble::{one_line, reason};
 use super::{Data, Trouble};
 use crate::experiment::Options;
-use crate::record::{Figures, Latency};
+use crate::record::Figures;
 
 /// One measurement.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl Load<'_> {
 /// What `bench disk` writes, and what `bench fs` writes a job.
 #[derive(Debug, Deserialize)]
 struct Results {
-    runs: Vec<Run>,
+    runs: Vec<Report>,
     #[serde(default)]
     failures: Vec<Failure>,
 }
@@ -116,38 +117,6 @@ struct Directory {
 #[derive(Debug, Deserialize)]
 struct Failure {
     error: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Run {
-    seconds: f64,
-    ops: u64,
-    iops: f64,
-    mib_per_s: f64,
-    latency: Times,
-    errors: u64,
-    mismatches: u64,
-    #[serde(default)]
-    faults: Vec<String>,
-    server: Option<Usage>,
-    load_cpu_s: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Times {
-    mean_us: f64,
-    p50_us: f64,
-    #[serde(default)]
-    p90_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    max_us: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Usage {
-    user_s: f64,
-    system_s: f64,
 }
 
 fn parse(text: &str) -> Result<Figures, Trouble> {
@@ -166,7 +135,7 @@ fn parse(text: &str) -> Result<Figures, Trouble> {
     let (Some(run), None) = (runs.next(), runs.next()) else {
         return Err(Trouble::Failed("the frontend is to measure one load, and measured another number".into()));
     };
-    if run.errors > 0 || run.mismatches > 0 {
+    if !run.is_clean() {
         let fault = run.faults.first().map(|fault| format!(": {fault}")).unwrap_or_default();
         let reason = format!("{} requests failed, {} brought wrong data{fault}", run.errors, run.mismatches);
         return Err(Trouble::Failed(one_line(&reason)));
@@ -174,20 +143,5 @@ fn parse(text: &str) -> Result<Figures, Trouble> {
     if run.ops == 0 {
         return Err(Trouble::Failed("the frontend completed no request".into()));
     }
-    Ok(Figures {
-        seconds: run.seconds,
-        requests: run.ops,
-        iops: run.iops,
-        kib_per_s: run.mib_per_s * 1024.0,
-        latency: Latency {
-            mean_us: run.latency.mean_us,
-            p50_us: run.latency.p50_us,
-            p90_us: run.latency.p90_us,
-            p99_us: run.latency.p99_us,
-            p999_us: run.latency.p999_us,
-            max_us: run.latency.max_us,
-        },
-        server_cpu_s: run.server.map(|usage| usage.user_s + usage.system_s),
-        guest_cpu_s: Some(run.load_cpu_s),
-    })
+    Ok(Figures::from(&run))
 }

@@ -6,10 +6,10 @@ use guest::Output;
 
 use super::{Data, Trouble, is_disk, last_line};
 use crate::experiment::{Configuration, Place, Workload};
-use crate::fio::job::Target;
-use crate::fio::output;
 use crate::record::Figures;
 use crate::stand::data::file_name;
+use bench::fio::job::Target;
+use bench::fio::output;
 
 /// Where disks of guests are found.
 pub(super) const LIST_DISKS: &str = "ls /sys/block\n";
@@ -209,7 +209,10 @@ pub(super) fn figures(answer: &Output, workload: &Workload) -> Result<Figures, T
     let complaint = complaint(&answer.stderr).or_else(|| complaint(&answer.stdout));
     let is_unsupported = UNSUPPORTED.iter().any(|words| answer.stderr.contains(words) || answer.stdout.contains(words));
     let error = match output::parse(&answer.stdout) {
-        Ok(figures) if answer.status == 0 => return Ok(figures),
+        // Its own processor time is a part of the guest's, which is told from outside.
+        Ok(report) if answer.status == 0 => {
+            return Ok(Figures { server_cpu_s: None, guest_cpu_s: None, ..Figures::from(&report) });
+        }
         Ok(_) => {
             let reason = complaint.unwrap_or_else(|| format!("fio ended with status {}", answer.status));
             return Err(Trouble::Failed(reason));

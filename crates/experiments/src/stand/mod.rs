@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use bench::fio::job::{self, Frame, Target};
 use guest::Shell;
 use tempfile::TempDir;
 
@@ -56,7 +57,7 @@ pub struct Stand {
     drop_caches: DropCaches,
     /// Where scripts run, and where the load goes there; `None` for a frontend, which is a process of each measurement.
     shell: Option<Box<dyn Shell>>,
-    target: crate::fio::job::Target,
+    target: Target,
     /// What must be undone in a guest of the person.
     hook: Option<Hook>,
     server: Option<Server>,
@@ -95,7 +96,7 @@ impl Stand {
             warm_up: seconds(experiment.warm_up_s),
             drop_caches: experiment.drop_caches,
             shell: None,
-            target: crate::fio::job::Target::File(String::new()),
+            target: Target::File(String::new()),
             hook: None,
             server,
             scratch: Some(scratch),
@@ -273,9 +274,9 @@ impl Stand {
         Ok(())
     }
 
-    fn job(&self, workload: &Workload, target: &crate::fio::job::Target) -> String {
-        let frame = crate::fio::job::Frame { target: target.clone(), time: self.time, warm_up: self.warm_up };
-        crate::fio::job::render(&workload.fio, &frame)
+    fn job(&self, workload: &Workload, target: &Target) -> String {
+        let frame = Frame { target: target.clone(), time: Some(self.time), warm_up: self.warm_up };
+        job::render(&workload.fio, &frame)
     }
 
     fn measure_frontend(&mut self, workload: &Workload) -> Result<Figures, Trouble> {

@@ -60,8 +60,15 @@ fn experiment(name: &str, configurations: Vec<Configuration>, workloads: Vec<Wor
 
 fn figures(iops: f64) -> Figures {
     let us = 16e6 / iops;
-    let latency =
-        Latency { mean_us: us, p50_us: us, p90_us: us * 2.0, p99_us: us * 4.0, p999_us: us * 9.0, max_us: us * 20.0 };
+    let latency = Latency {
+        count: 1,
+        mean_us: us,
+        p50_us: us,
+        p90_us: us * 2.0,
+        p99_us: us * 4.0,
+        p999_us: us * 9.0,
+        max_us: us * 20.0,
+    };
     let cpu = Some(0.5);
     Figures {
         seconds: 1.0,

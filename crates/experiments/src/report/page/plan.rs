@@ -12,7 +12,7 @@ use crate::experiment::Workload;
 use crate::report::curves::Curves;
 use crate::report::summary::{Cell, Measure, Summary};
 use crate::report::words;
-use crate::stats::Spread;
+use bench::stats::Spread;
 
 /// What the page's script needs besides the summary.
 #[derive(Serialize)]

@@ -70,8 +70,15 @@ fn run(experiment: Experiment, outcome: impl Fn(&str, &str, u32) -> Option<Outco
 /// A second in which `iops` requests of 4 KiB completed.
 fn measured(iops: f64) -> Option<Outcome> {
     let us = 1e6 / iops;
-    let latency =
-        Latency { mean_us: us, p50_us: us, p90_us: 2.0 * us, p99_us: 3.0 * us, p999_us: 4.0 * us, max_us: 9.0 * us };
+    let latency = Latency {
+        count: 1,
+        mean_us: us,
+        p50_us: us,
+        p90_us: 2.0 * us,
+        p99_us: 3.0 * us,
+        p999_us: 4.0 * us,
+        max_us: 9.0 * us,
+    };
     Some(Outcome::Measured(Figures {
         seconds: 1.0,
         requests: iops as u64,

@@ -3,10 +3,13 @@
 //! fio 3 gives latencies in nanoseconds (`lat_ns`, `clat_ns`) and bytes as bytes; fio 2 gives microseconds (`lat`, `clat`)
 //! and KiB, and percentiles for completion latencies alone. Both print warnings before the document, and on the same stream.
 
-use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use crate::record::{Figures, Latency};
+use guest::usage::Usage;
+use serde::Deserialize;
+
+use crate::frontend::Report;
+use crate::stats::{Latency, ratio};
 
 /// Why fio gave no figures.
 #[derive(Clone, Debug, PartialEq, Eq, displaydoc::Display, thiserror::Error)]
@@ -31,6 +34,7 @@ struct Document {
     jobs: Vec<Job>,
 }
 
+/// The parts of a job that are used. Its run time is in ms, processor time a percentage of that.
 #[derive(Debug, Deserialize)]
 struct Job {
     #[serde(default)]
@@ -39,9 +43,19 @@ struct Job {
     write: Side,
     #[serde(default)]
     trim: Side,
+    #[serde(default)]
+    sync: Side,
+    #[serde(default)]
+    job_runtime: f64,
+    #[serde(default)]
+    usr_cpu: f64,
+    #[serde(default)]
+    sys_cpu: f64,
+    #[serde(default)]
+    ctx: u64,
 }
 
-/// One direction of a job. Run times are in ms, `bw` in KiB/s; the unit of `io_bytes` is the version's.
+/// One direction of a job, or its flushes. Run times are in ms, `bw` in KiB/s; the unit of `io_bytes` is the version's.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Side {
@@ -66,36 +80,53 @@ struct Side {
 struct Times {
     mean: f64,
     max: f64,
+    #[serde(rename = "N")]
+    count: u64,
     percentile: BTreeMap<String, f64>,
 }
 
-/// Reads what fio printed with `--output-format=json` (or `json+`, or `normal,json`).
+/// Reads what fio printed with `--output-format=json` (or `json+`, or `normal,json`). The server is fio itself.
 ///
-/// Jobs are summed up: rates add, the longest time is the time. CPU times are not in there.
+/// Jobs are summed up: rates add, the longest time is the time.
 ///
 /// # Errors
 /// There is no document, a job failed, or nothing was done.
-pub fn parse(text: &str) -> Result<Figures, Error> {
-    let document = document(text)?;
-    if let Some(job) = document.jobs.iter().find(|job| job.error != 0) {
+pub fn parse(text: &str) -> Result<Report, Error> {
+    let Document { jobs } = document(text)?;
+    if let Some(job) = jobs.iter().find(|job| job.error != 0) {
         let message = std::io::Error::from_raw_os_error(job.error).to_string();
         // The number is in the error itself.
         let message = message.split(" (os error").next().unwrap_or_default().to_owned();
         return Err(Error::Job { number: job.error, message });
     }
-    let sides: Vec<&Side> = document.jobs.iter().flat_map(|job| [&job.read, &job.write, &job.trim]).collect();
-    let requests: u64 = sides.iter().map(|side| side.requests()).fold(0, u64::saturating_add);
-    if requests == 0 {
+    let sides: Vec<&Side> = jobs.iter().flat_map(|job| [&job.read, &job.write, &job.trim]).collect();
+    let flushes: Vec<Latency> = jobs.iter().map(|job| job.sync.latency()).collect();
+    let done = sides.iter().filter(|side| side.requests() > 0);
+    let ops = sides.iter().map(|side| side.requests()).fold(0, u64::saturating_add);
+    if ops == 0 {
         return Err(Error::Nothing);
     }
-    Ok(Figures {
+    let reads = jobs.iter().map(|job| job.read.requests()).sum();
+    let cpu_s = |percent: fn(&Job) -> f64| jobs.iter().map(|job| percent(job) / 100.0 * job.job_runtime / 1000.0).sum();
+    Ok(Report {
         seconds: sides.iter().map(|side| side.runtime).fold(0.0, f64::max) / 1000.0,
-        requests,
+        ops,
+        reads,
+        writes: ops - reads,
+        // fio 3.33 leaves the `total_ios` of flushes at 0.
+        flushes: flushes.iter().map(|times| times.count).sum(),
+        bytes: sides.iter().map(|side| side.bytes()).sum(),
         iops: sides.iter().map(|side| side.iops).sum(),
-        kib_per_s: sides.iter().map(|side| side.kib_per_s()).sum(),
-        latency: latency(&sides),
-        server_cpu_s: None,
-        guest_cpu_s: None,
+        mib_per_s: sides.iter().map(|side| side.kib_per_s()).sum::<f64>() / 1024.0,
+        latency: together(done.map(|side| Latency { count: side.requests(), ..side.latency() })),
+        flush_latency: together(flushes),
+        server: Some(Usage {
+            user_s: cpu_s(|job| job.usr_cpu),
+            system_s: cpu_s(|job| job.sys_cpu),
+            voluntary_switches: jobs.iter().map(|job| job.ctx).sum(),
+            involuntary_switches: 0,
+        }),
+        ..Report::default()
     })
 }
 
@@ -113,11 +144,10 @@ fn document(text: &str) -> Result<Document, Error> {
             None => {}
         }
     }
-    let said = crate::stand::last_line(text);
+    let said = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
     Err(match last {
         Some(error) => Error::Form(error.to_string()),
-        None if said.is_empty() => Error::NoDocument(String::new()),
-        None => Error::NoDocument(format!(": {said}")),
+        None => Error::NoDocument(said.map(|said| format!(": {said}")).unwrap_or_default()),
     })
 }
 
@@ -126,12 +156,14 @@ impl Side {
         self.total_ios.unwrap_or_else(|| (self.iops * self.runtime / 1000.0).round() as u64)
     }
 
+    fn bytes(&self) -> u64 {
+        if self.io_kbytes.is_some() { self.io_bytes } else { self.io_bytes.saturating_mul(1024) }
+    }
+
     fn kib_per_s(&self) -> f64 {
         // `bw` is rounded down; bytes in a time are not.
-        match self.io_kbytes {
-            Some(_) if self.runtime > 0.0 => self.io_bytes as f64 / 1024.0 / (self.runtime / 1000.0),
-            _ => self.bw,
-        }
+        let exact = self.io_kbytes.and_then(|_| ratio(self.io_bytes as f64 / 1024.0, self.runtime / 1000.0));
+        exact.unwrap_or(self.bw)
     }
 
     fn latency(&self) -> Latency {
@@ -152,6 +184,7 @@ impl Side {
             percentiles.iter().find_map(exact).unwrap_or(0.0)
         };
         Latency {
+            count: total.count,
             mean_us: total.mean / per_us,
             p50_us: at(50.0),
             p90_us: at(90.0),
@@ -163,21 +196,20 @@ impl Side {
 }
 
 /// The mean of all; the percentiles of the worst, as fio keeps none in common.
-fn latency(sides: &[&Side]) -> Latency {
-    let mut all = Latency::default();
-    let (mut weighted_us, mut count) = (0.0, 0.0);
-    for side in sides.iter().filter(|side| side.requests() > 0) {
-        let one = side.latency();
-        weighted_us += one.mean_us * side.requests() as f64;
-        count += side.requests() as f64;
-        all.p50_us = all.p50_us.max(one.p50_us);
-        all.p90_us = all.p90_us.max(one.p90_us);
-        all.p99_us = all.p99_us.max(one.p99_us);
-        all.p999_us = all.p999_us.max(one.p999_us);
-        all.max_us = all.max_us.max(one.max_us);
-    }
-    all.mean_us = if count > 0.0 { weighted_us / count } else { 0.0 };
-    all
+fn together(sides: impl IntoIterator<Item = Latency>) -> Latency {
+    sides.into_iter().fold(Latency::default(), |all, one| {
+        let weighted_us = all.mean_us * all.count as f64 + one.mean_us * one.count as f64;
+        let count = all.count + one.count;
+        Latency {
+            count,
+            mean_us: ratio(weighted_us, count as f64).unwrap_or(0.0),
+            p50_us: all.p50_us.max(one.p50_us),
+            p90_us: all.p90_us.max(one.p90_us),
+            p99_us: all.p99_us.max(one.p99_us),
+            p999_us: all.p999_us.max(one.p999_us),
+            max_us: all.max_us.max(one.max_us),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -211,15 +243,15 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(text).unwrap();
             assert_eq!(value["fio version"], format!("fio-{version}"));
             let (read, write) = (&value["jobs"][0]["read"], &value["jobs"][0]["write"]);
-            let figures = parse(text).unwrap();
-            assert_eq!(figures.requests as f64, number(&read["total_ios"]) + number(&write["total_ios"]), "{version}");
-            close(figures.iops, number(&read["iops"]) + number(&write["iops"]));
-            close(figures.seconds, number(&read["runtime"]).max(number(&write["runtime"])) / 1000.0);
+            let report = parse(text).unwrap();
+            assert_eq!(report.ops as f64, number(&read["total_ios"]) + number(&write["total_ios"]), "{version}");
+            close(report.iops, number(&read["iops"]) + number(&write["iops"]));
+            close(report.seconds, number(&read["runtime"]).max(number(&write["runtime"])) / 1000.0);
             let kib = |side: &serde_json::Value| number(&side["io_bytes"]) / 1.024 / number(&side["runtime"]);
-            close(figures.kib_per_s, kib(read) + kib(write));
-            let latency = figures.latency;
+            close(report.mib_per_s * 1024.0, kib(read) + kib(write));
+            let latency = report.latency;
             let mean = |side: &serde_json::Value| number(&side["lat_ns"]["mean"]) * number(&side["total_ios"]);
-            close(latency.mean_us, (mean(read) + mean(write)) / 1000.0 / figures.requests as f64);
+            close(latency.mean_us, (mean(read) + mean(write)) / 1000.0 / report.ops as f64);
             for (percent, ours) in [
                 ("50.000000", latency.p50_us),
                 ("90.000000", latency.p90_us),
@@ -236,28 +268,28 @@ mod tests {
 
     #[test]
     fn fio_2_counts_kib_and_microseconds() {
-        let figures = parse(FIO_2).unwrap();
-        assert_eq!(figures.requests, 1779 + 762);
-        close(figures.iops, 68.99 + 29.54);
-        close(figures.kib_per_s, 275.0 + 118.0);
-        close(figures.seconds, 25.788);
-        close(figures.latency.mean_us, (14_467.83 * 1779.0 + 21.5 * 762.0) / 2541.0);
-        close(figures.latency.p50_us, 13_376.0);
-        close(figures.latency.p999_us, 39_168.0);
-        close(figures.latency.max_us, 50_213.0);
+        let report = parse(FIO_2).unwrap();
+        assert_eq!(report.ops, 1779 + 762);
+        close(report.iops, 68.99 + 29.54);
+        close(report.mib_per_s * 1024.0, 275.0 + 118.0);
+        close(report.seconds, 25.788);
+        close(report.latency.mean_us, (14_467.83 * 1779.0 + 21.5 * 762.0) / 2541.0);
+        close(report.latency.p50_us, 13_376.0);
+        close(report.latency.p999_us, 39_168.0);
+        close(report.latency.max_us, 50_213.0);
     }
 
     #[test]
     fn a_version_that_counts_no_requests_is_read_by_its_rate() {
         let text = r#"{"jobs": [{"read": {"io_bytes": 44920, "bw": 21, "iops": 5, "runtime": 2000}, "write": {}}]}"#;
-        let figures = parse(text).unwrap();
-        assert_eq!((figures.requests, figures.kib_per_s), (10, 21.0));
+        let report = parse(text).unwrap();
+        assert_eq!((report.ops, report.mib_per_s * 1024.0), (10, 21.0));
     }
 
     #[test]
     fn text_around_the_document_is_skipped() {
         let noisy = format!("fio: a {{warning}} of {{some}} sort\n{{ not a document\n{}\n\nmore text\n", REAL[0].1);
-        assert_eq!(parse(&noisy), parse(REAL[0].1));
+        assert_eq!(parse(&noisy).unwrap(), parse(REAL[0].1).unwrap());
     }
 
     #[test]
@@ -266,7 +298,7 @@ mod tests {
         let mut two = one.clone();
         two["jobs"] = serde_json::json!([one["jobs"][0], one["jobs"][0]]);
         let (one, two) = (parse(REAL[3].1).unwrap(), parse(&two.to_string()).unwrap());
-        assert_eq!(two.requests, 2 * one.requests);
+        assert_eq!(two.ops, 2 * one.ops);
         close(two.iops, 2.0 * one.iops);
         close(two.seconds, one.seconds);
         close(two.latency.mean_us, one.latency.mean_us);
@@ -299,5 +331,15 @@ mod tests {
         // Cut off, as by a guest that was killed.
         let half = &REAL[0].1[..REAL[0].1.len() / 2];
         assert!(matches!(parse(half), Err(Error::Form(_))));
+    }
+
+    #[test]
+    fn flushes_and_processor_time_are_read() {
+        let report = parse(include_str!("../../tests/data/fio-3.33-randrw.json")).unwrap();
+        assert_eq!((report.reads, report.writes, report.ops), (54_364, 23_301, 77_665));
+        assert_eq!(report.bytes, 222_674_944 + 95_440_896);
+        assert_eq!((report.flushes, report.latency.count), (6127, 77_665));
+        assert!(report.flush_latency.p50_us > 0.0, "{:?}", report.flush_latency);
+        assert!(report.server.unwrap().user_s > 0.0);
     }
 }

@@ -1,22 +1,24 @@
 //! `bench disk`: the command line of the load generator.
 
+mod contender;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use std::{fs, io::Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueHint;
 use serde::Serialize;
 
-use crate::contest::{Contender, Kind, Results, Rules, Run, hold};
-use crate::frontend::{Load, Rw, Spec};
-use crate::idle::idle_settled;
+use crate::args::{Cpus, Json, number_namesakes, split};
+use crate::contest::{Results, hold};
+use crate::frontend::{Load, Spec};
 use crate::image::{Image, MakeImage};
-use crate::parse;
 use crate::progress::Progress;
-use crate::server::{Template, cpu_set};
-use crate::{fio, report};
+use crate::server::{Template, sockets};
+use crate::words::count;
+use crate::{fio, parse, report};
+use contender::{Contender, Kind, Rules};
 
 /// How long a run counts when neither --time nor --ops is given.
 const TIME_DEFAULT: Duration = Duration::from_secs(5);
@@ -33,10 +35,6 @@ pub struct Args {
     /// Measure the server that listens on this socket
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["against", "host_fio", "ours", "alone"])]
     pub socket: Option<PathBuf>,
-
-    /// Pid of the server behind --socket, to measure its CPU time and wake-ups
-    #[arg(long, value_name = "PID", requires = "socket")]
-    pub server_pid: Option<u32>,
 
     /// Run this server in turn with ours; {socket} and {image} are replaced; may be repeated
     ///
@@ -79,95 +77,18 @@ pub struct Args {
     #[arg(long, value_name = "0|1", default_value_t = 0, requires = "host_fio", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub direct: u8,
 
-    /// CPUs for the servers and for fio, such as 0 or 0,2-3
-    #[arg(long, value_name = "LIST", value_parser = cpu_list, conflicts_with = "socket")]
-    pub server_cpus: Option<CpuList>,
+    #[command(flatten)]
+    cpus: Cpus,
 
-    /// CPUs for the frontend
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
-    pub load_cpus: Option<CpuList>,
-
-    /// Direction and order of requests
-    #[arg(long, value_enum, default_value_t = Rw::RandRead)]
-    pub rw: Rw,
-
-    /// Percentage of reads in rw and randrw
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub mix: u8,
-
-    /// Size of a request; suffixes K, M, G are powers of 1024
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block_size)]
-    pub bs: u32,
-
-    /// Requests in flight on each queue
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=8192))]
-    pub depth: u16,
-
-    /// Queues
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub queues: u16,
-
-    /// Submit so many requests at once, waiting until there is room for them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8192))]
-    pub batch: u16,
-
-    /// Threads that share the queues [default: one a queue]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: Option<u16>,
-
-    /// Flush after so many writes of a queue; 0 for never
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub flush_every: u32,
-
-    /// Let each request in flight be a writer that waits for its write, then for a flush; both are one request
-    ///
-    /// What a database's commit is: the flush is submitted when the write has completed. fio of --host-fio does the same with
-    /// as many processes as requests in flight (psync, fdatasync).
-    #[arg(long)]
-    pub sync: bool,
-
-    /// Write a pattern, and check it in every block that is read after it was written
-    ///
-    /// Every sector carries its offset, its generation and data computed from both, so that lost, torn, old and
-    /// misplaced data shows. No two requests are in flight on one block, and each queue keeps to its own blocks.
-    #[arg(long)]
-    pub verify: bool,
-
-    /// How long a run counts, such as 10, 500ms or 2m [default: 5s without --ops]
-    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
-    pub time: Option<Duration>,
-
-    /// How many requests a run counts
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub ops: Option<u64>,
-
-    /// How long to run before counting
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
-    pub ramp: Duration,
+    #[command(flatten)]
+    load: Spec,
 
     /// After each run stay connected for this long without a request, and count the server's wake-ups
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     pub idle: Option<Duration>,
 
-    /// Draw the same offsets again
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// Where the part of the disk that is used begins
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse::size)]
-    pub offset: u64,
-
-    /// How long that part is [default: to the end of the disk]
-    #[arg(long, value_name = "SIZE", value_parser = parse::positive_size)]
-    pub size: Option<u64>,
-
-    /// Look for completions all the time, as a polling guest does, instead of sleeping until one is announced
-    #[arg(long)]
-    pub poll: bool,
-
-    /// Write every run and the medians as JSON to this file, or to standard output with `-`
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
 }
 
 const EXAMPLES: &str = "\
@@ -187,56 +108,12 @@ Examples:
       --blockdev driver=raw,node-name=d,file=f
       --export type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={socket},writable=on'";
 
-/// CPUs in a list such as `0,2-3`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuList(pub(crate) Vec<usize>);
-
-pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
-    let help = || format!("`{text}` is no list of CPUs; write numbers and ranges such as 0,2-3");
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().map_err(|_| help())?, last.parse().map_err(|_| help())?);
-        if first > last || last >= rustix::thread::CpuSet::MAX_CPU {
-            return Err(help());
-        }
-        cpus.extend(first..=last);
-    }
-    Ok(CpuList(cpus))
-}
-
-pub(crate) fn block_size(text: &str) -> Result<u32, String> {
-    let bytes = parse::positive_size(text)?;
-    match u32::try_from(bytes) {
-        Ok(bytes) if bytes.is_multiple_of(512) && bytes <= 64 << 20 => Ok(bytes),
-        _ => Err("must be a multiple of 512 bytes, at most 64M".into()),
-    }
-}
-
 impl Args {
     fn spec(&self) -> Result<Spec> {
-        let spec = Spec {
-            rw: self.rw,
-            mix: self.mix,
-            block_bytes: self.bs,
-            depth: self.depth,
-            queues: self.queues,
-            batch: self.batch,
-            threads: self.threads,
-            flush_every: self.flush_every,
-            sync: self.sync,
-            verify: self.verify,
-            time: self.time.or(self.ops.is_none().then_some(TIME_DEFAULT)),
-            ops: self.ops,
-            ramp: self.ramp,
-            seed: self.seed,
-            offset_bytes: self.offset,
-            size_bytes: self.size,
-            poll: self.poll,
-            server_pid: self.server_pid,
-        };
+        let time = self.load.time.or(self.load.ops.is_none().then_some(TIME_DEFAULT));
+        let spec = Spec { time, ..self.load.clone() };
         spec.check()?;
-        if self.socket.is_some() && self.idle.is_some() && self.server_pid.is_none() {
+        if self.socket.is_some() && self.idle.is_some() && spec.server_pid.is_none() {
             bail!("--idle: give --server-pid PID too, to say whose wake-ups to count");
         }
         Ok(spec)
@@ -265,20 +142,15 @@ impl Args {
             if !has_image {
                 bail!("--host-fio: needs a file to run on; give --image PATH or --make-image SIZE@DIR");
             }
-            contenders.push(Contender { name: "fio".into(), kind: Kind::Fio(self.fio_options()?) });
+            contenders.push(Contender { name: "fio".into(), kind: Kind::Fio(self.fio()?) });
         }
         number_namesakes(contenders.iter_mut().map(|contender| &mut contender.name));
         Ok(contenders)
     }
 
-    fn fio_options(&self) -> Result<fio::Options> {
-        let text = self.fio_args.as_deref().unwrap_or("");
-        let extra = shlex::split(text).with_context(|| format!("--fio-args {text:?}: a quote is not closed"))?;
-        Ok(fio::Options { direct: self.direct == 1, extra, cpus: self.server_cpus().to_vec() })
-    }
-
-    fn server_cpus(&self) -> &[usize] {
-        self.server_cpus.as_ref().map_or(&[], |list| &list.0)
+    fn fio(&self) -> Result<fio::Host> {
+        let extra = split("--fio-args", self.fio_args.as_deref().unwrap_or(""))?;
+        Ok(fio::Host { direct: self.direct == 1, extra, cpus: self.cpus.servers().to_vec() })
     }
 }
 
@@ -289,23 +161,11 @@ fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Templa
     if !own.mentions("socket") {
         words.extend(["--socket".into(), "{socket}".into()]);
     }
-    words.extend(shlex::split(arguments).unwrap_or_default());
+    words.extend(own.words().iter().cloned());
     if !own.mentions("image") && has_image {
         words.push("{image}".into());
     }
     Ok(Template::from_words(words))
-}
-
-/// Makes names unique, since figures are told apart by them.
-pub(crate) fn number_namesakes<'a>(names: impl Iterator<Item = &'a mut String>) {
-    let mut seen: Vec<String> = Vec::new();
-    for name in names {
-        let namesakes = seen.iter().filter(|other| *other == name).count();
-        seen.push(name.clone());
-        if namesakes > 0 {
-            *name = format!("{name}#{}", namesakes + 1);
-        }
-    }
 }
 
 /// Runs the benchmark; `vringd` is our own executable.
@@ -314,11 +174,7 @@ pub(crate) fn number_namesakes<'a>(names: impl Iterator<Item = &'a mut String>) 
 /// An option does not fit, a server cannot be started or driven, or a result cannot be written.
 pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let spec = args.spec()?;
-    if let Some(list) = &args.load_cpus {
-        // Threads that are started later inherit it; servers are pinned by themselves.
-        rustix::thread::sched_setaffinity(None, &cpu_set(&list.0))
-            .with_context(|| format!("--load-cpus: cannot run on CPUs {:?}", list.0))?;
-    }
+    args.cpus.pin_load()?;
     let is_clean = match &args.socket {
         Some(socket) => run_single(args, &spec, socket)?,
         None => run_contest(args, &spec, vringd)?,
@@ -326,28 +182,24 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What a run leaves for a program.
+#[derive(Serialize)]
+struct Document<'a> {
+    spec: &'a Spec,
+    #[serde(flatten)]
+    results: &'a Results,
+}
+
 fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
-    let progress = Progress::new(1, false);
-    progress.begin("run", spec.time.map(|time| time + spec.ramp));
-    let load = Load::start(socket, spec)?;
-    load.wait(|load| progress.look(load.elapsed(), || report::count(load.rate_so_far())));
-    let (report, connection) = load.finish_connected()?;
-    let idle = match (args.idle, args.server_pid) {
-        (Some(time), Some(pid)) => Some(idle_settled(pid, time)?),
-        _ => None,
-    };
-    drop(connection);
+    let progress = Progress::new(1, 0);
+    progress.begin("run", spec.length());
+    let measured = contender::measure(Load::start(socket, spec)?, args.idle.zip(spec.server_pid), &progress)?;
     drop(progress);
-    let is_clean = report.is_clean();
-    if !writes_json_only(args) {
-        println!("{}\n{}", report::describe(spec), report::summary(&report));
-        if let Some(idle) = &idle {
-            println!("{:16}{} a second", "idle wake-ups", report::count(idle.wakeups_per_s()));
-        }
-    }
-    let run = Run { contender: socket.display().to_string(), round: 1, report, idle };
-    write_json(args, spec, &Results::of(std::iter::once(run.contender.clone().as_str()), vec![run]))?;
-    Ok(is_clean)
+    let idle = measured.idle.map(|idle| format!("\n{:16}{} a second", "idle wake-ups", count(idle.wakeups_per_s())));
+    let text = format!("{}\n{}{}", report::describe(spec), report::summary(&measured.report), idle.unwrap_or_default());
+    let results = Results::alone(socket.display().to_string(), measured);
+    args.json.show(|| text, &Document { spec, results: &results })?;
+    Ok(results.is_clean())
 }
 
 fn run_contest(args: &Args, spec: &Spec, vringd: &Path) -> Result<bool> {
@@ -356,46 +208,25 @@ fn run_contest(args: &Args, spec: &Spec, vringd: &Path) -> Result<bool> {
     if contenders.is_empty() || (contenders.len() == 1 && args.ours.is_empty() && !args.alone && !has_image) {
         bail!("nothing to measure: give --socket PATH, or --against COMMAND, --host-fio or --ours ARGS");
     }
-    let progress = Progress::new(u64::from(args.rounds) * contenders.len() as u64, false);
+    let progress = Progress::new(u64::from(args.rounds) * contenders.len() as u64, 0);
     let image = match (&args.image, &args.make_image) {
         (Some(path), _) => Some(Image::given(path)?),
         (None, Some(order)) => Some(Image::make(order, |bytes| progress.lay_out(bytes))?),
         (None, None) => None,
     };
+    let sockets = sockets()?;
     let rules = Rules {
         spec,
-        rounds: args.rounds,
         image: image.as_ref().map(Image::path),
-        server_cpus: args.server_cpus(),
+        socket: &sockets.path().join("disk.sock"),
+        server_cpus: args.cpus.servers(),
         idle: args.idle,
     };
-    let results = hold(&contenders, &rules, &progress)?;
+    let results = hold(&contenders, ("", args.rounds), &progress, |it| it.run(&rules, &progress).map(Some))?;
     drop(progress);
-    if !writes_json_only(args) {
-        println!("{}, {} rounds\n\n{}", report::describe(spec), args.rounds, results.render());
-    }
-    write_json(args, spec, &results)?;
+    let text = || format!("{}, {} rounds\n\n{}", report::describe(spec), args.rounds, results.render());
+    args.json.show(text, &Document { spec, results: &results })?;
     Ok(results.is_clean())
-}
-
-fn writes_json_only(args: &Args) -> bool {
-    args.json.as_deref() == Some(Path::new("-"))
-}
-
-fn write_json(args: &Args, spec: &Spec, results: &Results) -> Result<()> {
-    #[derive(Serialize)]
-    struct Document<'a> {
-        spec: &'a Spec,
-        #[serde(flatten)]
-        results: &'a Results,
-    }
-    let Some(path) = &args.json else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&Document { spec, results })? + "\n";
-    if writes_json_only(args) {
-        std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
-    } else {
-        fs::write(path, text).with_context(|| format!("--json {}: cannot write", path.display()))
-    }
 }
 
 #[cfg(test)]
@@ -486,13 +317,5 @@ mod tests {
         let line = "--ours '' --ours '--poll off' --against 'q {socket}' --against '/b/q {socket}' --host-fio";
         assert_eq!(names(line, true), ["vringd", "vringd --poll off", "q", "q#2", "fio"]);
         assert_eq!(names("--alone --against 'q {socket}'", false), ["q"]);
-    }
-
-    #[test]
-    fn cpus_are_numbers_and_ranges() {
-        assert_eq!(cpu_list("0,2-4"), Ok(CpuList(vec![0, 2, 3, 4])));
-        for bad in ["", "x", "1-", "4-2", "99999"] {
-            assert!(cpu_list(bad).is_err(), "{bad:?} must not pass");
-        }
     }
 }

@@ -237,3 +237,11 @@ fn nothing_is_said_of_what_cannot_be_compared() {
     assert_eq!(geometric_mean([0.0, f64::NAN]), None);
     assert!((geometric_mean([2.0, 8.0]).unwrap() - 4.0).abs() < 1e-12);
 }
+
+#[test]
+fn a_ratio_to_nothing_is_none() {
+    assert_eq!(ratio(3.0, 2.0), Some(1.5));
+    assert_eq!(ratio(0.0, 2.0), Some(0.0));
+    assert_eq!(ratio(3.0, 0.0), None);
+    assert_eq!(ratio(3.0, f64::NAN), None);
+}

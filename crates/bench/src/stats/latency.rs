@@ -1,7 +1,7 @@
-//! Figures from samples: latency percentiles, medians with their spread, ratios.
+//! Latencies of requests: gathered in a histogram, told as a mean and percentiles.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Latencies up to a minute are told apart; longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -12,8 +12,9 @@ pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant bounds")
 }
 
-/// Latencies in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+/// Latencies in microseconds. Of a mixed load that fio made: the mean of both directions, and the percentiles of the worse one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Latency {
     /// How many requests these figures describe.
     pub count: u64,
@@ -49,56 +50,9 @@ impl From<&Histogram<u64>> for Latency {
     }
 }
 
-/// The median of several runs and how far they lay apart.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// The smallest sample.
-    pub min: f64,
-    /// The middle sample, or the mean of the two middle ones.
-    pub median: f64,
-    /// The largest sample.
-    pub max: f64,
-}
-
-impl Spread {
-    /// Sums up `samples`; `None` when there are none.
-    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = samples.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let (first, last) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median =
-            if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
-        Some(Self { min: first, median, max: last })
-    }
-}
-
-/// `part / whole`; `None` when that says nothing (a zero or unknown `whole`).
-pub fn ratio(part: f64, whole: f64) -> Option<f64> {
-    let ratio = part / whole;
-    (whole != 0.0 && ratio.is_finite()).then_some(ratio)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_the_middle_or_between_the_two_middles() {
-        let odd = Spread::of([9.0, 1.0, 2.0]).unwrap();
-        assert_eq!(odd, Spread { min: 1.0, median: 2.0, max: 9.0 });
-        let even = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
-        assert_eq!(even, Spread { min: 1.0, median: 2.5, max: 4.0 });
-        assert_eq!(Spread::of([]), None);
-    }
-
-    #[test]
-    fn a_ratio_to_nothing_is_none() {
-        assert_eq!(ratio(3.0, 2.0), Some(1.5));
-        assert_eq!(ratio(0.0, 2.0), Some(0.0));
-        assert_eq!(ratio(3.0, 0.0), None);
-        assert_eq!(ratio(3.0, f64::NAN), None);
-    }
 
     #[test]
     fn latencies_are_given_in_microseconds() {

@@ -3,6 +3,8 @@
 //! Ratios are compared by their logarithms, in which twice as fast and half as fast lie equally far from 1, and noise that is
 //! a part of what is measured has the same size everywhere.
 
+use std::collections::BTreeMap;
+
 use super::spread::{Interval, Ratio};
 use super::student;
 
@@ -35,6 +37,17 @@ impl Contrast {
     pub fn paired(rounds: &[(f64, f64)]) -> Option<Self> {
         let logs: Option<Vec<f64>> = rounds.iter().map(|&(part, whole)| Some(log(part)? - log(whole)?)).collect();
         Self::of_logs(&logs?)
+    }
+
+    /// Of what two sides measured, by round. Where failures left hardly a round in common, what there is is compared as it
+    /// stands.
+    pub fn of_rounds(part: &BTreeMap<u32, f64>, whole: &BTreeMap<u32, f64>) -> Option<Self> {
+        let shared: Vec<(f64, f64)> = part.iter().filter_map(|(r, part)| Some((*part, *whole.get(r)?))).collect();
+        if shared.len() < 2 {
+            let values = |rounds: &BTreeMap<u32, f64>| rounds.values().copied().collect::<Vec<f64>>();
+            return Self::unpaired(&values(part), &values(whole));
+        }
+        Self::paired(&shared)
     }
 
     /// Of logarithms of ratios, one a round; `None` with less than two.

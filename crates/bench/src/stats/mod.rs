@@ -8,12 +8,21 @@
 //! - the ratio shown is that of the medians, and the interval shown always holds it ([`Ratio`]).
 
 mod contrast;
+mod latency;
 mod pool;
 mod spread;
 mod student;
 
 pub use contrast::{Contrast, Pool};
+pub use latency::Latency;
+pub(crate) use latency::latencies;
 pub use spread::{Interval, Ratio, Spread};
+
+/// `part / whole`; `None` when that says nothing (a zero or unknown `whole`).
+pub fn ratio(part: f64, whole: f64) -> Option<f64> {
+    let ratio = part / whole;
+    (whole != 0.0 && ratio.is_finite()).then_some(ratio)
+}
 
 /// The geometric mean of positive `values`; `None` when there are none. Others are left out.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
