@@ -1,7 +1,7 @@
 //! Disk images to measure on: laid out once, with data in every block.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ impl Image {
             .tempfile_in(&order.dir)
             .with_context(failed)?
             .into_parts();
-        lay_out(&mut file, order.size_bytes, &mut progress).with_context(failed)?;
+        lay_out(&mut file, order.size_bytes, 0, |bytes| Ok(progress(bytes))).with_context(failed)?;
         Ok(Self::Made(path))
     }
 
@@ -82,19 +82,26 @@ impl Image {
     }
 }
 
-/// Writes data that no file system compresses or drops, and waits until it is on the disk.
-pub(crate) fn lay_out(file: &mut File, size_bytes: u64, progress: &mut impl FnMut(u64)) -> std::io::Result<()> {
-    let mut rng = Rng::new(size_bytes, 0);
+/// Writes `size_bytes` that no file system compresses or finds twice, others for each `seed`, and waits until they are on the
+/// disk. `go_on` gets the bytes written so far.
+///
+/// # Errors
+/// Writing failed, or `go_on` did.
+pub fn lay_out(
+    file: &mut File,
+    size_bytes: u64,
+    seed: u64,
+    mut go_on: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut rng = Rng::new(size_bytes, seed);
     let mut chunk = vec![0_u8; CHUNK_BYTES];
     let mut written = 0;
     while written < size_bytes {
-        for word in chunk.as_chunks_mut::<8>().0 {
-            *word = rng.next().to_le_bytes();
-        }
+        rng.fill(&mut chunk);
         let length = CHUNK_BYTES.min((size_bytes - written) as usize);
         file.write_all(&chunk[..length])?;
         written += length as u64;
-        progress(written);
+        go_on(written)?;
     }
     file.sync_all()
 }

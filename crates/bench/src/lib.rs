@@ -10,9 +10,12 @@
 pub mod commits;
 pub mod contest;
 pub mod disk;
+pub mod environment;
 pub mod fio;
 pub mod frontend;
 pub mod fs;
+pub mod image;
+pub mod parse;
 pub mod progress;
 pub mod stats;
 pub mod table;
@@ -20,8 +23,6 @@ pub mod words;
 
 mod args;
 mod idle;
-mod image;
-mod parse;
 mod report;
 mod server;
 

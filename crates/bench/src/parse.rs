@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 /// Parses `4k`, `1.5M`, `512` (bytes; suffixes are powers of 1024).
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// That is no size: says what would be one.
+pub fn size(text: &str) -> Result<u64, String> {
     let help = || format!("`{text}` is no size; write bytes with an optional suffix K, M, G or T, such as 4K");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {

@@ -1,15 +1,14 @@
 //! A server process under test: started, waited for, stopped.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::process::{Pid, Signal};
-use tempfile::TempDir;
+use guest::process::Group;
+use rustix::process::Pid;
+use tempfile::{NamedTempFile, TempDir, TempPath};
 
 use crate::args::{cpu_set, split};
 use crate::frontend::{Error, Load, Spec};
@@ -19,7 +18,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to end after SIGTERM before it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 /// How much of what it said is shown when it fails.
-const OUTPUT_SHOWN_BYTES: u64 = 2000;
+const OUTPUT_SHOWN_CHARS: usize = 2000;
 
 /// A command line with `{socket}` and `{image}` in it.
 #[derive(Debug, Clone)]
@@ -72,13 +71,14 @@ pub(crate) fn sockets() -> Result<TempDir> {
     tempfile::Builder::new().prefix("bench-").tempdir().context("cannot make a directory for sockets")
 }
 
-/// A running server. Dropping it kills it.
+/// A running server, with what it has started. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Child,
+    process: Group,
     name: String,
     socket: PathBuf,
-    output: File,
+    /// What it says goes there.
+    _output: TempPath,
 }
 
 impl Server {
@@ -87,26 +87,24 @@ impl Server {
         let (program, arguments) = words.split_first().context("the server's command is empty")?;
         // The last run's socket, when that server left it behind.
         let _absent = fs::remove_file(socket);
-        let output = tempfile::tempfile().context("cannot make a file for the server's output")?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-        let child = command.spawn().with_context(|| format!("cannot start {program:?}; is it installed?"))?;
-        let server = Self { child, name: program.clone(), socket: socket.to_owned(), output };
+        let output = NamedTempFile::new().context("cannot make a file for the server's output")?.into_temp_path();
+        let process = Group::start(Command::new(program).args(arguments), &output)?;
+        let server = Self { process, name: program.clone(), socket: socket.to_owned(), _output: output };
         server.pin(cpus)?;
         Ok(server)
     }
 
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     fn pin(&self, cpus: &[usize]) -> Result<()> {
         if cpus.is_empty() {
             return Ok(());
         }
-        let pid = Pid::from_child(&self.child);
-        rustix::thread::sched_setaffinity(Some(pid), &cpu_set(cpus))
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        rustix::thread::sched_setaffinity(pid, &cpu_set(cpus))
             .with_context(|| format!("--server-cpus: cannot pin {:?} to CPUs {cpus:?}", self.name))
     }
 
@@ -125,9 +123,8 @@ impl Server {
     ) -> Result<T> {
         let deadline = Instant::now() + START_TIME_MAX;
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                let said = self.said();
-                bail!("{:?} ended ({status}) before it listened{said}", self.name);
+            if let Some(status) = self.ended() {
+                bail!("{:?} ended ({status}) before it listened{}", self.name, self.said());
             }
             match connect(&self.socket) {
                 Err(error) if is_early(&error) && Instant::now() < deadline => {
@@ -142,52 +139,41 @@ impl Server {
     /// An error with what became of the server and what it said.
     pub(crate) fn blame(&mut self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let error: anyhow::Error = error.into();
-        let end = match self.child.try_wait() {
-            Ok(Some(status)) => format!("; it ended ({status})"),
-            _ => String::new(),
-        };
-        let said = self.said();
-        anyhow!("{error:#}{end}{said}")
+        let end = self.ended().map(|status| format!("; it ended ({status})")).unwrap_or_default();
+        anyhow!("{error:#}{end}{}", self.said())
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let has_ended = self.process.is_running().is_ok_and(|runs| !runs);
+        has_ended.then(|| self.process.wait(Duration::ZERO).ok()).flatten()
     }
 
     /// Ends it: SIGTERM, and SIGKILL for one that does not listen.
-    pub(crate) fn stop(self) -> Result<()> {
-        self.stop_within(STOP_TIME_MAX)
+    pub(crate) fn stop(self) {
+        self.stop_within(STOP_TIME_MAX);
     }
 
     /// As [`Server::stop`], for one that has much to finish.
-    pub(crate) fn stop_within(mut self, limit: Duration) -> Result<()> {
-        let pid = Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {:?}", self.name))?;
-        let deadline = Instant::now() + limit;
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                eprintln!("{} ignores SIGTERM for {} s: killed", self.name, limit.as_secs());
-                break;
-            }
-            thread::sleep(Duration::from_millis(5));
+    pub(crate) fn stop_within(mut self, limit: Duration) {
+        if let Err(error) = self.process.terminate(limit) {
+            eprintln!("{} ignores SIGTERM: killed: {error:#}", self.name);
         }
-        Ok(())
     }
 
     /// The end of its output, ready to stand behind a message.
-    fn said(&mut self) -> String {
-        let mut text = String::new();
-        let length = self.output.metadata().map_or(0, |data| data.len());
-        let start = SeekFrom::Start(length.saturating_sub(OUTPUT_SHOWN_BYTES));
-        let read = self.output.seek(start).and_then(|_| self.output.read_to_string(&mut text));
-        match (read, text.trim()) {
-            (Err(_), _) | (Ok(_), "") => String::new(),
-            (Ok(_), said) => format!("; it said: {said}"),
+    fn said(&self) -> String {
+        let output = self.process.output();
+        let shown = output.char_indices().rev().nth(OUTPUT_SHOWN_CHARS).map_or(0, |(start, _)| start);
+        match output.get(shown..).unwrap_or_default().trim() {
+            "" => String::new(),
+            said => format!("; it said: {said}"),
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already, which is fine.
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        self.process.kill();
         let _absent = fs::remove_file(&self.socket);
     }
 }
@@ -228,7 +214,8 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let words = ["/nonexistent/server".to_string()];
-        let error = Server::start(&words, Path::new("/nonexistent/s"), &[]).unwrap_err().to_string();
-        assert_eq!(error, "cannot start \"/nonexistent/server\"; is it installed?");
+        let mut server = Server::start(&words, Path::new("/nonexistent/s"), &[]).unwrap();
+        let error = server.load(&Spec::default()).unwrap_err().to_string();
+        assert!(error.contains("\"/nonexistent/server\" ended") && error.contains("failed to execute"), "{error}");
     }
 }

@@ -4,11 +4,11 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use bench::environment::{self, Mount};
 use guest::process::Group;
 
 use crate::experiment::{Experiment, Medium, Place, ServerKind};
@@ -20,11 +20,10 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Looks at the machine: what `experiment` will use of it at `site`.
 pub fn look(site: &Site, experiment: &Experiment) -> Environment {
-    let uname = rustix::system::uname();
     Environment {
-        kernel: uname.release().to_string_lossy().into_owned(),
+        kernel: environment::kernel(),
         processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()).unwrap_or_default(),
-        processors: std::thread::available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(1)),
+        processors: u32::try_from(environment::processors()).unwrap_or(1),
         nodes: u32::try_from(guest::numa::nodes().len()).unwrap_or(1),
         memory_mib: meminfo_mib(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0),
         storage: storage(site, experiment),
@@ -55,55 +54,25 @@ fn meminfo_mib(meminfo: &str, field: &str) -> Option<u64> {
 }
 
 fn storage(site: &Site, experiment: &Experiment) -> Vec<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let has = |medium| experiment.configurations.iter().any(|configuration| configuration.data.medium == medium);
     let mut lines = Vec::new();
     for (medium, name, directory) in [(Medium::Disk, "disk", &site.data), (Medium::Memory, "memory", &site.memory)] {
         if !has(medium) {
             continue;
         }
-        let there = existing(directory);
-        let number = fs::metadata(&there).map_or(0, |data| data.dev());
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let found = mount_of(&mounts, &format!("{major}:{minor}"), &there);
+        // Data may not have been laid out yet.
+        let there = directory.ancestors().find(|path| path.exists());
+        let found = there.and_then(Mount::of).map(|mount| {
+            // What has no device is on none.
+            let device = device(&mount.number).map(|device| format!(" ({device})")).unwrap_or_default();
+            format!("{mount}{device}")
+        });
         lines.push(format!("{name}: {}", found.unwrap_or_else(|| "unknown".into())));
     }
     if has(Medium::None) {
         lines.push("none: made up by the server".into());
     }
     lines
-}
-
-/// The nearest directory above that exists: data may not have been laid out yet.
-fn existing(directory: &Path) -> PathBuf {
-    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    fs::canonicalize(there).unwrap_or_else(|_| there.to_owned())
-}
-
-/// File system, device, and what kind of device it is, from proc_pid_mountinfo(5): by its number, or by its mount point for
-/// file systems that give their files other numbers (btrfs).
-fn mount_of(mounts: &str, number: &str, directory: &Path) -> Option<String> {
-    let parse = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(2);
-        let (its_number, point) = (left.next()?.to_owned(), left.nth(1)?.to_owned());
-        let mut right = right.split(' ');
-        Some((its_number, unescaped(&point), right.next()?.to_owned(), unescaped(right.next()?)))
-    };
-    let all: Vec<_> = mounts.lines().filter_map(parse).collect();
-    let covers = |point: &str| directory.starts_with(point);
-    // The last one mounted at a point is the one that is seen.
-    let by_number = all.iter().rev().filter(|(its, point, ..)| its == number && covers(point));
-    let by_point = all.iter().rev().filter(|(_, point, ..)| covers(point));
-    let (_, _, kind, source) =
-        by_number.max_by_key(|mount| mount.1.len()).or_else(|| by_point.max_by_key(|mount| mount.1.len()))?;
-    let device = device(number).map(|device| format!(" ({device})")).unwrap_or_default();
-    Some(if source == kind || source == "none" { kind.clone() } else { format!("{kind} on {source}{device}") })
-}
-
-/// Spaces and the like stand as octal numbers in there.
-fn unescaped(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 }
 
 /// Model of a block device, and whether the kernel takes it for one that rotates; of a virtual one it does by default.
@@ -220,22 +189,6 @@ fn accelerator(site: &Site, experiment: &Experiment) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MOUNTS: &str = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
-                          22 21 0:25 / /dev/shm rw shared:2 - tmpfs tmpfs rw\n\
-                          23 21 0:31 /sub /srv/a\\040b rw - btrfs /dev/sdb1 rw\n\
-                          24 21 254:0 /home /home rw - ext4 /dev/root rw\n";
-
-    #[test]
-    fn a_directory_is_found_on_its_file_system() {
-        let of = |number: &str, path: &str| mount_of(MOUNTS, number, Path::new(path)).unwrap();
-        assert_eq!(of("0:25", "/dev/shm/x"), "tmpfs");
-        assert!(of("254:0", "/home/x").starts_with("ext4 on /dev/root"));
-        // btrfs gives its files numbers that are in no list.
-        assert_eq!(of("0:99", "/srv/a b/x"), "btrfs on /dev/sdb1");
-        assert!(of("0:99", "/elsewhere").starts_with("ext4"));
-        assert_eq!(mount_of("", "0:1", Path::new("/")), None);
-    }
 
     #[test]
     fn processor_and_memory_are_read_by_name() {

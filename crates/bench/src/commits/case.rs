@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::contest::Contender;
 
 /// A storage, under a kind of load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Row {
     /// Synchronous writes on the disk of --dir
     Disk,
@@ -25,13 +26,7 @@ impl Row {
 
     /// Its name, as --only takes it.
     pub fn name(self) -> &'static str {
-        match self {
-            Row::Disk => "disk",
-            Row::Sim => "sim",
-            Row::SimChannels => "sim-channels",
-            Row::Plain => "plain",
-            Row::PlainSim => "plain-sim",
-        }
+        self.into()
     }
 
     /// Whether it lies on the disk of --dir.

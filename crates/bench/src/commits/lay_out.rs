@@ -1,9 +1,9 @@
 //! An image and a volume with the same data, every block of both written: nobody is faster for finding a hole.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use crate::image;
@@ -33,11 +33,11 @@ impl Files {
             tempfile::Builder::new().prefix("vringd-commits-").tempdir_in(order.dir).with_context(failed)?;
         let files = Self { directory };
         let mut image = std::fs::File::create_new(files.image()).with_context(failed)?;
-        image::lay_out(&mut image, order.size_bytes, &mut progress).with_context(failed)?;
+        image::lay_out(&mut image, order.size_bytes, 0, |bytes| Ok(progress(bytes))).with_context(failed)?;
         let mut command = Command::new(order.vringd);
         command.args(["volume", "convert"]).arg(files.image()).arg(files.volume());
         command.arg("--log-size").arg(order.log_bytes.to_string());
-        run(&mut command).with_context(failed)?;
+        guest::process::run(&mut command).with_context(failed)?;
         files.settle()?;
         Ok(files)
     }
@@ -59,15 +59,6 @@ impl Files {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().context("cannot start vringd")?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("vringd volume convert ended ({}): {}", output.status, said.trim());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,7 +69,7 @@ mod tests {
         let order = Order { dir: dir.path(), size_bytes: 1 << 20, log_bytes: 1 << 20, vringd: Path::new("false") };
         let mut written = 0;
         let error = format!("{:#}", Files::lay_out(&order, |bytes| written = bytes).unwrap_err());
-        assert!(error.contains("vringd volume convert ended"), "{error}");
+        assert!(error.contains("false volume convert ") && error.contains("ended with exit status: 1"), "{error}");
         assert_eq!(written, 1 << 20);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -14,7 +14,6 @@ use crate::fio;
 use crate::frontend::{Load, Report, Rw, Spec};
 use crate::progress::Progress;
 use crate::server::{Server, Template, sockets};
-use crate::stats::ratio;
 use crate::words::count;
 use guest::usage::Sample;
 
@@ -125,7 +124,7 @@ impl<'a> Bench<'a> {
             sustained.run(load, control, progress)
         };
         let run = measured.map_err(|error| server.blame(error))?;
-        server.stop_within(STOP_TIME_MAX)?;
+        server.stop_within(STOP_TIME_MAX);
         Ok(run)
     }
 }
@@ -166,18 +165,7 @@ impl Sustained {
         let report = load.finish()?;
         let (ops, seconds) = (ended.ops.saturating_sub(began.ops), ended.seconds - began.seconds);
         let bytes = ended.bytes.saturating_sub(began.bytes);
-        let a_second = |count: f64| ratio(count, seconds).unwrap_or(0.0);
-        let report = Report {
-            seconds,
-            ops,
-            writes: ops,
-            bytes,
-            iops: a_second(ops as f64),
-            mib_per_s: a_second(bytes as f64 / f64::from(1 << 20)),
-            latency: ended.latency,
-            server,
-            ..report
-        };
+        let report = Report { seconds, ops, writes: ops, bytes, latency: ended.latency, server, ..report }.with_rates();
         Ok(Measured { report, idle: None, volume })
     }
 

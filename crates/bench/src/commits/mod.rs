@@ -4,7 +4,6 @@
 //! storage; its sides take turns, round after round, and the volume's figures are divided by those of each other side.
 
 mod case;
-mod environment;
 mod figures;
 mod lay_out;
 mod measure;
@@ -20,11 +19,11 @@ use serde::Serialize;
 
 use crate::args::Json;
 use crate::contest::{Results, hold};
+use crate::environment::{self, Mount};
 use crate::parse;
 use crate::progress::Progress;
 pub use case::Row;
 use case::{Case, Shape, Side, cases};
-use environment::Environment;
 pub(crate) use figures::Figures;
 use lay_out::Files;
 use measure::Bench;
@@ -93,6 +92,22 @@ fn capacity(text: &str) -> Result<u64, String> {
     match parse::positive_size(text)? {
         bytes if bytes.is_multiple_of(1 << 20) => Ok(bytes),
         _ => Err("must be a multiple of 1M".into()),
+    }
+}
+
+/// The machine that a run was made on.
+#[derive(Debug, Serialize)]
+struct Environment {
+    kernel: String,
+    processors: usize,
+    /// Of the directory that was measured, as in `ext4 on /dev/vda`.
+    file_system: String,
+}
+
+impl Environment {
+    fn of(dir: &Path) -> Self {
+        let file_system = Mount::of(dir).map_or_else(|| "an unknown file system".into(), |mount| mount.to_string());
+        Self { kernel: environment::kernel(), processors: environment::processors(), file_system }
     }
 }
 

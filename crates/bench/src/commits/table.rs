@@ -1,7 +1,6 @@
 //! Results for people.
 
-use super::Outcome;
-use super::environment::Environment;
+use super::{Environment, Outcome};
 use crate::contest::{Ratios, Standing};
 use crate::table::Sheet;
 use crate::words::{count, or_none, time_us, times, with_interval, with_range};

@@ -56,7 +56,7 @@ impl Contender {
                 let load = server.load(rules.spec)?;
                 let idle = rules.idle.map(|time| (time, server.pid()));
                 let measured = measure(load, idle, progress).map_err(|error| server.blame(error))?;
-                server.stop()?;
+                server.stop();
                 Ok(measured)
             }
             Kind::Fio(host) => {

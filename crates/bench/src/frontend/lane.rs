@@ -134,10 +134,7 @@ impl Lane {
     fn fill_buffers(&mut self, seed: u64, stream: u64) {
         let mut rng = Rng::new(seed, stream);
         for slot in 0..self.slots.len() as u16 {
-            let (words, _) = self.buffers.slice(slot).as_chunks_mut::<8>();
-            for word in words {
-                *word = rng.next().to_le_bytes();
-            }
+            rng.fill(self.buffers.slice(slot));
         }
     }
 

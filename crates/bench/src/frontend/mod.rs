@@ -152,6 +152,13 @@ impl Report {
         self.errors == 0 && self.mismatches == 0
     }
 
+    /// With the rates of what was done in the time.
+    pub(crate) fn with_rates(self) -> Self {
+        let a_second = |count: f64| stats::ratio(count, self.seconds).unwrap_or(0.0);
+        let (iops, mib_per_s) = (a_second(self.ops as f64), a_second(self.bytes as f64 / f64::from(1 << 20)));
+        Self { iops, mib_per_s, ..self }
+    }
+
     /// The longest gap of all queues, in microseconds.
     pub fn worst_gap_us(&self) -> f64 {
         self.gap_us_max.iter().copied().fold(0.0, f64::max)
@@ -384,16 +391,13 @@ impl Load {
         let ended = outcomes.iter().map(|outcome| outcome.ended_ns).max().unwrap_or(0);
         let seconds = ended.saturating_sub(began) as f64 / 1e9;
         let ops: u64 = counted(Tally::ops);
-        let bytes = ops * u64::from(self.spec.block_bytes);
         Report {
             seconds,
             ops,
             reads: counted(|tally| tally.reads),
             writes: counted(|tally| tally.writes),
             flushes: counted(|tally| tally.flushes),
-            bytes,
-            iops: stats::ratio(ops as f64, seconds).unwrap_or(0.0),
-            mib_per_s: stats::ratio(bytes as f64 / f64::from(1 << 20), seconds).unwrap_or(0.0),
+            bytes: ops * u64::from(self.spec.block_bytes),
             latency: Latency::from(&self.latency),
             flush_latency: Latency::from(&flush_latency),
             errors: lanes().map(|lane| lane.tally.errors).sum(),
@@ -402,7 +406,9 @@ impl Load {
             gap_us_max: microseconds(&self.gaps_ns),
             server,
             load_cpu_s: outcomes.iter().map(|outcome| outcome.cpu_s).sum(),
+            ..Report::default()
         }
+        .with_rates()
     }
 }
 

@@ -14,6 +14,13 @@ impl Rng {
         Self(mixed | 1)
     }
 
+    /// Fills whole words of `bytes`.
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.as_chunks_mut::<8>().0 {
+            *word = self.next().to_le_bytes();
+        }
+    }
+
     /// The next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;

@@ -12,8 +12,9 @@ const LEDGER_BLOCKS_MAX: u64 = 1 << 28;
 const BUFFER_BYTES_MAX: u64 = 4 << 30;
 
 /// Direction and order of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 #[value(rename_all = "lowercase")]
 pub enum Rw {
     /// Sequential reads
@@ -52,14 +53,7 @@ impl Rw {
 
     /// The word for it, which is fio's word too.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::RandRead => "randread",
-            Self::RandWrite => "randwrite",
-            Self::Rw => "rw",
-            Self::RandRw => "randrw",
-        }
+        self.into()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{ValueEnum, ValueHint};
@@ -13,15 +12,15 @@ use super::contest::{Contender, JobResults, Kind, Outcome, Rules, hold};
 use super::device::Shape;
 use super::job::Job;
 use super::lane::LISTING_BYTES;
+use super::load::Load;
 use super::protocol::Protocol;
-use super::run::Conditions;
-use super::scratch::{Amounts, Scratch, default_parent, file_system};
+use super::scratch::{Amounts, Scratch, default_parent};
 use super::syscalls::{self, Tool};
 use super::table;
 use crate::args::{Cpus, Json};
+use crate::environment::Mount;
 use crate::parse;
 use crate::progress::Progress;
-use crate::words::{plural, size};
 
 /// Requests in flight over all queues: what a server with one queue has to take.
 const IN_FLIGHT_MAX: u32 = 1024;
@@ -121,53 +120,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "dir")]
     pub tmpfs: bool,
 
-    /// Size of a read or write; suffixes K, M, G are powers of 1024
-    ///
-    /// Over 9P one that is longer than a message holds takes several requests, one after the other.
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = data_size)]
-    pub bs: u32,
-
-    /// Size of the file that is read or written
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::positive_size)]
-    pub file_size: u64,
-
-    /// Open that file with O_DIRECT, and let the servers honour it
-    #[arg(long)]
-    pub direct: bool,
-
-    /// Entries of the large directory
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=9_999_999))]
-    pub entries: u32,
-
-    /// Requests in flight on each queue; listings have one
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub depth: u16,
-
-    /// Request queues, or connections; a device that has fewer queues gets as many requests on those
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub queues: u16,
-
-    /// Leave EVENT_IDX out, and use flags to suppress kicks and notifications
-    #[arg(long)]
-    pub no_event_idx: bool,
-
-    /// Look for replies all the time, instead of sleeping until one is announced
-    ///
-    /// Between looks others may use the processor.
-    #[arg(long)]
-    pub poll: bool,
-
-    /// How long a run counts, such as 3, 500ms or 2m
-    #[arg(long, visible_alias = "time", value_name = "TIME", default_value = "3s", value_parser = parse::positive_duration)]
-    pub seconds: Duration,
-
-    /// How long to run before counting
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse::duration)]
-    pub ramp: Duration,
-
-    /// How often each contender runs
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub(super) load: Load,
 
     /// Who counts the servers' system calls
     #[arg(long, value_name = "TOOL", value_enum, default_value_t = Tool::Auto)]
@@ -208,13 +162,6 @@ Examples:
     vringd bench fs --socket /run/d.sock --dir /srv/shared --server-pid 123 --rounds 1
     vringd bench fs --protocol 9p+tcp --socket 127.0.0.1:564 --aname /srv --dir /srv --rounds 1";
 
-fn data_size(text: &str) -> Result<u32, String> {
-    match parse::block_size(text)? {
-        bytes if bytes <= 1 << 20 => Ok(bytes),
-        _ => Err("must be at most 1M".into()),
-    }
-}
-
 fn message_size(text: &str) -> Result<u32, String> {
     match parse::size(text)? {
         bytes @ MSIZE_MIN..=MSIZE_MAX => Ok(bytes as u32),
@@ -227,18 +174,9 @@ fn message_size(text: &str) -> Result<u32, String> {
 struct Asked<'a> {
     jobs: &'a [Job],
     protocol: Protocol,
-    block_bytes: u32,
-    file_bytes: u64,
-    direct: bool,
-    entries: u32,
-    depth: u16,
-    queues: u16,
-    event_idx: bool,
-    poll: bool,
-    seconds: f64,
-    ramp_seconds: f64,
-    rounds: u32,
-    file_system: &'a str,
+    #[serde(flatten)]
+    load: &'a Load,
+    file_system: String,
 }
 
 impl Args {
@@ -259,12 +197,12 @@ impl Args {
     }
 
     fn check(&self) -> Result<()> {
-        let in_flight = u32::from(self.depth) * u32::from(self.queues);
-        if in_flight > IN_FLIGHT_MAX {
-            bail!("--depth {} on --queues {}: at most {IN_FLIGHT_MAX} requests in flight", self.depth, self.queues);
+        let Load { depth, queues, block_bytes, file_bytes, .. } = self.load;
+        if u32::from(depth) * u32::from(queues) > IN_FLIGHT_MAX {
+            bail!("--depth {depth} on --queues {queues}: at most {IN_FLIGHT_MAX} requests in flight");
         }
-        if self.file_size < u64::from(self.bs) || !self.file_size.is_multiple_of(8) {
-            bail!("--file-size {}: must be a multiple of 8 and at least --bs", self.file_size);
+        if file_bytes < u64::from(block_bytes) || !file_bytes.is_multiple_of(8) {
+            bail!("--file-size {file_bytes}: must be a multiple of 8 and at least --bs");
         }
         Ok(())
     }
@@ -294,11 +232,12 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let contenders = args.contenders(vringd)?;
     let jobs = args.jobs_for(&contenders)?;
     // The same for all: who sleeps until it is told of replies is woken, which takes time.
-    let poll = args.poll || contenders.iter().any(|contender| matches!(contender.kind, Kind::Qemu(_)));
+    let poll = args.load.poll || contenders.iter().any(|contender| matches!(contender.kind, Kind::Qemu(_)));
+    let load = &Load { poll, ..args.load.clone() };
     let tool = syscalls::choose(args.syscalls)?;
     args.cpus.pin_load()?;
     let parent = args.dir.clone().unwrap_or_else(|| default_parent(args.tmpfs));
-    let amounts = Amounts { jobs: &jobs, file_bytes: args.file_size, entries: args.entries };
+    let amounts = Amounts { jobs: &jobs, file_bytes: load.file_bytes, entries: load.entries };
     let scratch = Scratch::make(&parent, &amounts)?;
     let base = match &args.socket {
         Some(_) => below(args.shared_dir.as_deref().unwrap_or(&parent), scratch.path())?,
@@ -307,27 +246,23 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let rules = Rules {
         jobs: &jobs,
         shape: Shape {
-            queues: args.queues,
-            depth: args.depth,
-            data_bytes: LISTING_BYTES.max(args.bs as usize),
-            event_idx: !args.no_event_idx,
+            queues: load.queues,
+            depth: load.depth,
+            data_bytes: LISTING_BYTES.max(load.block_bytes as usize),
+            event_idx: load.event_idx,
             msize: args.msize,
         },
-        conditions: Conditions { ramp: args.ramp, time: args.seconds, poll },
-        rounds: args.rounds,
-        block_bytes: args.bs,
-        direct: args.direct,
-        entries: args.entries,
+        load,
         scratch: &scratch,
         base: &base,
         server_cpus: args.cpus.servers(),
         tool,
     };
-    let progress = Progress::new(jobs.len() as u64 * contenders.len() as u64 * u64::from(args.rounds), 0);
+    let progress = Progress::new(jobs.len() as u64 * contenders.len() as u64 * u64::from(load.rounds), 0);
     let outcome = hold(&contenders, &rules, &progress)?;
     drop(progress);
-    let file_system = file_system(scratch.path());
-    let asked = Asked { poll, ..args.asked(&jobs, &file_system) };
+    let file_system = Mount::of(scratch.path()).map_or_else(|| "an unknown file system".into(), |mount| mount.kind);
+    let asked = Asked { jobs: &jobs, protocol: args.protocol, load, file_system };
     let text = || describe(&asked, &outcome);
     args.json.show(text, &Document { spec: &asked, outcome: &outcome })?;
     let is_clean = outcome.jobs.iter().all(JobResults::is_clean);
@@ -341,47 +276,6 @@ fn below(outer: &Path, inner: &Path) -> Result<PathBuf> {
     Ok(path.with_context(|| format!("--dir: {} is not in {}", inner.display(), outer.display()))?.to_owned())
 }
 
-impl Args {
-    fn asked<'a>(&self, jobs: &'a [Job], file_system: &'a str) -> Asked<'a> {
-        Asked {
-            jobs,
-            protocol: self.protocol,
-            block_bytes: self.bs,
-            file_bytes: self.file_size,
-            direct: self.direct,
-            entries: self.entries,
-            depth: self.depth,
-            queues: self.queues,
-            event_idx: !self.no_event_idx,
-            poll: self.poll,
-            seconds: self.seconds.as_secs_f64(),
-            ramp_seconds: self.ramp.as_secs_f64(),
-            rounds: self.rounds,
-            file_system,
-        }
-    }
-}
-
-impl Asked<'_> {
-    fn describe(&self) -> String {
-        let mut words = format!(
-            "{}, depth {}, {}, {} of {}{}, on {}, {}",
-            self.protocol,
-            self.depth,
-            plural(self.queues.into(), "queue"),
-            size(u64::from(self.block_bytes)),
-            size(self.file_bytes),
-            if self.direct { " direct" } else { "" },
-            self.file_system,
-            plural(self.rounds as usize, "round"),
-        );
-        for (is_set, word) in [(self.poll, ", polling"), (!self.event_idx, ", without EVENT_IDX")] {
-            words += if is_set { word } else { "" };
-        }
-        words
-    }
-}
-
 /// What a run leaves for a program.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -392,10 +286,10 @@ struct Document<'a> {
 
 /// What a run leaves for people.
 fn describe(asked: &Asked<'_>, outcome: &Outcome) -> String {
-    let mut lines = vec![asked.describe(), String::new()];
+    let mut lines = vec![format!("{}, {}", asked.protocol, asked.load.describe(&asked.file_system)), String::new()];
     for (name, mounted) in &outcome.servers {
         lines.extend(mounted.msize().map(|msize| format!("{name}: msize {msize}")));
-        if mounted.queues != usize::from(asked.queues) {
+        if mounted.queues != usize::from(asked.load.queues) {
             lines.push(format!("{name} has fewer queues: depth {} on {}", mounted.depth, mounted.queues));
         }
         lines.extend(mounted.qtest.map(|cost| table::kick_cost(name, cost)));

@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::device::{ConnectError, Shape};
 use super::job::Job;
 use super::lane::Order;
+use super::load::Load;
 use super::protocol::{Address, Protocol};
 use super::qemu::Qemu;
-use super::run::Conditions;
 use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
 use super::session::{CountedStep, Mounted, Session};
 use super::syscalls::Tool;
@@ -59,11 +59,7 @@ impl contest::Contender for Contender {
 pub(crate) struct Rules<'a> {
     pub(crate) jobs: &'a [Job],
     pub(crate) shape: Shape,
-    pub(crate) conditions: Conditions,
-    pub(crate) rounds: u32,
-    pub(crate) block_bytes: u32,
-    pub(crate) direct: bool,
-    pub(crate) entries: u32,
+    pub(crate) load: &'a Load,
     pub(crate) scratch: &'a Scratch,
     /// Where the scratch directory is in what the servers share.
     pub(crate) base: &'a Path,
@@ -131,7 +127,7 @@ impl Contest<'_> {
         let takes_part = |contender: &&Contender| job.is_data() || !matches!(contender.kind, Kind::Fio(_));
         let contenders: Vec<&Contender> = contenders.iter().filter(takes_part).collect();
         let mut failures: Vec<Failure> = Vec::new();
-        let results = take_turns(&contenders, (job.name(), self.rules.rounds), self.progress, |contender| {
+        let results = take_turns(&contenders, (job.name(), self.rules.load.rounds), self.progress, |contender| {
             self.progress.begin(&format!("{} {}", job.name(), contender.name), Some(self.length()));
             let report = self.unless_failed(&mut failures, job, contender, |contest| contest.run_once(job, contender));
             Ok(report.map(Into::into))
@@ -167,7 +163,7 @@ impl Contest<'_> {
     }
 
     fn length(&self) -> Duration {
-        self.rules.conditions.ramp + self.rules.conditions.time
+        self.rules.load.ramp + self.rules.load.seconds
     }
 
     fn order(&mut self, job: Job) -> Order<'_> {
@@ -176,16 +172,16 @@ impl Contest<'_> {
         Order {
             job,
             run: self.run,
-            block_bytes: rules.block_bytes as usize,
-            direct: rules.direct,
-            entries: rules.entries,
+            block_bytes: rules.load.block_bytes as usize,
+            direct: rules.load.direct,
+            entries: rules.load.entries,
             scratch: rules.scratch,
             base: rules.base,
         }
     }
 
     fn run_once(&mut self, job: Job, contender: &Contender) -> Result<Report> {
-        let (conditions, progress) = (self.rules.conditions, self.progress);
+        let (conditions, progress) = (self.rules.load.conditions(), self.progress);
         let length = self.length();
         let look = |elapsed: Duration| progress.look(elapsed, || format!("of {} s", count(length.as_secs_f64())));
         if let Kind::Fio(host) = &contender.kind {
@@ -240,7 +236,7 @@ impl Contest<'_> {
         let pid = Some(server.pid());
         let result = work(self, &mut session, pid).map_err(|error| server.blame(error))?;
         drop(session);
-        server.stop()?;
+        server.stop();
         Ok(result)
     }
 
@@ -281,11 +277,11 @@ impl Contest<'_> {
         };
         let spec = Spec {
             rw,
-            block_bytes: rules.block_bytes,
-            depth: rules.shape.depth,
-            queues: rules.shape.queues,
-            time: Some(rules.conditions.time),
-            ramp: rules.conditions.ramp,
+            block_bytes: rules.load.block_bytes,
+            depth: rules.load.depth,
+            queues: rules.load.queues,
+            time: Some(rules.load.seconds),
+            ramp: rules.load.ramp,
             ..Spec::default()
         };
         let name = if job.reads_data() { READ_FILE } else { WRITE_FILE };

@@ -5,8 +5,9 @@ use serde::Serialize;
 use super::protocol::Protocol;
 
 /// A job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Job {
     /// Sequential reads
     ReadSeq,
@@ -45,24 +46,7 @@ pub enum Job {
 impl Job {
     /// The word for it, which is the option's value too.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::ReadSeq => "read-seq",
-            Self::ReadRand => "read-rand",
-            Self::WriteSeq => "write-seq",
-            Self::WriteRand => "write-rand",
-            Self::Getattr => "getattr",
-            Self::LookupHit => "lookup-hit",
-            Self::LookupMiss => "lookup-miss",
-            Self::OpenRelease => "open-release",
-            Self::CreateUnlink => "create-unlink",
-            Self::CreateStatUnlink => "create-stat-unlink",
-            Self::MkdirRmdir => "mkdir-rmdir",
-            Self::Rename => "rename",
-            Self::Readdir => "readdir",
-            Self::Readdirplus => "readdirplus",
-            Self::ReaddirplusCold => "readdirplus-cold",
-            Self::Tree => "tree",
-        }
+        self.into()
     }
 
     /// Whether it moves a file's data.

@@ -14,6 +14,7 @@ mod device;
 mod fuse;
 mod job;
 mod lane;
+mod load;
 mod memory;
 mod p9;
 mod patience;

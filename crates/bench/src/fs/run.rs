@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use super::job::Job;
 use super::lane::Lane;
 use crate::frontend::Report;
-use crate::stats::{self, Latency, ratio};
+use crate::stats::{self, Latency};
 use guest::usage::Sample;
 use guest::usage::Tree;
 
@@ -124,25 +124,16 @@ fn sum_up<L>(outcomes: &[Outcome<L>], job: Job, block_bytes: usize) -> Report {
     let ended = outcomes.iter().map(|outcome| outcome.ended).max();
     let seconds = began.zip(ended).map_or(0.0, |(began, ended)| ended.duration_since(began).as_secs_f64());
     let ops: u64 = outcomes.iter().map(|outcome| outcome.ops).sum();
-    let bytes = if job.is_data() { ops * block_bytes as u64 } else { 0 };
     Report {
         seconds,
         ops,
         reads: if job.reads_data() { ops } else { 0 },
         writes: if job.writes_data() { ops } else { 0 },
-        flushes: 0,
-        bytes,
-        iops: ratio(ops as f64, seconds).unwrap_or(0.0),
-        mib_per_s: ratio(bytes as f64 / f64::from(1 << 20), seconds).unwrap_or(0.0),
+        bytes: if job.is_data() { ops * block_bytes as u64 } else { 0 },
         latency: Latency::from(&latency),
-        flush_latency: Latency::default(),
-        errors: 0,
-        mismatches: 0,
-        faults: Vec::new(),
-        gap_us_max: Vec::new(),
-        server: None,
-        load_cpu_s: 0.0,
+        ..Report::default()
     }
+    .with_rates()
 }
 
 fn work<L: Lane>(mut lane: L, phase: &AtomicU8, poll: bool) -> Result<Outcome<L>> {

@@ -161,23 +161,6 @@ fn lay_out_file(path: &Path, bytes: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// The file system that `path` is on, for people.
-pub(crate) fn file_system(path: &Path) -> String {
-    let Ok(data) = rustix::fs::statfs(path) else { return "an unknown file system".into() };
-    // Magic numbers of `include/uapi/linux/magic.h`, ZFS's from its own sources.
-    let name = match data.f_type as u64 & 0xffff_ffff {
-        0xEF53 => "ext4",
-        0x5846_5342 => "xfs",
-        0x9123_683E => "btrfs",
-        0x0102_1994 => "tmpfs",
-        0x794C_7630 => "overlayfs",
-        0x2FC1_2FC1 => "zfs",
-        0x6969 => "nfs",
-        other => return format!("file system {other:#x}"),
-    };
-    name.into()
-}
-
 /// Where scratch directories go unless told otherwise.
 pub(crate) fn default_parent(tmpfs: bool) -> PathBuf {
     if tmpfs { PathBuf::from("/dev/shm") } else { std::env::temp_dir() }

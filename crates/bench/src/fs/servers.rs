@@ -46,7 +46,7 @@ impl Args {
             contenders.iter_mut().for_each(tell_protocol);
         }
         if self.host_fio {
-            let host = fio::Host { direct: self.direct, extra: Vec::new(), cpus: self.cpus.servers().to_vec() };
+            let host = fio::Host { direct: self.load.direct, extra: Vec::new(), cpus: self.cpus.servers().to_vec() };
             contenders.push(self.contender("fio".into(), Kind::Fio(host), Protocol::Virtiofs));
         }
         if contenders.is_empty() {
@@ -77,13 +77,13 @@ impl Args {
             words.extend(place.iter().copied().map(String::from));
         }
         words.extend(["--sandbox", "none", "--seccomp", "none"].map(String::from));
-        if self.queues > 1 && !protocol.is_stream() {
-            words.extend(["--queues".into(), self.queues.to_string()]);
+        if self.load.queues > 1 && !protocol.is_stream() {
+            words.extend(["--queues".into(), self.load.queues.to_string()]);
         }
         if let Some(execution) = &self.execution {
             words.extend(["--execution".into(), execution.clone()]);
         }
-        words.extend(self.direct.then(|| "--allow-direct-io".into()));
+        words.extend(self.load.direct.then(|| "--allow-direct-io".into()));
         words.extend(own.words().iter().cloned());
         words.extend((!own.mentions("dir")).then(|| "{dir}".into()));
         Ok(Template::from_words(words))
@@ -143,7 +143,7 @@ impl Args {
         let mut words = vec![found(path, &VIRTIOFSD_PATHS, "virtiofsd")];
         words.extend(["--socket-path", "{socket}", "--shared-dir", "{dir}"].map(String::from));
         words.extend(["--sandbox=none", "--seccomp=none", "--log-level=error"].map(String::from));
-        words.extend(self.direct.then(|| "--allow-direct-io".into()));
+        words.extend(self.load.direct.then(|| "--allow-direct-io".into()));
         words.extend(self.more_arguments()?);
         Ok(Template::from_words(words))
     }
@@ -157,8 +157,8 @@ impl Args {
     }
 
     fn qemu(&self, path: &str) -> Result<Qemu> {
-        if u32::from(self.depth) * u32::from(self.queues) > QEMU_REQUESTS_MAX {
-            let (depth, queues) = (self.depth, self.queues);
+        if u32::from(self.load.depth) * u32::from(self.load.queues) > QEMU_REQUESTS_MAX {
+            let (depth, queues) = (self.load.depth, self.load.queues);
             bail!("--depth {depth} on --queues {queues}: qemu takes at most {QEMU_REQUESTS_MAX} requests at a time");
         }
         let path = if path.is_empty() { self.qemu_path.as_deref() } else { Some(Path::new(path)) };

@@ -62,11 +62,10 @@ pub(super) fn times(raw: &RawExperiment) -> Result<(), Wrong> {
     time("time_s", raw.time_s, "0.1 to 3600 (seconds)")?;
     warm_up("warm_up_s", raw.warm_up_s)?;
     let quick = &raw.quick;
-    let rounds = quick.rounds.unwrap_or(1);
-    range(ROUNDS.contains(&rounds), "quick.rounds", rounds, "1 to 100")?;
-    time("quick.time_s", quick.time_s.unwrap_or(1.0), "0.1 to 3600 (seconds)")?;
-    warm_up("quick.warm_up_s", quick.warm_up_s.unwrap_or_default())?;
-    size("quick.size_mib", quick.size_mib.unwrap_or(1))
+    range(ROUNDS.contains(&quick.rounds), "quick.rounds", quick.rounds, "1 to 100")?;
+    time("quick.time_s", quick.time_s, "0.1 to 3600 (seconds)")?;
+    warm_up("quick.warm_up_s", quick.warm_up_s)?;
+    size("quick.size_mib", quick.size_mib)
 }
 
 fn size(field: &str, size_mib: u64) -> Result<(), Wrong> {

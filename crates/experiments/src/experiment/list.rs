@@ -54,13 +54,7 @@ impl Place {
     /// Its name, as experiments write it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Place::Host => "host",
-            Place::Frontend => "frontend",
-            Place::Uml => "uml",
-            Place::Qemu => "qemu",
-            Place::Ssh => "ssh",
-        }
+        self.into()
     }
 }
 

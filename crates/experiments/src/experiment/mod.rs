@@ -63,6 +63,7 @@ pub struct Experiment {
 
 /// What a quick run takes from an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Quick {
     /// How often each pair is measured.
     pub rounds: u32,
@@ -73,6 +74,7 @@ pub struct Quick {
     /// Size of an image or of each file is at most this, in MiB.
     pub size_mib: u64,
     /// Axes of which only these values are run. What has no such axis is run.
+    #[serde(deserialize_with = "raw::axes")]
     pub axes: BTreeMap<String, Vec<String>>,
 }
 
@@ -150,8 +152,9 @@ pub struct Configuration {
 }
 
 /// Where the work runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Place {
     /// fio on the host, no server between.
     Host,
@@ -167,6 +170,7 @@ pub enum Place {
 
 /// Who serves the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Server {
     /// Which program.
     pub kind: ServerKind,

@@ -120,17 +120,7 @@ pub(super) fn has_storage(server: &Server) -> bool {
 
 /// How large its options say that it is, in MiB, rounded up; `None` if they say nothing that can be understood.
 pub(super) fn size_mib(server: &Server) -> Option<u64> {
-    let text = value(server, "--size")?;
-    let (number, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
-    let shift = match unit.trim_end_matches(['B', 'b']).trim_end_matches('i') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return None,
-    };
-    let size_bytes = number.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+    let size_bytes = bench::parse::size(value(server, "--size")?).ok()?;
     Some(size_bytes.div_ceil(1 << 20))
 }
 

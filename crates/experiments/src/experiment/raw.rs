@@ -10,7 +10,7 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Table;
 
-use super::{DropCaches, Medium, Order, Place, ServerKind};
+use super::{DropCaches, Medium, Order, Place, Quick, Server};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ pub(super) struct RawExperiment {
     pub(super) drop_caches: DropCaches,
     pub(super) baseline: String,
     #[serde(default)]
-    pub(super) quick: RawQuick,
+    pub(super) quick: Quick,
     #[serde(default)]
     pub(super) defaults: RawDefaults,
     #[serde(default)]
@@ -62,17 +62,6 @@ pub(super) struct RawDefaults {
     pub(super) workloads: Table,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawQuick {
-    pub(super) rounds: Option<u32>,
-    pub(super) time_s: Option<f64>,
-    pub(super) warm_up_s: Option<f64>,
-    pub(super) size_mib: Option<u64>,
-    #[serde(default)]
-    pub(super) axes: BTreeMap<String, Vec<Text>>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfiguration {
@@ -81,19 +70,11 @@ pub(super) struct RawConfiguration {
     pub(super) labels: BTreeMap<String, Text>,
     pub(super) baseline: Option<String>,
     pub(super) place: Option<Place>,
-    pub(super) server: Option<RawServer>,
+    pub(super) server: Option<Server>,
     pub(super) data: Option<RawData>,
     #[serde(default)]
     pub(super) guest: RawGuest,
     pub(super) unsupported: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawServer {
-    pub(super) kind: ServerKind,
-    #[serde(default)]
-    pub(super) options: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -255,3 +236,9 @@ macro_rules! by_its_text {
     )*};
 }
 by_its_text!(Text Number Flag);
+
+/// Values of axes, each of which may be written as a number.
+pub(super) fn axes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
+    let axes = BTreeMap::<String, Vec<Text>>::deserialize(deserializer)?;
+    Ok(axes.into_iter().map(|(axis, values)| (axis, values.into_iter().map(|Text(value)| value).collect())).collect())
+}

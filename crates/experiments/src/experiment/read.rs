@@ -13,8 +13,8 @@ use super::check::{self, Placed};
 use super::expand::{self, Expanded, Wrong};
 use super::options;
 use super::problem::{At, Problem, ReadError, Refusal};
-use super::raw::{RawConfiguration, RawExperiment, RawQuick, RawWorkload, Text};
-use super::{Configuration, Data, Experiment, Guest, Medium, Quick, Server, Workload, published, shipped};
+use super::raw::{RawConfiguration, RawExperiment, RawWorkload, Text};
+use super::{Configuration, Data, Experiment, Guest, Medium, Server, Workload, published, shipped};
 
 /// What a person named: a shipped experiment by its name, or a file by its path.
 ///
@@ -80,7 +80,7 @@ fn build(table: Table, figures: impl Fn(&str) -> Result<String, String>) -> Resu
         configurations: Vec::new(),
         workloads: Vec::new(),
         published: None,
-        quick: quick(raw.quick),
+        quick: raw.quick,
     };
     check::name(&experiment.name).map_err(|problem| top(("name".to_owned(), problem)))?;
     check::pairs(&configurations, &workloads)?;
@@ -209,21 +209,6 @@ fn split(options: &[String]) -> Result<Vec<String>, Wrong> {
         words.extend(shlex::split(option).ok_or_else(|| (format!("server.options[{index}]"), unclosed()))?);
     }
     Ok(words)
-}
-
-fn quick(raw: RawQuick) -> Quick {
-    let default = Quick::default();
-    Quick {
-        rounds: raw.rounds.unwrap_or(default.rounds),
-        time_s: raw.time_s.unwrap_or(default.time_s),
-        warm_up_s: raw.warm_up_s.unwrap_or(default.warm_up_s),
-        size_mib: raw.size_mib.unwrap_or(default.size_mib),
-        axes: raw
-            .axes
-            .into_iter()
-            .map(|(axis, values)| (axis, values.into_iter().map(|Text(value)| value).collect()))
-            .collect(),
-    }
 }
 
 /// `table` as a type of ours; what is wrong names the field.

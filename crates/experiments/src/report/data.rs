@@ -1,17 +1,18 @@
 //! A report as data: one JSON document, and two tables of comma-separated values.
 //!
-//! The form is described in `docs/formats/bench-results.md`.
+//! The form is described in `docs/formats/bench-results.md`. The tables are the document's values, put into rows: what a column
+//! holds is a place in the JSON of a sample or a pair.
 
 use std::io::Write;
 
 use displaydoc::Display;
 use serde::Serialize;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::Report;
-use super::summary::{Agreement, Cell, Measure, State, Summary};
-use crate::record::{Environment, Figures, Outcome, Sample};
-use bench::stats::{Ratio, Spread};
+use super::summary::{Cell, Summary};
+use crate::record::{Environment, Sample};
 
 /// Version of the form of `results.json`.
 pub const SCHEMA: u32 = 1;
@@ -72,126 +73,89 @@ pub fn json(reports: &[Report], mut to: impl Write) -> Result<(), DataError> {
     Ok(writeln!(to)?)
 }
 
-/// A row of `results.csv`.
-#[derive(Clone, Copy, Default, Serialize)]
-struct SampleRow<'a> {
-    experiment: &'a str,
-    quick: bool,
-    begun: &'a str,
-    round: u32,
-    workload: &'a str,
-    configuration: &'a str,
-    outcome: &'a str,
-    reason: &'a str,
-    seconds: Option<f64>,
-    requests: Option<u64>,
-    iops: Option<f64>,
-    kib_per_s: Option<f64>,
-    mean_us: Option<f64>,
-    p50_us: Option<f64>,
-    p90_us: Option<f64>,
-    p99_us: Option<f64>,
-    p999_us: Option<f64>,
-    max_us: Option<f64>,
-    server_cpu_s: Option<f64>,
-    guest_cpu_s: Option<f64>,
-}
+/// A column: its name, and where in a row's JSON its value stands.
+type Column = (&'static str, &'static str);
+
+/// The columns of `results.csv`.
+const OF_SAMPLES: [Column; 20] = [
+    ("experiment", "/experiment"),
+    ("quick", "/quick"),
+    ("begun", "/begun"),
+    ("round", "/sample/round"),
+    ("workload", "/sample/workload"),
+    ("configuration", "/sample/configuration"),
+    ("outcome", "/sample/outcome"),
+    ("reason", "/sample/reason"),
+    ("seconds", "/sample/seconds"),
+    ("requests", "/sample/requests"),
+    ("iops", "/sample/iops"),
+    ("kib_per_s", "/sample/kib_per_s"),
+    ("mean_us", "/sample/latency/mean_us"),
+    ("p50_us", "/sample/latency/p50_us"),
+    ("p90_us", "/sample/latency/p90_us"),
+    ("p99_us", "/sample/latency/p99_us"),
+    ("p999_us", "/sample/latency/p999_us"),
+    ("max_us", "/sample/latency/max_us"),
+    ("server_cpu_s", "/sample/server_cpu_s"),
+    ("guest_cpu_s", "/sample/guest_cpu_s"),
+];
+
+/// The columns of `summary.csv`.
+const OF_PAIRS: [Column; 41] = [
+    ("experiment", "/experiment"),
+    ("quick", "/quick"),
+    ("workload", "/cell/workload"),
+    ("configuration", "/cell/configuration"),
+    ("state", "/cell/state/state"),
+    ("reason", "/cell/state/reason"),
+    ("rounds", "/rounds"),
+    ("failures", "/failures"),
+    ("kib_per_s", "/cell/figures/kib_per_s/median"),
+    ("kib_per_s_min", "/cell/figures/kib_per_s/min"),
+    ("kib_per_s_max", "/cell/figures/kib_per_s/max"),
+    ("iops", "/cell/figures/iops/median"),
+    ("iops_min", "/cell/figures/iops/min"),
+    ("iops_max", "/cell/figures/iops/max"),
+    ("spread", "/spread"),
+    ("uncertainty", "/uncertainty"),
+    ("mean_us", "/cell/figures/latency/mean_us/median"),
+    ("p50_us", "/cell/figures/latency/p50_us/median"),
+    ("p90_us", "/cell/figures/latency/p90_us/median"),
+    ("p99_us", "/cell/figures/latency/p99_us/median"),
+    ("p999_us", "/cell/figures/latency/p999_us/median"),
+    ("max_us", "/cell/figures/latency/max_us/median"),
+    ("server_cpu_s", "/cell/figures/server_cpu_s/median"),
+    ("guest_cpu_s", "/cell/figures/guest_cpu_s/median"),
+    ("requests_per_server_cpu_s", "/cell/figures/requests_per_server_cpu_s/median"),
+    ("requests_per_cpu_s", "/cell/figures/requests_per_cpu_s/median"),
+    ("measure", "/measure"),
+    ("baseline", "/baseline"),
+    ("ratio", "/cell/ratio/value"),
+    ("ratio_low", "/cell/ratio/interval/low"),
+    ("ratio_high", "/cell/ratio/interval/high"),
+    ("hidden", "/cell/ratio/hidden"),
+    ("published", "/cell/published/figure/value"),
+    ("published_unit", "/published_unit"),
+    ("published_configuration", "/cell/published/figure/their_configuration"),
+    ("published_baseline", "/published_baseline"),
+    ("published_ratio", "/cell/published/theirs"),
+    ("ratio_here", "/cell/published/ours/value"),
+    ("ratio_here_low", "/cell/published/ours/interval/low"),
+    ("ratio_here_high", "/cell/published/ours/interval/high"),
+    ("agreement", "/cell/published/agreement"),
+];
 
 /// Writes `results.csv`: one row a sample.
 ///
 /// # Errors
 /// `to` cannot be written.
 pub fn samples_csv(reports: &[Report], to: impl Write) -> Result<(), DataError> {
-    let mut writer = csv::Writer::from_writer(to);
-    for report in reports {
-        for sample in &report.run.samples {
-            writer.serialize(sample_row(report, sample))?;
-        }
-    }
-    Ok(writer.flush()?)
-}
-
-fn sample_row<'a>(report: &'a Report, sample: &'a Sample) -> SampleRow<'a> {
-    let header = &report.run.header;
-    let row = SampleRow {
-        experiment: &header.experiment.name,
-        quick: header.quick,
-        begun: &header.begun,
-        round: sample.round,
-        workload: &sample.workload,
-        configuration: &sample.configuration,
-        ..SampleRow::default()
+    let row = |report: &Report, sample: &Sample| {
+        let header = &report.run.header;
+        json!({ "experiment": header.experiment.name, "quick": header.quick, "begun": header.begun, "sample": sample })
     };
-    match &sample.outcome {
-        Outcome::Measured(figures) => measured_row(row, figures),
-        Outcome::Failed { reason } => SampleRow { outcome: "failed", reason, ..row },
-        Outcome::Unsupported { reason } => SampleRow { outcome: "unsupported", reason, ..row },
-    }
-}
-
-fn measured_row<'a>(row: SampleRow<'a>, figures: &Figures) -> SampleRow<'a> {
-    SampleRow {
-        outcome: "measured",
-        seconds: Some(figures.seconds),
-        requests: Some(figures.requests),
-        iops: Some(figures.iops),
-        kib_per_s: Some(figures.kib_per_s),
-        mean_us: Some(figures.latency.mean_us),
-        p50_us: Some(figures.latency.p50_us),
-        p90_us: Some(figures.latency.p90_us),
-        p99_us: Some(figures.latency.p99_us),
-        p999_us: Some(figures.latency.p999_us),
-        max_us: Some(figures.latency.max_us),
-        server_cpu_s: figures.server_cpu_s,
-        guest_cpu_s: figures.guest_cpu_s,
-        ..row
-    }
-}
-
-/// A row of `summary.csv`.
-#[derive(Clone, Copy, Default, Serialize)]
-struct CellRow<'a> {
-    experiment: &'a str,
-    quick: bool,
-    workload: &'a str,
-    configuration: &'a str,
-    state: &'a str,
-    reason: &'a str,
-    rounds: u32,
-    failures: usize,
-    kib_per_s: Option<f64>,
-    kib_per_s_min: Option<f64>,
-    kib_per_s_max: Option<f64>,
-    iops: Option<f64>,
-    iops_min: Option<f64>,
-    iops_max: Option<f64>,
-    spread: Option<f64>,
-    uncertainty: Option<f64>,
-    mean_us: Option<f64>,
-    p50_us: Option<f64>,
-    p90_us: Option<f64>,
-    p99_us: Option<f64>,
-    p999_us: Option<f64>,
-    max_us: Option<f64>,
-    server_cpu_s: Option<f64>,
-    guest_cpu_s: Option<f64>,
-    requests_per_server_cpu_s: Option<f64>,
-    requests_per_cpu_s: Option<f64>,
-    measure: &'a str,
-    baseline: &'a str,
-    ratio: Option<f64>,
-    ratio_low: Option<f64>,
-    ratio_high: Option<f64>,
-    hidden: Option<bool>,
-    published: Option<f64>,
-    published_unit: &'a str,
-    published_configuration: &'a str,
-    published_baseline: &'a str,
-    published_ratio: Option<f64>,
-    ratio_here: Option<f64>,
-    ratio_here_low: Option<f64>,
-    ratio_here_high: Option<f64>,
-    agreement: &'a str,
+    let rows = reports.iter().flat_map(|report| report.run.samples.iter().map(move |sample| row(report, sample)));
+    csv(&OF_SAMPLES, rows, to)
 }
 
 /// Writes `summary.csv`: one row a pair of configuration and workload.
@@ -199,103 +163,40 @@ struct CellRow<'a> {
 /// # Errors
 /// `to` cannot be written.
 pub fn summary_csv(reports: &[Report], to: impl Write) -> Result<(), DataError> {
+    let summaries = reports.iter().map(|report| &report.summary);
+    csv(&OF_PAIRS, summaries.flat_map(|summary| summary.cells.iter().map(move |cell| pair(summary, cell))), to)
+}
+
+fn pair(summary: &Summary, cell: &Cell) -> Value {
+    let experiment = summary.experiment();
+    let compared = cell.figures.as_ref().map(|figures| summary.measure.of_figures(figures));
+    let published = experiment.published.as_ref().filter(|_| cell.published.is_some());
+    let configuration = experiment.configurations.iter().find(|it| it.name == cell.configuration);
+    let published_baseline = configuration.and_then(|it| experiment.published_baseline_of(it));
+    json!({
+        "experiment": experiment.name,
+        "quick": summary.is_quick(),
+        "cell": cell,
+        "rounds": compared.map_or(0, |spread| spread.rounds),
+        "failures": cell.failures.len(),
+        "spread": compared.and_then(|spread| spread.relative()),
+        "uncertainty": compared.and_then(|spread| spread.uncertainty),
+        "measure": summary.measure.unit(),
+        "baseline": summary.standing(&cell.configuration).map(|standing| &standing.baseline),
+        "published_unit": published.map(|published| &published.unit),
+        "published_baseline": published.and(published_baseline),
+    })
+}
+
+fn csv(columns: &[Column], rows: impl Iterator<Item = Value>, to: impl Write) -> Result<(), DataError> {
     let mut writer = csv::Writer::from_writer(to);
-    for report in reports {
-        for cell in &report.summary.cells {
-            let row = cell_row(&report.summary, cell);
-            writer.serialize(with_published(with_figures(row, cell, report.summary.measure), &report.summary, cell))?;
-        }
+    writer.write_record(columns.iter().map(|(name, _)| name))?;
+    for row in rows {
+        writer.write_record(columns.iter().map(|(_, place)| match row.pointer(place) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        }))?;
     }
     Ok(writer.flush()?)
-}
-
-fn cell_row<'a>(summary: &'a Summary, cell: &'a Cell) -> CellRow<'a> {
-    CellRow {
-        experiment: &summary.experiment().name,
-        quick: summary.is_quick(),
-        workload: &cell.workload,
-        configuration: &cell.configuration,
-        state: match &cell.state {
-            State::Measured => "measured",
-            State::Failed { .. } => "failed",
-            State::Unsupported { .. } => "unsupported",
-            State::Missing => "missing",
-        },
-        reason: cell.reason().unwrap_or_default(),
-        failures: cell.failures.len(),
-        measure: summary.measure.unit(),
-        baseline: baseline_of(summary, cell),
-        ratio: cell.ratio.map(|ratio| ratio.value),
-        ratio_low: cell.ratio.and_then(low),
-        ratio_high: cell.ratio.and_then(high),
-        hidden: cell.ratio.map(|ratio| ratio.is_hidden()),
-        ..CellRow::default()
-    }
-}
-
-fn with_figures<'a>(row: CellRow<'a>, cell: &Cell, measure: Measure) -> CellRow<'a> {
-    let Some(figures) = &cell.figures else { return row };
-    let median = |spread: &Option<Spread>| spread.map(|spread| spread.median);
-    let compared = measure.of_figures(figures);
-    CellRow {
-        rounds: compared.rounds,
-        kib_per_s: Some(figures.kib_per_s.median),
-        kib_per_s_min: Some(figures.kib_per_s.min),
-        kib_per_s_max: Some(figures.kib_per_s.max),
-        iops: Some(figures.iops.median),
-        iops_min: Some(figures.iops.min),
-        iops_max: Some(figures.iops.max),
-        spread: compared.relative(),
-        uncertainty: compared.uncertainty,
-        mean_us: Some(figures.latency.mean_us.median),
-        p50_us: Some(figures.latency.p50_us.median),
-        p90_us: Some(figures.latency.p90_us.median),
-        p99_us: Some(figures.latency.p99_us.median),
-        p999_us: Some(figures.latency.p999_us.median),
-        max_us: Some(figures.latency.max_us.median),
-        server_cpu_s: median(&figures.server_cpu_s),
-        guest_cpu_s: median(&figures.guest_cpu_s),
-        requests_per_server_cpu_s: median(&figures.requests_per_server_cpu_s),
-        requests_per_cpu_s: median(&figures.requests_per_cpu_s),
-        ..row
-    }
-}
-
-fn with_published<'a>(row: CellRow<'a>, summary: &'a Summary, cell: &'a Cell) -> CellRow<'a> {
-    let (Some(published), Some(comparison)) = (&summary.experiment().published, &cell.published) else { return row };
-    CellRow {
-        published: Some(comparison.figure.value),
-        published_unit: &published.unit,
-        published_configuration: &comparison.figure.their_configuration,
-        published_baseline: published_baseline_of(summary, cell),
-        published_ratio: comparison.theirs,
-        ratio_here: comparison.ours.map(|ours| ours.value),
-        ratio_here_low: comparison.ours.and_then(low),
-        ratio_here_high: comparison.ours.and_then(high),
-        agreement: match comparison.agreement {
-            Some(Agreement::Agree) => "agree",
-            Some(Agreement::Disagree) => "disagree",
-            Some(Agreement::CannotTell) => "cannot-tell",
-            None => "",
-        },
-        ..row
-    }
-}
-
-fn baseline_of<'a>(summary: &'a Summary, cell: &Cell) -> &'a str {
-    summary.standing(&cell.configuration).map_or("", |standing| &standing.baseline)
-}
-
-fn published_baseline_of<'a>(summary: &'a Summary, cell: &Cell) -> &'a str {
-    let experiment = summary.experiment();
-    let configuration = experiment.configurations.iter().find(|c| c.name == cell.configuration);
-    configuration.and_then(|configuration| experiment.published_baseline_of(configuration)).unwrap_or_default()
-}
-
-fn low(ratio: Ratio) -> Option<f64> {
-    ratio.interval.map(|interval| interval.low)
-}
-
-fn high(ratio: Ratio) -> Option<f64> {
-    ratio.interval.map(|interval| interval.high)
 }

@@ -5,7 +5,7 @@
 //! it again. A volume is made of the image, with the same data, for each configuration that serves one.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise, statvfs};
@@ -221,38 +221,11 @@ fn remove_laid_out(directory: &Path) -> io::Result<()> {
 
 fn write_file(path: &Path, size_mib: u64, seed: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    let mut noise = Noise(seed);
-    let mut chunk = vec![0_u8; MIB as usize];
-    for _ in 0..size_mib {
-        if guest::interrupt::requested() {
-            return Err(io::Error::other("interrupted"));
-        }
-        noise.fill(&mut chunk);
-        file.write_all(&chunk)?;
-    }
-    file.sync_all()?;
+    let go_on = |_| if guest::interrupt::requested() { Err(io::Error::other("interrupted")) } else { Ok(()) };
+    bench::image::lay_out(&mut file, size_mib * MIB, seed, go_on)?;
     // What was written a minute ago must not be what the first measurement reads from memory. Advice may be ignored.
     let _ignored = fadvise(&file, 0, None, Advice::DontNeed);
     Ok(())
-}
-
-/// Bytes that no file system compresses or finds twice: splitmix64 (Steele, Lea and Flood, 2014).
-struct Noise(u64);
-
-impl Noise {
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for word in bytes.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.next().to_le_bytes());
-        }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 #[cfg(test)]

@@ -3,19 +3,15 @@
 //! These run without the guest's shell and whatever else has happened, as they undo what was done to a machine that is
 //! not ours.
 
-use std::fs::File;
-use std::io::{Read, Seek};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use guest::process::Group;
 
 use super::inside::quoted;
 use super::{SshSite, Trouble, last_line};
-
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// What was done to a guest of the person.
 #[derive(Debug)]
@@ -52,7 +48,7 @@ impl Hook {
         let script = format!("if [ -d {path} ]; then umount -l {path} 2>/dev/null; rmdir {path}; fi");
         let mut ssh = Command::new("ssh");
         ssh.args(["-o", "BatchMode=yes", "--", &self.target, &script]);
-        let unmounted = bounded(&mut ssh, limit).context("unmounting in the guest");
+        let unmounted = bounded(&ssh, limit).context("unmounting in the guest");
         let detached = self.detach.map_or(Ok(()), |command| shell(&command, limit)).context("taking the device away");
         unmounted.and(detached)
     }
@@ -63,27 +59,11 @@ fn shell(command: &str, limit: Duration) -> Result<()> {
 }
 
 /// Runs a command that must succeed in a time.
-fn bounded(command: &mut Command, limit: Duration) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let mut said: File = tempfile::tempfile()?;
-    command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
-    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if began.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            bail!("{name} did not end within {} s", limit.as_secs());
-        }
-        thread::sleep(LOOK_AGAIN_AFTER);
-    };
-    let mut text = Vec::new();
-    said.rewind()?;
-    said.read_to_end(&mut text)?;
-    ensure!(status.success(), "{name} ended with {status}: {}", last_line(&String::from_utf8_lossy(&text)));
+fn bounded(command: &Command, limit: Duration) -> Result<()> {
+    let said = tempfile::NamedTempFile::new()?;
+    let mut process = Group::start(command, said.path())?;
+    let status = process.wait(limit)?;
+    ensure!(status.success(), "it ended with {status}: {}", last_line(&process.output()));
     Ok(())
 }
 

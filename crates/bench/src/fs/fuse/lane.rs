@@ -248,10 +248,7 @@ impl lane::Lane for Lane {
             return;
         }
         for slot in 0..self.port.depth() {
-            let mut rng = Rng::new(u64::from(slot), self.index as u64);
-            for word in self.port.data_mut(slot).as_chunks_mut::<8>().0 {
-                *word = rng.next().to_le_bytes();
-            }
+            Rng::new(u64::from(slot), self.index as u64).fill(self.port.data_mut(slot));
         }
     }
 
