@@ -69,7 +69,11 @@ impl Image {
             .tempfile_in(&order.dir)
             .with_context(failed)?
             .into_parts();
-        lay_out(&mut file, order.size_bytes, 0, |bytes| Ok(progress(bytes))).with_context(failed)?;
+        lay_out(&mut file, order.size_bytes, 0, |bytes| {
+            progress(bytes);
+            Ok(())
+        })
+        .with_context(failed)?;
         Ok(Self::Made(path))
     }
 

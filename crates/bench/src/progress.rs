@@ -44,8 +44,10 @@ impl Progress {
     /// A run of about `length` begins.
     pub fn begin(&self, name: &str, length: Option<Duration>) {
         self.overall.set_message(name.to_owned());
-        self.run.reset();
-        self.run.set_length(length.map_or(0, milliseconds));
+        if let Some(length) = length {
+            self.run.reset();
+            self.run.set_length(milliseconds(length));
+        }
     }
 
     /// The run has lasted `elapsed`; `figures` say how it goes.

@@ -33,7 +33,11 @@ impl Files {
             tempfile::Builder::new().prefix("vringd-commits-").tempdir_in(order.dir).with_context(failed)?;
         let files = Self { directory };
         let mut image = std::fs::File::create_new(files.image()).with_context(failed)?;
-        image::lay_out(&mut image, order.size_bytes, 0, |bytes| Ok(progress(bytes))).with_context(failed)?;
+        image::lay_out(&mut image, order.size_bytes, 0, |bytes| {
+            progress(bytes);
+            Ok(())
+        })
+        .with_context(failed)?;
         let mut command = Command::new(order.vringd);
         command.args(["volume", "convert"]).arg(files.image()).arg(files.volume());
         command.arg("--log-size").arg(order.log_bytes.to_string());

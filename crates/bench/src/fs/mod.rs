@@ -25,6 +25,7 @@ mod run;
 mod scratch;
 mod servers;
 mod session;
+mod slots;
 mod syscalls;
 mod table;
 

@@ -5,6 +5,7 @@
 
 use std::io::Write;
 
+use bench::stats::Spread;
 use displaydoc::Display;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -179,7 +180,7 @@ fn pair(summary: &Summary, cell: &Cell) -> Value {
         "cell": cell,
         "rounds": compared.map_or(0, |spread| spread.rounds),
         "failures": cell.failures.len(),
-        "spread": compared.and_then(|spread| spread.relative()),
+        "spread": compared.and_then(Spread::relative),
         "uncertainty": compared.and_then(|spread| spread.uncertainty),
         "measure": summary.measure.unit(),
         "baseline": summary.standing(&cell.configuration).map(|standing| &standing.baseline),

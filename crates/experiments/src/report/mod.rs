@@ -8,6 +8,7 @@ pub mod compare;
 mod contest;
 pub mod curves;
 pub mod data;
+mod notes;
 pub mod output;
 pub mod page;
 pub mod reading;

@@ -5,26 +5,28 @@
 //! every pair has a line as in the notes on directories: NAME, WORKLOAD, Bandwidth, IOPS.
 
 mod grid;
-mod notes;
 
+use super::notes::Notes;
 use super::summary::{Cell, CellFigures, Standing, Summary};
 use super::words::{self, NONE};
 use bench::stats::Spread;
 use bench::table::Sheet;
 use grid::Grid;
-use notes::Notes;
 
 /// Everything: what was run, figures, ratios, standings, published figures, and why something shows 0. No line is wider than
 /// `width` where columns can be shared out among several tables.
 pub fn render(summary: &Summary, width: usize) -> String {
-    let mut notes = Notes::default();
+    let notes = Notes::of(summary, |cell| match cell.reason() {
+        Some(reason) => vec![reason.to_owned()],
+        None => cell.failures.iter().map(|failure| failure.reason.clone()).collect(),
+    });
     let mut parts = vec![head(summary)];
-    parts.extend(figures(summary, width, &mut notes));
+    parts.extend(figures(summary, width, &notes));
     parts.push(list(summary, width));
     parts.extend(ratios(summary, width));
     parts.extend(standings(summary, width));
     parts.extend(published(summary, width));
-    parts.extend(notes.render());
+    parts.extend(explained(&notes));
     parts.join("\n\n") + "\n"
 }
 
@@ -60,15 +62,16 @@ fn titled(summary: &Summary, title: &str) -> String {
 }
 
 /// The medians with their spread.
-fn figures(summary: &Summary, width: usize, notes: &mut Notes) -> Vec<String> {
+fn figures(summary: &Summary, width: usize, notes: &Notes) -> Vec<String> {
     let title = format!("{}: median (spread)", summary.measure.unit());
-    let show = |cell: &Cell| match (&cell.figures, cell.reason()) {
-        (Some(figures), _) => {
+    let marks = |cell: &Cell| notes.numbers(cell).iter().map(|number| format!(" [{number}]")).collect::<String>();
+    let show = |cell: &Cell| match &cell.figures {
+        Some(figures) => {
             let spread = summary.measure.of_figures(figures);
-            words::with_spread(spread, |value| words::value(summary.measure, value)) + &notes.of_failures(cell)
+            words::with_spread(spread, |value| words::value(summary.measure, value)) + &marks(cell)
         }
-        (None, Some(reason)) => format!("0 {}", notes.mark(&cell.configuration, reason)),
-        (None, None) => NONE.to_owned(),
+        None if cell.reason().is_some() => format!("0{}", marks(cell)),
+        None => NONE.to_owned(),
     };
     Grid::of(summary, show).render(&titled(summary, &title), width)
 }
@@ -186,4 +189,14 @@ fn published_row(cell: &Cell) -> Option<Vec<String>> {
     };
     let names = [cell.workload.clone(), cell.configuration.clone(), comparison.figure.their_configuration.clone()];
     Some(names.into_iter().chain([theirs, ours, words::verdict(agreement).to_owned()]).collect())
+}
+
+/// Why something shows 0, numbered.
+fn explained(notes: &Notes) -> Option<String> {
+    let lines = (1..).zip(notes.list()).map(|(number, note)| {
+        let configurations: Vec<&str> = note.about.keys().map(String::as_str).collect();
+        format!("[{number}] {}: {}", words::list(&configurations), note.text)
+    });
+    let lines: Vec<String> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }

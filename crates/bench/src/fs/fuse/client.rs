@@ -156,7 +156,7 @@ fn call(
     }
     let request = Request { data_out: data.len(), ..request };
     port.submit(slot, request, encode);
-    port.queue.publish()?;
+    port.places.queue.publish()?;
     loop {
         if let Some(reply) = port.take()? {
             return Ok(reply);
@@ -170,7 +170,7 @@ fn call(
 /// # Errors
 /// It died, or takes longer than a server may.
 pub(crate) fn wait(port: &mut Port, server_pid: Option<u32>) -> Result<()> {
-    wait_for(server_pid, port.in_flight, |limit| port.queue.wait(limit))
+    wait_for(server_pid, port.in_flight, |limit| port.places.queue.wait(limit))
 }
 
 /// Sends FORGET for one look-up of each of `nodes`, on the high-priority queue: one request for each, as Linux's driver
@@ -183,7 +183,7 @@ pub(crate) fn forget(port: &mut Port, server_pid: Option<u32>, nodes: &[u64], in
             match port.free_slot() {
                 Some(slot) => break slot,
                 None => {
-                    port.queue.publish()?;
+                    port.places.queue.publish()?;
                     wait(port, server_pid)?;
                 }
             }
@@ -201,7 +201,7 @@ pub(crate) fn forget(port: &mut Port, server_pid: Option<u32>, nodes: &[u64], in
         let request = Request { opcode: opcode::BATCH_FORGET, data_out, is_mute: true, ..Request::default() };
         port.submit(slot, request, |args| _ = args.u32(chunk.len() as u32).u32(0));
     }
-    port.queue.publish()
+    port.places.queue.publish()
 }
 
 /// Waits until the server has used all that is in flight on the high-priority queue.

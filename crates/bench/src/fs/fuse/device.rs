@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::port::Port;
+use super::port::{LAYOUT, Port};
 use crate::fs::bytes::u32_at;
 use crate::fs::device::{ConnectError, Device as Link, QueuePlan, Shape};
 
@@ -37,13 +37,7 @@ impl Device {
         let depth = shape.depth_on(lanes);
         let requests = (0..lanes).map(|_| (depth, shape.data_bytes));
         let slots: Vec<(u16, usize)> = std::iter::once((FORGETS, FORGET_BYTES)).chain(requests).collect();
-        let plan: Vec<QueuePlan> = slots
-            .iter()
-            .map(|(depth, data_bytes)| QueuePlan {
-                size: Port::queue_size(*depth),
-                buffer_bytes: Port::buffers_bytes(*depth, *data_bytes),
-            })
-            .collect();
+        let plan: Vec<QueuePlan> = slots.iter().map(|(depth, data_bytes)| LAYOUT.plan(*depth, *data_bytes)).collect();
         let mut ports = link
             .start(&plan)?
             .into_iter()

@@ -88,7 +88,7 @@ impl Lane {
     /// One request, waited for, while nothing else is in flight.
     fn call(&mut self, operation: &mut Operation, step: Step) -> Result<()> {
         self.submit(0, operation, step);
-        self.port.queue.publish()?;
+        self.port.places.queue.publish()?;
         let reply = loop {
             match self.port.take()? {
                 Some(reply) => break reply,
@@ -347,7 +347,7 @@ impl lane::Lane for Lane {
     }
 
     fn publish(&mut self) -> Result<()> {
-        self.port.queue.publish()
+        self.port.places.queue.publish()
     }
 
     fn in_flight(&self) -> usize {
@@ -355,11 +355,11 @@ impl lane::Lane for Lane {
     }
 
     fn has_reply(&mut self) -> Result<bool> {
-        Ok(self.port.queue.has_used())
+        Ok(self.port.places.queue.has_used())
     }
 
     fn wait(&mut self) -> Result<()> {
-        if self.port.queue.has_used() {
+        if self.port.places.queue.has_used() {
             return Ok(());
         }
         client::wait(&mut self.port, self.server_pid)

@@ -3,22 +3,23 @@
 //! Chains look as those of Linux's virtio-fs driver: header, arguments and data to the server; header, arguments and
 //! data from it. A guest's data would lie in one buffer a page; here it is one buffer.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::wire::{IN_HEADER_BYTES, Ids, OUT_HEADER_BYTES, OutHeader, in_header};
 use crate::fs::bytes::Encoder;
 use crate::fs::memory::Area;
-use crate::fs::queue::{Buffer, Queue, Used};
+use crate::fs::queue::Queue;
+use crate::fs::slots::{Layout, SlotQueue};
 
-/// Descriptors that a request can take.
-const DESCRIPTORS: u16 = 6;
-/// Where a slot's buffers lie in its part of the area.
+/// Where a slot's buffers lie.
 const ARGS_AT: usize = 64;
 const ARGS_BYTES: usize = 960;
 const OUT_HEADER_AT: usize = 1024;
 const OUT_ARGS_AT: usize = 1088;
 const OUT_ARGS_BYTES: usize = 960;
 const DATA_AT: usize = 4096;
+/// A request takes up to six descriptors.
+pub(crate) const LAYOUT: Layout = Layout { descriptors: 6, data_at: DATA_AT };
 
 /// What a request is, besides its arguments.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,9 +55,7 @@ struct Slot {
 
 /// A queue with its slots.
 pub(crate) struct Port {
-    pub(crate) queue: Queue,
-    buffers: Area,
-    data_bytes: usize,
+    pub(crate) places: SlotQueue,
     slots: Box<[Slot]>,
     next_unique: u64,
     pub(crate) ids: Ids,
@@ -65,21 +64,12 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Descriptors of a queue for `depth` slots.
-    pub(crate) fn queue_size(depth: u16) -> u16 {
-        (depth * DESCRIPTORS).next_power_of_two()
-    }
-
-    /// Bytes of buffers for `depth` slots with `data_bytes` of data each.
-    pub(crate) fn buffers_bytes(depth: u16, data_bytes: usize) -> usize {
-        usize::from(depth) * stride(data_bytes)
-    }
-
     /// `depth` slots on `queue`, with buffers in `buffers`.
     pub(crate) fn new(queue: Queue, buffers: Area, depth: u16, data_bytes: usize) -> Self {
         let slots = vec![Slot::default(); usize::from(depth)].into_boxed_slice();
         let ids = Ids { pid: std::process::id(), ..Ids::default() };
-        Self { queue, buffers, data_bytes, slots, next_unique: 2, ids, in_flight: 0 }
+        let places = SlotQueue::new(queue, buffers, LAYOUT, depth, data_bytes);
+        Self { places, slots, next_unique: 2, ids, in_flight: 0 }
     }
 
     /// Slots.
@@ -94,18 +84,17 @@ impl Port {
 
     /// Enters a request on a free slot; `encode` writes its arguments. [`Queue::publish`] shows it to the server.
     pub(crate) fn submit(&mut self, slot: u16, request: Request, encode: impl FnOnce(&mut Encoder<'_>)) {
-        let base = self.base(slot);
-        let mut encoder = Encoder::new(self.buffers.bytes_mut(base + ARGS_AT, ARGS_BYTES));
+        let mut encoder = Encoder::new(self.places.bytes_mut(slot, ARGS_AT, ARGS_BYTES));
         encode(&mut encoder);
         let args = encoder.len();
-        assert!(request.data_out.max(request.data_in) <= self.data_bytes && request.args_in <= OUT_ARGS_BYTES);
+        assert!(request.data_out.max(request.data_in) <= self.places.data_bytes && request.args_in <= OUT_ARGS_BYTES);
         let (unique, ids) = (self.next_unique, self.ids);
         // Linux counts in twos, and leaves odd numbers to interrupts.
         self.next_unique += 2;
         let len = (IN_HEADER_BYTES + args + request.data_out) as u32;
-        in_header(self.buffers.bytes_mut(base, IN_HEADER_BYTES), len, request.opcode, unique, request.node, ids);
+        in_header(self.places.bytes_mut(slot, 0, IN_HEADER_BYTES), len, request.opcode, unique, request.node, ids);
         // So that a reply that was never written shows.
-        self.buffers.bytes_mut(base + OUT_HEADER_AT, OUT_HEADER_BYTES).fill(0xff);
+        self.places.bytes_mut(slot, OUT_HEADER_AT, OUT_HEADER_BYTES).fill(0xff);
         let header_in = if request.is_mute { 0 } else { OUT_HEADER_BYTES };
         let parts = [
             (0, IN_HEADER_BYTES, false),
@@ -115,17 +104,11 @@ impl Port {
             (OUT_ARGS_AT, request.args_in, true),
             (DATA_AT, request.data_in, true),
         ];
-        let mut chain = [Buffer { addr: 0, len: 0, writable: false }; DESCRIPTORS as usize];
-        let mut count = 0;
-        for (at, len, writable) in parts.into_iter().filter(|(_, len, _)| *len > 0) {
-            chain[count] = Buffer { addr: self.buffers.guest_addr(base + at), len: len as u32, writable };
-            count += 1;
-        }
         let state = &mut self.slots[usize::from(slot)];
         assert!(!state.is_busy, "slot {slot} has a request already");
         *state = Slot { request, unique, is_busy: true };
         self.in_flight += 1;
-        self.queue.add(slot * DESCRIPTORS, &chain[..count]);
+        self.places.add(slot, &parts);
     }
 
     /// The next reply, if there is one; its slot is free again, and keeps what came until it is used.
@@ -133,20 +116,16 @@ impl Port {
     /// # Errors
     /// The server answered what was not asked, or with something that is no reply to it.
     pub(crate) fn take(&mut self) -> Result<Option<Reply>> {
-        let Some(Used { head, len: written }) = self.queue.take_used() else { return Ok(None) };
-        let slot = u16::try_from(head).ok().filter(|head| head % DESCRIPTORS == 0).map(|head| head / DESCRIPTORS);
-        let Some((slot, state)) = slot.and_then(|slot| Some((slot, self.slots.get_mut(usize::from(slot))?))) else {
-            bail!("the server used descriptor {head}, which is the head of no request");
-        };
+        let Some((slot, written)) = self.places.take()? else { return Ok(None) };
+        let state = &mut self.slots[usize::from(slot)];
         let Slot { request, unique, is_busy } = *state;
-        ensure!(is_busy, "the server used descriptor {head} twice");
+        ensure!(is_busy, "the server used the request of slot {slot} twice");
         state.is_busy = false;
         self.in_flight -= 1;
         if request.is_mute {
             return Ok(Some(Reply { slot, errno: 0, len: 0 }));
         }
-        let at = self.base(slot) + OUT_HEADER_AT;
-        let header = OutHeader::parse(self.buffers.bytes(at, OUT_HEADER_BYTES))?;
+        let header = OutHeader::parse(self.places.bytes(slot, OUT_HEADER_AT, OUT_HEADER_BYTES))?;
         ensure!(
             header.unique == unique,
             "the reply to opcode {} is for request {}, not for {unique}",
@@ -166,27 +145,17 @@ impl Port {
 
     /// The arguments of a reply that has just been taken.
     pub(crate) fn args(&self, reply: Reply) -> &[u8] {
-        self.buffers.bytes(self.base(reply.slot) + OUT_ARGS_AT, reply.len.min(OUT_ARGS_BYTES))
+        self.places.bytes(reply.slot, OUT_ARGS_AT, reply.len.min(OUT_ARGS_BYTES))
     }
 
     /// The data of a reply without arguments that has just been taken.
     pub(crate) fn data(&self, reply: Reply) -> &[u8] {
-        self.buffers.bytes(self.base(reply.slot) + DATA_AT, reply.len.min(self.data_bytes))
+        self.places.data(reply.slot, reply.len)
     }
 
     /// The data that the next request of `slot`, which is free, sends.
     pub(crate) fn data_mut(&mut self, slot: u16) -> &mut [u8] {
         assert!(!self.slots[usize::from(slot)].is_busy);
-        let at = self.base(slot) + DATA_AT;
-        self.buffers.bytes_mut(at, self.data_bytes)
+        self.places.data_mut(slot)
     }
-
-    fn base(&self, slot: u16) -> usize {
-        assert!(usize::from(slot) < self.slots.len());
-        usize::from(slot) * stride(self.data_bytes)
-    }
-}
-
-fn stride(data_bytes: usize) -> usize {
-    DATA_AT + data_bytes.next_multiple_of(4096)
 }

@@ -9,10 +9,10 @@ use super::channel::Channel;
 use super::client::Client;
 use super::fixture::Fixture;
 use super::lane::Lane;
-use super::ring::Ring;
+use super::ring::{LAYOUT, Ring};
 use super::stream::Stream;
 use super::wire::IO_HEADER_BYTES;
-use crate::fs::device::{ConnectError, Device, QueuePlan, Shape};
+use crate::fs::device::{ConnectError, Device, Shape};
 use crate::fs::lane::Order;
 use crate::fs::protocol::Address;
 use crate::fs::qemu::{KickCost, Ram, Started};
@@ -57,7 +57,7 @@ impl Mount {
 
     /// Memory for a QEMU whose device is to be driven as `shape` says.
     pub(crate) fn ram(shape: Shape) -> Result<Ram> {
-        Ram::new(plan(shape.depth_on(1), within_msize(shape).data_bytes))
+        Ram::new(LAYOUT.plan(shape.depth_on(1), within_msize(shape).data_bytes))
     }
 
     /// Starts the device of the QEMU that listens for qtest at the other end of `socket` and has `ram`, which was made for
@@ -77,7 +77,7 @@ impl Mount {
         };
         let depth = shape.depth_on(queues);
         let mut channels = device
-            .start(&vec![plan(depth, shape.data_bytes); usize::from(queues)])?
+            .start(&vec![LAYOUT.plan(depth, shape.data_bytes); usize::from(queues)])?
             .into_iter()
             .map(|(queue, buffers)| Channel::Ring(Ring::new(queue, buffers, depth, shape.data_bytes)));
         let first = Client::mount(channels.next().context("a queue")?, aname, shape.msize, server_pid)?;
@@ -90,11 +90,6 @@ impl Mount {
 /// A request's data fits into a message.
 fn within_msize(shape: Shape) -> Shape {
     Shape { data_bytes: shape.data_bytes.min((shape.msize - IO_HEADER_BYTES) as usize), ..shape }
-}
-
-/// A queue for `depth` requests with `data_bytes` each.
-fn plan(depth: u16, data_bytes: usize) -> QueuePlan {
-    QueuePlan { size: Ring::queue_size(depth), buffer_bytes: Ring::buffers_bytes(depth, data_bytes) }
 }
 
 impl session::Mount for Mount {

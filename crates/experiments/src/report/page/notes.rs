@@ -1,23 +1,9 @@
-//! Footnotes: why a figure is missing, each reason once.
-
-use std::collections::BTreeMap;
+//! Footnotes of the page: why a figure is missing.
 
 use serde::Serialize;
 
-use crate::report::summary::{Cell, State, Summary};
-
-/// The footnotes of one experiment.
-pub(super) struct Notes {
-    notes: Vec<Note>,
-    /// Places of notes by configuration and workload.
-    of: BTreeMap<(String, String), Vec<usize>>,
-}
-
-struct Note {
-    text: String,
-    /// Pairs it is about, configurations with their workloads.
-    about: BTreeMap<String, Vec<String>>,
-}
+use crate::report::notes::{Note, Notes};
+use crate::report::summary::{Cell, State};
 
 /// A note as the page shows it.
 #[derive(Serialize)]
@@ -26,51 +12,21 @@ pub(super) struct Told {
     about: String,
 }
 
-impl Notes {
-    /// Collects the reasons of every cell.
-    pub(super) fn of(summary: &Summary) -> Self {
-        let mut notes = Self { notes: Vec::new(), of: BTreeMap::new() };
-        for cell in &summary.cells {
-            match &cell.state {
-                State::Failed { reason } => notes.add(cell, &format!("Failed: {reason}")),
-                State::Unsupported { reason } => notes.add(cell, &format!("Unsupported: {reason}")),
-                State::Missing => notes.add(cell, "Not run: there is no sample of it."),
-                State::Measured => {
-                    for failure in &cell.failures {
-                        notes.add(cell, &format!("Some rounds failed: {}", failure.reason));
-                    }
-                }
-            }
+/// What is to be said of a cell.
+pub(super) fn reasons(cell: &Cell) -> Vec<String> {
+    match &cell.state {
+        State::Failed { reason } => vec![format!("Failed: {reason}")],
+        State::Unsupported { reason } => vec![format!("Unsupported: {reason}")],
+        State::Missing => vec!["Not run: there is no sample of it.".to_owned()],
+        State::Measured => {
+            cell.failures.iter().map(|failure| format!("Some rounds failed: {}", failure.reason)).collect()
         }
-        notes
     }
+}
 
-    fn add(&mut self, cell: &Cell, text: &str) {
-        let known = self.notes.iter().position(|note| note.text == text);
-        let place = known.unwrap_or(self.notes.len());
-        if known.is_none() {
-            self.notes.push(Note { text: text.to_owned(), about: BTreeMap::new() });
-        }
-        let numbers = self.of.entry((cell.configuration.clone(), cell.workload.clone())).or_default();
-        if numbers.contains(&place) {
-            return;
-        }
-        numbers.push(place);
-        if let Some(note) = self.notes.get_mut(place) {
-            note.about.entry(cell.configuration.clone()).or_default().push(cell.workload.clone());
-        }
-    }
-
-    /// Numbers of the notes on a cell, from 1.
-    pub(super) fn numbers(&self, cell: &Cell) -> Vec<usize> {
-        let key = (cell.configuration.clone(), cell.workload.clone());
-        self.of.get(&key).into_iter().flatten().map(|place| place + 1).collect()
-    }
-
-    /// All notes in their order: what, and whom it is about.
-    pub(super) fn list(&self, workloads: usize) -> Vec<Told> {
-        self.notes.iter().map(|note| Told { text: note.text.clone(), about: about(note, workloads) }).collect()
-    }
+/// All notes in their order: what, and whom it is about, of so many workloads.
+pub(super) fn told(notes: &Notes, workloads: usize) -> Vec<Told> {
+    notes.list().iter().map(|note| Told { text: note.text.clone(), about: about(note, workloads) }).collect()
 }
 
 /// Whom a note is about, as briefly as that can be said.

@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::facet::{self, Group, Part};
 use super::head;
 use super::ink::{self, Ink};
-use super::notes::{Notes, Told};
+use super::notes::{self, Told};
 use crate::experiment::Workload;
 use crate::report::curves::Curves;
+use crate::report::notes::Notes;
 use crate::report::summary::{Cell, Measure, Summary};
 use crate::report::words;
 use bench::stats::Spread;
@@ -81,7 +82,7 @@ impl<'a> Plan<'a> {
             values: curves.values,
             others: curves.others,
         });
-        let notes = Notes::of(summary);
+        let notes = Notes::of(summary, notes::reasons);
         let measured: BTreeSet<&str> = summary
             .cells
             .iter()
@@ -103,9 +104,9 @@ impl<'a> Plan<'a> {
             cells: summary
                 .cells
                 .iter()
-                .map(|cell| CellWords { notes: notes.numbers(cell), hover: hover(cell) })
+                .map(|cell| CellWords { notes: notes.numbers(cell).to_vec(), hover: hover(cell) })
                 .collect(),
-            notes: notes.list(experiment.workloads.len()),
+            notes: notes::told(&notes, experiment.workloads.len()),
             without: names.filter(|name| !measured.contains(name)).collect(),
             published_baselines: published_baselines(summary),
         }

@@ -4,6 +4,7 @@ mod storage_daemon;
 mod virtiofsd;
 mod vringd;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -186,6 +187,13 @@ fn is_listening(socket: &Path) -> bool {
 /// Whether an option is among those of the experiment, as `--name` or `--name=value`.
 fn has(options: &[String], names: &[&str]) -> bool {
     options.iter().any(|option| names.contains(&option.split('=').next().unwrap_or_default()))
+}
+
+/// Gives an option, unless the experiment does.
+fn give(line: &mut Vec<OsString>, options: &[String], name: &str, value: impl Into<OsString>) {
+    if !has(options, &[name]) {
+        line.extend([name.into(), value.into()]);
+    }
 }
 
 /// The data of a server that cannot do without.

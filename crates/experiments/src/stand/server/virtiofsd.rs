@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Order, SANDBOX, data, has};
+use super::{Order, SANDBOX, data, give};
 use crate::stand::site::require;
 use crate::stand::{Site, Trouble};
 
@@ -13,15 +13,9 @@ pub(super) fn line(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
     let mut line: Vec<OsString> = vec![program.into()];
     line.extend(["--socket-path".into(), socket.into()]);
     line.extend(["--shared-dir".into(), data(order, "virtiofsd")?.directory().into()]);
-    if !has(options, &["--tag"]) {
-        line.extend(["--tag".into(), order.tag.into()]);
-    }
-    if !has(options, &["--sandbox"]) {
-        line.extend(["--sandbox".into(), SANDBOX.into()]);
-    }
-    if !has(options, &["--seccomp"]) {
-        line.extend(["--seccomp".into(), "none".into()]);
-    }
+    give(&mut line, options, "--tag", order.tag);
+    give(&mut line, options, "--sandbox", SANDBOX);
+    give(&mut line, options, "--seccomp", "none");
     line.extend(options.iter().map(OsString::from));
     Ok(line)
 }

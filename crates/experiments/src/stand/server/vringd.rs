@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Order, SANDBOX, control_socket, data, has};
+use super::{Order, SANDBOX, control_socket, data, give, has};
 use crate::experiment::{Medium, ServerKind};
 use crate::stand::{Site, Trouble};
 
@@ -14,16 +14,14 @@ pub(super) const EXPORT: &str = "disk";
 pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
     let options = &order.server.options;
     let mut line: Vec<OsString> = vec![site.vringd.clone().into(), "disk".into(), "--socket".into(), socket.into()];
-    if !has(options, &["--queues"]) {
-        line.extend(["--queues".into(), order.queues.to_string().into()]);
-    }
+    give(&mut line, options, "--queues", order.queues.to_string());
     // All configurations of an experiment serve one image, and one of them is measured at a time.
     if storage(options) == "file" && !has(options, &["--no-lock"]) {
         line.push("--no-lock".into());
     }
     // A server that is killed leaves its memory, and nothing may stay behind here.
-    if order.server.serves_volume() && !has(options, &["--memory-file"]) {
-        line.extend(["--memory-file".into(), "none".into()]);
+    if order.server.serves_volume() {
+        give(&mut line, options, "--memory-file", "none");
     }
     if order.server.has_log() {
         line.extend(["--control".into(), control_socket(order.scratch).into()]);
@@ -43,15 +41,9 @@ pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result
     if order.server.kind == ServerKind::Vringd9p {
         line.extend(["--protocol".into(), "9p".into()]);
     }
-    if !has(options, &["--queues"]) {
-        line.extend(["--queues".into(), order.queues.to_string().into()]);
-    }
-    if !has(options, &["--sandbox"]) {
-        line.extend(["--sandbox".into(), SANDBOX.into()]);
-    }
-    if !has(options, &["--seccomp"]) {
-        line.extend(["--seccomp".into(), "none".into()]);
-    }
+    give(&mut line, options, "--queues", order.queues.to_string());
+    give(&mut line, options, "--sandbox", SANDBOX);
+    give(&mut line, options, "--seccomp", "none");
     line.extend(options.iter().map(OsString::from));
     line.push(data(order, "vringd dir")?.directory().into());
     Ok(line)
