@@ -16,6 +16,7 @@ pub mod frontend;
 pub mod fs;
 pub mod image;
 pub mod parse;
+pub mod programs;
 pub mod progress;
 pub mod stats;
 pub mod table;

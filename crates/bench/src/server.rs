@@ -5,13 +5,14 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use guest::process::Group;
 use rustix::process::Pid;
 use tempfile::{NamedTempFile, TempDir, TempPath};
 
 use crate::args::{cpu_set, split};
 use crate::frontend::{Error, Load, Spec};
+use crate::programs;
 
 /// How long a server may take to listen.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
@@ -85,6 +86,7 @@ impl Server {
     /// Starts `words`, pinned to `cpus` when there are any, expecting it to listen on `socket`.
     pub(crate) fn start(words: &[String], socket: &Path, cpus: &[usize]) -> Result<Self> {
         let (program, arguments) = words.split_first().context("the server's command is empty")?;
+        ensure!(programs::find(program, &[]).is_some(), "cannot start {program:?}; is it installed?");
         // The last run's socket, when that server left it behind.
         let _absent = fs::remove_file(socket);
         let output = NamedTempFile::new().context("cannot make a file for the server's output")?.into_temp_path();
@@ -214,8 +216,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let words = ["/nonexistent/server".to_string()];
-        let mut server = Server::start(&words, Path::new("/nonexistent/s"), &[]).unwrap();
-        let error = server.load(&Spec::default()).unwrap_err().to_string();
-        assert!(error.contains("\"/nonexistent/server\" ended") && error.contains("failed to execute"), "{error}");
+        let error = Server::start(&words, Path::new("/nonexistent/s"), &[]).unwrap_err().to_string();
+        assert_eq!(error, "cannot start \"/nonexistent/server\"; is it installed?");
     }
 }

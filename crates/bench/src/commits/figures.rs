@@ -78,8 +78,9 @@ pub(crate) fn ask(control: &Path) -> Result<Figures> {
     let mut stream = UnixStream::connect(control).with_context(failed)?;
     stream.set_read_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
     stream.set_write_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
-    // HTTP 1.0: the answer ends with the connection, and comes in one piece.
-    write!(stream, "GET /v1/exports/{EXPORT} HTTP/1.0\r\nHost: localhost\r\n\r\n").with_context(failed)?;
+    // HTTP 1.0: the answer ends with the connection, and comes in one piece. So does the question: who is asked may look once.
+    let question = format!("GET /v1/exports/{EXPORT} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    stream.write_all(question.as_bytes()).with_context(failed)?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).with_context(failed)?;
     parse(&answer).with_context(failed)

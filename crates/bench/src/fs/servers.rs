@@ -10,15 +10,14 @@ use super::protocol::{Address, Protocol};
 use super::qemu::Qemu;
 use crate::args::{number_namesakes, split};
 use crate::fio;
+use crate::programs::{self, VIRTIOFSD_DIRECTORIES};
 use crate::server::Template;
 
 /// Requests that QEMU's 9p device has room for: its queue has 128 descriptors (`MAX_REQ` in its sources), and one takes up
 /// to 4.
 const QEMU_REQUESTS_MAX: u32 = 32;
-/// Where distributions put virtiofsd, which is on no path.
-const VIRTIOFSD_PATHS: [&str; 3] = ["/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd"];
 /// Where distributions put diod, which is not on every path.
-const DIOD_PATHS: [&str; 2] = ["/usr/sbin/diod", "/usr/local/sbin/diod"];
+const DIOD_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 impl Args {
     /// Everybody, in the order of the command line; `vringd` is our own executable.
@@ -140,7 +139,7 @@ impl Args {
     }
 
     fn virtiofsd_command(&self, path: &str) -> Result<Template> {
-        let mut words = vec![found(path, &VIRTIOFSD_PATHS, "virtiofsd")];
+        let mut words = vec![found(path, "virtiofsd", &VIRTIOFSD_DIRECTORIES)];
         words.extend(["--socket-path", "{socket}", "--shared-dir", "{dir}"].map(String::from));
         words.extend(["--sandbox=none", "--seccomp=none", "--log-level=error"].map(String::from));
         words.extend(self.load.direct.then(|| "--allow-direct-io".into()));
@@ -149,7 +148,7 @@ impl Args {
     }
 
     fn diod_command(&self, path: &str) -> Result<Template> {
-        let mut words = vec![found(path, &DIOD_PATHS, "diod")];
+        let mut words = vec![found(path, "diod", &DIOD_DIRECTORIES)];
         words.extend(["--foreground", "--no-auth", "--logdest", "stderr"].map(String::from));
         words.extend(["--export", "{dir}", "--listen", "{socket}"].map(String::from));
         words.extend(self.more_arguments()?);
@@ -179,10 +178,12 @@ fn tell_protocol(contender: &mut Contender) {
     contender.name = format!("{program} {}{rest}", contender.protocol);
 }
 
-/// The path that was said, or the one of `paths` that exists, or the name.
-fn found(path: &str, paths: &[&str], name: &str) -> String {
-    let there = paths.iter().copied().find(|path| Path::new(path).exists());
-    if path.is_empty() { there.unwrap_or(name).to_owned() } else { path.to_owned() }
+/// The path that was said, or where the program is found, or its name.
+fn found(path: &str, name: &str, directories: &[&str]) -> String {
+    if !path.is_empty() {
+        return path.to_owned();
+    }
+    programs::find(name, directories).map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

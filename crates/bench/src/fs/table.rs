@@ -10,6 +10,9 @@ use crate::words::{count, marked, or_none, time_us, times, with_interval, with_r
 /// The tables.
 pub(crate) fn render(jobs: &[JobResults]) -> String {
     let mut text = medians(jobs).text();
+    if jobs.iter().any(|job| !job.results.ratios.is_empty()) {
+        text += "\n\nA ratio is that of medians; ~ before it: noise hides which is more.";
+    }
     if jobs.iter().any(|job| !job.system_calls.is_empty()) {
         text += &format!("\n\n{}", calls(jobs).text());
     }
@@ -31,18 +34,8 @@ pub(crate) fn kick_cost(name: &str, cost: KickCost) -> String {
 }
 
 fn medians(jobs: &[JobResults]) -> Sheet {
-    let header = [
-        "median (min..max), ratio (interval; ~: noise hides it)",
-        "",
-        "ops/s",
-        "MiB/s",
-        "mean",
-        "p50",
-        "p99",
-        "ops/CPU s",
-        "calls/op",
-        "for files",
-    ];
+    let header =
+        ["median (min..max)", "", "ops/s", "MiB/s", "mean", "p50", "p99", "ops/CPU s", "calls/op", "for files"];
     let mut rows = Vec::new();
     for job in jobs {
         for (index, standing) in job.results.medians.iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bench::programs::{self, VIRTIOFSD_DIRECTORIES};
 use guest::Kit;
 
 use super::Trouble;
@@ -39,20 +40,12 @@ pub struct Programs {
     pub fio: Option<PathBuf>,
 }
 
-/// Where distributions put virtiofsd, which is in nobody's PATH.
-const VIRTIOFSD_DIRECTORIES: [&str; 4] = ["/usr/libexec", "/usr/lib", "/usr/lib/qemu", "/usr/lib/virtiofsd"];
-
 impl Programs {
     /// Completes what the person gave (`given`) from the lab's directory of programs, then from `PATH`.
     pub fn find(given: &Self, lab: Option<&Path>) -> Self {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories: Vec<PathBuf> =
-            lab.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path)).collect();
+        let of_lab = |name: &str| lab.map(|lab| lab.join(name)).filter(|path| programs::is_program(path));
         let search = |given: &Option<PathBuf>, name: &str, further: &[&str]| {
-            given.clone().or_else(|| {
-                let further = further.iter().map(PathBuf::from);
-                directories.iter().cloned().chain(further).map(|at| at.join(name)).find(|file| is_program(file))
-            })
+            given.clone().or_else(|| of_lab(name)).or_else(|| programs::find(name, further))
         };
         Self {
             virtiofsd: search(&given.virtiofsd, "virtiofsd", &VIRTIOFSD_DIRECTORIES),
@@ -66,15 +59,11 @@ impl Programs {
 pub(crate) fn require<'a>(program: Option<&'a Path>, name: &str, option: &str) -> Result<&'a Path, Trouble> {
     match program {
         None => Err(Trouble::Unsupported(format!("{name} was not found: install it or give {option} PATH"))),
-        Some(path) if !is_program(path) => {
+        Some(path) if !programs::is_program(path) => {
             Err(Trouble::Unsupported(format!("{name} cannot be started: {} is no program", path.display())))
         }
         Some(path) => Ok(path),
     }
-}
-
-fn is_program(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 /// A guest that the person runs, and reaches by ssh.
