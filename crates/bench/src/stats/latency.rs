@@ -16,7 +16,8 @@ pub(crate) fn latencies() -> Histogram<u64> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// How many requests these figures describe.
+    /// How many requests these figures describe; left out where there are none or a journal of an earlier version is read.
+    #[serde(skip_serializing_if = "is_none")]
     pub count: u64,
     /// Arithmetic mean.
     pub mean_us: f64,
@@ -30,6 +31,10 @@ pub struct Latency {
     pub p999_us: f64,
     /// The slowest request.
     pub max_us: f64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 impl From<&Histogram<u64>> for Latency {
