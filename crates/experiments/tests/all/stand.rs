@@ -31,7 +31,9 @@ fn check(figures: &Result<Figures, Trouble>, block_kib: f64) -> Figures {
     let figures = *figures.as_ref().unwrap();
     assert!(figures.requests > 0 && figures.iops > 0.0 && figures.seconds > 0.0, "{figures:?}");
     let kib_per_s = figures.iops * block_kib;
-    assert!((figures.kib_per_s / kib_per_s - 1.0).abs() < 0.05, "{figures:?}");
+    // Requests that are in flight at either end count here and not there: on a busy machine there are few others.
+    let slack = 0.05 + 16.0 / figures.requests as f64;
+    assert!((figures.kib_per_s / kib_per_s - 1.0).abs() < slack, "{figures:?}");
     let latency = figures.latency;
     assert!(
         latency.mean_us > 0.0 && latency.p50_us <= latency.p99_us && latency.p99_us <= latency.p999_us,
