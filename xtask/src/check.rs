@@ -22,6 +22,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// The daemon on the other processor that servers have; the types are checked, and nothing is run.
 fn elsewhere() -> Result<()> {
+    println!("{TASK}: rustup target add {ELSEWHERE}");
     if !step::has("rustup", &["target", "add", ELSEWHERE]) {
         println!("{TASK}: rustup has no {ELSEWHERE} here: it goes unchecked");
         return Ok(());
