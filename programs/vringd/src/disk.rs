@@ -67,7 +67,13 @@ impl Args {
     /// The export that these options describe.
     pub(crate) fn into_export(self) -> Result<NewExport, String> {
         let path_option = if self.path.is_some() { "--path" } else { "IMAGE" };
-        let served = Served { kind: self.storage, path: self.image.or(self.path), path_option, size: self.size };
+        let served = Served {
+            kind: self.storage,
+            kind_option: "--storage",
+            path: self.image.or(self.path),
+            path_option,
+            size: self.size,
+        };
         let new = self.disk.describe(self.name, self.socket, &served, None).map_err(|error| error.to_string())?;
         Ok(NewExport { socket_fd: self.fd, poll: Some(new.poll.unwrap_or_default()), ..new })
     }

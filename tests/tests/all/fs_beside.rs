@@ -103,24 +103,27 @@ fn a_lease_keeps_who_opens_the_file_waiting_and_nobody_else() -> Result<()> {
 #[test]
 fn what_frees_much_is_not_done_on_the_worker() -> Result<()> {
     let shared = TempDir::new()?;
-    for name in ["unlinked", "replaced", "cut", "emptied", "released"] {
+    // Names in a directory in which a large file is replaced wait for that: the kernel has its lock meanwhile.
+    fs::create_dir(shared.path().join("below"))?;
+    for name in ["unlinked", "below/replaced", "cut", "emptied", "released"] {
         fs::write(shared.path().join(name), vec![1; MUCH_BYTES])?;
     }
-    for name in ["little", "new"] {
+    for name in ["little", "below/new", "below/little"] {
         fs::write(shared.path().join(name), "content")?;
     }
     let directory = Directory { workers: Some("1"), ..Directory::new(shared.path()) };
     let server = DirectoryServer::start(&Lab::take_turn(), &directory)?;
     let mut client = Client::begin(&server.socket())?;
     let (cut, emptied) = (client.lookup(ROOT, "cut")?, client.lookup(ROOT, "emptied")?);
-    let released = client.lookup(ROOT, "released")?;
+    let (released, below) = (client.lookup(ROOT, "released")?, client.lookup(ROOT, "below")?);
     let handle = client.open(op::OPEN, released, RDWR)?;
     // While these wait there is no thread for long calls.
     let (leases, mut calls) = hold_up(&shared, &mut client, ASIDE)?;
-    let rename = [&ROOT.to_le_bytes()[..], b"new\0replaced\0"].concat();
+    let rename = [&below.to_le_bytes()[..], b"new\0replaced\0"].concat();
     calls.extend([
         client.begin_call(op::UNLINK, ROOT, &name_body(b"unlinked")),
-        client.begin_call(op::RENAME, ROOT, &rename),
+        client.begin_call(op::RENAME, below, &rename),
+        client.begin_call(op::UNLINK, below, &name_body(b"little")),
         client.begin_call(op::SETATTR, cut, &set_size(0)),
         client.begin_call(op::OPEN, emptied, &open_body(TRUNC)),
         client.begin_call(op::RELEASE, released, &release_body(handle)),
@@ -131,15 +134,15 @@ fn what_frees_much_is_not_done_on_the_worker() -> Result<()> {
         ensure!(!client.came_first(*call), "request {place} was done on the worker");
     }
     let length = |name: &str| Ok::<_, std::io::Error>(fs::metadata(shared.path().join(name))?.len());
-    for name in ["unlinked", "replaced", "cut", "emptied"] {
+    for name in ["unlinked", "below/replaced", "cut", "emptied"] {
         ensure!(length(name)? == MUCH_BYTES as u64, "{name} is changed already");
     }
     drop(leases);
     for call in calls {
         client.end_call(call)?;
     }
-    ensure!(!shared.path().join("unlinked").exists());
-    ensure!((length("replaced")?, length("cut")?, length("emptied")?) == (7, 0, 0));
+    ensure!(!shared.path().join("unlinked").exists() && !shared.path().join("below/little").exists());
+    ensure!((length("below/replaced")?, length("cut")?, length("emptied")?) == (7, 0, 0));
     client.check()
 }
 

@@ -135,10 +135,15 @@ impl ExportFlags {
 
     fn served(&self) -> Result<Served, FieldError> {
         let found = |kind: &str, path: &Option<PathBuf>| {
-            path.clone().map(|path| Served { kind: kind.into(), path: Some(path), ..Served::default() })
+            path.clone().map(|path| Served {
+                kind: kind.into(),
+                kind_option: "storage",
+                path: Some(path),
+                ..Served::default()
+            })
         };
         let made = |kind: &str, size: Option<ByteSize>| {
-            size.map(|size| Served { kind: kind.into(), size: Some(size), ..Served::default() })
+            size.map(|size| Served { kind: kind.into(), kind_option: "storage", size: Some(size), ..Served::default() })
         };
         let message = "is missing: give --image, --volume, --memory, --null or --sim";
         found("file", &self.image)

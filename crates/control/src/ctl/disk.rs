@@ -165,6 +165,8 @@ fn distribution(text: &str) -> Result<Distribution, String> {
 pub struct Served {
     /// The kind, as it is written.
     pub kind: String,
+    /// What a person calls it: the option, where there is one for kinds.
+    pub kind_option: &'static str,
     /// Image, device, volume or file of memory.
     pub path: Option<PathBuf>,
     /// The option that gave the path, to name it where it means nothing.
@@ -271,7 +273,7 @@ impl StorageFlags {
         if ["sync", "dirty_memory"].contains(&field) && message.contains("`intent_log`") {
             return FieldError::new(option, "means nothing without a log: give --intent-log as well");
         }
-        FieldError::new(option, format_args!("has no meaning for storage {}", served.kind))
+        FieldError::new(option, format_args!("has no meaning for {} {}", served.kind_option, served.kind))
     }
 }
 
@@ -288,6 +290,7 @@ mod tests {
         let served = Served {
             kind: kind.into(),
             path: path.map(Into::into),
+            kind_option: "--storage",
             path_option: "IMAGE",
             size: size.map(|size| size.parse().unwrap()),
         };
@@ -345,7 +348,7 @@ mod tests {
             (refused("file", image, None, "--read-latency 1ms"), "--read-latency"),
         ] {
             let kind = message.rsplit(' ').next().unwrap();
-            assert_eq!(message, format!("{option}: has no meaning for storage {kind}"));
+            assert_eq!(message, format!("{option}: has no meaning for --storage {kind}"));
         }
         let alone = refused("sim", None, size, "--dirty-memory 1M");
         assert_eq!(alone, "--dirty-memory: means nothing without a log: give --intent-log as well");
