@@ -1,10 +1,10 @@
 //! The command line.
 
-use crate::confine::Confinement;
+use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::generate::Generate;
 use crate::upgrade::adopt;
-use crate::{config, dir, disk, log, run, tools, virtiofsd, volume};
+use crate::{config, dir, disk, launch, log, run, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -93,11 +93,11 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Disk(args) => {
             start_log(true)?;
-            run::run(config::Config::of_disk(*args)?)
+            run::run(launch::disk(*args)?)
         }
         Command::Dir(args) => {
             start_log(args.isolation.sandbox == sandbox::Mode::None)?;
-            let (config, alone) = config::Config::of_dir(*args)?;
+            let (config, alone) = launch::dir(*args)?;
             run::run_alone(config, &alone)
         }
         Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
@@ -147,7 +147,7 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode
     for line in &launch.remarks {
         tracing::warn!("{line}");
     }
-    let (config, alone) = config::Config::of_virtiofsd(launch)?;
+    let (config, alone) = launch::virtiofsd(launch)?;
     run::run_alone(config, &alone)
 }
 

@@ -1,11 +1,8 @@
-//! What a daemon shall serve, from a file or from the arguments of a command that serves one export.
+//! What a daemon shall serve, from a file or as one export.
 
-use crate::confine::Confinement;
+use crate::confinement::Confinement;
 use crate::failure::Failure;
-use crate::run::Alone;
 use crate::service::Sockets;
-use crate::virtiofsd::Launch;
-use crate::{dir, disk};
 use control::model::config::ExportKind;
 use control::model::{Listen, NewExport, NewGroup, Poll, Protocol, Span};
 use serde::Deserialize;
@@ -97,36 +94,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The daemon of `vringd disk`.
-    pub(crate) fn of_disk(args: disk::Args) -> Result<Config, Failure> {
-        let control = args.control.clone();
-        let poll = args.disk.poll.unwrap_or_default();
-        let sandbox = args.confinement.clone();
-        let stuck_after = args.stuck_after;
-        let export = args.into_export().map_err(Failure::Usage)?;
-        let one = Config::of_one(export, control, poll, Sockets::inherited()?)?;
-        Ok(Config { sandbox, stuck_after, one_disk: true, ..one })
-    }
-
-    /// The daemon of `vringd dir`.
-    pub(crate) fn of_dir(args: dir::Args) -> Result<(Config, Alone), Failure> {
-        let control = args.control.clone();
-        let poll = args.poll.unwrap_or_default();
-        let isolation = args.isolation.clone();
-        let stuck_after = args.stuck_after;
-        let config = Config::of_one(args.into_export(), control, poll, Sockets::inherited()?)?;
-        let config = Config { stuck_after, ..config };
-        Ok((config, Alone { isolation, pid_file: None, one_session: false }))
-    }
-
-    /// The daemon of `vringd virtiofsd`.
-    pub(crate) fn of_virtiofsd(launch: Launch) -> Result<(Config, Alone), Failure> {
-        let Launch { export, isolation, control, pid_file, .. } = launch;
-        let config = Config::of_one(export, control, Poll::default(), Sockets::default())?;
-        Ok((config, Alone { isolation, pid_file, one_session: true }))
-    }
-
-    fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll, sockets: Sockets) -> Result<Config, Failure> {
+    /// A daemon of one export.
+    ///
+    /// # Errors
+    /// What the export says that cannot be.
+    pub(crate) fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll, sockets: Sockets) -> Result<Config, Failure> {
         let mut config = Config {
             source: None,
             control,

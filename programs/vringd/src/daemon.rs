@@ -6,9 +6,9 @@ use crate::convert::{self, field};
 use crate::directory;
 use crate::limit::Groups;
 use crate::p9;
-use crate::prepared::{Prepared, open_storage, socket_in};
+use crate::prepared::{Begun, Prepared, open_storage, socket_in};
 use crate::service::blocked_in_kernel;
-use crate::upgrade::{self, Begun, Upgrade};
+use crate::upgrade::{self, Upgrade};
 use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{

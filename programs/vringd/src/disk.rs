@@ -1,6 +1,6 @@
 //! Arguments of `vringd disk`: one export, spelled as options.
 
-use crate::confine::Confinement;
+use crate::confinement::Confinement;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use control::ctl::{DiskFlags, Served};
 use control::model::config::NewExport;

@@ -4,17 +4,30 @@
 use crate::clients::Server;
 use crate::convert::field;
 use crate::service::take_descriptor;
-use crate::upgrade::Begun;
 use crate::volume;
 use control::ApiError;
 use control::model::Listen;
 use control::model::config::{ExportKind, NewExport};
 use disk::StorageSpec;
-use export::{Socket, StreamListener};
-use passthrough::Source;
+use export::{Carried, Socket, StreamListener};
+use passthrough::{Adopted, Source};
 use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
-use storage::Opened;
+use storage::{Handed, Opened};
+use vhost_user::Resume;
+
+/// An export that another program has begun.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// What stands behind a disk.
+    pub(crate) storage: Option<Handed>,
+    /// What the guest of a directory knows and has open.
+    pub(crate) tree: Option<Adopted>,
+    /// What it remembers.
+    pub(crate) carried: Carried,
+    /// Its session.
+    pub(crate) resume: Option<Resume>,
+}
 
 /// What was made for an export before its path went out of sight, and who is to hear of its sessions.
 #[derive(Debug, Default)]

@@ -23,7 +23,6 @@ mod samples;
 mod state;
 
 pub(crate) use perform::perform;
-pub(crate) use restore::Begun;
 
 use control::model::{NewExport, Takeover};
 use control::{ApiError, ControlSocketState};

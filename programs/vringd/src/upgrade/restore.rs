@@ -3,26 +3,13 @@
 use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
-use crate::prepared::Prepared;
+use crate::prepared::{Begun, Prepared};
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use passthrough::Adopted;
 use std::sync::mpsc::Sender;
 use storage::Handed;
 use vhost_user::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
-
-/// An export that another program has begun.
-#[derive(Debug, Default)]
-pub(crate) struct Begun {
-    /// What stands behind a disk.
-    pub(crate) storage: Option<Handed>,
-    /// What the guest of a directory knows and has open.
-    pub(crate) tree: Option<Adopted>,
-    /// What it remembers.
-    pub(crate) carried: Carried,
-    /// Its session.
-    pub(crate) resume: Option<Resume>,
-}
 
 /// Tells how many rings of a session run again, or why it could not go on.
 pub(super) type Resumed = Sender<Result<usize, String>>;
