@@ -98,7 +98,12 @@ impl Config {
     ///
     /// # Errors
     /// What the export says that cannot be.
-    pub(crate) fn of_one(export: NewExport, control: Option<PathBuf>, poll: Poll, sockets: Sockets) -> Result<Config, Failure> {
+    pub(crate) fn of_one(
+        export: NewExport,
+        control: Option<PathBuf>,
+        poll: Poll,
+        sockets: Sockets,
+    ) -> Result<Config, Failure> {
         let mut config = Config {
             source: None,
             control,
