@@ -47,7 +47,7 @@ pub fn total(buffers: &[iovec]) -> u64 {
     buffers.iter().map(|buffer| buffer.iov_len as u64).sum()
 }
 
-/// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most [`IOVECS_MAX`] of them and `most` bytes.
+/// Fills `rest` with what is left of `buffers` behind the first `done` bytes, at most 1024 of them (UIO_MAXIOV) and `most` bytes.
 pub fn remaining(buffers: &[iovec], done: u64, most: u64, rest: &mut Vec<iovec>) {
     range(buffers, done, most, rest);
     rest.truncate(IOVECS_MAX);

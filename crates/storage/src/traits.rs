@@ -71,7 +71,7 @@ pub trait Storage: Send + Sync {
     /// A size that is no multiple of 512, smaller than the present one, or more than there is room for.
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError>;
 
-    /// What another program needs to go on with the same contents: see [`adopt`](crate::adopt). Contents that operations
+    /// What another program needs to go on with the same contents: see [`Kind::adopt`](crate::Kind::adopt). Contents that operations
     /// in flight change belong to neither program: there must be none.
     ///
     /// # Errors
