@@ -12,6 +12,11 @@ pub(crate) fn run() -> Result<()> {
     step::run(TASK, &mut cargo(&["fmt", "--all", "--check"]))?;
     step::run(TASK, &mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step::run(TASK, cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    // A workspace of its own, which nothing else builds before a night.
+    step::run(
+        TASK,
+        &mut cargo(&["check", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target/fuzz"]),
+    )?;
     elsewhere()?;
     if step::has("cargo", &["deny", "--version"]) {
         return step::run(TASK, &mut cargo(&["deny", "--locked", "check", "licenses", "bans", "sources"]));
