@@ -48,6 +48,10 @@ pub(super) struct Server {
     limit: Duration,
     /// What has its figures and takes its orders, where that is needed.
     control: Option<Control>,
+    /// It ends with its first frontend.
+    serves_one: bool,
+    /// It has had one.
+    used: bool,
 }
 
 /// The control socket of a server of ours.
@@ -98,11 +102,17 @@ impl Server {
         }
         let process = launch(name, &command, &socket, &log, limit)?;
         let control = order.server.has_log().then(|| Control::new(site, order.scratch));
-        Ok(Some(Self { name, command, process, socket, log, limit, control }))
+        let serves_one = order.server.kind == ServerKind::Virtiofsd;
+        Ok(Some(Self { name, command, process, socket, log, limit, control, serves_one, used: false }))
     }
 
-    /// Starts it again if it has ended: some serve one frontend in their life.
+    /// For the next frontend: starts it again if it has ended, or is about to.
     pub(super) fn revive(&mut self) -> Result<(), Trouble> {
+        if self.serves_one && self.used {
+            // It takes a moment to notice. What does not end is still there for the next one.
+            let _ended = self.process.wait(self.limit);
+        }
+        self.used = true;
         if !self.is_running() {
             self.process = launch(self.name, &self.command, &self.socket, &self.log, self.limit)?;
         }
