@@ -1,6 +1,6 @@
 //! Who executes a request, and where.
 //!
-//! Workers (a thread, an io_uring, a mailbox), the map from rings to workers, the blocking pool and the placement policies.
+//! Workers (a thread, an io_uring, a mailbox), the map from rings to workers.
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
 mod bell;
@@ -15,8 +15,6 @@ mod io;
 mod lane;
 mod mailbox;
 mod panic;
-mod place;
-mod poll;
 mod pool;
 mod reply;
 mod ring;
@@ -36,7 +34,6 @@ pub use file::{File, SharedFile};
 pub use io::Io;
 pub use mailbox::Pulse;
 pub use panic::{Panic, catch};
-pub use place::{Candidate, place, private_workers};
 pub use pool::{POOL_THREADS_MAX, Pool, PoolError};
 pub use reply::Reply;
 pub use ring::Ring;

@@ -161,7 +161,7 @@ impl Shared {
     /// As [`with_ring`](Self::with_ring), on the ring's virtqueue.
     pub(crate) fn with_queue(&self, index: u16, f: impl FnOnce(&mut Queue) + Send + 'static) {
         self.with_ring(index, move |ring| {
-            if let Some(queue) = ring.queue_mut() {
+            if let Some(queue) = ring.attachment_mut().queue_mut() {
                 f(queue);
             }
         });
@@ -244,7 +244,7 @@ impl Shared {
         };
         let life = self.engine.ask_ring(running.id, |ring: &mut Ring, stay: &RingStay, io| {
             let oldest_ns = ring.oldest_ns().map(|taken_ns| io.now_ns().saturating_sub(taken_ns));
-            (ring.figures(), *stay, ring.broken(), ring.enabled(), (ring.requests_in_flight(), oldest_ns))
+            (ring.figures(), *stay, ring.broken(), ring.enabled(), (ring.attachment().requests_in_flight(), oldest_ns))
         });
         if let Err(EngineError::Unresponsive { worker, busy_ms, .. }) = life {
             status.state = RingState::Unresponsive;

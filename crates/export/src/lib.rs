@@ -1,8 +1,9 @@
 //! Exports: where a device meets what stands behind it, its session and its workers.
 //!
-//! A device knows bytes, storage and tree know operations, link knows messages, the engine knows rings; this room joins them into
+//! A device knows bytes, storage and tree know operations, vhost_user knows messages, the engine knows rings; this room joins them into
 //! one thing that has a name and a socket. Protocol code does not enter here, nor does anything that a person types.
 
+mod attachment;
 mod calls;
 mod device;
 mod directory;
@@ -17,25 +18,23 @@ mod limit;
 mod options;
 mod p9;
 mod queue;
-mod ring;
 mod rings;
 mod status;
 mod target;
+mod turns;
+mod virtqueue;
 mod workers;
 
-pub use directory::{DirectoryOptions, DirectoryRing, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
-pub use disk::DiskRing;
+pub use attachment::Ring;
+pub use directory::{DirectoryOptions, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
 pub use error::ExportError;
 pub use export::{Carried, Export};
 pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{DiskOptions, Hosting, Socket};
-pub use p9::{
-    Admission, CONNECTIONS, CONNECTIONS_MAX, P9Options, P9Policy, P9Ring, P9Status, StreamError, StreamListener,
-    StreamRing,
-};
+pub use p9::{Admission, CONNECTIONS, CONNECTIONS_MAX, P9Options, P9Policy, P9Status, StreamError, StreamListener};
 pub use queue::Broken;
-pub use ring::Ring;
+
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use vring::CRASH_POINTS;
 pub use workers::DAEMON;

@@ -36,6 +36,8 @@ pub(crate) struct Notified {
 pub(crate) struct Queue {
     label: Label,
     ring: SplitRing,
+    /// The chain that was taken last.
+    pub(crate) chain: Chain,
     kick: Option<OwnedFd>,
     call: Option<Bell>,
     err: Option<OwnedFd>,
@@ -67,6 +69,7 @@ impl Queue {
         Ok(Queue {
             label,
             ring,
+            chain: Chain::default(),
             kick: start.kick,
             call,
             err: start.err,
@@ -79,11 +82,6 @@ impl Queue {
             notify: false,
             notified: Notified::default(),
         })
-    }
-
-    /// Which ring of which export it is.
-    pub(crate) fn label(&self) -> &Label {
-        &self.label
     }
 
     pub(crate) fn kick(&self) -> Option<BorrowedFd<'_>> {
@@ -130,23 +128,23 @@ impl Queue {
         self.serving() && self.ring.has_pending()
     }
 
-    /// The next chain, its head, and the epoch to give back with [`push`](Self::push). A ring that lies breaks.
+    /// Takes the next chain: its head, and the epoch to give back with [`push`](Self::push). A ring that lies breaks.
     #[inline]
-    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Option<(u16, u64)> {
+    pub(crate) fn pop(&mut self) -> Option<(u16, u64)> {
         if !self.serving() {
             return None;
         }
-        let popped = self.ring.pop(chain);
+        let popped = self.ring.pop(&mut self.chain);
         self.popped(popped)
     }
 
     /// As [`pop`](Self::pop), but only what an earlier life owes, and of a disabled ring as well: it was taken while the ring
     /// was enabled, and must be answered before the ring can stop.
-    pub(crate) fn pop_owed(&mut self, chain: &mut Chain) -> Option<(u16, u64)> {
+    pub(crate) fn pop_owed(&mut self) -> Option<(u16, u64)> {
         if self.broken.is_some() {
             return None;
         }
-        let popped = self.ring.pop_owed(chain);
+        let popped = self.ring.pop_owed(&mut self.chain);
         self.popped(popped)
     }
 
@@ -255,7 +253,10 @@ impl Queue {
         }
     }
 
+    /// A new memory table. Nothing is in flight in the chain that is kept for the next request: it holds no table back, which would
+    /// stay mapped until then, and be unmapped by the worker.
     pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
+        self.chain.clear();
         if let Err(error) = self.ring.set_memory(memory.clone()) {
             self.break_down(Broken::Memory(error));
             return;

@@ -23,7 +23,7 @@ impl ExportTarget {
         let ended = self.shared.engine.detach(running.id);
         let (stands, figures, broken) = match ended {
             Ok(mut ring) => {
-                let stands = Suspended { next_avail: ring.next_avail(), owed: ring.take_owed() };
+                let stands = Suspended { next_avail: ring.next_avail(), owed: ring.attachment_mut().take_owed() };
                 (stands, ring.figures(), ring.broken())
             }
             Err(error) => {
@@ -114,7 +114,7 @@ impl Target for ExportTarget {
         let Some(running) = self.shared.running(index) else {
             return Suspended::default();
         };
-        self.shared.with_ring(index, Ring::suspend);
+        self.shared.with_ring(index, |ring| ring.attachment_mut().suspend());
         self.end_ring(running, index)
     }
 
@@ -128,7 +128,11 @@ impl Target for ExportTarget {
 
     fn set_memory(&mut self, memory: &Arc<Memory>) {
         let memory = memory.clone();
-        self.shared.with_rings(move |ring| ring.set_memory(memory.clone()));
+        self.shared.with_rings(move |ring| {
+            if let Some(queue) = ring.attachment_mut().queue_mut() {
+                queue.set_memory(memory.clone());
+            }
+        });
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {

@@ -1,7 +1,8 @@
 //! The workers an export may use: its own, started when a ring first needs them, and the daemon's.
 
 use crate::{Engine, ExportError};
-use engine::{Candidate, Placement, Poll, WorkerSpec};
+use engine::{Placement, Poll, WorkerSpec};
+use policy::Candidate;
 
 /// The label of workers that every export may use.
 pub const DAEMON: &str = "";
@@ -36,10 +37,10 @@ impl Own {
         if placement == Placement::Shared {
             return place_shared(engine);
         }
-        let count = engine::private_workers(placement, usize::from(queues));
+        let count = policy::private_workers(placement, usize::from(queues));
         // The policy speaks of places; which worker holds a place is this table's matter.
         let places: Vec<Candidate> = (0..count as u32).map(|worker| Candidate { worker, rings: 0 }).collect();
-        let place = engine::place(placement, usize::from(queues), &places)[usize::from(index)] as usize;
+        let place = policy::place(placement, usize::from(queues), &places)[usize::from(index)] as usize;
         self.placed.resize(self.placed.len().max(count), None);
         if let Some(worker) = self.placed[place].filter(|worker| alive(engine, *worker)) {
             return Ok(worker);
@@ -72,5 +73,5 @@ fn place_shared(engine: &Engine) -> Result<u32, ExportError> {
         .filter(|worker| worker.owner == DAEMON && worker.alive)
         .map(|worker| Candidate { worker: worker.number, rings: worker.rings.len() })
         .collect();
-    engine::place(Placement::Shared, 1, &candidates).first().copied().ok_or(ExportError::NoSharedWorkers)
+    policy::place(Placement::Shared, 1, &candidates).first().copied().ok_or(ExportError::NoSharedWorkers)
 }

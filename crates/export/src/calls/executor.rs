@@ -78,7 +78,7 @@ impl Executing {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let new = Executor::new(execution, self.threads, self.aside)?;
         let old = std::mem::replace(&mut *self.lock(), new.clone());
-        shared.tell_rings(&shared.all_running(), move |ring, _| ring.set_executor(new.clone()));
+        shared.tell_rings(&shared.all_running(), move |ring, _| ring.attachment_mut().set_executor(new.clone()));
         // The last handle joins the old pools' threads: here, where waiting delays no ring.
         drop(old);
         Ok(())
@@ -87,6 +87,6 @@ impl Executing {
     /// The executor may have changed while ring `index` was built.
     pub(crate) fn started(&self, shared: &Shared, index: u16) {
         let executor = self.executor();
-        shared.with_ring(index, move |ring: &mut Ring| ring.set_executor(executor));
+        shared.with_ring(index, move |ring: &mut Ring| ring.attachment_mut().set_executor(executor));
     }
 }

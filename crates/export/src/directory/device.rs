@@ -134,7 +134,7 @@ impl Device for Directory {
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         let ring = DirectoryRing::new(start, self.service.clone(), self.executing.executor(), label)?;
-        Ok(Ring::Directory(Box::new(ring)))
+        Ok(Ring::new(ring))
     }
 
     fn started(&self, shared: &Shared, index: u16) {

@@ -11,6 +11,7 @@
 mod device;
 mod kind;
 mod policy;
+mod protocol;
 mod reply;
 mod ring;
 mod service;
@@ -18,7 +19,7 @@ mod service;
 pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
 pub use policy::Policy;
-pub use ring::DirectoryRing;
+pub(crate) use ring::DirectoryRing;
 pub use service::FuseSession;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use service::Service;

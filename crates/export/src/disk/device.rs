@@ -138,7 +138,7 @@ impl Disk {
 }
 
 fn set_terms(ring: &mut Ring, terms: &Terms) {
-    if let Ring::Disk(ring) = ring {
+    if let Some(ring) = ring.of::<DiskRing>() {
         ring.set_terms(terms.clone());
     }
 }
@@ -229,7 +229,7 @@ impl Device for Disk {
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         let ring = DiskRing::new(start, self.terms(), self.storage.clone(), label)?;
-        Ok(Ring::Disk(Box::new(ring)))
+        Ok(Ring::new(ring))
     }
 
     fn started(&self, shared: &Shared, index: u16) {

@@ -2,10 +2,10 @@
 
 mod device;
 mod kind;
+mod request;
 mod ring;
-mod slot;
 
 pub(crate) use device::Disk;
-pub use ring::DiskRing;
+pub(crate) use ring::DiskRing;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use ring::Terms;

@@ -1,20 +1,19 @@
 //! A virtio-blk ring and the storage behind it: the attachment. Kick to notification passes through this file.
 
 use super::kind::Kind;
-use super::slot::Slot;
-use crate::figures::RingFigures;
+use super::request::DiskRequest;
+use crate::attachment::Attachment;
 use crate::label::Label;
-use crate::limit::{Ask, Gate, is_deadline};
 use crate::queue::{Broken, Queue};
+use crate::turns::Turns;
+use crate::virtqueue::Virtqueue;
 use device::blk::{Limits, Request, Status, decode_request, spec};
 use engine::{Completion, Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage, StorageError};
-use vring::{Chain, Memory, Segment};
+use vring::Segment;
 
-/// Requests taken in one turn, so that rings of one worker take turns.
-const BATCH_MAX: usize = 64;
 /// Requests that complete while they are started are shown to the driver in groups of this size: it works on the first while
 /// we work on the next.
 const PUBLISH_EVERY: usize = 16;
@@ -30,25 +29,13 @@ pub(crate) struct Terms {
     pub(crate) serial: [u8; spec::SERIAL_BYTES],
 }
 
-/// One virtqueue of a disk; what workers drive.
-pub struct DiskRing {
-    queue: Queue,
+/// One virtqueue of a disk.
+pub(crate) struct DiskRing {
+    turns: Turns,
+    ring: Virtqueue<DiskRequest>,
     terms: Terms,
     storage: Arc<dyn Storage>,
-    /// One a descriptor, by head.
-    slots: Box<[Slot]>,
-    chain: Chain,
     payload: Vec<u8>,
-    figures: RingFigures,
-    /// Requests answered in this turn that were taken in it.
-    fresh_done: u64,
-    /// When the first of those was taken: rings of one worker have their turns one after the other.
-    fresh_since_ns: u64,
-    /// Pushed since the last publication.
-    pushed: usize,
-    /// Since when requests wait that did not fit into a batch, or that a limit holds up.
-    backlog_since_ns: Option<u64>,
-    gate: Gate,
 }
 
 impl DiskRing {
@@ -58,149 +45,97 @@ impl DiskRing {
         storage: Arc<dyn Storage>,
         label: Label,
     ) -> Result<Self, Broken> {
-        let queue = Queue::new(start, label)?;
-        if queue.owed() > 0 {
-            let Label { export, ring, .. } = queue.label();
-            tracing::info!(%export, ring, requests = queue.owed(), "requests of an earlier life are done again");
+        let turns = Turns::new(&Kind::NAMES, label.clone());
+        let ring = Virtqueue::new(start, label, DiskRequest::new)?;
+        if ring.queue.owed() > 0 {
+            let Label { export, ring: index, .. } = &turns.label;
+            tracing::info!(%export, ring = index, requests = ring.queue.owed(), "requests of an earlier life are done again");
         }
-        let slots = (0..queue.size()).map(|_| Slot::new()).collect();
-        Ok(DiskRing {
-            queue,
-            terms,
-            storage,
-            slots,
-            chain: Chain::default(),
-            payload: Vec::new(),
-            figures: RingFigures::new(&Kind::NAMES),
-            fresh_done: 0,
-            fresh_since_ns: 0,
-            pushed: 0,
-            backlog_since_ns: None,
-            gate: Gate::default(),
-        })
-    }
-
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
-        &mut self.queue
-    }
-
-    /// A new memory table. Nothing is in flight in the chain that is kept for the next request: it holds no table back, which would
-    /// stay mapped until then, and be unmapped by the worker.
-    pub(crate) fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.chain.clear();
-        self.queue.set_memory(memory);
-    }
-
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
-    }
-
-    pub(crate) fn gate_mut(&mut self) -> &mut Gate {
-        &mut self.gate
+        Ok(DiskRing { turns, ring, terms, storage, payload: Vec::new() })
     }
 
     pub(crate) fn set_terms(&mut self, terms: Terms) {
         self.terms = terms;
     }
 
-    pub(crate) fn label(&self) -> &Label {
-        self.queue.label()
-    }
-
-    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot:
-    /// for whoever asks, not for the path of a request.
-    pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        self.slots.iter().filter(|slot| slot.busy).map(|slot| slot.started_ns).min()
-    }
-
-    /// The figures so far, but for those that the queue keeps.
-    pub(crate) fn figures(&self) -> &RingFigures {
-        &self.figures
-    }
-
     /// Takes the popped chain apart and starts it.
-    fn start(&mut self, head: u16, epoch: u64, io: &mut Io<'_>) {
-        let slot = &mut self.slots[usize::from(head)];
-        if slot.busy {
-            self.queue.forget(epoch);
-            self.queue.break_down(Broken::HeadInFlight(head));
-            return;
-        }
-        let (status, writable_data) = split_status(self.chain.writable_segments());
-        slot.begin(status, epoch, io.now_ns());
-        slot.writable_data = writable_data;
-        let readable = self.chain.readable_segments();
+    fn start(&mut self, head: u16, io: &mut Io<'_>) {
+        let Virtqueue { queue: Queue { chain, .. }, slots } = &mut self.ring;
+        let slot = &mut slots[usize::from(head)];
+        let (status, writable_data) = split_status(chain.writable_segments());
+        let request = &mut slot.request;
+        request.begin((status, writable_data));
+        let readable = chain.readable_segments();
         let mut header = [0; HEADER];
         if status.is_none() || vring::copy::read_at(readable, 0, &mut header) < HEADER {
-            return self.refuse(head);
+            return self.refused(head, Status::IoError, io);
         }
-        let readable_data = self.chain.readable_bytes() - HEADER as u64;
+        let readable_data = chain.readable_bytes() - HEADER as u64;
         let payload = device::blk::Header::decode(&header).payload_bytes(readable_data);
         self.payload.resize(payload, 0);
         if payload > 0 {
             vring::copy::read_at(readable, HEADER as u64, &mut self.payload);
         }
         match decode_request(&header, readable_data, writable_data, &self.payload, &self.terms.limits) {
-            Err(refusal) => self.refused(head, refusal.status),
+            Err(refusal) => self.refused(head, refusal.status, io),
             Ok(Request::Read { offset, len }) => {
-                slot.kind = Kind::Read;
-                slot.filled = len;
-                self.figures.bytes_read += len;
-                add_buffers(&mut slot.task.buffers, self.chain.writable_segments(), 0, len);
-                slot.task.begin(Operation::Read { offset });
+                slot.kind = Kind::Read as usize;
+                request.filled = len;
+                self.turns.figures.bytes_read += len;
+                self.turns.begun_bytes += len;
+                add_buffers(&mut request.task.buffers, chain.writable_segments(), 0, len);
+                request.task.begin(Operation::Read { offset });
                 self.submit(head, len, io);
             }
             Ok(Request::Write { offset, len }) => {
-                slot.kind = Kind::Write;
-                self.figures.bytes_written += len;
-                add_buffers(&mut slot.task.buffers, readable, HEADER, len);
-                slot.task.begin(Operation::Write { offset, durable: self.terms.write_through });
+                slot.kind = Kind::Write as usize;
+                self.turns.figures.bytes_written += len;
+                self.turns.begun_bytes += len;
+                add_buffers(&mut request.task.buffers, readable, HEADER, len);
+                request.task.begin(Operation::Write { offset, durable: self.terms.write_through });
                 self.submit(head, len, io);
             }
             Ok(Request::Flush) => {
-                slot.kind = Kind::Flush;
-                slot.task.begin(Operation::Flush);
+                slot.kind = Kind::Flush as usize;
+                request.task.begin(Operation::Flush);
                 self.submit(head, 1, io);
             }
             Ok(Request::GetId) => {
-                slot.kind = Kind::GetId;
-                slot.filled = vring::copy::write_at(self.chain.writable_segments(), 0, &self.terms.serial) as u64;
-                self.finish(head, Status::Ok);
+                slot.kind = Kind::GetId as usize;
+                request.filled = vring::copy::write_at(chain.writable_segments(), 0, &self.terms.serial) as u64;
+                self.finish(head, Status::Ok, io);
             }
             Ok(Request::Discard(ranges)) => {
-                slot.kind = Kind::Discard;
-                slot.ranges.extend(ranges.iter());
+                slot.kind = Kind::Discard as usize;
+                request.ranges.extend(ranges.iter());
                 self.next_range(head, io);
             }
             Ok(Request::WriteZeroes(ranges)) => {
-                slot.kind = Kind::WriteZeroes;
-                slot.ranges.extend(ranges.iter());
+                slot.kind = Kind::WriteZeroes as usize;
+                request.ranges.extend(ranges.iter());
                 self.next_range(head, io);
             }
         }
     }
 
     /// Hands the slot's task to the storage. Nothing to transfer is nothing to do.
+    #[inline]
     fn submit(&mut self, head: u16, len: u64, io: &mut Io<'_>) {
-        let slot = &mut self.slots[usize::from(head)];
-        let step =
-            if len == 0 { Step::Done(Ok(())) } else { self.storage.start(&mut slot.task, Token::request(head), io) };
+        let task = &mut self.ring.slot(head).request.task;
+        let step = if len == 0 { Step::Done(Ok(())) } else { self.storage.start(task, Token::request(head), io) };
         self.follow(head, step, io);
     }
 
     /// Starts the next range of a discard or write zeroes; they go one after the other.
     fn next_range(&mut self, head: u16, io: &mut Io<'_>) {
-        let slot = &mut self.slots[usize::from(head)];
-        let Some(range) = slot.ranges.get(slot.ranges_started).copied() else {
-            return self.finish(head, Status::Ok);
+        let slot = self.ring.slot(head);
+        let request = &mut slot.request;
+        let Some(range) = request.ranges.get(request.ranges_started).copied() else {
+            return self.finish(head, Status::Ok, io);
         };
-        slot.ranges_started += 1;
+        request.ranges_started += 1;
         let (offset, len) = (range.offset, range.len);
-        slot.task.begin(if slot.kind == Kind::Discard {
+        request.task.begin(if slot.kind == Kind::Discard as usize {
             Operation::Discard { offset, len }
         } else {
             Operation::WriteZeroes { offset, len, unmap: range.unmap, durable: self.terms.write_through }
@@ -208,137 +143,101 @@ impl DiskRing {
         self.submit(head, len, io);
     }
 
+    #[inline]
     fn follow(&mut self, head: u16, step: Step, io: &mut Io<'_>) {
         match step {
             Step::Pending => {}
-            Step::Done(Ok(())) if !self.slots[usize::from(head)].ranges.is_empty() => self.next_range(head, io),
-            Step::Done(Ok(())) => self.finish(head, Status::Ok),
+            Step::Done(Ok(())) if !self.ring.slot(head).request.ranges.is_empty() => self.next_range(head, io),
+            Step::Done(Ok(())) => self.finish(head, Status::Ok, io),
             Step::Done(Err(error)) => {
-                let Label { export, ring, .. } = self.queue.label();
+                let Label { export, ring, .. } = &self.turns.label;
                 tracing::debug!(export = &**export, ring, %error, "a request failed");
-                self.finish(head, status_of(&error));
+                self.finish(head, status_of(&error), io);
             }
         }
     }
 
-    /// Ends a chain too short to be a request.
-    fn refuse(&mut self, head: u16) {
-        self.refused(head, Status::IoError);
+    /// Ends what is no request, or one that cannot be.
+    fn refused(&mut self, head: u16, status: Status, io: &Io<'_>) {
+        self.ring.slot(head).kind = Kind::Refused as usize;
+        self.finish(head, status, io);
     }
 
-    fn refused(&mut self, head: u16, status: Status) {
-        self.slots[usize::from(head)].kind = Kind::Refused;
-        self.finish(head, status);
-    }
-
-    fn finish(&mut self, head: u16, status: Status) {
-        let slot = &mut self.slots[usize::from(head)];
-        self.figures.requests.count(slot.kind as usize);
-        self.figures.errors += u64::from(status != Status::Ok);
-        let written = slot.answer(status);
-        if slot.fresh {
-            if self.fresh_done == 0 {
-                self.fresh_since_ns = slot.started_ns;
-            }
-            self.fresh_done += 1;
-        }
-        let epoch = slot.epoch;
-        self.queue.push(head, written, epoch);
-        self.pushed += 1;
-    }
-
-    /// Bytes of the reads and writes begun so far, as limits count them.
-    fn moved_bytes(&self) -> u64 {
-        self.figures.bytes_read + self.figures.bytes_written
-    }
-
-    /// A deadline that the gate had set: requests may be taken again.
-    fn gate_reached(&mut self, token: Token, io: &mut Io<'_>) {
-        if let Some(deadline) = self.gate.reached(token, self.queue.ready(), io.now_ns()) {
-            io.timer(deadline.token, deadline.at_ns);
-        }
+    #[inline]
+    fn finish(&mut self, head: u16, status: Status, io: &Io<'_>) {
+        let slot = self.ring.slot(head);
+        let written = slot.request.answer(status);
+        self.turns.answered(slot, status != Status::Ok, io.now_ns());
+        self.ring.finish(head, written);
     }
 }
 
-/// What its worker calls; see [`engine::Ring`].
-impl DiskRing {
-    pub(crate) fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        let grant = match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
-            Ask::Go(grant) => grant,
-            Ask::Wait(deadline) => {
-                self.backlog_since_ns.get_or_insert(io.now_ns());
-                io.timer(deadline.token, deadline.at_ns);
-                return 0;
-            }
-        };
-        let moved = self.moved_bytes();
-        let mut taken = 0;
-        while taken < grant.requests as usize && !grant.is_spent(self.moved_bytes() - moved) {
-            let mut chain = std::mem::take(&mut self.chain);
-            let popped = self.queue.pop(&mut chain);
-            self.chain = chain;
-            let Some((head, epoch)) = popped else {
-                break;
-            };
-            self.start(head, epoch, io);
-            taken += 1;
-            if self.pushed >= PUBLISH_EVERY {
-                self.pushed = 0;
-                self.queue.publish();
-            }
-        }
-        self.gate.settle(grant, taken as u32, self.moved_bytes() - moved);
-        let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
-        self.figures.queued.record(waited_ns, taken as u64);
-        let more = taken == BATCH_MAX || grant.is_spent(self.moved_bytes() - moved) && self.queue.ready();
-        self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
-        self.figures.in_flight_max = self.figures.in_flight_max.max(self.queue.in_flight() + self.pushed);
-        taken
+impl Attachment for DiskRing {
+    fn turns(&self) -> &Turns {
+        &self.turns
     }
 
-    pub(crate) fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
-        let token = completion.token;
-        let Some(head) = token.index().filter(|head| self.slots.get(usize::from(*head)).is_some_and(|slot| slot.busy))
-        else {
-            if is_deadline(token) {
-                return self.gate_reached(token, io);
-            }
-            debug_assert!(false, "completion of {token:?}, which is not in flight");
+    fn turns_mut(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    fn queue(&self) -> Option<&Queue> {
+        Some(&self.ring.queue)
+    }
+
+    fn queue_mut(&mut self) -> Option<&mut Queue> {
+        Some(&mut self.ring.queue)
+    }
+
+    #[inline]
+    fn next(&mut self, io: &mut Io<'_>) -> bool {
+        let popped = self.ring.pop(io.now_ns());
+        if let Some(head) = popped {
+            self.start(head, io);
+        }
+        popped.is_some()
+    }
+
+    /// What is copied within a turn is bounded, and the storage has everything else done elsewhere.
+    #[inline]
+    fn is_late(&mut self, _taken: usize, _io: &Io<'_>) -> bool {
+        false
+    }
+
+    fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
+        let Some(head) = self.ring.in_flight(completion.token.index()) else {
+            debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
-        let slot = &mut self.slots[usize::from(head)];
+        let slot = self.ring.slot(head);
         slot.fresh = false;
-        let step = self.storage.resume(&mut slot.task, completion, io);
-        let started_ns = slot.started_ns;
+        let step = self.storage.resume(&mut slot.request.task, completion, io);
         self.follow(head, step, io);
-        if !self.slots[usize::from(head)].busy {
-            self.figures.served.record(io.now_ns().saturating_sub(started_ns), 1);
+    }
+
+    #[inline]
+    fn show_some(&mut self, _io: &mut Io<'_>) {
+        if self.turns.unshown >= PUBLISH_EVERY {
+            self.turns.unshown = 0;
+            self.ring.queue.publish();
         }
+    }
+
+    fn show(&mut self, io: &mut Io<'_>) {
+        self.ring.queue.publish();
+        self.ring.queue.notify(io);
     }
 
     /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,
     /// and need not keep the region that says otherwise.
-    pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
-        loop {
-            let mut chain = std::mem::take(&mut self.chain);
-            let popped = self.queue.pop_owed(&mut chain);
-            self.chain = chain;
-            let Some((head, epoch)) = popped else {
-                break;
-            };
-            self.start(head, epoch, io);
+    fn drain(&mut self, io: &mut Io<'_>) {
+        while let Some(head) = self.ring.pop_owed(io.now_ns()) {
+            self.start(head, io);
         }
     }
 
-    pub(crate) fn publish(&mut self, io: &mut Io<'_>) {
-        self.pushed = 0;
-        self.queue.publish();
-        self.queue.notify(io);
-        let done = std::mem::take(&mut self.fresh_done);
-        if done > 0 {
-            // Requests that ended in the turn that took them share one reading of the clock.
-            self.figures.served.record(io.clock_ns().saturating_sub(self.fresh_since_ns), done);
-        }
+    fn oldest_ns(&self) -> Option<u64> {
+        self.ring.oldest_ns(|_| true)
     }
 }
 

@@ -48,7 +48,9 @@ impl Shared {
 
     fn tell_limits(&self, rings: &[(u16, Running)], throttle: Option<Arc<Throttle>>) {
         let limited: Vec<_> = rings.iter().filter(|(index, _)| self.device.limited(*index)).copied().collect();
-        self.tell_rings(&limited, move |ring, io| ring.gate_mut().set(throttle.clone(), io.now_ns()));
+        self.tell_rings(&limited, move |ring, io| {
+            ring.attachment_mut().turns_mut().gate.set(throttle.clone(), io.now_ns());
+        });
     }
 }
 

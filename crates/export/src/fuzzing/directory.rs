@@ -1,15 +1,15 @@
 //! A directory's ring, on a directory of its own that cannot be changed: what a fuzzer makes up would fill the disk.
 
 use super::guest::{Played, play};
+use crate::Policy;
+use crate::attachment::Attachment;
 use crate::calls::Executor;
-use crate::directory::Service;
+use crate::directory::{DirectoryRing, Service};
 use crate::label::Label;
-use crate::{DirectoryRing, Policy};
-use engine::{Execution, Io};
+use engine::{Execution, Token};
 use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
 use values::CachePolicy;
-use vring::Memory;
 
 thread_local! {
     /// Made once for all inputs.
@@ -62,19 +62,20 @@ struct Directory {
 }
 
 impl Played for Directory {
-    fn serve(&mut self, io: &mut Io<'_>) {
-        self.ring.serve(io);
-        self.ring.publish(io);
+    fn ring(&self) -> &dyn Attachment {
+        &self.ring
     }
 
-    fn complete(&mut self, _choice: u8, _io: &mut Io<'_>) {}
-
-    fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.ring.set_memory(memory);
+    fn ring_mut(&mut self) -> &mut dyn Attachment {
+        &mut self.ring
     }
 
-    fn in_flight(&self) -> (usize, usize) {
-        // A lock that is waited for is answered when the session ends.
-        (0, 0)
+    fn choose(&mut self, _choice: u8) -> Option<Token> {
+        None
+    }
+
+    /// A lock that is waited for is answered when the session ends.
+    fn waiting(&self) -> Option<usize> {
+        None
     }
 }

@@ -1,14 +1,13 @@
 //! A disk's ring, on memory; requests end at once or later, in any order.
 
 use super::guest::{Played, play, token_at};
-use crate::DiskRing;
-use crate::disk::Terms;
+use crate::attachment::Attachment;
+use crate::disk::{DiskRing, Terms};
 use crate::label::Label;
 use device::blk::{DiscardLimits, Limits, WriteZeroesLimits};
 use engine::{Completion, Execution, Io, Token};
 use std::sync::{Arc, Mutex, PoisonError};
 use storage::{Description, Handed, MemoryOptions, MemoryStorage, Step, Storage, StorageError, Task};
-use vring::Memory;
 
 /// Bytes of the disk: ranges in it are zeroed on the spot.
 const CAPACITY: u64 = 32 << 10;
@@ -53,28 +52,21 @@ struct Disk {
 }
 
 impl Played for Disk {
-    fn serve(&mut self, io: &mut Io<'_>) {
-        self.ring.serve(io);
-        self.ring.publish(io);
+    fn ring(&self) -> &dyn Attachment {
+        &self.ring
     }
 
-    fn complete(&mut self, choice: u8, io: &mut Io<'_>) {
-        let token = {
-            let mut waiting = self.storage.waiting();
-            token_at(&waiting, choice).map(|at| waiting.swap_remove(at))
-        };
-        if let Some(token) = token {
-            self.ring.complete(Completion { token, part: 0, result: 0 }, io);
-            self.ring.publish(io);
-        }
+    fn ring_mut(&mut self) -> &mut dyn Attachment {
+        &mut self.ring
     }
 
-    fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.ring.set_memory(memory);
+    fn choose(&mut self, choice: u8) -> Option<Token> {
+        let mut waiting = self.storage.waiting();
+        token_at(&waiting, choice).map(|at| waiting.swap_remove(at))
     }
 
-    fn in_flight(&self) -> (usize, usize) {
-        (self.ring.queue().in_flight(), self.storage.waiting().len())
+    fn waiting(&self) -> Option<usize> {
+        Some(self.storage.waiting().len())
     }
 }
 

@@ -1,6 +1,8 @@
 //! A guest made of the input: its memory, its descriptors, its driver's indices.
 
-use engine::{Io, Solo, Token};
+use crate::attachment::Attachment;
+use crate::turns;
+use engine::{Completion, Io, Solo, Token};
 use std::cell::RefCell;
 use std::sync::Arc;
 use vring::{Layout, Mapping, Memory, Region};
@@ -96,14 +98,23 @@ impl Input<'_> {
 
 /// A ring under test.
 pub(super) trait Played {
-    /// As a worker does when there is something to take; shows what is answered.
-    fn serve(&mut self, io: &mut Io<'_>);
-    /// Lets one of the requests that wait go on, if any does.
-    fn complete(&mut self, choice: u8, io: &mut Io<'_>);
-    /// Another memory table.
-    fn set_memory(&mut self, memory: Arc<Memory>);
-    /// Requests taken and not answered, as the ring says and as its storage does.
-    fn in_flight(&self) -> (usize, usize);
+    fn ring(&self) -> &dyn Attachment;
+
+    fn ring_mut(&mut self) -> &mut dyn Attachment;
+
+    /// One of the requests that wait, which ends now.
+    fn choose(&mut self, choice: u8) -> Option<Token>;
+
+    /// How many wait; `None` where that is not known.
+    fn waiting(&self) -> Option<usize>;
+}
+
+/// Lets one of the requests that wait go on, if any does.
+fn complete(ring: &mut impl Played, choice: u8, io: &mut Io<'_>) {
+    if let Some(token) = ring.choose(choice) {
+        ring.ring_mut().complete(Completion { token, part: 0, result: 0 }, io);
+        turns::publish(ring.ring_mut(), io);
+    }
 }
 
 /// Makes a ring and plays the input's steps on it; how many requests it answered. `make` is told where the ring is.
@@ -139,13 +150,15 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
                 break;
             }
             step(stage, &mut ring, &mut input, &mut available);
-            let (taken, waiting) = ring.in_flight();
-            assert_eq!(taken, waiting, "requests are lost, or answered before they end");
+            if let Some(waiting) = ring.waiting() {
+                let taken = ring.ring().requests_in_flight();
+                assert_eq!(taken, waiting, "requests are lost, or answered before they end");
+            }
         }
         // A ring that stops ends what it took.
         let mut solo = stage.solo.borrow_mut();
-        while ring.in_flight().1 > 0 {
-            ring.complete(0, &mut solo.io());
+        while ring.waiting().is_some_and(|waiting| waiting > 0) {
+            complete(&mut ring, 0, &mut solo.io());
         }
         drop(ring);
         usize::from(stage.used_index())
@@ -167,14 +180,21 @@ fn step(stage: &Stage, ring: &mut impl Played, input: &mut Input<'_>, available:
             *available = available.wrapping_add(if jump < 0xf0 { 1 } else { u16::from(jump) });
             stage.put(AVAIL + 2, &available.to_le_bytes());
         }
-        SERVE => ring.serve(&mut stage.solo.borrow_mut().io()),
+        // As a worker does when there is something to take; shows what is answered.
+        SERVE => {
+            let mut solo = stage.solo.borrow_mut();
+            ring.ring_mut().serve(&mut solo.io());
+            turns::publish(ring.ring_mut(), &mut solo.io());
+        }
         COMPLETE => {
             let choice = input.u8();
-            ring.complete(choice, &mut stage.solo.borrow_mut().io());
+            complete(ring, choice, &mut stage.solo.borrow_mut().io());
         }
         MEMORY => {
             let memory = if input.u8() & 1 == 0 { &stage.full } else { &stage.short };
-            ring.set_memory(memory.clone());
+            if let Some(queue) = ring.ring_mut().queue_mut() {
+                queue.set_memory(memory.clone());
+            }
         }
         step => unreachable!("there are {STEPS} steps, and {step} is none of them"),
     }

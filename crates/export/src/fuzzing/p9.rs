@@ -1,14 +1,14 @@
 //! A 9P ring, on a directory of its own that cannot be changed: what a fuzzer makes up would fill the disk.
 
 use super::guest::{Played, play, token_at};
+use crate::P9Policy;
+use crate::attachment::Attachment;
 use crate::calls::Executor;
 use crate::label::Label;
-use crate::p9::{Service, Session, Siblings};
-use crate::{P9Policy, P9Ring};
-use engine::{Completion, Execution, Io};
+use crate::p9::{P9Ring, Service, Session, Siblings};
+use engine::{Execution, Token};
 use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
-use vring::Memory;
 
 thread_local! {
     /// Made once for all inputs.
@@ -48,24 +48,20 @@ struct Served {
 }
 
 impl Played for Served {
-    fn serve(&mut self, io: &mut Io<'_>) {
-        self.ring.serve(io);
-        self.ring.publish(io);
+    fn ring(&self) -> &dyn Attachment {
+        &self.ring
     }
 
-    fn complete(&mut self, choice: u8, io: &mut Io<'_>) {
+    fn ring_mut(&mut self) -> &mut dyn Attachment {
+        &mut self.ring
+    }
+
+    fn choose(&mut self, choice: u8) -> Option<Token> {
         let waiting = self.ring.waiting();
-        if let Some(place) = token_at(&waiting, choice) {
-            self.ring.complete(Completion { token: waiting[place], part: 0, result: 0 }, io);
-            self.ring.publish(io);
-        }
+        token_at(&waiting, choice).map(|at| waiting[at])
     }
 
-    fn set_memory(&mut self, memory: Arc<Memory>) {
-        self.ring.set_memory(memory);
-    }
-
-    fn in_flight(&self) -> (usize, usize) {
-        (self.ring.queue().in_flight(), self.ring.waiting().len())
+    fn waiting(&self) -> Option<usize> {
+        Some(self.ring.waiting().len())
     }
 }

@@ -178,7 +178,7 @@ impl Device for P9 {
         self.session.give_up_rest();
         let siblings = Siblings::one_more(&self.rings);
         let ring = P9Ring::new(start, (self.session.clone(), siblings), self.executing.executor(), label)?;
-        Ok(Ring::P9(Box::new(ring)))
+        Ok(Ring::new(ring))
     }
 
     fn started(&self, shared: &Shared, index: u16) {

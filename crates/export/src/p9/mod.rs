@@ -13,6 +13,7 @@
 mod deferred;
 mod device;
 mod kind;
+mod protocol;
 mod reply;
 mod ring;
 mod service;
@@ -20,10 +21,10 @@ mod stream;
 
 pub(crate) use device::P9;
 pub use device::{P9Options, P9Status};
-pub use ring::P9Ring;
+pub(crate) use ring::P9Ring;
 pub use service::P9Policy;
 pub(crate) use stream::serve;
-pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener, StreamRing};
+pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {
     device::Siblings,

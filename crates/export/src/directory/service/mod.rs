@@ -22,14 +22,12 @@ mod tests;
 mod weight;
 
 use super::Policy;
-use super::reply;
 use crate::calls::{Answer, Outcome, Scene};
 use device::fs::Dialect;
 use locks::Waits;
 use passthrough::Tree;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use vring::Segment;
 
 pub(crate) use perform::counts_as_error;
 pub use session::FuseSession;
@@ -43,14 +41,4 @@ pub(crate) struct Service {
     /// Grows when `session` changes, so that rings need no lock to know that what they remember still holds.
     generation: AtomicU64,
     waits: Mutex<Waits>,
-}
-
-/// Writes the answer. Returns how many bytes that took.
-pub(crate) fn write_answer(outcome: Outcome, writable: &[Segment], unique: u64, payload: &[u8]) -> u32 {
-    match outcome {
-        Ok(Answer::Reply) => reply::write(writable, unique, Ok(payload)),
-        Ok(Answer::Data(bytes)) => reply::write_before_data(writable, unique, bytes),
-        Ok(Answer::Silence) => 0,
-        Err(error) => reply::write(writable, unique, Err(error)),
-    }
 }

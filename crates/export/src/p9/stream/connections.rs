@@ -200,7 +200,7 @@ impl Connections<'_> {
         let label = Label::new(shared, index);
         let session = self.p9.connect();
         let ring = StreamRing::new(connection, session.clone(), self.p9.executor(), self.ends.clone(), label);
-        let attached = shared.engine.attach(Ring::Stream(Box::new(ring)), worker);
+        let attached = shared.engine.attach(Ring::new(ring), worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
         shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16 });
         shared.device.started(shared, index);

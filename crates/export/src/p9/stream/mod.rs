@@ -26,7 +26,6 @@ mod slot;
 pub use admission::Admission;
 pub(crate) use connections::serve;
 pub use listener::{StreamError, StreamListener};
-pub use ring::StreamRing;
 
 /// Connections that one export serves at most, where nobody says how many.
 pub const CONNECTIONS: u16 = 64;

@@ -1,13 +1,13 @@
 //! One request in flight: it waits for io_uring, for the pool or for a lock, and its connection goes on.
 
 use super::super::reply::Asked;
-use crate::calls::Slot;
+use crate::calls::CallRequest;
 use std::ptr::NonNull;
 use vring::Segment;
 
 /// A request in flight. Its memory is its own until it ends, wherever its connection is.
 pub(super) struct Deferred {
-    pub(super) slot: Slot<Asked>,
+    pub(super) call: CallRequest<Asked>,
     /// What its message is in, where somebody still reads that.
     pub(super) request: Vec<u8>,
     /// What its reply is written to, where somebody else than the connection's worker does that.
@@ -23,7 +23,7 @@ pub(super) struct Deferred {
 impl Deferred {
     pub(super) fn new() -> Deferred {
         Deferred {
-            slot: Slot::new(),
+            call: CallRequest::new(),
             request: Vec::new(),
             reply: Vec::new(),
             start: 0,
@@ -49,7 +49,7 @@ impl Deferred {
 
     /// Whether this request, or one that flushes it, has that tag.
     pub(super) fn has_tag(&self, tag: u16) -> bool {
-        self.slot.busy && (self.slot.id.tag == tag || self.flushes.iter().any(|flush| flush.tag == tag))
+        self.call.asked.tag == tag || self.flushes.iter().any(|flush| flush.tag == tag)
     }
 }
 

@@ -9,13 +9,14 @@ const GROW_FROM_NS: u64 = 4_000;
 
 /// The window of one worker.
 #[derive(Debug)]
-pub(crate) struct PollWindow {
+pub struct PollWindow {
     mode: Poll,
     window_ns: u64,
 }
 
 impl PollWindow {
-    pub(crate) fn new(mode: Poll) -> Self {
+    /// A window as wide as it may be.
+    pub fn new(mode: Poll) -> Self {
         let window_ns = match mode {
             Poll::Off => 0,
             Poll::Fixed(us) | Poll::Adaptive(us) => u64::from(us) * 1000,
@@ -23,18 +24,19 @@ impl PollWindow {
         PollWindow { mode, window_ns }
     }
 
-    pub(crate) fn mode(&self) -> Poll {
+    /// What decides about it.
+    pub fn mode(&self) -> Poll {
         self.mode
     }
 
     /// How long to look now, in nanoseconds; 0 means not at all.
-    pub(crate) fn window_ns(&self) -> u64 {
+    pub fn window_ns(&self) -> u64 {
         self.window_ns
     }
 
     /// Work arrived `wait_ns` after the worker ran out of it. A wait that the largest window would have covered lets the
     /// window grow, any other lets it shrink, to nothing in the end: an idle guest costs no CPU.
-    pub(crate) fn observe(&mut self, wait_ns: u64) {
+    pub fn observe(&mut self, wait_ns: u64) {
         let Poll::Adaptive(max_us) = self.mode else {
             return;
         };

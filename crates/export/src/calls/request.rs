@@ -1,6 +1,7 @@
-//! One request in flight.
+//! One request in flight that is a call.
 
 use super::data::{self, SEGMENTS_MAX};
+use super::protocol::{Protocol, Transfer};
 use super::{Moved, Syncing};
 use engine::{File, Io, Token};
 use passthrough::{OpenFile, Wait};
@@ -41,7 +42,7 @@ pub(crate) enum Work {
 
 impl Work {
     /// Whether it is for storage to end it, and not for a client or an operator.
-    fn is_ours(self) -> bool {
+    pub(crate) fn is_ours(self) -> bool {
         !matches!(self, Work::Lock | Work::Other | Work::Turn)
     }
 }
@@ -96,17 +97,10 @@ pub(crate) fn lock(job: &Mutex<Job>) -> MutexGuard<'_, Job> {
     job.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's place, indexed by its head descriptor and used again for each request that starts there: after the first few
-/// requests nothing here allocates. `Id` is what the protocol names a request by.
-pub(crate) struct Slot<Id> {
-    pub(crate) busy: bool,
-    /// Started in the turn that is running: the time it took is known only when the turn's batch is published.
-    pub(crate) fresh: bool,
+/// A call's part of a request. `Asked` is what its answer has to know of it.
+pub(crate) struct CallRequest<Asked> {
     pub(crate) work: Work,
-    pub(crate) kind: usize,
-    pub(crate) epoch: u64,
-    pub(crate) started_ns: u64,
-    pub(crate) id: Id,
+    pub(crate) asked: Asked,
     /// Where the answer goes, for requests that are not answered at once.
     pub(crate) writable: Vec<Segment>,
     /// Where file data goes to or comes from.
@@ -119,16 +113,11 @@ pub(crate) struct Slot<Id> {
     pub(crate) wait: Option<Arc<Wait>>,
 }
 
-impl<Id: Default> Slot<Id> {
+impl<Asked: Default> CallRequest<Asked> {
     pub(crate) fn new() -> Self {
-        Slot {
-            busy: false,
-            fresh: false,
+        CallRequest {
             work: Work::Here,
-            kind: 0,
-            epoch: 0,
-            started_ns: 0,
-            id: Id::default(),
+            asked: Asked::default(),
             writable: Vec::new(),
             data: Vec::new(),
             file: None,
@@ -137,26 +126,9 @@ impl<Id: Default> Slot<Id> {
             wait: None,
         }
     }
-
-    pub(crate) fn begin(&mut self, epoch: u64, now_ns: u64) {
-        self.busy = true;
-        self.fresh = true;
-        self.work = Work::Here;
-        self.kind = 0;
-        self.epoch = epoch;
-        self.started_ns = now_ns;
-        self.id = Id::default();
-    }
 }
 
-impl<Id> Slot<Id> {
-    /// A request that waited is executed in the turn that is running.
-    pub(crate) fn resume(&mut self, now_ns: u64) {
-        self.fresh = true;
-        self.work = Work::Here;
-        self.started_ns = now_ns;
-    }
-
+impl<Asked> CallRequest<Asked> {
     /// Remembers where the answer goes.
     pub(crate) fn defer(&mut self, work: Work, writable: &[Segment]) {
         self.work = work;
@@ -164,76 +136,55 @@ impl<Id> Slot<Id> {
         self.writable.extend_from_slice(writable);
     }
 
-    /// Reads `bytes` at `offset` by io_uring, to behind the first `head` bytes of the answer. False when it has to be done
-    /// otherwise.
-    pub(crate) fn read(
+    /// Has io_uring do it. False when it has to be done otherwise: too many pieces for one call.
+    pub(crate) fn submit<P: Protocol<Asked = Asked>>(
         &mut self,
         (io, token): (&mut Io<'_>, Token),
         file: Arc<OpenFile>,
-        offset: u64,
-        (writable, head, bytes): (&[Segment], usize, usize),
+        (transfer, syncing): (Transfer, Option<Syncing>),
+        (readable, writable): (&[Segment], &[Segment]),
     ) -> bool {
-        data::payload(writable, head, bytes, &mut self.data);
-        if self.data.is_empty() || self.data.len() > SEGMENTS_MAX {
-            return false;
+        match transfer {
+            Transfer::Read { bytes, .. } => data::payload(writable, P::READ_HEAD_BYTES, bytes, &mut self.data),
+            Transfer::Write { bytes, .. } => data::payload(readable, P::WRITE_HEAD_BYTES, bytes, &mut self.data),
+            Transfer::Sync { .. } => 0,
+        };
+        let file = &*self.file.insert(file);
+        let file = File::Plain(file.as_fd());
+        match transfer {
+            Transfer::Sync { data_only } => {
+                self.syncing = syncing;
+                self.work = Work::Sync;
+                io.sync(token, file, data_only);
+            }
+            _ if self.data.is_empty() || self.data.len() > SEGMENTS_MAX => {
+                self.file = None;
+                return false;
+            }
+            Transfer::Read { offset, .. } => {
+                self.work = Work::Read;
+                // SAFETY: the segments lie in memory that the request keeps until it has ended, and the slot keeps the list in
+                // place until the completion.
+                unsafe { io.read(token, file, Segment::as_iovecs(&self.data), offset) };
+            }
+            Transfer::Write { offset, .. } => {
+                self.work = Work::Write;
+                // SAFETY: as for reading.
+                unsafe { io.write(token, file, Segment::as_iovecs(&self.data), offset, false) };
+            }
         }
-        self.defer(Work::Read, writable);
-        let file = self.file.insert(file);
-        // SAFETY: the segments lie in memory that the request's epoch keeps mapped, and the slot keeps the list in place
-        // until the completion.
-        unsafe { io.read(token, File::Plain(file.as_fd()), Segment::as_iovecs(&self.data), offset) };
+        self.defer(self.work, writable);
         true
     }
 
-    /// Writes `bytes` at `offset` by io_uring, from behind the first `head` bytes of the request. False when it has to be done
-    /// otherwise.
-    pub(crate) fn write(
-        &mut self,
-        (io, token): (&mut Io<'_>, Token),
-        file: Arc<OpenFile>,
-        offset: u64,
-        (readable, head, bytes): (&[Segment], usize, usize),
-        writable: &[Segment],
-    ) -> bool {
-        data::payload(readable, head, bytes, &mut self.data);
-        if self.data.is_empty() || self.data.len() > SEGMENTS_MAX {
-            return false;
-        }
-        self.defer(Work::Write, writable);
-        let file = self.file.insert(file);
-        // SAFETY: as for reading.
-        unsafe { io.write(token, File::Plain(file.as_fd()), Segment::as_iovecs(&self.data), offset, false) };
-        true
-    }
-
-    /// Makes a file's data stable by io_uring, or all that is known of the file.
-    pub(crate) fn sync(
-        &mut self,
-        (io, token): (&mut Io<'_>, Token),
-        file: Arc<OpenFile>,
-        (data_only, syncing): (bool, Syncing),
-        writable: &[Segment],
-    ) {
-        self.defer(Work::Sync, writable);
-        self.syncing = Some(syncing);
-        let file = self.file.insert(file);
-        io.sync(token, File::Plain(file.as_fd()), data_only);
-    }
-
+    /// It is answered.
     pub(crate) fn end(&mut self) {
-        self.busy = false;
+        self.work = Work::Here;
         self.file = None;
         self.syncing = None;
         self.wait = None;
         shorten(&mut self.writable);
         shorten(&mut self.data);
-    }
-
-    /// When the one of these requests was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at
-    /// every slot: for whoever asks, not for the path of a request. Those that wait for a lock wait for another client, and do
-    /// not count.
-    pub(crate) fn oldest_ns(slots: &[Self]) -> Option<u64> {
-        slots.iter().filter(|slot| slot.busy && slot.work.is_ours()).map(|slot| slot.started_ns).min()
     }
 }
 
@@ -256,16 +207,16 @@ mod tests {
         // SAFETY: an empty segment, at which nobody looks.
         let segment = unsafe { Segment::from_raw_parts(std::ptr::NonNull::dangling(), 0) };
         let long = vec![segment; 65_536];
-        let mut slot = Slot::<u64>::new();
-        slot.defer(Work::Pool, &long);
-        slot.data.extend_from_slice(&long);
-        let job = slot.job.clone();
+        let mut request = CallRequest::<u64>::new();
+        request.defer(Work::Pool, &long);
+        request.data.extend_from_slice(&long);
+        let job = request.job.clone();
         let mut job = lock(&job);
         job.load(&[], &long, &long);
         job.data.extend_from_slice(&long);
-        slot.end();
+        request.end();
         job.conclude();
-        for list in [&slot.writable, &slot.data, &job.readable, &job.writable, &job.data] {
+        for list in [&request.writable, &request.data, &job.readable, &job.writable, &job.data] {
             assert!(list.capacity() < 2 * KEPT_SEGMENTS, "{}", list.capacity());
         }
     }

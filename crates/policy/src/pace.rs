@@ -9,7 +9,7 @@ const PENANCE: u32 = 128;
 
 /// Which way file data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From the file to the client.
     Read,
     /// From the client to the file.
@@ -33,7 +33,7 @@ impl Pace {
 
     /// A call on the spot took this long, in nanoseconds, for this many bytes.
     #[inline]
-    pub(crate) fn took(&mut self, direction: Direction, ns: u64, bytes: usize) {
+    pub(crate) fn took(&mut self, direction: Direction, ns: u64, bytes: u64) {
         self.of(direction).took(ns, bytes);
     }
 
@@ -60,9 +60,9 @@ impl Learned {
     }
 
     #[inline]
-    fn took(&mut self, ns: u64, bytes: usize) {
+    fn took(&mut self, ns: u64, bytes: u64) {
         // Large transfers take their time in memory too: 4 GB/s is slow for that.
-        if ns <= SLOW_NS + bytes as u64 / 4 {
+        if ns <= SLOW_NS + bytes / 4 {
             self.suspicion = self.suspicion.saturating_sub(1);
         } else if self.suspicion == 0 {
             self.suspicion = SUSPICION;
