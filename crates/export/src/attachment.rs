@@ -7,6 +7,7 @@ use crate::turns::{self, Turns};
 use engine::{Completion, Io, Panic};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
+use vring::RingPosition;
 
 /// What a device's ring has to say for itself. What it need not is the same for all: a virtqueue that is served in batches.
 ///
@@ -140,8 +141,8 @@ impl Ring {
     }
 
     /// The place from which its next life takes requests.
-    pub(crate) fn next_avail(&self) -> u16 {
-        self.0.queue().map_or(0, Queue::next_avail)
+    pub(crate) fn position(&self) -> RingPosition {
+        self.0.queue().map(Queue::position).unwrap_or_default()
     }
 
     /// Requests taken and not yet answered, without those that can be left to the ring's next life.

@@ -5,7 +5,7 @@ use engine::{Bell, BellError, Io};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use vring::{Chain, Memory, Recovery, RingError, SplitRing};
+use vring::{Chain, Memory, Recovery, RingError, RingPosition, SplitRing};
 
 /// Why a ring takes no more requests until it is started again.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -58,7 +58,7 @@ impl Queue {
     pub(crate) fn new(start: vhost_user::RingStart, label: Label) -> Result<Self, Broken> {
         // Refused here: a ring that broke before a worker had it would be broken without a word.
         let call = start.call.map(Bell::new).transpose().map_err(Broken::Call)?;
-        let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.next_avail)?;
+        let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.position)?;
         ring.owe(&start.owed)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
         let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
@@ -92,8 +92,8 @@ impl Queue {
         self.ring.size()
     }
 
-    pub(crate) fn next_avail(&self) -> u16 {
-        self.ring.next_avail()
+    pub(crate) fn position(&self) -> RingPosition {
+        self.ring.position()
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -303,9 +303,8 @@ mod tests {
         let region = Region { guest_addr: 0, user_addr: 0, len: 0x1000, mapping, offset: 0 };
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
-        let (inflight, kick, owed) = (None, None, Vec::new());
-        let start =
-            vhost_user::RingStart { memory, layout, next_avail: 0, owed, inflight, enabled: true, kick, call, err };
+        let (position, inflight, kick, owed) = (RingPosition::default(), None, None, Vec::new());
+        let start = vhost_user::RingStart { memory, layout, position, owed, inflight, enabled: true, kick, call, err };
         Queue::new(start, Label::of_nobody())
     }
 

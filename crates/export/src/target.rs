@@ -10,7 +10,7 @@ use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vhost_user::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
-use vring::{Memory, Note};
+use vring::{Memory, Note, RingPosition};
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
@@ -23,7 +23,7 @@ impl ExportTarget {
         let ended = self.shared.engine.detach(running.id);
         let (stands, figures, broken) = match ended {
             Ok(mut ring) => {
-                let stands = Suspended { next_avail: ring.next_avail(), owed: ring.attachment_mut().take_owed() };
+                let stands = Suspended { position: ring.position(), owed: ring.attachment_mut().take_owed() };
                 (stands, ring.figures(), ring.broken())
             }
             Err(error) => {
@@ -106,8 +106,8 @@ impl Target for ExportTarget {
         Ok(())
     }
 
-    fn stop(&mut self, index: u16) -> u16 {
-        self.shared.running(index).map_or(0, |running| self.end_ring(running, index).next_avail)
+    fn stop(&mut self, index: u16) -> RingPosition {
+        self.shared.running(index).map(|running| self.end_ring(running, index).position).unwrap_or_default()
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {

@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
-use vring::{Chain, Memory, SplitRing};
+use vring::{Chain, Memory, RingPosition, SplitRing};
 
 use crate::session::Session;
 use crate::wire::{VERSION, Wire};
@@ -412,7 +412,7 @@ impl Target for Device {
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String> {
         let slot = &mut self.rings[usize::from(index)];
         assert!(slot.is_none(), "ring {index} is started twice");
-        let mut split = SplitRing::new(ring.memory, ring.layout, ring.next_avail).map_err(|error| error.to_string())?;
+        let mut split = SplitRing::new(ring.memory, ring.layout, ring.position).map_err(|error| error.to_string())?;
         if let Some(inflight) = ring.inflight {
             split.track(inflight).map_err(|error| error.to_string())?;
         }
@@ -422,10 +422,10 @@ impl Target for Device {
         Ok(())
     }
 
-    fn stop(&mut self, index: u16) -> u16 {
+    fn stop(&mut self, index: u16) -> RingPosition {
         self.serve();
         let ring = self.rings[usize::from(index)].take();
-        ring.expect("only a ring that runs is stopped").next_avail()
+        ring.expect("only a ring that runs is stopped").position()
     }
 
     fn set_call(&mut self, index: u16, _call: Option<OwnedFd>) {

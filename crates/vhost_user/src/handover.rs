@@ -16,6 +16,7 @@ use std::time::Instant;
 use displaydoc::Display;
 use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
+use vring::RingPosition;
 
 use crate::endpoint::SocketFile;
 use crate::inflight::InflightState;
@@ -61,9 +62,9 @@ pub struct RingState {
     pub size: Option<u16>,
     /// SET_VRING_ADDR: descriptor table, avail ring, used ring, as addresses of the frontend.
     pub areas: Option<[u64; 3]>,
-    /// The first avail entry to take when it starts.
-    pub next_avail: u16,
-    /// Heads of entries before it that are to be taken again, the oldest first.
+    /// Where it goes on when it starts.
+    pub position: RingPosition,
+    /// Heads of requests before that which are to be taken again, the oldest first.
     pub owed: Vec<u16>,
     /// SET_VRING_KICK.
     pub kick: Kick,

@@ -42,3 +42,4 @@ pub use rings::Kick;
 pub use serve::{serve, serve_on};
 pub use stop::StopFd;
 pub use target::{QUEUES_MAX, RingStart, SessionInfo, Suspended, Target};
+pub use vring::RingPosition;

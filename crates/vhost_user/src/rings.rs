@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost::vhost_user::message::VhostUserVringAddr;
-use vring::{Layout, Memory, Note, QUEUE_SIZE_MAX};
+use vring::{Layout, Memory, Note, QUEUE_SIZE_MAX, RingPosition};
 
 use crate::features::{Acked, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::inflight::Inflight;
@@ -39,7 +39,7 @@ pub(crate) struct Ring {
     index: u16,
     size: Option<u16>,
     areas: Option<Areas>,
-    next_avail: u16,
+    position: RingPosition,
     kick: Kick,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -59,7 +59,7 @@ impl Ring {
             index,
             size: None,
             areas: None,
-            next_avail: 0,
+            position: RingPosition::default(),
             kick: Kick::Missing,
             call: None,
             err: None,
@@ -87,9 +87,9 @@ impl Ring {
 
     /// SET_VRING_BASE.
     pub(crate) fn set_base(&mut self, base: u32, acked: Acked, target: &mut dyn Target) -> Result<(), Refusal> {
-        let next_avail = u16::try_from(base).map_err(|_| Refusal::RingBase(base))?;
+        let position = RingPosition::from_payload(base).ok_or(Refusal::RingBase(base))?;
         self.prepare_change(acked, target)?;
-        self.next_avail = next_avail;
+        self.position = position;
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Ring {
         let start = RingStart {
             memory: memory.clone(),
             layout,
-            next_avail: self.next_avail,
+            position: self.position,
             owed: self.owed.clone(),
             inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?.flatten(),
             enabled,
@@ -206,7 +206,7 @@ impl Ring {
     /// has written of it.
     fn note(&self, inflight: Option<&Inflight>) -> Note {
         match inflight.map_or(Note::Unused, |region| region.note(self.index)) {
-            Note::Unused if self.next_avail != 0 && !self.has_run => Note::Missing,
+            Note::Unused if !self.position.is_start() && !self.has_run => Note::Missing,
             note => note,
         }
     }
@@ -214,15 +214,15 @@ impl Ring {
     /// Stops the ring if it runs, and remembers where it was.
     fn halt(&mut self, target: &mut dyn Target) {
         if self.running.take().is_some() {
-            self.next_avail = target.stop(self.index);
+            self.position = target.stop(self.index);
         }
     }
 
     /// GET_VRING_BASE: the ring is stopped until the next SET_VRING_KICK.
-    pub(crate) fn stop(&mut self, target: &mut dyn Target) -> u16 {
+    pub(crate) fn stop(&mut self, target: &mut dyn Target) -> RingPosition {
         self.halt(target);
         self.kick = Kick::Missing;
-        self.next_avail
+        self.position
     }
 
     /// RESET_DEVICE: as if nothing had been said about the ring. Its call and err descriptors stay: they belong to

@@ -282,8 +282,8 @@ impl<'a> Session<'a> {
     fn get_ring_base(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let index = message.decode::<VhostUserVringState>()?.index;
         let at = self.ring_index(index)?;
-        let base = self.rings[at].stop(self.target);
-        let state = VhostUserVringState::new(index, u32::from(base));
+        let position = self.rings[at].stop(self.target);
+        let state = VhostUserVringState::new(index, position.payload());
         Ok(Answer::Body(bytes_of(&state)))
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use vring::{InflightQueue, Layout, Memory, Note};
+use vring::{InflightQueue, Layout, Memory, Note, RingPosition};
 
 use crate::{ConfigChange, SessionEnd};
 
@@ -58,14 +58,14 @@ pub trait Target: Send {
     /// A ring is complete and begins to live. An error leaves the ring stopped and is reported to the frontend.
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String>;
 
-    /// Ends a running ring once every request it took is completed. Returns its next avail index (the answer to
+    /// Ends a running ring once every request it took is completed. Returns where it stands (the answer to
     /// GET_VRING_BASE). Only called for rings that run; the same index may be started again later.
-    fn stop(&mut self, index: u16) -> u16;
+    fn stop(&mut self, index: u16) -> RingPosition;
 
     /// As [`Target::stop`], for a ring that is started again at once, here or by another program: what would have to be waited
     /// for without end may be left to its next life.
     fn suspend(&mut self, index: u16) -> Suspended {
-        Suspended { next_avail: self.stop(index), owed: Vec::new() }
+        Suspended { position: self.stop(index), owed: Vec::new() }
     }
 
     /// The frontend replaced the notification fd of a running ring. `None`: it wants no notifications.
@@ -110,9 +110,9 @@ pub trait Target: Send {
 /// Where a ring stands that pauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
-    /// Index of the first avail entry to take.
-    pub next_avail: u16,
-    /// Head descriptors of requests that were taken before it and are to be taken again, the oldest first.
+    /// Where it goes on.
+    pub position: RingPosition,
+    /// Head descriptors of requests that were taken before that and are to be taken again, the oldest first.
     pub owed: Vec<u16>,
 }
 
@@ -123,8 +123,8 @@ pub struct RingStart {
     pub memory: Arc<Memory>,
     /// Size, areas and ring features.
     pub layout: Layout,
-    /// Index of the first avail entry to take, unless `inflight` says otherwise.
-    pub next_avail: u16,
+    /// Where the ring goes on, unless `inflight` says otherwise.
+    pub position: RingPosition,
     /// Heads that were taken before and are to be taken again before anything new ([`Suspended::owed`]).
     pub owed: Vec<u16>,
     /// Where requests in flight are to be written down, and what an earlier backend left there. `None`: the frontend did

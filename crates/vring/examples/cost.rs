@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, SplitRing};
+use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, RingPosition, SplitRing};
 
 const SIZE: u16 = 256;
 const ROUNDS: usize = 20_000;
@@ -68,7 +68,7 @@ fn measure(batch: u16, indirect: bool, tracked: bool) -> Result<f64, Box<dyn Err
     let len = MEMORY_BYTES as u64;
     let memory = Memory::new(vec![Region { guest_addr: 0, user_addr: 0, len, mapping, offset: 0 }])?;
     let layout = Layout { size: SIZE, desc: 0, avail: 0x2000, used: 0x4000, event_idx: true, indirect };
-    let mut ring = SplitRing::new(Arc::new(memory), layout, 0)?;
+    let mut ring = SplitRing::new(Arc::new(memory), layout, RingPosition::default())?;
     if tracked {
         let region = Arc::new(Mapping::anonymous(InflightQueue::bytes(SIZE))?);
         ring.track(InflightQueue::new(region, 0, SIZE)?)?;

@@ -16,6 +16,7 @@ use crate::copy;
 use crate::layout::{Layout, segments_max};
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
+use crate::position::RingPosition;
 use crate::split::SplitRing;
 
 /// Two neighbours, so that buffers and tables cross a border; one apart; one that ends with the address space.
@@ -44,7 +45,7 @@ pub fn ring(data: &[u8]) -> usize {
     let layout = input.layout();
     let start = input.u16();
     tables.fill(&mut input, &layout);
-    let Ok(ring) = SplitRing::new(Arc::clone(&tables.full), layout, start) else {
+    let Ok(ring) = SplitRing::new(Arc::clone(&tables.full), layout, RingPosition::split(start)) else {
         return 0;
     };
     let mut player = Player { tables, ring, chain: Chain::default(), popped: Vec::new(), staged: false, chains: 0 };
@@ -185,7 +186,7 @@ impl Player {
             9 => {
                 let pending = self.ring.enable_kicks();
                 let index = self.load(self.ring.layout().avail.wrapping_add(2));
-                assert_eq!(pending, index != self.ring.next_avail());
+                assert_eq!(pending, index != self.ring.position().avail());
             }
             10 => self.ring.disable_kicks(),
             11 => self.set_memory(input),
@@ -223,10 +224,10 @@ impl Player {
     fn offer(&self, input: &mut Input<'_>) {
         let layout = *self.ring.layout();
         let (head, step) = (input.u8(), input.u8());
-        let slot = u64::from(self.ring.next_avail() & (layout.size - 1));
+        let slot = u64::from(self.ring.position().avail() & (layout.size - 1));
         let entry = layout.avail.wrapping_add(4 + 2 * slot);
         self.tables.put(entry, &u16::from(head).to_le_bytes());
-        let index = self.ring.next_avail().wrapping_add(match step {
+        let index = self.ring.position().avail().wrapping_add(match step {
             0..=127 => 1,
             _ => u16::from(step - 127),
         });
@@ -234,13 +235,13 @@ impl Player {
     }
 
     fn pop(&mut self) {
-        let before = self.ring.next_avail();
+        let before = self.ring.position().avail();
         let pending = self.ring.has_pending();
         let popped = self.ring.pop(&mut self.chain);
         match popped {
             Ok(Some(head)) => {
                 assert!(pending && head < self.ring.size());
-                assert_eq!(self.ring.next_avail(), before.wrapping_add(1));
+                assert_eq!(self.ring.position().avail(), before.wrapping_add(1));
                 self.popped.push(head);
                 self.chains += 1;
                 assert!(self.popped.len() <= usize::from(self.ring.size()));
@@ -248,9 +249,9 @@ impl Player {
             }
             Ok(None) => {
                 assert!(!pending);
-                assert_eq!(self.ring.next_avail(), before);
+                assert_eq!(self.ring.position().avail(), before);
             }
-            Err(_) => assert_eq!(self.ring.next_avail(), before),
+            Err(_) => assert_eq!(self.ring.position().avail(), before),
         }
     }
 

@@ -16,6 +16,7 @@ mod inflight;
 mod layout;
 mod mapping;
 mod memory;
+mod position;
 mod split;
 mod walk;
 
@@ -26,4 +27,5 @@ pub use inflight::{InflightError, InflightQueue, Note, Recovery};
 pub use layout::{Layout, QUEUE_SIZE_MAX};
 pub use mapping::Mapping;
 pub use memory::{Memory, Region};
+pub use position::RingPosition;
 pub use split::SplitRing;

@@ -10,6 +10,7 @@ use crate::error::RingError;
 use crate::inflight::{InflightQueue, Recovery};
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::position::RingPosition;
 use crate::walk::{INDIRECT, Walk};
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.7): the driver wants no notification. Only without EVENT_IDX.
@@ -60,18 +61,17 @@ pub struct SplitRing {
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
-    /// Takes over a ring. `next_avail` is the value of vhost-user's SET_VRING_BASE: the first entry not yet popped;
-    /// where the used ring continues is read from its index.
+    /// Takes over a ring, which goes on at `position`; where the used ring continues is read from its index.
     ///
     /// # Errors
     /// A size that is not legal, or an area that is misaligned or not inside one region of `memory`.
-    pub fn new(memory: Arc<Memory>, layout: Layout, next_avail: u16) -> Result<SplitRing, RingError> {
+    pub fn new(memory: Arc<Memory>, layout: Layout, position: RingPosition) -> Result<SplitRing, RingError> {
         let areas = Areas::new(&memory, &layout)?;
         let next_used = areas.used_idx();
         Ok(SplitRing {
             areas,
-            next_avail,
-            seen_avail: next_avail,
+            next_avail: position.avail(),
+            seen_avail: position.avail(),
             next_used,
             published: next_used,
             in_flight: 0,
@@ -87,7 +87,7 @@ impl SplitRing {
     /// Goes on where the last life of this ring ended, and writes down from now on what the next one will need. To be called
     /// before the first pop.
     ///
-    /// What the region says takes precedence over the `next_avail` that the ring was made with: a frontend whose backend
+    /// What the region says takes precedence over the position that the ring was made with: a frontend whose backend
     /// was killed cannot know how far it had come.
     ///
     /// # Errors
@@ -356,9 +356,9 @@ impl SplitRing {
         }
     }
 
-    /// The next entry of the available ring to pop: the answer to vhost-user's GET_VRING_BASE, once nothing is owed.
-    pub fn next_avail(&self) -> u16 {
-        self.next_avail
+    /// Where the next life of the ring goes on, once nothing is owed: before the next entry to pop.
+    pub fn position(&self) -> RingPosition {
+        RingPosition::split(self.next_avail)
     }
 
     /// The next slot of the used ring to fill; ahead of the driver's view while elements are staged.

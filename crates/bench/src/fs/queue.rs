@@ -259,7 +259,7 @@ mod tests {
             event_idx,
             indirect: false,
         };
-        (queue, data, vring::SplitRing::new(table, layout, 0).unwrap())
+        (queue, data, vring::SplitRing::new(table, layout, vring::RingPosition::default()).unwrap())
     }
 
     fn kicks(queue: &Queue) -> &EventFd {

@@ -5,7 +5,7 @@ use crate::turns;
 use engine::{Completion, Io, Solo, Token};
 use std::cell::RefCell;
 use std::sync::Arc;
-use vring::{Layout, Mapping, Memory, Region};
+use vring::{Layout, Mapping, Memory, Region, RingPosition};
 
 /// Steps of an input; what follows each of them is its arguments.
 pub(super) const POKE: u8 = 0;
@@ -133,7 +133,7 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
             owed: Vec::new(),
             memory: stage.full.clone(),
             layout,
-            next_avail: 0,
+            position: RingPosition::default(),
             inflight: None,
             enabled: true,
             kick: None,

@@ -16,7 +16,7 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vhost_user::SocketOptions;
 use vmm_sys_util::eventfd::EventFd;
-use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, SplitRing};
+use vring::{Chain, InflightQueue, Layout, Mapping, Memory, Region, RingPosition, SplitRing};
 
 /// How long a test waits for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -163,7 +163,7 @@ impl Guest {
         let region = Region { guest_addr: 0, user_addr: USER_BASE, len: MEMORY_BYTES, mapping, offset: 0 };
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: true, indirect: true };
-        let mut ring = SplitRing::new(memory, layout, 0).unwrap();
+        let mut ring = SplitRing::new(memory, layout, RingPosition::default()).unwrap();
         let mapping = Mapping::shared(&self.region.1, 0, InflightQueue::bytes(SIZE)).unwrap();
         ring.track(InflightQueue::new(Arc::new(mapping), 0, SIZE).unwrap()).unwrap();
         for number in 0..taken {

@@ -38,8 +38,8 @@ impl Ring {
     /// Stops a ring that runs and leaves everything else as the frontend has said it.
     pub(crate) fn pause(&mut self, target: &mut dyn Target) {
         if self.running.take().is_some() {
-            let Suspended { next_avail, owed } = target.suspend(self.index);
-            (self.next_avail, self.owed) = (next_avail, owed);
+            let Suspended { position, owed } = target.suspend(self.index);
+            (self.position, self.owed) = (position, owed);
         }
     }
 
@@ -47,7 +47,7 @@ impl Ring {
     pub(crate) fn state(&self, running: bool) -> io::Result<Option<RingState>> {
         let untouched = self.size.is_none()
             && self.areas.is_none()
-            && self.next_avail == 0
+            && self.position.is_start()
             && matches!(self.kick, Kick::Missing)
             && self.call.is_none()
             && self.err.is_none()
@@ -64,7 +64,7 @@ impl Ring {
             index: self.index,
             size: self.size,
             areas: self.areas.map(|areas| [areas.desc, areas.avail, areas.used]),
-            next_avail: self.next_avail,
+            position: self.position,
             owed: self.owed.clone(),
             kick,
             call: duplicate(self.call.as_ref())?,
@@ -79,7 +79,7 @@ impl Ring {
         Ring {
             size: state.size,
             areas: state.areas.map(|[desc, avail, used]| Areas { desc, avail, used }),
-            next_avail: state.next_avail,
+            position: state.position,
             owed: state.owed,
             kick: state.kick,
             call: state.call,

@@ -30,7 +30,7 @@ fn a_session_goes_on_where_it_was_handed_over_to() {
     assert_eq!(old.shared.take(), [Event::Enabled(0, false), Event::Stop(0)]);
     let session = state.session.as_ref().unwrap();
     let ring = &session.rings[0];
-    assert_eq!((session.rings.len(), ring.index, ring.size, ring.next_avail), (1, 0, Some(8), RING_PROGRESS));
+    assert_eq!((session.rings.len(), ring.index, ring.size, ring.position.avail()), (1, 0, Some(8), RING_PROGRESS));
     assert!(ring.running && matches!(ring.kick, Kick::Eventfd(_)) && ring.err.is_none());
     assert_eq!(state.file.as_ref().unwrap().path, old.path);
     let _ = is_signalled(&fds.call);
@@ -121,7 +121,7 @@ fn what_was_said_about_a_ring_that_does_not_run_goes_along() {
     frontend.get_features().unwrap();
     let (state, hold) = pause(&old).unwrap();
     let ring = &state.session.as_ref().unwrap().rings[1];
-    assert_eq!((ring.index, ring.next_avail, ring.enabled), (2, 40 + RING_PROGRESS, None));
+    assert_eq!((ring.index, ring.position.avail(), ring.enabled), (2, 40 + RING_PROGRESS, None));
     let (new, outcome) = Server::resumed(state, 4);
     // SET_VRING_KICK starts a ring; that nobody has enabled it is another matter.
     assert_eq!(outcome, Ok(2));

@@ -9,6 +9,7 @@ use crate::inflight::{InflightQueue, Recovery};
 use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
+use crate::position::RingPosition;
 use crate::split::SplitRing;
 
 /// Most descriptors of a ring and entries of a region.
@@ -54,7 +55,7 @@ pub fn inflight(data: &[u8]) -> usize {
     };
     let found = first.recovery;
     let Recovery::Continued { owed } = found else {
-        assert_eq!((first.ring.owed(), first.ring.next_avail()), (0, used));
+        assert_eq!((first.ring.owed(), first.ring.position().avail()), (0, used));
         return 0;
     };
     let heads = first.owed();
@@ -88,7 +89,7 @@ struct Life {
 impl Life {
     fn begin(region: &Arc<Mapping>, memory: &Arc<Memory>, size: u16, entries: u16, used: u16) -> Option<Life> {
         let layout = Layout { size, desc: 0, avail: AVAIL, used: USED, event_idx: false, indirect: false };
-        let mut ring = SplitRing::new(memory.clone(), layout, used).expect("a ring in memory");
+        let mut ring = SplitRing::new(memory.clone(), layout, RingPosition::split(used)).expect("a ring in memory");
         let region = InflightQueue::new(region.clone(), 0, entries).expect("a region in its mapping");
         let recovery = ring.track(region).ok()?;
         Some(Life { ring, recovery })
@@ -98,7 +99,7 @@ impl Life {
     fn owed(mut self) -> Vec<u16> {
         let (size, from, owed) = (self.ring.size(), self.ring.next_used(), self.ring.owed());
         assert!(owed <= usize::from(size));
-        assert_eq!(self.ring.next_avail(), from.wrapping_add(owed as u16));
+        assert_eq!(self.ring.position().avail(), from.wrapping_add(owed as u16));
         let mut chain = Chain::default();
         let mut heads = Vec::new();
         for _ in 0..owed {

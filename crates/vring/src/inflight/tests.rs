@@ -17,6 +17,7 @@ use crate::error::RingError;
 use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
+use crate::position::RingPosition;
 use crate::split::SplitRing;
 
 /// The ring's areas lie in the first page, a buffer that all requests share in the second.
@@ -91,7 +92,7 @@ impl Place {
     /// The ring as the frontend of a backend that was killed starts it: from the used index, whatever was under way.
     fn ring(&self, size: u16) -> SplitRing {
         let layout = Layout { size, desc: 0, avail: AVAIL, used: USED, event_idx: false, indirect: false };
-        SplitRing::new(Arc::clone(&self.memory), layout, self.used_idx()).unwrap()
+        SplitRing::new(Arc::clone(&self.memory), layout, RingPosition::split(self.used_idx())).unwrap()
     }
 
     fn inflight(&self) -> InflightQueue {
@@ -164,7 +165,7 @@ impl World {
         let world = Rc::clone(self);
         let (mut ring, _) = crash::at_each_point(move || world.look(depth + 1), || copy.tracked(self.size));
         assert_eq!(pop_all(&mut ring), expected, "behind store {}", self.looks.get());
-        assert_eq!(ring.next_avail(), self.start.wrapping_add(end as u16));
+        assert_eq!(ring.position().avail(), self.start.wrapping_add(end as u16));
     }
 
     fn count_down(&self) {
@@ -431,14 +432,14 @@ fn what_is_owed_keeps_its_place_before_what_is_new() {
     place.offer(8, 4, 1);
 
     let (mut ring, recovery) = place.tracked(8);
-    assert_eq!((recovery, ring.owed(), ring.next_avail()), (Recovery::Continued { owed: 4 }, 4, 4));
+    assert_eq!((recovery, ring.owed(), ring.position().avail()), (Recovery::Continued { owed: 4 }, 4, 4));
     assert!(ring.has_pending() && ring.enable_kicks());
     assert_eq!(ring.pop(&mut Chain::default()), Ok(Some(0)));
     // What is owed is all that a ring which stops may still take.
     let mut chain = Chain::default();
     let owed: Vec<u16> = std::iter::from_fn(|| ring.pop_owed(&mut chain).unwrap()).collect();
     assert_eq!(owed, [2, 3, 5]);
-    assert_eq!((ring.owed(), ring.next_avail()), (0, 4));
+    assert_eq!((ring.owed(), ring.position().avail()), (0, 4));
     assert_eq!(pop_all(&mut ring), [1]);
 
     // A third process, before anything was shown.
@@ -487,7 +488,7 @@ fn a_driver_that_set_its_ring_up_anew_is_owed_nothing() {
     // By its used index, which is further away than any publication goes...
     place.begin(0);
     let (mut ring, recovery) = place.tracked(8);
-    assert_eq!((recovery, ring.owed(), ring.next_avail()), (Recovery::Stale, 0, 0));
+    assert_eq!((recovery, ring.owed(), ring.position().avail()), (Recovery::Stale, 0, 0));
     place.offer(8, 0, 3);
     assert_eq!(pop_all(&mut ring), [3]);
     // ...or because it has made less available than is marked.

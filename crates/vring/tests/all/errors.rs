@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Driver, INDIRECT, NEXT, WRITE, descriptor, layout_at, memory, put, ranges, region};
-use vring::{Area, Chain, Layout, Memory, Region, RingError, SplitRing};
+use vring::{Area, Chain, Layout, Memory, Region, RingError, RingPosition, SplitRing};
 
 const BASE: u64 = 0x1_0000;
 /// Where the tests put indirect tables, and buffers.
@@ -17,7 +17,7 @@ fn guest() -> Arc<Memory> {
 /// A driver and a ring of `size`, both fresh.
 fn pair(size: u16) -> (Driver, SplitRing) {
     let driver = Driver::new(guest(), layout_at(BASE, size), 0);
-    let ring = SplitRing::new(Arc::clone(&driver.memory), driver.layout, 0).unwrap();
+    let ring = SplitRing::new(Arc::clone(&driver.memory), driver.layout, RingPosition::default()).unwrap();
     (driver, ring)
 }
 
@@ -30,11 +30,11 @@ fn refused(mut driver: Driver, mut ring: SplitRing, error: RingError) {
     driver.offer(0);
     assert_eq!(pop(&mut ring), Err(error));
     assert_eq!(pop(&mut ring), Err(error));
-    assert_eq!(ring.next_avail(), 0);
+    assert_eq!(ring.position().avail(), 0);
 }
 
 fn new_error(layout: Layout) -> RingError {
-    SplitRing::new(guest(), layout, 0).unwrap_err()
+    SplitRing::new(guest(), layout, RingPosition::default()).unwrap_err()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn bad_sizes() {
         assert_eq!(new_error(layout), RingError::BadSize { size });
     }
     for shift in 0..16 {
-        assert!(SplitRing::new(guest(), layout_at(BASE, 1 << shift), 0).is_ok());
+        assert!(SplitRing::new(guest(), layout_at(BASE, 1 << shift), RingPosition::default()).is_ok());
     }
 }
 
@@ -56,9 +56,9 @@ fn misaligned_areas() {
             |area, guest_addr: u64, align| Some(RingError::Misaligned { area, guest_addr: guest_addr + off, align });
         let desc = Layout { desc: good.desc + off, ..good };
         assert_eq!(Some(new_error(desc)), error(Area::Descriptors, good.desc, 16));
-        let avail = SplitRing::new(guest(), Layout { avail: good.avail + off, ..good }, 0).err();
+        let avail = SplitRing::new(guest(), Layout { avail: good.avail + off, ..good }, RingPosition::default()).err();
         assert_eq!(avail, error(Area::Available, good.avail, 2).filter(|_| off % 2 != 0));
-        let used = SplitRing::new(guest(), Layout { used: good.used + off, ..good }, 0).err();
+        let used = SplitRing::new(guest(), Layout { used: good.used + off, ..good }, RingPosition::default()).err();
         assert_eq!(used, error(Area::Used, good.used, 4).filter(|_| off % 4 != 0));
     }
 }
@@ -67,7 +67,7 @@ fn misaligned_areas() {
 fn areas_that_a_mapping_misaligns() {
     let shifted = Region { offset: 8, len: 0x1000, ..region(BASE, 0x2000) };
     let table = Arc::new(Memory::new(vec![shifted]).unwrap());
-    let error = SplitRing::new(table, layout_at(BASE, 8), 0).unwrap_err();
+    let error = SplitRing::new(table, layout_at(BASE, 8), RingPosition::default()).unwrap_err();
     assert_eq!(error, RingError::Misaligned { area: Area::Descriptors, guest_addr: BASE, align: 16 });
 }
 
@@ -78,17 +78,19 @@ fn areas_outside_memory() {
     let end = DATA + 0x1_1000;
     let outside = |area, guest_addr, len| RingError::AreaOutsideMemory { area, guest_addr, len };
     let at = end - 128;
-    assert!(SplitRing::new(guest(), Layout { desc: at, ..good }, 0).is_ok());
+    assert!(SplitRing::new(guest(), Layout { desc: at, ..good }, RingPosition::default()).is_ok());
     assert_eq!(new_error(Layout { desc: at + 16, ..good }), outside(Area::Descriptors, at + 16, 128));
     let at = end - 22;
-    assert!(SplitRing::new(guest(), Layout { avail: at, ..good }, 0).is_ok());
+    assert!(SplitRing::new(guest(), Layout { avail: at, ..good }, RingPosition::default()).is_ok());
     assert_eq!(new_error(Layout { avail: at + 2, ..good }), outside(Area::Available, at + 2, 22));
     let at = end - 72;
-    assert!(SplitRing::new(guest(), Layout { used: at, ..good }, 0).is_ok());
+    assert!(SplitRing::new(guest(), Layout { used: at, ..good }, RingPosition::default()).is_ok());
     assert_eq!(new_error(Layout { used: at + 4, ..good }), outside(Area::Used, at + 4, 70));
     // The event fields need no room when they do not exist.
     let plain = Layout { event_idx: false, ..good };
-    assert!(SplitRing::new(guest(), Layout { avail: end - 20, used: end - 68, ..plain }, 0).is_ok());
+    assert!(
+        SplitRing::new(guest(), Layout { avail: end - 20, used: end - 68, ..plain }, RingPosition::default()).is_ok()
+    );
     // Nowhere at all, and at the end of the address space.
     assert_eq!(new_error(Layout { desc: 0, ..good }), outside(Area::Descriptors, 0, 128));
     let last = u64::MAX - 15;
@@ -247,7 +249,7 @@ fn more_than_four_gib() {
         if extra {
             driver.set(count, DATA, 1, 0, 0);
         }
-        let ring = SplitRing::new(Arc::clone(&driver.memory), layout, 0).unwrap();
+        let ring = SplitRing::new(Arc::clone(&driver.memory), layout, RingPosition::default()).unwrap();
         (driver, ring)
     };
     let (driver, ring) = offer(true);
@@ -287,7 +289,7 @@ fn buffers_that_wrap_around_the_address_space() {
         let mut driver = Driver::new(Arc::clone(&table), layout, 0);
         driver.set(0, u64::MAX - 15, len, 0, 0);
         driver.offer(0);
-        let mut ring = SplitRing::new(Arc::clone(&table), layout, 0).unwrap();
+        let mut ring = SplitRing::new(Arc::clone(&table), layout, RingPosition::default()).unwrap();
         assert_eq!(pop(&mut ring).is_ok(), ok);
     }
 }
@@ -327,7 +329,7 @@ fn indirect_not_negotiated() {
     let layout = Layout { indirect: false, ..layout_at(BASE, 8) };
     let driver = Driver::new(guest(), layout, 0);
     driver.set(0, TABLE, 16, INDIRECT, 0);
-    let ring = SplitRing::new(Arc::clone(&driver.memory), layout, 0).unwrap();
+    let ring = SplitRing::new(Arc::clone(&driver.memory), layout, RingPosition::default()).unwrap();
     refused(driver, ring, RingError::IndirectNotNegotiated { head: 0 });
 }
 

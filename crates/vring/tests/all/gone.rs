@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::common::{Driver, NEXT, WRITE, layout_at};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vring::{Chain, Mapping, Memory, Region, RingError, SplitRing};
+use vring::{Chain, Mapping, Memory, Region, RingError, RingPosition, SplitRing};
 
 const RING: u64 = 0x1000;
 const DATA: u64 = 0x10_0000;
@@ -26,7 +26,7 @@ fn guest() -> (SplitRing, Driver, OwnedFd, OwnedFd) {
     let memory = Arc::new(Memory::new(vec![ring, data]).unwrap());
     let layout = layout_at(RING, SIZE);
     let driver = Driver::new(memory.clone(), layout, 0);
-    (SplitRing::new(memory, layout, 0).unwrap(), driver, ring_file, data_file)
+    (SplitRing::new(memory, layout, RingPosition::default()).unwrap(), driver, ring_file, data_file)
 }
 
 #[test]

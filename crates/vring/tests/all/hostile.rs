@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{INDIRECT, NEXT, WRITE, guest_addr, layout_at, memory};
 use vring::copy::{read_at, write_at};
-use vring::{Chain, Memory, RingError, SplitRing};
+use vring::{Chain, Memory, RingError, RingPosition, SplitRing};
 
 const RING: u64 = 0x1000;
 const SIZE: u16 = 8;
@@ -77,7 +77,8 @@ fn serve(memory: &Arc<Memory>) {
     while rounds < ROUNDS || chains < CHAINS {
         rounds += 1;
         assert!(start.elapsed() < HANG_GUARD, "{chains} chains in {rounds} rounds");
-        let mut ring = SplitRing::new(Arc::clone(memory), layout_at(RING, SIZE), next_avail).unwrap();
+        let mut ring =
+            SplitRing::new(Arc::clone(memory), layout_at(RING, SIZE), RingPosition::split(next_avail)).unwrap();
         loop {
             match ring.pop(&mut chain) {
                 Ok(Some(head)) => {
@@ -98,7 +99,7 @@ fn serve(memory: &Arc<Memory>) {
                     break;
                 }
                 Err(_) => {
-                    next_avail = ring.next_avail().wrapping_add(1);
+                    next_avail = ring.position().avail().wrapping_add(1);
                     break;
                 }
             }

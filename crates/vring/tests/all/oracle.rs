@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vring::{Chain, Layout, Memory, SplitRing};
+use vring::{Chain, Layout, Memory, RingPosition, SplitRing};
 
 const RING: u64 = 0x10_0000;
 const RING_BYTES: u64 = 0xe_0000;
@@ -52,7 +52,7 @@ impl Twins {
         let memory = memory(&MAP);
         let driver = Driver::new(Arc::clone(&memory), layout, start);
         crate::common::put_u16(&memory, layout.used + 2, used_start);
-        let ring = SplitRing::new(memory, layout, start).unwrap();
+        let ring = SplitRing::new(memory, layout, RingPosition::split(start)).unwrap();
         let twins = Twins { driver, ring, other, queue };
         twins.put(layout.used + 2, &used_start.to_le_bytes());
         twins.put(layout.avail + 2, &start.to_le_bytes());
@@ -297,7 +297,7 @@ impl Run {
             prop_assert_eq!(ours(&self.twins.driver.memory, &self.chain), (readable, writable));
             self.flying.push(head);
         }
-        prop_assert_eq!(self.twins.ring.next_avail(), self.twins.queue.next_avail());
+        prop_assert_eq!(self.twins.ring.position().avail(), self.twins.queue.next_avail());
         Ok(())
     }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::common::{Driver, INDIRECT, NEXT, WRITE, descriptor, get, layout_at, memory, put, ranges};
 use vring::copy::{read_at, write_at};
-use vring::{Chain, Layout, Memory, RingError, SplitRing};
+use vring::{Chain, Layout, Memory, RingError, RingPosition, SplitRing};
 
 const BASE: u64 = 0x1000;
 const DATA: u64 = 0x10_0000;
 
 fn pair(layout: Layout, start: u16) -> (Driver, SplitRing) {
     let driver = Driver::new(memory(&[(BASE, 0x8000), (DATA, 0x1000), (DATA + 0x1000, 0x1000)]), layout, start);
-    let ring = SplitRing::new(Arc::clone(&driver.memory), layout, start).unwrap();
+    let ring = SplitRing::new(Arc::clone(&driver.memory), layout, RingPosition::split(start)).unwrap();
     (driver, ring)
 }
 
@@ -97,7 +97,7 @@ fn what_an_earlier_life_left_comes_first_and_once() {
     for head in [2, 5] {
         assert_eq!(ring.pop(&mut chain), Ok(Some(head)));
     }
-    let next = ring.next_avail();
+    let next = ring.position();
     let mut again = SplitRing::new(Arc::clone(&driver.memory), *ring.layout(), next).unwrap();
     assert_eq!(again.owe(&[2, 8]), Err(RingError::HeadOutOfRange { head: 8, size: 8 }));
     again.owe(&[2, 5]).unwrap();
@@ -114,7 +114,7 @@ fn what_an_earlier_life_left_comes_first_and_once() {
         again.push(head, 0);
     }
     again.publish();
-    assert_eq!((driver.used_idx(), again.next_avail()), (3, 3));
+    assert_eq!((driver.used_idx(), again.position().avail()), (3, 3));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_batch_is_what_was_available_at_its_start() {
         heads.push(head);
     }
     assert_eq!(heads, [0, 1, 2, 3]);
-    assert_eq!(ring.next_avail(), 2);
+    assert_eq!(ring.position().avail(), 2);
     heads.iter().rev().for_each(|&head| ring.push(head, 0));
     assert_eq!(driver.used_idx(), u16::MAX - 1);
     ring.publish();
@@ -162,8 +162,8 @@ fn a_batch_is_what_was_available_at_its_start() {
 fn the_used_ring_continues_where_it_was() {
     let (driver, _) = pair(layout_at(BASE, 4), 40);
     crate::common::put_u16(&driver.memory, driver.layout.used + 2, 65535);
-    let mut ring = SplitRing::new(Arc::clone(&driver.memory), driver.layout, 40).unwrap();
-    assert_eq!((ring.next_avail(), ring.next_used(), ring.size()), (40, 65535, 4));
+    let mut ring = SplitRing::new(Arc::clone(&driver.memory), driver.layout, RingPosition::split(40)).unwrap();
+    assert_eq!((ring.position().avail(), ring.next_used(), ring.size()), (40, 65535, 4));
     ring.push(3, 9);
     ring.publish();
     assert_eq!(driver.used_idx(), 0);

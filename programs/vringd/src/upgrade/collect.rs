@@ -163,7 +163,7 @@ fn ring(ring: RingState, name: &str, out: &mut Outgoing) -> state::Ring {
         index,
         size: ring.size,
         areas: ring.areas,
-        next_avail: ring.next_avail,
+        position: ring.position,
         owed: ring.owed,
         kick: match ring.kick {
             vhost_user::Kick::Missing => state::Kick::Missing,

@@ -191,7 +191,13 @@ mod tests {
         let longer = [good.as_slice(), b" "].concat();
         let renamed = String::from_utf8(good[HEAD_BYTES..].to_vec()).unwrap().replacen("\"program\"", "\"brogram\"", 1);
         let unknown = [&good[..HEAD_BYTES], renamed.as_bytes()].concat();
-        let cases: [(&[u8], &str); 7] = [
+        let moved = String::from_utf8(good[HEAD_BYTES..].to_vec()).unwrap().replacen(
+            r#""next_avail":65535"#,
+            r#""next_avail":65536"#,
+            1,
+        );
+        let nowhere = [&good[..HEAD_BYTES], moved.as_bytes()].concat();
+        let cases: [(&[u8], &str); 8] = [
             (b"", "no upgrade state"),
             (b"#!/bin/sh\nexit 0\n", "no upgrade state"),
             (&good[..10], "no upgrade state"),
@@ -199,6 +205,7 @@ mod tests {
             (&good[..good.len() - 1], "is damaged"),
             (&longer, "is damaged"),
             (&unknown, "brogram"),
+            (&nowhere, "no ring can go on at 65536"),
         ];
         for (bytes, words) in cases {
             let line = decode(bytes).unwrap_err().to_string();

@@ -105,7 +105,7 @@ fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String
         index: ring.index,
         size: ring.size,
         areas: ring.areas,
-        next_avail: ring.next_avail,
+        position: ring.position,
         owed: ring.owed.clone(),
         kick: match ring.kick {
             state::Kick::Missing => vhost_user::Kick::Missing,

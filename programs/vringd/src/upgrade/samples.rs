@@ -7,13 +7,14 @@ use super::state::{
 use crate::confine::Held;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use vhost_user::RingPosition;
 
 fn ring() -> Ring {
     Ring {
         index: 3,
         size: Some(256),
         areas: Some([0x7f00_0000_0000, u64::MAX - 4096, 0x7f00_0000_2000]),
-        next_avail: u16::MAX,
+        position: RingPosition::split(u16::MAX),
         owed: vec![7, 0],
         kick: Kick::Eventfd(20),
         call: Some(21),
@@ -99,13 +100,13 @@ pub(super) fn state() -> State {
 fn any_ring() -> impl Strategy<Value = Ring> {
     let kick = prop_oneof![Just(Kick::Missing), Just(Kick::Polled), (3..9999).prop_map(Kick::Eventfd)];
     let said = (any::<Option<u16>>(), any::<Option<[u64; 3]>>(), any::<Option<bool>>(), any::<bool>());
-    let stands = (any::<u16>(), any::<Vec<u16>>());
+    let stands = (any::<u16>().prop_map(RingPosition::split), any::<Vec<u16>>());
     (any::<u16>(), stands, kick, any::<Option<i32>>(), any::<Option<i32>>(), said).prop_map(
-        |(index, (next_avail, owed), kick, call, err, (size, areas, enabled, running))| Ring {
+        |(index, (position, owed), kick, call, err, (size, areas, enabled, running))| Ring {
             index,
             size,
             areas,
-            next_avail,
+            position,
             owed,
             kick,
             call,

@@ -9,6 +9,7 @@ use control::model::{CpuList, NewExport, NewGroup, Poll, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use vhost_user::RingPosition;
 
 /// The version of this form.
 pub(crate) const VERSION: u32 = 2;
@@ -206,7 +207,8 @@ pub(crate) struct Ring {
     pub(crate) size: Option<u16>,
     /// Descriptor table, avail ring, used ring, as addresses of the frontend.
     pub(crate) areas: Option<[u64; 3]>,
-    pub(crate) next_avail: u16,
+    #[serde(rename = "next_avail", with = "position")]
+    pub(crate) position: RingPosition,
     /// Head descriptors of requests that were taken before and wait for a lock, the oldest first: to be taken again.
     pub(crate) owed: Vec<u16>,
     pub(crate) kick: Kick,
@@ -227,4 +229,20 @@ pub(crate) enum Kick {
     Polled,
     /// By this descriptor.
     Eventfd(Number),
+}
+
+/// A ring's position as the number that SET_VRING_BASE gives.
+mod position {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use vhost_user::RingPosition;
+
+    pub(super) fn serialize<S: Serializer>(position: &RingPosition, serializer: S) -> Result<S::Ok, S::Error> {
+        position.payload().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RingPosition, D::Error> {
+        let num = u32::deserialize(deserializer)?;
+        RingPosition::from_payload(num).ok_or_else(|| D::Error::custom(format_args!("no ring can go on at {num}")))
+    }
 }

@@ -25,7 +25,7 @@ use vhost_user::{
     Suspended, Target, serve_on,
 };
 use vmm_sys_util::eventfd::EventFd;
-use vring::{InflightQueue, Layout, Memory};
+use vring::{InflightQueue, Layout, Memory, RingPosition};
 
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ pub enum Event {
     Start {
         index: u16,
         size: u16,
-        next_avail: u16,
+        position: RingPosition,
         enabled: bool,
         fds: [bool; 3],
     },
@@ -68,7 +68,7 @@ pub struct Running {
     pub layout: Layout,
     pub inflight: Option<InflightQueue>,
     pub owed: Vec<u16>,
-    next_avail: u16,
+    position: RingPosition,
 }
 
 pub struct Shared {
@@ -185,10 +185,10 @@ impl Target for Recorder {
         signal(ring.call.as_ref());
         let fds = [ring.kick.is_some(), ring.call.is_some(), ring.err.is_some()];
         let started =
-            Event::Start { index, size: ring.layout.size, next_avail: ring.next_avail, enabled: ring.enabled, fds };
+            Event::Start { index, size: ring.layout.size, position: ring.position, enabled: ring.enabled, fds };
         let entries = ring.inflight.as_ref().map(InflightQueue::entries);
-        let RingStart { memory, layout, inflight, owed, next_avail, .. } = ring;
-        let used = Running { memory, layout, inflight, owed, next_avail };
+        let RingStart { memory, layout, inflight, owed, position, .. } = ring;
+        let used = Running { memory, layout, inflight, owed, position };
         let before = self.shared.rings.lock().unwrap().insert(index, used);
         assert!(before.is_none(), "ring {index} was started twice");
         self.shared.record(started);
@@ -198,15 +198,15 @@ impl Target for Recorder {
         Ok(())
     }
 
-    fn stop(&mut self, index: u16) -> u16 {
+    fn stop(&mut self, index: u16) -> RingPosition {
         let ring = self.shared.rings.lock().unwrap().remove(&index);
         let ring = ring.expect("only a ring that runs can be stopped");
         self.shared.record(Event::Stop(index));
-        ring.next_avail + RING_PROGRESS
+        RingPosition::split(ring.position.avail() + RING_PROGRESS)
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {
-        Suspended { next_avail: self.stop(index), owed: self.shared.owed.lock().unwrap().clone() }
+        Suspended { position: self.stop(index), owed: self.shared.owed.lock().unwrap().clone() }
     }
 
     fn in_flight(&mut self, _index: u16) -> Result<usize, String> {
@@ -543,7 +543,7 @@ pub fn running(server: &Server) -> (Frontend, Guest, RingFds) {
 }
 
 pub fn started(index: u16, next_avail: u16, enabled: bool, fds: [bool; 3]) -> Event {
-    Event::Start { index, size: 8, next_avail, enabled, fds }
+    Event::Start { index, size: 8, position: RingPosition::split(next_avail), enabled, fds }
 }
 
 /// Writes without caring whether the other side has closed already.
