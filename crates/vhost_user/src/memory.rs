@@ -60,9 +60,11 @@ impl Table {
 
     /// SET_MEM_TABLE: these regions and no others.
     pub(crate) fn replaced(&mut self, regions: Vec<(VhostUserMemoryRegion, OwnedFd)>) -> Result<Arc<Memory>, Refusal> {
-        let regions =
-            regions.into_iter().map(|(region, file)| self.map(&region, file)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Arc::new(Memory::new(regions)?))
+        let mut table = Vec::with_capacity(regions.len());
+        for (region, file) in regions {
+            table.push(self.map(&region, file, &table)?);
+        }
+        Ok(Arc::new(Memory::new(table)?))
     }
 
     /// ADD_MEM_REG: one region more.
@@ -71,11 +73,9 @@ impl Table {
         if count >= MEMORY_SLOTS {
             return Err(Refusal::MemorySlots(count));
         }
-        let region = self.map(region, file)?;
-        Ok(Arc::new(match &self.memory {
-            Some(memory) => memory.with(region)?,
-            None => Memory::new(vec![region])?,
-        }))
+        let before = self.memory.clone().unwrap_or_default();
+        let region = self.map(region, file, before.regions())?;
+        Ok(Arc::new(before.with(region)?))
     }
 
     /// REM_MEM_REG: one region less.
@@ -125,8 +125,9 @@ impl Table {
     }
 
     /// Maps one region, or finds it mapped: QEMU sends the whole table anew whenever a part of it changes, and a
-    /// fresh mapping would fault in every page of the guest again.
-    fn map(&mut self, region: &VhostUserMemoryRegion, file: OwnedFd) -> Result<Region, Refusal> {
+    /// fresh mapping would fault in every page of the guest again. A mapping serves one region of a table: by an address of
+    /// ours it can be told which one ([`Memory::guest_addr_of`]). `others` are the regions that the table has besides.
+    fn map(&mut self, region: &VhostUserMemoryRegion, file: OwnedFd, others: &[Region]) -> Result<Region, Refusal> {
         let guest_addr = region.guest_phys_addr;
         let failed = |error: rustix::io::Errno| Refusal::MemoryMap(guest_addr, error.into());
         let stat = fstat(&file).map_err(failed)?;
@@ -136,6 +137,7 @@ impl Table {
             // A frontend that shortened a file and made it longer again shares nothing with a mapping from before.
             let there = !mapped.mapping.is_gone();
             there
+                && !others.iter().any(|other| Arc::ptr_eq(&other.mapping, &mapped.mapping))
                 && (mapped.device, mapped.inode) == (device, inode)
                 && (mapped.file_offset, mapped.len) == (file_offset, len)
         });

@@ -111,6 +111,15 @@ impl Chain {
         sum_bytes(self.writable_segments())
     }
 
+    /// Where these segments, which are of this chain or cut out of such, lie for the guest: address and length in bytes. What
+    /// is not the guest's is left out, as a buffer of ours that was put in the place of a segment.
+    pub fn guest_ranges<'a>(&'a self, segments: &'a [Segment]) -> impl Iterator<Item = (u64, u64)> + 'a {
+        // A segment lies in one region, and so does every part of it.
+        let range =
+            |segment: &Segment| Some((self.memory.as_ref()?.guest_addr_of(segment.ptr())?, segment.len() as u64));
+        segments.iter().filter_map(range)
+    }
+
     /// The memory table that holds the segments; `None` before the first pop and after [`Chain::clear`].
     pub fn memory(&self) -> Option<&Arc<Memory>> {
         self.memory.as_ref()

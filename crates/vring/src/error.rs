@@ -42,6 +42,13 @@ pub enum MemoryError {
         /// Length of the lower region in bytes.
         other_len: u64,
     },
+    /// memory regions at guest addresses {other_guest_addr:#x} and {guest_addr:#x} share bytes of one mapping
+    SharedBytes {
+        /// First guest physical address of one.
+        guest_addr: u64,
+        /// First guest physical address of the other.
+        other_guest_addr: u64,
+    },
     /// no memory region has guest address {guest_addr:#x}, user address {user_addr:#x} and {len:#x} bytes
     NotFound {
         /// First guest physical address asked for.

@@ -270,6 +270,12 @@ impl Player {
             });
             assert!(inside && segment.len() > 0, "{segment:?}");
         }
+        for ((guest_addr, len), segment) in chain.guest_ranges(&chain.segments).zip(&chain.segments) {
+            let (ptr, found) =
+                self.ring.memory().translate(guest_addr, len, &mut 0).expect("an address of the guest's");
+            assert_eq!((ptr.as_ptr(), found), (segment.ptr(), segment.len() as u64));
+        }
+        assert_eq!(chain.guest_ranges(&chain.segments).count(), chain.segments.len());
         let mut copied = [0; COPY_BYTES];
         let read = copy::read_at(chain.readable_segments(), 3, &mut copied);
         assert_eq!(read as u64, chain.readable_bytes().saturating_sub(3).min(COPY_BYTES as u64));

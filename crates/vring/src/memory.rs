@@ -59,6 +59,8 @@ struct Span {
 pub struct Memory {
     regions: Vec<Region>,
     spans: Vec<Span>,
+    /// The same, sorted by address of ours.
+    by_host: Vec<Span>,
 }
 
 // SAFETY: the pointers in `spans` point into the mappings that `regions` keeps alive, and `Mapping` is Send and Sync.
@@ -71,7 +73,8 @@ impl Memory {
     ///
     /// # Errors
     /// A region that is empty, wraps around the address space, reaches beyond its mapping, or overlaps another one in
-    /// guest physical addresses. Frontend addresses may overlap: a frontend may show one range to its guest twice.
+    /// guest physical addresses or in bytes of a mapping. Frontend addresses may overlap: a frontend may show one range to
+    /// its guest twice, but it is to be mapped twice then, or [`Memory::guest_addr_of`] could not tell the two apart.
     pub fn new(mut regions: Vec<Region>) -> Result<Memory, MemoryError> {
         regions.iter().try_for_each(Region::check)?;
         regions.sort_by_key(|region| region.guest_addr);
@@ -84,7 +87,7 @@ impl Memory {
                 });
             }
         }
-        let spans = regions
+        let spans: Vec<Span> = regions
             .iter()
             .map(|region| Span {
                 guest_addr: region.guest_addr,
@@ -93,7 +96,15 @@ impl Memory {
                 host: unsafe { NonNull::new_unchecked(region.mapping.as_ptr().add(region.offset)) },
             })
             .collect();
-        Ok(Memory { regions, spans })
+        let mut by_host = spans.clone();
+        by_host.sort_by_key(|span| span.host);
+        for pair in by_host.windows(2) {
+            if pair[0].offset_of(pair[1].host).is_some() {
+                let (guest_addr, other_guest_addr) = (pair[1].guest_addr, pair[0].guest_addr);
+                return Err(MemoryError::SharedBytes { guest_addr, other_guest_addr });
+            }
+        }
+        Ok(Memory { regions, spans, by_host })
     }
 
     /// This table and one more region (vhost-user ADD_MEM_REG).
@@ -150,6 +161,20 @@ impl Memory {
         Some(found)
     }
 
+    /// The guest physical address of the byte at an address of ours, or `None` when no region holds it: the way back of
+    /// [`translate`](Memory::translate), for those who have to say what was written.
+    ///
+    /// Host pointers are all that travels with a request: they are cut, split and turned into iovecs on the way, and each of
+    /// them leads back here. That costs those nothing who never ask, which is every request while nobody logs writes. The
+    /// answer is the address by which the guest named the byte, as no two regions share bytes of a mapping.
+    #[inline]
+    pub fn guest_addr_of(&self, host: *const u8) -> Option<u64> {
+        let host = NonNull::new(host.cast_mut())?;
+        let after = self.by_host.partition_point(|span| span.host <= host);
+        let span = &self.by_host[after.checked_sub(1)?];
+        Some(span.guest_addr + span.offset_of(host)?)
+    }
+
     /// The guest address of a region whose memory went away ([`Mapping::is_gone`]), if there is one.
     pub fn gone(&self) -> Option<u64> {
         self.regions.iter().find(|region| region.mapping.is_gone()).map(|region| region.guest_addr)
@@ -167,6 +192,13 @@ impl Memory {
 }
 
 impl Span {
+    /// How far into the span this address of ours is.
+    #[inline]
+    fn offset_of(&self, host: NonNull<u8>) -> Option<u64> {
+        let offset = (host.as_ptr() as u64).checked_sub(self.host.as_ptr() as u64)?;
+        (offset < self.len).then_some(offset)
+    }
+
     #[inline]
     fn find(&self, guest_addr: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
         // An address below the region wraps to an offset of at least 2^64 - guest_addr, and the region, which does not

@@ -66,6 +66,30 @@ fn the_table_is_replaced_while_a_ring_runs() {
 }
 
 #[test]
+fn pages_that_are_shown_twice_are_mapped_twice() {
+    let server = Server::new(1);
+    let (mut frontend, guest, _fds) = running(&server);
+    let mut again = guest.region;
+    again.guest_phys_addr = 0x4000_0000;
+    let memory = || server.shared.rings.lock().unwrap()[&0].memory.clone();
+    let hosts = || {
+        let memory = memory();
+        [0x8000, 0x4000_8000].map(|guest_addr| {
+            let (host, _) = memory.translate(guest_addr, 1, &mut 0).unwrap();
+            assert_eq!(memory.guest_addr_of(host.as_ptr()), Some(guest_addr));
+            host
+        })
+    };
+    frontend.add_mem_region(&again).unwrap();
+    guest.poke(0x8000, &5u64.to_ne_bytes());
+    assert_eq!((peek(&memory(), 0x8000), peek(&memory(), 0x4000_8000)), (5, 5));
+    let before = hosts();
+    // A whole table with both maps nothing anew.
+    frontend.set_mem_table(&[guest.region, again]).unwrap();
+    assert_eq!(hosts(), before);
+}
+
+#[test]
 fn the_same_addresses_of_another_file_are_mapped_anew() {
     let server = Server::new(1);
     let (frontend, _guest, _fds) = running(&server);

@@ -4,6 +4,7 @@ mod common;
 mod copy;
 mod errors;
 mod gone;
+mod guest_ranges;
 mod hostile;
 mod memory;
 mod oracle;
