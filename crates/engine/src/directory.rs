@@ -1,6 +1,7 @@
 //! The map from rings to workers. Read and written when rings move and workers come and go, never on the path of a request.
 
 use crate::burial::Burials;
+use crate::figures::StayPage;
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
 use crate::{Poll, Pulse, RingId};
@@ -20,11 +21,18 @@ pub(crate) struct WorkerEntry<R> {
     pub(crate) incoming: u32,
 }
 
+/// Where a ring is.
+pub(crate) struct Home {
+    pub(crate) worker: u32,
+    /// The engine's page of the ring.
+    pub(crate) stay: Arc<StayPage>,
+}
+
 pub(crate) struct State<R> {
     pub(crate) workers: BTreeMap<u32, WorkerEntry<R>>,
     /// Freed workers that still finish what was started on them.
     pub(crate) ending: BTreeMap<u32, Arc<Mailbox<R>>>,
-    pub(crate) rings: HashMap<RingId, u32>,
+    pub(crate) rings: HashMap<RingId, Home>,
     pub(crate) next_worker: u32,
     pub(crate) next_ring: u64,
 }
@@ -97,13 +105,19 @@ impl<R> Directory<R> {
     ///
     /// Arrival and announcement are one step. Announced first, mail could overtake the ring; announced later, a worker that
     /// is slow to do so could overwrite a newer home, and mail for the ring would circle for ever.
-    pub(crate) fn hand_over(&self, id: RingId, worker: u32, adopt: Mail<R>) -> Result<(), Mail<R>> {
+    pub(crate) fn hand_over(
+        &self,
+        id: RingId,
+        worker: u32,
+        stay: Arc<StayPage>,
+        adopt: Mail<R>,
+    ) -> Result<(), Mail<R>> {
         let mut state = self.lock();
         let Some(entry) = state.workers.get(&worker).filter(|entry| entry.alive) else {
             return Err(adopt);
         };
         entry.mailbox.send(adopt)?;
-        state.rings.insert(id, worker);
+        state.rings.insert(id, Home { worker, stay });
         Ok(())
     }
 
@@ -116,7 +130,7 @@ impl<R> Directory<R> {
     pub(crate) fn forward(&self, id: RingId, mail: RingMail<R>) {
         let mailbox = {
             let state = self.lock();
-            state.rings.get(&id).and_then(|home| state.workers.get(home)).map(|worker| worker.mailbox.clone())
+            state.rings.get(&id).and_then(|home| state.workers.get(&home.worker)).map(|worker| worker.mailbox.clone())
         };
         if let Some(mailbox) = mailbox {
             let _ = mailbox.send(Mail::Ring(id, mail));
@@ -127,7 +141,7 @@ impl<R> Directory<R> {
     pub(crate) fn ended(&self, number: u32, panicked: bool) {
         let mut state = self.lock();
         state.ending.remove(&number);
-        state.rings.retain(|_, home| *home != number);
+        state.rings.retain(|_, home| home.worker != number);
         if !panicked {
             state.workers.remove(&number);
         } else if let Some(worker) = state.workers.get_mut(&number) {

@@ -7,7 +7,7 @@ pub use ask::Told;
 use ask::{ANSWER_TIMEOUT, answered, answered_late};
 
 use crate::directory::{Directory, WorkerEntry};
-use crate::figures::RingStay;
+use crate::figures::{RingStay, StayPage};
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
 use crate::spec::{SpecError, WorkerSpec};
@@ -201,7 +201,7 @@ impl<R: Ring> Engine<R> {
     pub fn worker_free(&self, number: u32) -> Result<(), EngineError> {
         let mailbox = {
             let mut state = self.shared.directory.lock();
-            let rings = state.rings.values().filter(|home| **home == number).count();
+            let rings = state.rings.values().filter(|home| home.worker == number).count();
             let worker = state.workers.get(&number).ok_or(EngineError::NoSuchWorker(number))?;
             let rings = rings + worker.incoming as usize;
             if rings > 0 {
@@ -228,7 +228,7 @@ impl<R: Ring> Engine<R> {
         let state = self.shared.directory.lock();
         let of = |number: u32| {
             let mut rings: Vec<RingId> =
-                state.rings.iter().filter(|(_, home)| **home == number).map(|(id, _)| *id).collect();
+                state.rings.iter().filter(|(_, home)| home.worker == number).map(|(id, _)| *id).collect();
             rings.sort_unstable();
             rings
         };
@@ -279,8 +279,9 @@ impl<R: Ring> Engine<R> {
             Err(error) => return Err((error, ring)),
         };
         let (done, adopted) = channel();
-        let adopt = Mail::Adopt { id, ring, stay: RingStay::default(), done };
-        let sent = self.shared.directory.hand_over(id, number, adopt);
+        let stay = Arc::<StayPage>::default();
+        let adopt = Mail::Adopt { id, ring, stay: stay.clone(), done };
+        let sent = self.shared.directory.hand_over(id, number, stay, adopt);
         self.arrived(number);
         match sent {
             Err(Mail::Adopt { ring, .. }) => Err((EngineError::WorkerDead(number), ring)),
@@ -347,7 +348,12 @@ impl<R: Ring> Engine<R> {
 
     /// The worker that owns the ring now.
     pub fn worker_of(&self, id: RingId) -> Option<u32> {
-        self.shared.directory.lock().rings.get(&id).copied()
+        self.shared.directory.lock().rings.get(&id).map(|home| home.worker)
+    }
+
+    /// What the engine has counted of the ring so far; asks nobody.
+    pub fn stay_of(&self, id: RingId) -> Option<RingStay> {
+        self.shared.directory.lock().rings.get(&id).map(|home| home.stay.read())
     }
 
     /// Takes the ring back: no more requests are taken, those in flight are finished and published first.
@@ -367,11 +373,11 @@ impl<R: Ring> Engine<R> {
     pub fn with_ring<T: Send + 'static>(
         &self,
         id: RingId,
-        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
+        f: impl FnOnce(&mut R, &mut Io<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
         let (done, answer): (Sender<T>, Receiver<T>) = channel();
-        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
-            let _ = done.send(f(ring, stay, io));
+        let run = Box::new(move |ring: &mut R, io: &mut Io<'_>| {
+            let _ = done.send(f(ring, io));
         });
         self.ring_mail(id, RingMail::With(run))?;
         answer.recv().map_err(|_| EngineError::NoSuchRing)
@@ -379,7 +385,7 @@ impl<R: Ring> Engine<R> {
 
     fn home(&self, id: RingId) -> Result<(u32, Arc<Mailbox<R>>), EngineError> {
         let state = self.shared.directory.lock();
-        let home = *state.rings.get(&id).ok_or(EngineError::NoSuchRing)?;
+        let home = state.rings.get(&id).ok_or(EngineError::NoSuchRing)?.worker;
         Ok((home, state.workers.get(&home).ok_or(EngineError::NoSuchRing)?.mailbox.clone()))
     }
 

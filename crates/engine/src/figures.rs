@@ -1,4 +1,7 @@
-//! Figures of a worker and of a ring's stay on it: plain counters that their owner writes and a message collects.
+//! Figures of a worker and of a ring's stay on it: pages of counters that their owner writes and anybody reads, and what is
+//! read from them.
+
+use crate::counter::Counter;
 
 /// What one worker has done since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,38 @@ pub struct WorkerFigures {
     pub cpu_ns: u64,
 }
 
+/// A worker's page, which it alone writes.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerPage {
+    pub(crate) turns: Counter,
+    pub(crate) enters: Counter,
+    pub(crate) sleeps: Counter,
+    pub(crate) polls_hit: Counter,
+    pub(crate) polls_missed: Counter,
+    pub(crate) sqes: Counter,
+    pub(crate) cqes: Counter,
+    pub(crate) messages: Counter,
+    pub(crate) poll_window_ns: Counter,
+}
+
+impl WorkerPage {
+    /// What is on it now; the CPU time is the kernel's to tell.
+    pub(crate) fn read(&self, cpu_ns: u64) -> WorkerFigures {
+        WorkerFigures {
+            turns: self.turns.get(),
+            enters: self.enters.get(),
+            sleeps: self.sleeps.get(),
+            polls_hit: self.polls_hit.get(),
+            polls_missed: self.polls_missed.get(),
+            sqes: self.sqes.get(),
+            cqes: self.cqes.get(),
+            messages: self.messages.get(),
+            poll_window_ns: self.poll_window_ns.get(),
+            cpu_ns,
+        }
+    }
+}
+
 /// What the engine counts of one ring, carried along when it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStay {
@@ -36,4 +71,25 @@ pub struct RingStay {
     pub polls_missed: u64,
     /// Moves to another worker.
     pub moves: u64,
+}
+
+/// The engine's page of a ring: it goes where the ring goes, and whoever has the ring writes it.
+#[derive(Debug, Default)]
+pub(crate) struct StayPage {
+    pub(crate) kicks: Counter,
+    pub(crate) polls_hit: Counter,
+    pub(crate) polls_missed: Counter,
+    pub(crate) moves: Counter,
+}
+
+impl StayPage {
+    /// What is on it now.
+    pub(crate) fn read(&self) -> RingStay {
+        RingStay {
+            kicks: self.kicks.get(),
+            polls_hit: self.polls_hit.get(),
+            polls_missed: self.polls_missed.get(),
+            moves: self.moves.get(),
+        }
+    }
 }

@@ -3,13 +3,14 @@
 use crate::bell::{Bell, Message, takes_messages};
 use crate::bells::Bells;
 use crate::clock::monotonic_ns;
-use crate::figures::WorkerFigures;
+use crate::figures::WorkerPage;
 use crate::file::{File, FileTable};
 use crate::timer::Timers;
 use crate::token::Token;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 /// Submission entries. A turn queues at most a batch a ring; a full queue is submitted early, never an error.
 const SQ_ENTRIES: u32 = 512;
@@ -92,7 +93,7 @@ pub(crate) struct Lane {
     held: Option<Message>,
     pub(crate) timers: Timers,
     pub(crate) now_ns: u64,
-    pub(crate) figures: WorkerFigures,
+    pub(crate) figures: Arc<WorkerPage>,
     /// Requests that the kernel has or will have with the next submission.
     pub(crate) in_kernel: u32,
     /// Completions taken out of the queue and not yet given to their rings.
@@ -123,7 +124,7 @@ impl Lane {
             uring,
             timers: Timers::default(),
             now_ns: monotonic_ns(),
-            figures: WorkerFigures::default(),
+            figures: Arc::default(),
             in_kernel: 0,
             completions: Vec::with_capacity(CQ_ENTRIES as usize),
         })
@@ -145,7 +146,7 @@ impl Lane {
     /// Queues one entry; a full queue is handed to the kernel first.
     fn push(&mut self, entry: squeue::Entry, tag: Tag) {
         let entry = entry.user_data(tag.pack());
-        self.figures.sqes += 1;
+        self.figures.sqes.add(1);
         self.in_kernel += u32::from(matches!(tag, Tag::Request { .. }));
         loop {
             // SAFETY: callers of this private function pass entries whose buffers live until their completion, or
@@ -383,7 +384,7 @@ impl Lane {
 
     fn enter(&mut self, want: usize, min_wait_us: u32, timeout_ns: Option<u64>) {
         let queued = self.uring.submission().len() as u32;
-        self.figures.enters += 1;
+        self.figures.enters.add(1);
         let timeout = timeout_ns.map(std::time::Duration::from_nanos).map(types::Timespec::from);
         let mut args = types::SubmitArgs::new().min_wait_usec(min_wait_us);
         if let Some(timeout) = &timeout {

@@ -7,6 +7,7 @@ mod bell;
 mod bells;
 mod burial;
 mod clock;
+mod counter;
 mod directory;
 mod engine;
 mod figures;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use bell::{Bell, BellError, may_be_watched};
 pub use clock::monotonic_ns;
+pub use counter::Counter;
 pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
 pub use figures::{RingStay, WorkerFigures};
 pub use file::{File, SharedFile};

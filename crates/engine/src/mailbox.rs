@@ -1,8 +1,8 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
-use crate::figures::RingStay;
+use crate::figures::{StayPage, WorkerPage};
 use crate::reply::Post;
-use crate::{Completion, Io, Panic, Poll, RingId, WorkerFigures};
+use crate::{Completion, Io, Panic, Poll, RingId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -37,14 +37,14 @@ pub(crate) enum RingMail<R> {
     Lose(Panic),
 }
 
-pub(crate) type WithRing<R> = Box<dyn FnOnce(&mut R, &RingStay, &mut Io<'_>) + Send>;
+pub(crate) type WithRing<R> = Box<dyn FnOnce(&mut R, &mut Io<'_>) + Send>;
 
 pub(crate) enum Mail<R> {
     /// A ring arrives, new or from another worker.
     Adopt {
         id: RingId,
         ring: Box<R>,
-        stay: RingStay,
+        stay: Arc<StayPage>,
         done: Sender<bool>,
     },
     Ring(RingId, RingMail<R>),
@@ -53,7 +53,8 @@ pub(crate) enum Mail<R> {
         slot: u32,
         completion: Completion,
     },
-    Figures(Sender<WorkerFigures>),
+    /// Answer, to say that turns are taken.
+    Ping(Sender<()>),
     Poll(Poll),
     SweepFiles(Sender<()>),
     Stop,
@@ -87,6 +88,8 @@ pub(crate) struct Mailbox<R> {
     queue: Mutex<Queue<R>>,
     /// The worker's [`Pulse`], written by it alone.
     pulse: AtomicU64,
+    /// What it has done, written by it alone.
+    pub(crate) figures: Arc<WorkerPage>,
     pending: AtomicBool,
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -98,6 +101,7 @@ impl<R> Mailbox<R> {
             queue: Mutex::new(Queue { mail: VecDeque::new(), closed: false }),
             // No turn yet: whoever looks now must not take it for stuck.
             pulse: AtomicU64::new(IDLE),
+            figures: Arc::default(),
             pending: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,

@@ -1,7 +1,8 @@
 //! The places of rings on a worker.
 
-use crate::figures::RingStay;
+use crate::figures::StayPage;
 use crate::{Ring, RingId, Token};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// How often in a row a kick watch that the kernel ended is renewed. It ends watches when the completion queue is full,
@@ -27,7 +28,7 @@ pub(crate) struct Slot<R> {
 /// A ring that is attached.
 pub(crate) struct Here<R> {
     pub(crate) ring: Box<R>,
-    pub(crate) stay: RingStay,
+    pub(crate) stay: Arc<StayPage>,
     /// In the list of rings that are looked at every turn.
     pub(crate) active: bool,
     /// The driver was asked to kick.
@@ -42,7 +43,7 @@ pub(crate) struct Here<R> {
 }
 
 impl<R: Ring> Slot<R> {
-    pub(crate) fn new(id: RingId, ring: Box<R>, stay: RingStay, now_ns: u64) -> Self {
+    pub(crate) fn new(id: RingId, ring: Box<R>, stay: Arc<StayPage>, now_ns: u64) -> Self {
         let here = Here {
             ring,
             stay,
@@ -82,7 +83,7 @@ impl<R: Ring> Here<R> {
     pub(crate) fn arm(&mut self) {
         self.active = self.ring.arm();
         self.armed = true;
-        self.stay.polls_missed += u64::from(!self.active);
+        self.stay.polls_missed.add(u64::from(!self.active));
     }
 }
 

@@ -65,7 +65,10 @@ impl<R: Ring> Worker<R> {
     ) -> std::io::Result<Self> {
         let mut lane = Lane::new()?;
         lane.prepare_bells()?;
+        lane.figures = mailbox.figures.clone();
         lane.watch(Tag::Mail, mailbox.wake_fd());
+        let poll = PollWindow::new(poll);
+        lane.figures.poll_window_ns.set(poll.window_ns());
         Ok(Worker {
             number,
             lane,
@@ -78,7 +81,7 @@ impl<R: Ring> Worker<R> {
             dirty: Vec::new(),
             detaching: Vec::new(),
             mail: VecDeque::new(),
-            poll: PollWindow::new(poll),
+            poll,
             idle_since_ns: None,
             outstanding: 0,
             slept: false,
@@ -89,7 +92,7 @@ impl<R: Ring> Worker<R> {
     /// Runs until told to stop and nothing is left to finish.
     pub(crate) fn run(&mut self) {
         loop {
-            self.lane.figures.turns += 1;
+            self.lane.figures.turns.add(1);
             self.lane.tick();
             self.mailbox.turns(self.lane.now_ns);
             if std::mem::take(&mut self.slept) {
@@ -125,6 +128,7 @@ impl<R: Ring> Worker<R> {
     fn found_work(&mut self) {
         if let Some(since) = self.idle_since_ns.take() {
             self.poll.observe(self.lane.now_ns.saturating_sub(since));
+            self.lane.figures.poll_window_ns.set(self.poll.window_ns());
         }
     }
 
@@ -165,7 +169,7 @@ impl<R: Ring> Worker<R> {
                 if self.lane.has_completions() {
                     self.lane.submit();
                 }
-                self.lane.figures.polls_hit += 1;
+                self.lane.figures.polls_hit.add(1);
                 return true;
             }
             for _ in 0..16 {
@@ -176,7 +180,7 @@ impl<R: Ring> Worker<R> {
                 return true;
             }
             if self.lane.now_ns >= end_ns {
-                self.lane.figures.polls_missed += 1;
+                self.lane.figures.polls_missed.add(1);
                 return false;
             }
         }
@@ -196,7 +200,7 @@ impl<R: Ring> Worker<R> {
                 self.directory.stir();
             }
             self.slept = true;
-            self.lane.figures.sleeps += 1;
+            self.lane.figures.sleeps.add(1);
             let want = (self.lane.in_kernel / GATHER_SHARE).clamp(1, GATHER_MAX);
             self.lane.submit_and_wait(want as usize, GATHER_US);
             self.mailbox.awake();
@@ -234,7 +238,7 @@ impl<R: Ring> Worker<R> {
         while !self.had_enough(handled, began_ns)
             && let Some(message) = self.mail.pop_front()
         {
-            self.lane.figures.messages += 1;
+            self.lane.figures.messages.add(1);
             self.handle(message);
             handled += 1;
         }
@@ -261,14 +265,13 @@ impl<R: Ring> Worker<R> {
                 None => self.directory.forward(id, mail),
             },
             Mail::Done { slot, completion } => self.complete(slot, completion),
-            Mail::Figures(reply) => {
-                let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-                let mut figures = self.lane.figures;
-                figures.poll_window_ns = self.poll.window_ns();
-                figures.cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
-                let _ = reply.send(figures);
+            Mail::Ping(answer) => {
+                let _ = answer.send(());
             }
-            Mail::Poll(mode) if mode != self.poll.mode() => self.poll = PollWindow::new(mode),
+            Mail::Poll(mode) if mode != self.poll.mode() => {
+                self.poll = PollWindow::new(mode);
+                self.lane.figures.poll_window_ns.set(self.poll.window_ns());
+            }
             Mail::Poll(_) => {}
             Mail::SweepFiles(done) => {
                 self.lane.sweep_files();
@@ -290,7 +293,7 @@ impl<R: Ring> Worker<R> {
             RingMail::Release { .. } => {}
             RingMail::Detach { done } => self.detach(slot, done),
             RingMail::With(run) => {
-                self.drive(slot, |here, io| run(&mut here.ring, &here.stay, io));
+                self.drive(slot, |here, io| run(&mut here.ring, io));
                 // It may have enabled the ring or changed its memory: look at it again.
                 self.touch(slot);
             }
@@ -365,7 +368,7 @@ impl<R: Ring> Worker<R> {
             if std::mem::take(&mut here.armed) {
                 here.ring.disarm();
             }
-            here.stay.polls_hit += u64::from(!std::mem::take(&mut here.kicked));
+            here.stay.polls_hit.add(u64::from(!std::mem::take(&mut here.kicked)));
             here.idle_since_ns = now_ns;
             here.ring.serve(io)
         });

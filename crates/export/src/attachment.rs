@@ -1,12 +1,13 @@
 //! A ring, a device and what stands behind it, joined: what differs from one device to another, and the ring that workers drive.
 
 use crate::calls::Executor;
-use crate::figures::RingFigures;
-use crate::queue::{Broken, Queue};
+use crate::page::RingPage;
+use crate::queue::{Queue, QueuePage};
 use crate::turns::{self, Turns};
 use engine::{Completion, Io, Panic};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use vring::RingPosition;
 
 /// What a device's ring has to say for itself. What it need not is the same for all: a virtqueue that is served in batches.
@@ -25,6 +26,11 @@ pub(crate) trait Attachment: Any + Send {
 
     /// Where its calls run from now on. What stands behind a disk has its own.
     fn set_executor(&mut self, _executor: Executor) {}
+
+    /// What anybody can read of its virtqueue.
+    fn page(&self) -> Arc<QueuePage> {
+        self.queue().map(Queue::page).cloned().unwrap_or_default()
+    }
 
     /// Starts the next request. False when there is none that can be started.
     fn next(&mut self, io: &mut Io<'_>) -> bool;
@@ -96,10 +102,6 @@ pub(crate) trait Attachment: Any + Send {
         self.requests_in_flight()
     }
 
-    /// When the request was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC. Looks at every slot: for
-    /// whoever asks, not for the path of a request. Those that wait for another client do not count.
-    fn oldest_ns(&self) -> Option<u64>;
-
     /// What cannot be waited for is left to the ring's next life from now on. The ring is detached next.
     fn suspend(&mut self) {}
 
@@ -122,22 +124,8 @@ impl Ring {
         (&mut *self.0 as &mut dyn Any).downcast_mut()
     }
 
-    pub(crate) fn attachment(&self) -> &dyn Attachment {
-        &*self.0
-    }
-
     pub(crate) fn attachment_mut(&mut self) -> &mut dyn Attachment {
         &mut *self.0
-    }
-
-    /// Why it takes no more requests until it is started again.
-    pub(crate) fn broken(&self) -> Option<String> {
-        self.0.queue()?.broken().map(Broken::to_string)
-    }
-
-    /// Whether the driver lets it take requests.
-    pub(crate) fn enabled(&self) -> bool {
-        self.0.queue().is_none_or(Queue::enabled)
     }
 
     /// The place from which its next life takes requests.
@@ -150,21 +138,10 @@ impl Ring {
         self.0.requests_in_flight() - self.0.requests_to_leave()
     }
 
-    /// As [`Attachment::oldest_ns`].
-    pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        if self.0.requests_in_flight() == 0 { None } else { self.0.oldest_ns() }
-    }
-
-    pub(crate) fn figures(&self) -> RingFigures {
+    /// What can be known of it without asking its worker, for as long as somebody wants to.
+    pub(crate) fn page(&self) -> RingPage {
         let turns = self.0.turns();
-        let mut figures = turns.figures.clone();
-        if let Some(notified) = self.0.queue().map(Queue::notified) {
-            figures.notifications_sent = notified.sent;
-            figures.notifications_suppressed = notified.suppressed;
-        }
-        let held = turns.gate.held();
-        (figures.throttled, figures.throttled_ns) = (held.requests, held.ns);
-        figures
+        RingPage { counters: turns.figures.clone(), held: turns.gate.held().clone(), queue: self.0.page() }
     }
 }
 

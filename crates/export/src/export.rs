@@ -18,7 +18,7 @@ use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Ring, Socket};
 use door::Door;
-use engine::{EngineError, Io, Placement, Poll, RingStay, Told, WorkerSpec};
+use engine::{EngineError, Io, Placement, Poll, Told, WorkerSpec, monotonic_ns};
 use limits::Limiting;
 use passthrough::Tree;
 use std::sync::mpsc::Sender;
@@ -154,7 +154,7 @@ impl Shared {
     pub(crate) fn with_ring(&self, index: u16, f: impl FnOnce(&mut Ring) + Send + 'static) {
         let running = self.running(index);
         if let Some(running) = running {
-            let _ = self.engine.with_ring(running.id, |ring: &mut Ring, _, _| f(ring));
+            let _ = self.engine.with_ring(running.id, |ring: &mut Ring, _| f(ring));
         }
     }
 
@@ -185,7 +185,7 @@ impl Shared {
         let tell = |(index, running): &(u16, Running)| {
             let f = f.clone();
             // A ring that stops at this moment need not hear of it.
-            let told = self.engine.tell_ring(running.id, move |ring: &mut Ring, _, io| f(ring, io));
+            let told = self.engine.tell_ring(running.id, move |ring: &mut Ring, io| f(ring, io));
             Some((*index, told.ok()?))
         };
         // All of them first: their workers may be the same.
@@ -242,29 +242,25 @@ impl Shared {
         let Some(running) = record.running else {
             return status;
         };
-        let life = self.engine.ask_ring(running.id, |ring: &mut Ring, stay: &RingStay, io| {
-            let oldest_ns = ring.oldest_ns().map(|taken_ns| io.now_ns().saturating_sub(taken_ns));
-            (ring.figures(), *stay, ring.broken(), ring.enabled(), (ring.attachment().requests_in_flight(), oldest_ns))
-        });
-        if let Err(EngineError::Unresponsive { worker, busy_ms, .. }) = life {
+        let page = &running.page;
+        status.figures.add(&page.figures());
+        // A ring that stops at this moment, or is lost, shows as stopped.
+        let Some((worker, stay)) = self.engine.worker_of(running.id).zip(self.engine.stay_of(running.id)) else {
+            return status;
+        };
+        status.stay = sum(status.stay, stay);
+        (status.size, status.worker) = (running.size, Some(worker));
+        status.in_flight = page.in_flight();
+        status.oldest_in_flight_ns = page.oldest_ns().map(|taken_ns| monotonic_ns().saturating_sub(taken_ns));
+        status.broken = page.broken();
+        status.state = match (&status.broken, page.enabled()) {
+            (Some(_), _) => RingState::Broken,
+            (None, true) => RingState::Running,
+            (None, false) => RingState::Disabled,
+        };
+        if let Err(EngineError::Unresponsive { busy_ms, .. }) = self.engine.takes_turns(running.id) {
             status.state = RingState::Unresponsive;
-            (status.size, status.worker) = (running.size, Some(worker));
-            status.oldest_in_flight_ns = Some(busy_ms.saturating_mul(1_000_000));
-        }
-        // A ring that stops at this moment shows as stopped.
-        if let Ok((figures, stay, broken, enabled, (in_flight, oldest_ns))) = life {
-            status.oldest_in_flight_ns = oldest_ns;
-            status.figures.add(&figures);
-            status.stay = sum(status.stay, stay);
-            status.state = match (&broken, enabled) {
-                (Some(_), _) => RingState::Broken,
-                (None, true) => RingState::Running,
-                (None, false) => RingState::Disabled,
-            };
-            status.broken = broken;
-            status.size = running.size;
-            status.in_flight = in_flight;
-            status.worker = self.engine.worker_of(running.id);
+            status.oldest_in_flight_ns = status.oldest_in_flight_ns.max(Some(busy_ms.saturating_mul(1_000_000)));
         }
         status
     }
@@ -452,15 +448,11 @@ impl Export {
     }
 
     /// The request of each running ring that was taken first of those in flight: the ring, when it was taken in nanoseconds of
-    /// CLOCK_MONOTONIC, and whether the ring itself said so. One whose worker does not answer is listed with the begin of what
-    /// keeps the worker busy.
+    /// CLOCK_MONOTONIC, and whether its worker takes its turns. If it does not, the ring is listed with the begin of what keeps
+    /// the worker busy.
     pub fn oldest_requests(&self) -> Vec<(u16, u64, bool)> {
-        let oldest = |(index, running): (u16, Running)| match self
-            .shared
-            .engine
-            .ask_ring(running.id, |ring: &mut Ring, _, _| ring.oldest_ns())
-        {
-            Ok(taken_ns) => Some((index, taken_ns?, true)),
+        let oldest = |(index, running): (u16, Running)| match self.shared.engine.takes_turns(running.id) {
+            Ok(()) => Some((index, running.page.oldest_ns()?, true)),
             Err(EngineError::Unresponsive { since_ns, .. }) => Some((index, since_ns, false)),
             Err(_) => None,
         };

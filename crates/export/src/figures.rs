@@ -1,9 +1,9 @@
-//! What a ring counts while it serves: plain fields written by its owner alone, copied out by a message.
+//! What rings have done: copies of what they count ([`Counters`](crate::counters::Counters)), and sums over their lives.
 
 use hdrhistogram::Histogram;
 
 /// Latencies above this are counted as this, in nanoseconds (one minute).
-const LATENCY_MAX_NS: u64 = 60_000_000_000;
+pub(crate) const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Two significant digits: an error below 1 %, and 30 KiB a histogram.
 const DIGITS: u8 = 2;
 
@@ -15,12 +15,9 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Counts one request of kind number `kind`, which the names have.
-    #[inline]
-    pub(crate) fn count(&mut self, kind: usize) {
-        if let Some(count) = self.counts.get_mut(kind) {
-            *count += 1;
-        }
+    /// As many of each kind.
+    pub(crate) fn new(names: &'static [&'static str], counts: Box<[u64]>) -> Self {
+        Requests { names, counts }
     }
 
     /// Kinds with their names, those that never occurred too. Empty for a ring that never ran.
@@ -53,8 +50,7 @@ impl Default for Latency {
 
 impl Latency {
     /// Counts `count` requests that took `latency_ns`.
-    #[inline]
-    pub fn record(&mut self, latency_ns: u64, count: u64) {
+    pub(crate) fn record(&mut self, latency_ns: u64, count: u64) {
         self.0.saturating_record_n(latency_ns.max(1), count);
     }
 
@@ -98,12 +94,6 @@ pub struct RingFigures {
 }
 
 impl RingFigures {
-    /// Nothing done yet, by a device with these kinds of requests.
-    pub(crate) fn new(kinds: &'static [&'static str]) -> Self {
-        let requests = Requests { names: kinds, counts: vec![0; kinds.len()].into() };
-        RingFigures { requests, ..RingFigures::default() }
-    }
-
     /// Adds the figures of an earlier life of the same ring.
     pub fn add(&mut self, other: &RingFigures) {
         self.requests.add(&other.requests);

@@ -5,6 +5,7 @@
 
 mod attachment;
 mod calls;
+mod counters;
 mod device;
 mod directory;
 mod disk;
@@ -17,6 +18,7 @@ mod label;
 mod limit;
 mod options;
 mod p9;
+mod page;
 mod queue;
 mod rings;
 mod status;

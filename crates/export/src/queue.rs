@@ -1,10 +1,11 @@
 //! One virtqueue with its eventfds, whatever device is behind it: taking chains, giving them back, telling the driver.
 
 use crate::label::Label;
-use engine::{Bell, BellError, Io};
+use engine::{Bell, BellError, Counter, Io};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use vring::{Chain, Memory, Recovery, RingError, RingPosition, SplitRing};
 
 /// Why a ring takes no more requests until it is started again.
@@ -26,11 +27,30 @@ struct Epoch {
     in_flight: usize,
 }
 
-/// What happened with notifications.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Notified {
-    pub(crate) sent: u64,
-    pub(crate) suppressed: u64,
+/// What anybody can read of a virtqueue. Its owner alone writes.
+#[derive(Debug, Default)]
+pub(crate) struct QueuePage {
+    /// Notifications sent to the driver.
+    pub(crate) sent: Counter,
+    /// Publications that needed no notification.
+    pub(crate) suppressed: Counter,
+    /// Requests taken and not yet answered.
+    pub(crate) in_flight: Counter,
+    /// Why it takes no more.
+    pub(crate) broken: OnceLock<Broken>,
+    disabled: AtomicBool,
+}
+
+impl QueuePage {
+    /// Whether the driver lets it take requests.
+    #[inline]
+    pub(crate) fn enabled(&self) -> bool {
+        !self.disabled.load(Ordering::Relaxed)
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.disabled.store(!enabled, Ordering::Relaxed);
+    }
 }
 
 pub(crate) struct Queue {
@@ -41,15 +61,12 @@ pub(crate) struct Queue {
     kick: Option<OwnedFd>,
     call: Option<Bell>,
     err: Option<OwnedFd>,
-    enabled: bool,
-    broken: Option<Broken>,
-    in_flight: usize,
+    page: Arc<QueuePage>,
     epochs: VecDeque<Epoch>,
     /// Epochs that have ended; the number of the first one in the list.
     epochs_gone: u64,
     unpublished: bool,
     notify: bool,
-    notified: Notified,
 }
 
 impl Queue {
@@ -66,6 +83,8 @@ impl Queue {
         if lived && let Some(call) = &call {
             call.ring();
         }
+        let page = Arc::<QueuePage>::default();
+        page.set_enabled(start.enabled);
         Ok(Queue {
             label,
             ring,
@@ -73,14 +92,11 @@ impl Queue {
             kick: start.kick,
             call,
             err: start.err,
-            enabled: start.enabled,
-            broken: None,
-            in_flight: 0,
+            page,
             epochs: VecDeque::from([Epoch { memory: start.memory, in_flight: 0 }]),
             epochs_gone: 0,
             unpublished: false,
             notify: false,
-            notified: Notified::default(),
         })
     }
 
@@ -97,11 +113,7 @@ impl Queue {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
-    pub(crate) fn broken(&self) -> Option<&Broken> {
-        self.broken.as_ref()
+        self.page.in_flight.get() as usize
     }
 
     /// Requests that an earlier life of the ring took and never answered, and that have not been taken again yet.
@@ -114,13 +126,13 @@ impl Queue {
         self.ring.take_owed()
     }
 
-    pub(crate) fn notified(&self) -> Notified {
-        self.notified
+    pub(crate) fn page(&self) -> &Arc<QueuePage> {
+        &self.page
     }
 
     #[inline]
     fn serving(&self) -> bool {
-        self.enabled && self.broken.is_none()
+        self.page.enabled() && self.page.broken.get().is_none()
     }
 
     #[inline]
@@ -141,7 +153,7 @@ impl Queue {
     /// As [`pop`](Self::pop), but only what an earlier life owes, and of a disabled ring as well: it was taken while the ring
     /// was enabled, and must be answered before the ring can stop.
     pub(crate) fn pop_owed(&mut self) -> Option<(u16, u64)> {
-        if self.broken.is_some() {
+        if self.page.broken.get().is_some() {
             return None;
         }
         let popped = self.ring.pop_owed(&mut self.chain);
@@ -153,7 +165,7 @@ impl Queue {
         match popped {
             Ok(head) => {
                 let head = head?;
-                self.in_flight += 1;
+                self.page.in_flight.add(1);
                 let last = self.epochs.len() - 1;
                 self.epochs[last].in_flight += 1;
                 Some((head, self.epochs_gone + last as u64))
@@ -176,7 +188,7 @@ impl Queue {
     /// Ends a request without an answer: its ring is broken, or the ring's next life answers it. In the inflight region it stays
     /// what it is, unanswered.
     pub(crate) fn forget(&mut self, epoch: u64) {
-        self.in_flight -= 1;
+        self.page.in_flight.sub(1);
         let index = (epoch - self.epochs_gone) as usize;
         self.epochs[index].in_flight -= 1;
         while self.epochs.len() > 1 && self.epochs[0].in_flight == 0 {
@@ -192,7 +204,7 @@ impl Queue {
             if self.ring.publish() {
                 self.notify = true;
             } else {
-                self.notified.suppressed += 1;
+                self.page.suppressed.add(1);
             }
         }
     }
@@ -218,7 +230,7 @@ impl Queue {
         if !std::mem::take(&mut self.notify) {
             return None;
         }
-        self.notified.sent += 1;
+        self.page.sent.add(1);
         self.call.as_mut()
     }
 
@@ -231,11 +243,7 @@ impl Queue {
     }
 
     pub(crate) fn set_enabled(&mut self, enabled: bool) {
-        self.enabled = enabled;
-    }
-
-    pub(crate) fn enabled(&self) -> bool {
-        self.enabled
+        self.page.set_enabled(enabled);
     }
 
     /// Notifies by this descriptor from now on. By one that could make a worker wait, nobody is notified.
@@ -249,7 +257,7 @@ impl Queue {
         // QEMU gives a ring its descriptor only after it has started.
         if let Some(call) = &self.call {
             call.ring();
-            self.notified.sent += 1;
+            self.page.sent.add(1);
         }
     }
 
@@ -273,14 +281,14 @@ impl Queue {
     /// descriptor for that.
     #[cold]
     pub(crate) fn break_down(&mut self, why: Broken) {
-        if self.broken.is_none() {
+        if self.page.broken.get().is_none() {
             let Label { export, ring, .. } = &self.label;
             tracing::warn!(export = &**export, ring, reason = %why, "the ring is broken and stopped");
+            let _ = self.page.broken.set(why);
             // One that could make us wait gets no signal.
             if let Some(Ok(bell)) = self.err.take().map(Bell::new) {
                 bell.ring();
             }
-            self.broken = Some(why);
         }
     }
 }
@@ -327,9 +335,9 @@ mod tests {
         assert!(matches!(refused, Err(Broken::Call(BellError::Kind))), "it would be broken without a word");
 
         let mut changed = queue(Some(notifier()), err.try_clone().ok());
-        assert!(changed.broken().is_none());
+        assert!(changed.page().broken.get().is_none());
         changed.set_call(Some(file()));
-        let why = changed.broken().map(Broken::to_string);
+        let why = changed.page().broken.get().map(Broken::to_string);
         let expected = "the frontend's call descriptor is neither an eventfd, nor a pipe, nor a Unix socket";
         assert_eq!(why.as_deref(), Some(expected));
         assert!(is_signalled(&err));
@@ -345,7 +353,7 @@ mod tests {
         queue.set_call(None);
         queue.set_call(first.try_clone().ok());
         assert_eq!((is_signalled(&first), is_signalled(&second)), (true, false));
-        assert_eq!(queue.notified().sent, 2);
+        assert_eq!(queue.page().sent.get(), 2);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The rings of one export as its threads see them: which run, where they are to run, what they did before.
 
 use crate::figures::RingFigures;
+use crate::page::RingPage;
 use engine::{RingId, RingStay};
 use std::collections::BTreeMap;
 
 /// A ring that a frontend has started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) id: RingId,
     pub(crate) size: u16,
+    pub(crate) page: RingPage,
 }
 
 /// What is known of a ring apart from its present life.
@@ -49,11 +51,11 @@ impl Rings {
     }
 
     pub(crate) fn running(&self, index: u16) -> Option<Running> {
-        self.records.get(&index)?.running
+        self.records.get(&index)?.running.clone()
     }
 
     pub(crate) fn all_running(&self) -> Vec<(u16, Running)> {
-        self.records.iter().filter_map(|(index, record)| Some((*index, record.running?))).collect()
+        self.records.iter().filter_map(|(index, record)| Some((*index, record.running.clone()?))).collect()
     }
 
     /// The worker on which a ring is to start, where that is not the placement's to say.
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!((rings.attached(), rings.homes()), (vec![(1, 7)], vec![(0, 4), (1, 4)]));
         // Once: after that the placement has its say again, but not over what an operator wants.
         for index in 0..2 {
-            rings.started(index, Running { id: RingId(u64::from(index)), size: 8 });
+            rings.started(index, Running { id: RingId(u64::from(index)), size: 8, page: RingPage::default() });
         }
         assert_eq!((rings.wanted(0), rings.wanted(1)), (None, Some(7)));
         rings.remember(0, 5);

@@ -80,7 +80,7 @@ pub enum RingState {
     Stopped,
     /// It lied; the reason is beside this.
     Broken,
-    /// Its worker does not answer: what is known of it is what was known of its earlier lives.
+    /// Its worker takes no turns: it has been busy with one thing for more than a second.
     Unresponsive,
 }
 

@@ -2,7 +2,6 @@
 
 use crate::Ring;
 use crate::export::Shared;
-use crate::figures::RingFigures;
 use crate::label::Label;
 use crate::rings::Running;
 use engine::Panic;
@@ -18,13 +17,13 @@ pub(crate) struct ExportTarget {
 
 impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
-    fn end_ring(&mut self, running: Running, index: u16) -> Suspended {
-        let stay = self.shared.engine.with_ring(running.id, |_: &mut Ring, stay, _| *stay).unwrap_or_default();
+    fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
+        let stay = self.shared.engine.stay_of(running.id).unwrap_or_default();
         let ended = self.shared.engine.detach(running.id);
-        let (stands, figures, broken) = match ended {
+        let (stands, broken) = match ended {
             Ok(mut ring) => {
                 let stands = Suspended { position: ring.position(), owed: ring.attachment_mut().take_owed() };
-                (stands, ring.figures(), ring.broken())
+                (stands, running.page.broken())
             }
             Err(error) => {
                 // Said already where the export has failed by it.
@@ -32,10 +31,10 @@ impl ExportTarget {
                 if why.is_none() {
                     tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
                 }
-                (Suspended::default(), RingFigures::default(), Some(why.unwrap_or_else(|| error.to_string())))
+                (Suspended::default(), Some(why.unwrap_or_else(|| error.to_string())))
             }
         };
-        self.shared.lock().rings.stopped(index, &figures, stay, broken);
+        self.shared.lock().rings.stopped(index, &running.page.figures(), stay, broken);
         stands
     }
 
@@ -99,15 +98,16 @@ impl Target for ExportTarget {
         let label = Label::new(&self.shared, index);
         let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
+        let page = ring.page();
         let id = self.shared.engine.attach(ring, worker).map_err(|(error, _)| error.to_string())?;
-        self.shared.lock().rings.started(index, Running { id, size });
+        self.shared.lock().rings.started(index, Running { id, size, page });
         self.shared.device.started(&self.shared, index);
         self.shared.limit(index);
         Ok(())
     }
 
     fn stop(&mut self, index: u16) -> RingPosition {
-        self.shared.running(index).map(|running| self.end_ring(running, index).position).unwrap_or_default()
+        self.shared.running(index).map(|running| self.end_ring(&running, index).position).unwrap_or_default()
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {
@@ -115,7 +115,7 @@ impl Target for ExportTarget {
             return Suspended::default();
         };
         self.shared.with_ring(index, |ring| ring.attachment_mut().suspend());
-        self.end_ring(running, index)
+        self.end_ring(&running, index)
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
@@ -139,7 +139,7 @@ impl Target for ExportTarget {
         let Some(running) = self.shared.running(index) else {
             return Ok(0);
         };
-        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _, _| ring.requests_to_drain());
+        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _| ring.requests_to_drain());
         in_flight.map_err(|error| error.to_string())
     }
 

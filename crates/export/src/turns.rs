@@ -1,11 +1,12 @@
 //! A ring's turns, whatever its device: batches, limits, publication, figures.
 
 use crate::attachment::Attachment;
-use crate::figures::RingFigures;
+use crate::counters::Counters;
 use crate::label::Label;
 use crate::limit::{Ask, Gate, is_deadline};
 use crate::virtqueue::Slot;
 use engine::{Completion, Io};
+use std::sync::Arc;
 
 /// Requests taken in one turn, so that rings of one worker take turns.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -19,7 +20,7 @@ pub(crate) struct Turns {
     pub(crate) label: Label,
     pub(crate) gate: Gate,
     /// But for what the queue and the gate count.
-    pub(crate) figures: RingFigures,
+    pub(crate) figures: Arc<Counters>,
     /// Bytes that requests began to move, as limits count them.
     pub(crate) begun_bytes: u64,
     /// A request was taken that may have been long: a look at the clock will tell whether the turn is over.
@@ -35,12 +36,12 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// `kinds` are the names of the protocol's requests.
-    pub(crate) fn new(kinds: &'static [&'static str], label: Label) -> Turns {
+    /// `kinds` are the names of the protocol's requests, of which the ring has so many at once.
+    pub(crate) fn new(kinds: &'static [&'static str], slots: usize, label: Label) -> Turns {
         Turns {
             label,
             gate: Gate::default(),
-            figures: RingFigures::new(kinds),
+            figures: Counters::new(kinds, slots),
             begun_bytes: 0,
             look: false,
             unshown: 0,
@@ -74,7 +75,7 @@ impl Turns {
     #[inline]
     fn count(&mut self, kind: usize, failed: bool) {
         self.figures.requests.count(kind);
-        self.figures.errors += u64::from(failed);
+        self.figures.errors.add(u64::from(failed));
         self.unshown += 1;
     }
 
@@ -122,7 +123,7 @@ pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> us
     turns.gate.settle(grant, taken as u32, moved_bytes);
     let waited_ns = turns.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
     turns.figures.queued.record(waited_ns, taken as u64);
-    turns.figures.in_flight_max = turns.figures.in_flight_max.max(in_flight + turns.unshown);
+    turns.figures.in_flight_max.raise((in_flight + turns.unshown) as u64);
     let more = taken == BATCH_MAX || (late || grant.is_spent(moved_bytes)) && ring.is_waiting();
     let turns = ring.turns_mut();
     turns.backlog_since_ns = more.then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));

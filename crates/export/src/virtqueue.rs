@@ -1,7 +1,8 @@
 //! A virtqueue and its requests in flight, whatever they are.
 
-use crate::label::Label;
+use crate::counters::{Counters, Stamp};
 use crate::queue::{Broken, Queue};
+use std::sync::Arc;
 
 /// The place of a request in flight: `R` is the device's part of it.
 pub(crate) struct Slot<R> {
@@ -11,20 +12,35 @@ pub(crate) struct Slot<R> {
     /// What figures count it as.
     pub(crate) kind: usize,
     pub(crate) started_ns: u64,
+    /// The same, for whoever asks.
+    stamp: Stamp,
     epoch: u64,
     pub(crate) request: R,
 }
 
 impl<R> Slot<R> {
     /// A place without a request.
-    pub(crate) fn new(request: R) -> Slot<R> {
-        Slot { busy: false, fresh: false, kind: 0, started_ns: 0, epoch: 0, request }
+    pub(crate) fn new(stamp: Stamp, request: R) -> Slot<R> {
+        Slot { busy: false, fresh: false, kind: 0, started_ns: 0, stamp, epoch: 0, request }
     }
 
     /// It has one.
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {
         (self.busy, self.fresh, self.started_ns) = (true, true, now_ns);
+        self.stamp.set(now_ns);
+    }
+
+    /// It waits for another client, and nobody need ask what takes so long.
+    pub(crate) fn waits(&mut self) {
+        self.stamp.clear();
+    }
+
+    /// It has none any more.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.busy = false;
+        self.stamp.clear();
     }
 }
 
@@ -37,16 +53,9 @@ pub(crate) struct Virtqueue<R> {
 }
 
 impl<R> Virtqueue<R> {
-    /// # Errors
-    /// As for [`Queue::new`].
-    pub(crate) fn new(
-        start: vhost_user::RingStart,
-        label: Label,
-        request: impl Fn() -> R,
-    ) -> Result<Virtqueue<R>, Broken> {
-        let queue = Queue::new(start, label)?;
-        let slots = (0..queue.size()).map(|_| Slot::new(request())).collect();
-        Ok(Virtqueue { queue, slots })
+    pub(crate) fn new(queue: Queue, counters: &Arc<Counters>, request: impl Fn() -> R) -> Virtqueue<R> {
+        let slot = |head: u16| Slot::new(counters.stamp(head.into()), request());
+        Virtqueue { slots: (0..queue.size()).map(slot).collect(), queue }
     }
 
     /// The slot of a chain that was popped: heads lie below the ring's size.
@@ -97,19 +106,14 @@ impl<R> Virtqueue<R> {
     #[inline]
     pub(crate) fn finish(&mut self, head: u16, written: u32) {
         let slot = &mut self.slots[usize::from(head)];
-        slot.busy = false;
+        slot.end();
         self.queue.push(head, written, slot.epoch);
     }
 
     /// Ends a request without an answer: the ring's next life takes it again.
     pub(crate) fn put_off(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
-        slot.busy = false;
+        slot.end();
         self.queue.forget(slot.epoch);
-    }
-
-    /// When that one of the `counted` requests was taken that has been in flight longest, in nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) fn oldest_ns(&self, counted: impl Fn(&R) -> bool) -> Option<u64> {
-        self.busy().filter(|(_, slot)| counted(&slot.request)).map(|(_, slot)| slot.started_ns).min()
     }
 }

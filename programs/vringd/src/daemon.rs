@@ -122,8 +122,8 @@ impl Daemon {
     pub(crate) fn workers_answer(&self) -> Result<(), String> {
         let mut silent = Ok(());
         for worker in self.engine.workers().iter().filter(|worker| worker.alive && !worker.rings.is_empty()) {
-            match self.engine.worker_figures(worker.number) {
-                Ok(_) => return Ok(()),
+            match self.engine.worker_answers(worker.number) {
+                Ok(()) => return Ok(()),
                 Err(error @ EngineError::Unresponsive { .. }) if !blocked_in_kernel(worker.tid) => {
                     silent = Err(error.to_string());
                 }

@@ -1,7 +1,8 @@
 //! Says in the log which requests are not answered, and when they are after all.
 //!
-//! Nothing on the path of a request helps with this. While all workers sleep with nothing under way this thread sleeps too;
-//! the first worker that wakes up wakes it, and as no request can be late before its time has passed, it looks only then.
+//! Requests leave behind when they were taken, where anybody can read it; no worker is asked. While all workers sleep with
+//! nothing under way this thread sleeps too; the first worker that wakes up wakes it, and as no request can be late before its
+//! time has passed, it looks only then.
 
 use crate::daemon::Daemon;
 use crate::failure::Failure;

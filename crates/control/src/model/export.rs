@@ -203,8 +203,8 @@ pub enum RingState {
     Stopped,
     /// Stopped because the guest broke it; `broken` says how.
     Broken,
-    /// Its worker does not answer: it is busy with one thing, for as long as `oldest_in_flight_ms` says. The figures are
-    /// those of the ring's earlier lives.
+    /// Its worker takes no turns: it has been busy with one thing for more than a second, and `oldest_in_flight_ms` is at least
+    /// as long.
     Unresponsive,
 }
 

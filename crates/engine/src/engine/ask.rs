@@ -1,8 +1,7 @@
 //! Asking workers and telling rings, without waiting for a worker that hangs.
 
 use super::{Engine, EngineError};
-use crate::clock::monotonic_ns;
-use crate::figures::RingStay;
+use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::mailbox::{Mail, Mailbox, Pulse, RingMail};
 use crate::{Io, Ring, RingId, WorkerFigures};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,15 +33,27 @@ impl Told {
 }
 
 impl<R: Ring> Engine<R> {
-    /// What a worker has done so far; that it answers at all says that it takes its turns.
+    /// What a worker has done so far. It is not asked: one that hangs has figures, too.
+    ///
+    /// # Errors
+    /// No such worker, or a dead one.
+    pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
+        let mailbox = self.mailbox(number)?;
+        let tid = self.shared.directory.lock().workers.get(&number).map_or(0, |worker| worker.tid);
+        // A thread that has not begun yet, or has ended since, uses none.
+        let cpu_ns = if tid == 0 { None } else { thread_cpu_ns(tid) };
+        Ok(mailbox.figures.read(cpu_ns.unwrap_or_default()))
+    }
+
+    /// Has a worker say that it takes its turns.
     ///
     /// # Errors
     /// No such worker, a dead one, or one that does not answer within a second.
-    pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
+    pub fn worker_answers(&self, number: u32) -> Result<(), EngineError> {
         let mailbox = self.mailbox(number)?;
         answered(number, &mailbox)?;
         let (sender, receiver) = channel();
-        mailbox.send(Mail::Figures(sender)).map_err(|_| EngineError::WorkerDead(number))?;
+        mailbox.send(Mail::Ping(sender)).map_err(|_| EngineError::WorkerDead(number))?;
         receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| answered_late(number, &mailbox))
     }
 
@@ -53,13 +64,13 @@ impl<R: Ring> Engine<R> {
     pub fn ask_ring<T: Send + 'static>(
         &self,
         id: RingId,
-        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) -> T + Send + 'static,
+        f: impl FnOnce(&mut R, &mut Io<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
         let (home, mailbox) = self.home(id)?;
         answered(home, &mailbox)?;
         let (done, answer): (Sender<T>, Receiver<T>) = channel();
-        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
-            let _ = done.send(f(ring, stay, io));
+        let run = Box::new(move |ring: &mut R, io: &mut Io<'_>| {
+            let _ = done.send(f(ring, io));
         });
         mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
         answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
@@ -76,15 +87,15 @@ impl<R: Ring> Engine<R> {
     pub fn tell_ring(
         &self,
         id: RingId,
-        f: impl FnOnce(&mut R, &RingStay, &mut Io<'_>) + Send + 'static,
+        f: impl FnOnce(&mut R, &mut Io<'_>) + Send + 'static,
     ) -> Result<Told, EngineError> {
         let (home, mailbox) = self.home(id)?;
         if mailbox.waiting() >= QUESTIONS_MAX {
             return Err(answered_late(home, &mailbox));
         }
         let (done, heard) = channel();
-        let run = Box::new(move |ring: &mut R, stay: &RingStay, io: &mut Io<'_>| {
-            f(ring, stay, io);
+        let run = Box::new(move |ring: &mut R, io: &mut Io<'_>| {
+            f(ring, io);
             let _ = done.send(());
         });
         mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;

@@ -25,7 +25,7 @@ impl<R: Ring> Worker<R> {
                 Tag::Mail | Tag::Silent => {}
             }
         }
-        self.lane.figures.cqes += handled as u64;
+        self.lane.figures.cqes.add(handled as u64);
         // Handing the buffer back keeps its capacity; completions that a full queue forced out meanwhile come behind what is left.
         completions.drain(..handled);
         completions.append(&mut self.lane.completions);
@@ -46,7 +46,7 @@ impl<R: Ring> Worker<R> {
             self.retire(slot);
             return;
         };
-        here.stay.kicks += 1;
+        here.stay.kicks.add(1);
         here.kicked = true;
         if renew {
             self.watch_kick(slot);

@@ -1,17 +1,18 @@
 //! Rings that come to a worker and leave it: moved, handed back, or lost.
 
 use super::Worker;
-use crate::figures::RingStay;
+use crate::figures::StayPage;
 use crate::lane::Tag;
 use crate::mailbox::{Mail, RingMail};
 use crate::panic::catch;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Panic, Ring, RingId};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 impl<R: Ring> Worker<R> {
-    pub(super) fn adopt(&mut self, id: RingId, ring: Box<R>, stay: RingStay) {
+    pub(super) fn adopt(&mut self, id: RingId, ring: Box<R>, stay: Arc<StayPage>) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -44,10 +45,13 @@ impl<R: Ring> Worker<R> {
         let Some((id, here)) = self.take_out(slot) else {
             return;
         };
-        let stay = RingStay { moves: here.stay.moves + 1, ..here.stay };
-        let adopt = Mail::Adopt { id, ring: here.ring, stay, done };
+        let stay = here.stay.clone();
+        // From the hand-over on it is the new owner's to count.
+        stay.moves.add(1);
+        let adopt = Mail::Adopt { id, ring: here.ring, stay: stay.clone(), done };
         // The target may have died between the engine's check and now: then the ring stays.
-        if let Err(Mail::Adopt { id, ring, done, .. }) = self.directory.hand_over(id, to, adopt) {
+        if let Err(Mail::Adopt { id, ring, done, .. }) = self.directory.hand_over(id, to, stay, adopt) {
+            here.stay.moves.sub(1);
             self.adopt(id, ring, here.stay);
             let _ = done.send(false);
         }
@@ -140,7 +144,7 @@ impl<R: Ring> Worker<R> {
         // Nobody finds it any more when those hear of it who may ask for it.
         self.directory.left(id);
         tell(&mut *ring, why);
-        if stay.moves == 0 {
+        if stay.moves.get() == 0 {
             entry.fallen = Some(ring);
         } else {
             // A worker that it was on before may still do work for it, whose end will find nobody.

@@ -1,7 +1,7 @@
 //! Panics stay where they are, and whoever asks a worker that hangs is not made to wait.
 
 use crate::common::{Back, FakeRing, Front, Work, engine, eventually, ring, within};
-use engine::{Engine, EngineError, Io, Poll, Pulse, Ring, RingId, RingStay, Told, WorkerSpec};
+use engine::{Engine, EngineError, Io, Poll, Pulse, Ring, RingId, Told, WorkerSpec};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ fn hold(engine: &Engine<FakeRing>, id: RingId) -> Sender<()> {
     let (entered, inside) = channel();
     let asker = engine.clone();
     std::thread::spawn(move || {
-        asker.with_ring(id, move |_, _, _| {
+        asker.with_ring(id, move |_, _| {
             entered.send(()).unwrap();
             let _ = held.recv();
         })
@@ -38,7 +38,7 @@ fn a_ring_that_panics_falls_alone() {
         bad_front.submit(Work::Timer(50_000));
         good_front.submit(Work::Timer(50_000));
         for id in [bad, good] {
-            eventually("taken", || engine.with_ring(id, |ring, _, _| ring.in_flight() == 1).unwrap());
+            eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight() == 1).unwrap());
         }
         bad_front.submit(Work::Panic);
         eventually("told", || bad_front.lost().is_some());
@@ -48,7 +48,7 @@ fn a_ring_that_panics_falls_alone() {
 
         assert!(engine.workers()[0].alive);
         assert_eq!(engine.workers()[0].rings, [good]);
-        assert!(matches!(engine.with_ring(bad, |_, _, _| ()), Err(EngineError::NoSuchRing)));
+        assert!(matches!(engine.with_ring(bad, |_, _| ()), Err(EngineError::NoSuchRing)));
         assert!(matches!(engine.detach(bad), Err(EngineError::NoSuchRing)));
         good_front.submit(Work::Write);
         good_front.submit(Work::Pool);
@@ -87,8 +87,8 @@ fn whoever_waits_for_a_ring_that_panics_learns_of_it() {
     let back = Back::new();
     let (id, front) = attach(&engine, &back, 0);
     front.submit(Work::Timer(3_600_000_000));
-    eventually("taken", || engine.with_ring(id, |ring, _, _| ring.in_flight() == 1).unwrap());
-    let asked = engine.with_ring(id, |_, _, _| panic!("in a question"));
+    eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight() == 1).unwrap());
+    let asked = engine.with_ring(id, |_, _| panic!("in a question"));
     assert!(matches!(asked, Err::<(), _>(EngineError::NoSuchRing)));
     eventually("told", || front.lost().is_some());
     assert_eq!(front.lost().unwrap().message, "in a question");
@@ -108,14 +108,14 @@ fn a_ring_that_waits_for_a_dead_worker_is_lost_where_it_is() {
     let (owed, owed_front) = attach(&engine, &back, 0);
     let (moved, moved_front) = attach(&engine, &back, 0);
     owed_front.submit(Work::Timer(3_600_000_000));
-    eventually("taken", || engine.with_ring(owed, |ring, _, _| ring.in_flight() == 1).unwrap());
+    eventually("taken", || engine.with_ring(owed, |ring, _| ring.in_flight() == 1).unwrap());
     engine.attach_to(owed, 1).unwrap();
     engine.attach_to(moved, 1).unwrap();
     bad_front.kill_worker();
     eventually("told", || owed_front.lost().is_some());
     assert_eq!(owed_front.lost().unwrap().message, "the worker is to die");
     // The one that was owed nothing goes on beside it.
-    assert!(matches!(engine.with_ring(owed, |_, _, _| ()), Err(EngineError::NoSuchRing)));
+    assert!(matches!(engine.with_ring(owed, |_, _| ()), Err(EngineError::NoSuchRing)));
     moved_front.submit(Work::Read);
     moved_front.wait_all();
     moved_front.check();
@@ -163,21 +163,47 @@ fn a_worker_that_hangs_is_not_waited_for() {
         other => panic!("{other:?}"),
     };
     let asked = engine.clone();
-    refused(within("a question", move || asked.ask_ring(stuck, |_, _, _| ())));
+    refused(within("a question", move || asked.ask_ring(stuck, |_, _| ())));
     let asked = engine.clone();
-    let busy_ms = refused(within("figures", move || asked.worker_figures(0).map(drop)));
+    let busy_ms = refused(within("a ping", move || asked.worker_answers(0)));
     assert!(busy_ms >= 1000, "{busy_ms} ms");
     assert!(matches!(engine.workers()[0].pulse, Pulse::Busy { .. }));
     let swept = engine.clone();
     within("a sweep", move || swept.sweep_files());
     // Many questions do not fill its mailbox, and the other worker answers all the while.
     for _ in 0..10_000 {
-        refused(engine.ask_ring(stuck, |_, _, _| ()));
-        engine.ask_ring(other, |_, _, _| ()).unwrap();
+        refused(engine.ask_ring(stuck, |_, _| ()));
+        engine.ask_ring(other, |_, _| ()).unwrap();
     }
     drop(held);
-    eventually("it answers again", || engine.ask_ring(stuck, |_, _, _| ()).is_ok());
-    engine.worker_figures(0).unwrap();
+    eventually("it answers again", || engine.ask_ring(stuck, |_, _| ()).is_ok());
+    engine.worker_answers(0).unwrap();
+}
+
+/// Whoever wants to know what a worker and its rings have done reads it where they count: nobody is asked, and nobody waits.
+#[test]
+fn a_worker_that_hangs_has_figures() {
+    let engine = engine(1, Poll::Off);
+    let back = Back::new();
+    let (id, front) = attach(&engine, &back, 0);
+    for _ in 0..100 {
+        front.submit(Work::Inline);
+        front.wait_all();
+    }
+    let held = hold(&engine, id);
+    let before = engine.worker_figures(0).unwrap();
+    assert!(before.turns >= 100 && before.sleeps > 0 && before.enters > 0 && before.messages > 0, "{before:?}");
+    assert!(before.cpu_ns > 0, "{before:?}");
+    let stay = engine.stay_of(id).unwrap();
+    assert!(stay.kicks > 0 && stay.polls_missed > 0 && stay.moves == 0, "{stay:?}");
+    // Nor is anything left in its mailbox for later, or changed by looking.
+    let later = engine.worker_figures(0).unwrap();
+    assert_eq!(engine::WorkerFigures { cpu_ns: 0, ..later }, engine::WorkerFigures { cpu_ns: 0, ..before });
+    assert_eq!(engine.stay_of(id), Some(stay));
+    drop(held);
+    engine.worker_answers(0).unwrap();
+    let after = engine.worker_figures(0).unwrap();
+    assert_eq!(after.messages, before.messages + 1, "the ping");
 }
 
 /// A worker that hangs holds up nobody who wants to change something: the change is refused, and not made later either.
@@ -203,16 +229,16 @@ fn a_worker_that_hangs_refuses_changes() {
     refused(engine.worker_poll(0, Poll::Fixed(3)));
     let heard = Arc::new(AtomicU32::new(0));
     let counted = heard.clone();
-    let tell = move |_: &mut FakeRing, _: &RingStay, _: &mut Io<'_>| counted.store(1, Ordering::SeqCst);
+    let tell = move |_: &mut FakeRing, _: &mut Io<'_>| counted.store(1, Ordering::SeqCst);
     let told = engine.tell_ring(stuck, tell).unwrap();
     assert!(!told.heard_by(Told::deadline(Instant::now())));
     assert_eq!(heard.load(Ordering::SeqCst), 0);
     drop(held);
-    eventually("it takes its turns again", || engine.ask_ring(stuck, |_, _, _| ()).is_ok());
+    eventually("it takes its turns again", || engine.ask_ring(stuck, |_, _| ()).is_ok());
     assert_eq!(heard.load(Ordering::SeqCst), 1, "what a ring was told is not lost");
     // The move that was refused has not been made meanwhile.
     assert_eq!(engine.worker_of(stuck), Some(0));
-    assert_eq!(engine.with_ring(stuck, |_, stay, _| stay.moves).unwrap(), 0);
+    assert_eq!(engine.stay_of(stuck).unwrap().moves, 0);
     engine.attach_to(stuck, 1).unwrap();
     front.submit(Work::Write);
     front.wait_all();
@@ -249,7 +275,7 @@ fn work_is_heard_of_once_and_only_by_who_asked() {
         assert_eq!(stirs.load(Ordering::SeqCst), heard);
     }
     front.submit(Work::Timer(3_600_000_000));
-    eventually("taken", || engine.with_ring(id, |ring, _, _| ring.in_flight() == 1).unwrap());
+    eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight() == 1).unwrap());
     eventually("asleep", || engine.workers()[0].pulse == Pulse::Waiting);
     assert!(!engine.watch_for_work(), "a request is under way");
     std::mem::forget(engine);

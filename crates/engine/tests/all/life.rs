@@ -36,7 +36,7 @@ fn a_worker_that_a_ring_is_on_its_way_to_cannot_be_freed() {
     let (entered, inside) = channel();
     let asker = engine.clone();
     let holder = std::thread::spawn(move || {
-        asker.with_ring(id, move |_, _, _| {
+        asker.with_ring(id, move |_, _| {
             entered.send(()).unwrap();
             let _ = held.recv();
         })
@@ -107,7 +107,7 @@ fn unknown_workers_and_rings_are_named() {
     assert!(matches!(engine.worker_figures(9), Err(EngineError::NoSuchWorker(9))));
     assert!(matches!(engine.worker_poll(9, Poll::Off), Err(EngineError::NoSuchWorker(9))));
     assert!(matches!(engine.detach(RingId(99)), Err(EngineError::NoSuchRing)));
-    assert!(matches!(engine.with_ring(RingId(99), |_, _, _| ()), Err(EngineError::NoSuchRing)));
+    assert!(matches!(engine.with_ring(RingId(99), |_, _| ()), Err(EngineError::NoSuchRing)));
     assert_eq!(engine.worker_of(RingId(99)), None);
 }
 
@@ -121,7 +121,7 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
     let (good, good_front) = attach(&engine, &back, 1);
     // Somebody already waits for a ring of the worker that is going to die.
     drained_front.submit(Work::Timer(3_600_000_000));
-    eventually("taken", || engine.with_ring(drained, |ring, _, _| ring.in_flight() == 1).unwrap());
+    eventually("taken", || engine.with_ring(drained, |ring, _| ring.in_flight() == 1).unwrap());
     let waiter = {
         let engine = engine.clone();
         std::thread::spawn(move || engine.detach(drained).is_err())
@@ -133,7 +133,7 @@ fn a_dead_worker_takes_only_its_own_rings_along() {
         let other = engine.clone();
         assert!(within("detach", move || matches!(other.detach(id), Err(EngineError::NoSuchRing))));
         let other = engine.clone();
-        assert!(within("with_ring", move || other.with_ring(id, |_, _, _| ()).is_err()));
+        assert!(within("with_ring", move || other.with_ring(id, |_, _| ()).is_err()));
         assert!(matches!(engine.attach_to(id, 1), Err(EngineError::NoSuchRing)));
     }
     assert!(matches!(engine.worker_figures(0), Err(EngineError::WorkerDead(0))));
@@ -188,13 +188,13 @@ fn detach_drains_while_others_still_ask() {
     for _ in 0..8 {
         front.submit(Work::Timer(50_000));
     }
-    eventually("taken", || engine.with_ring(id, |ring, _, _| ring.in_flight() == 8).unwrap());
+    eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight() == 8).unwrap());
     let detacher = {
         let engine = engine.clone();
         std::thread::spawn(move || engine.detach(id).unwrap())
     };
     let mut asked = 0;
-    while engine.with_ring(id, |ring, _, _| ring.in_flight()).is_ok() {
+    while engine.with_ring(id, |ring, _| ring.in_flight()).is_ok() {
         asked += 1;
     }
     assert!(asked > 0);
@@ -240,7 +240,7 @@ fn the_end_of_the_engine_drains_its_rings() {
         front.submit(Work::Read);
     }
     for id in [first, second] {
-        eventually("taken", || engine.with_ring(id, |ring, _, _| !ring.ready()).unwrap());
+        eventually("taken", || engine.with_ring(id, |ring, _| !ring.ready()).unwrap());
     }
     // One ring's work is owed by a worker that is freed already.
     engine.attach_to(first, 1).unwrap();

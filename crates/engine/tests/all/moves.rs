@@ -41,7 +41,7 @@ fn thousands_of_moves_under_load_lose_nothing() {
         stop.store(true, Ordering::SeqCst);
         loads.into_iter().for_each(|load| load.join().unwrap());
         for (id, front) in rings {
-            let moves = engine.with_ring(id, |_, stay, _| stay.moves).unwrap();
+            let moves = engine.stay_of(id).unwrap().moves;
             assert!((1900..=2000).contains(&moves), "{moves}");
             assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
             front.check();
@@ -62,7 +62,7 @@ fn several_threads_move_and_ask_the_same_ring() {
                 for round in 0..1500 {
                     engine.attach_to(id, (round * (mover + 1)) % 3).unwrap();
                     if round % 8 == 0 {
-                        engine.with_ring(id, |_, _, _| ()).unwrap();
+                        engine.with_ring(id, |_, _| ()).unwrap();
                     }
                 }
             })
@@ -123,13 +123,13 @@ fn a_worker_ends_with_work_of_a_ring_that_moved_on() {
         front.submit(Work::Pool);
         front.submit(Work::Read);
     }
-    eventually("all taken", || engine.with_ring(id, |ring, _, _| !ring.ready()).unwrap());
+    eventually("all taken", || engine.with_ring(id, |ring, _| !ring.ready()).unwrap());
     engine.attach_to(id, 1).unwrap();
     engine.worker_free(0).unwrap();
     assert!(engine.worker_free(0).is_err());
     front.wait_all();
     front.check();
-    assert_eq!(engine.with_ring(id, |_, stay, _| stay.moves).unwrap(), 1);
+    assert_eq!(engine.stay_of(id).unwrap().moves, 1);
     assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
 }
 
@@ -140,12 +140,12 @@ fn a_ring_is_served_and_asked_after_a_move() {
     for to in [1, 1, 0, 0, 1] {
         engine.attach_to(id, to).unwrap();
         let token = front.submitted();
-        let in_flight = engine.with_ring(id, |ring, _, _| ring.in_flight()).unwrap();
+        let in_flight = engine.with_ring(id, |ring, _| ring.in_flight()).unwrap();
         assert!(in_flight <= token);
         front.submit(Work::Write);
         front.wait_all();
     }
-    assert_eq!(engine.with_ring(id, |_, stay, _| stay.moves).unwrap(), 3);
+    assert_eq!(engine.stay_of(id).unwrap().moves, 3);
     front.check();
 }
 

@@ -132,6 +132,7 @@ fn waiting_for_a_client_is_no_work_under_way() {
     }
     eventually("the worker is idle", || pulse(&engine, 0) == Pulse::Idle);
     let before = engine.worker_figures(0).unwrap();
+    engine.worker_answers(0).unwrap();
     let after = engine.worker_figures(0).unwrap();
     assert!(after.turns - before.turns <= 2, "it turns although nobody says anything: {before:?} {after:?}");
     ping(&mut first, 100);
@@ -183,7 +184,7 @@ fn a_client_that_goes_ends_the_wait() {
     let (id, mut client) = attach(&engine, 0);
     ping(&mut client, 0);
     drop(client);
-    eventually("the ring knows", || engine.with_ring(id, |ring, _, _| ring.over).unwrap());
+    eventually("the ring knows", || engine.with_ring(id, |ring, _| ring.over).unwrap());
     assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
 }
 
@@ -192,7 +193,7 @@ fn a_ring_that_panics_leaves_its_worker_to_the_others() {
     let engine = engine_of(1, Poll::Off);
     let (broken, mut loud) = attach(&engine, 0);
     let (_, mut other) = attach(&engine, 0);
-    engine.with_ring(broken, |ring, _, _| ring.panics = true).unwrap();
+    engine.with_ring(broken, |ring, _| ring.panics = true).unwrap();
     loud.write_all(b"boo").unwrap();
     eventually("the ring is gone", || engine.worker_of(broken).is_none());
     ping(&mut other, 0);

@@ -5,7 +5,7 @@ use super::protocol::{Protocol, Transfer};
 use super::request::{CallRequest, Work, lock};
 use super::{Answer, Care, Executor, Moved, Syncing};
 use crate::label::Label;
-use crate::queue::Broken;
+use crate::queue::{Broken, Queue};
 use crate::turns::Turns;
 use crate::virtqueue::Virtqueue;
 use engine::{Completion, Io, Pool, Token};
@@ -41,7 +41,7 @@ impl<P: Protocol> CallQueue<P> {
     /// `kinds` are the names of the protocol's requests.
     ///
     /// # Errors
-    /// As for [`Virtqueue::new`].
+    /// As for [`Queue::new`].
     pub(crate) fn new(
         start: vhost_user::RingStart,
         protocol: Arc<P>,
@@ -49,8 +49,9 @@ impl<P: Protocol> CallQueue<P> {
         kinds: &'static [&'static str],
         label: Label,
     ) -> Result<CallQueue<P>, Broken> {
-        let turns = Turns::new(kinds, label.clone());
-        let ring = Virtqueue::new(start, label, CallRequest::new)?;
+        let queue = Queue::new(start, label.clone())?;
+        let turns = Turns::new(kinds, queue.size().into(), label);
+        let ring = Virtqueue::new(queue, &turns.figures, CallRequest::new);
         let calls = Calls::new(protocol, executor);
         Ok(CallQueue { turns, ring, calls, bytes: Vec::new(), answered: Vec::new() })
     }
@@ -122,17 +123,24 @@ impl<P: Protocol> CallQueue<P> {
 
     fn wait_for_lock(&mut self, head: u16, given: Given<'_>, request: &P::Request<'_>, io: &mut Io<'_>) {
         self.deferred(head);
-        let slot = &mut self.ring.slot(head).request;
-        slot.defer(Work::Lock, given.writable);
-        self.calls.wait_for_lock(slot, request, io.reply(Token::request(head)));
+        self.defer(head, given, Work::Lock);
+        self.calls.wait_for_lock(&mut self.ring.slot(head).request, request, io.reply(Token::request(head)));
     }
 
     /// The slot of a request keeps what it needs to be executed elsewhere, or later.
     pub(crate) fn keep(&mut self, head: u16, given: Given<'_>, bytes: &[u8], work: Work) {
         self.deferred(head);
-        let request = self.request(head);
-        request.defer(work, given.writable);
-        lock(&request.job).load(bytes, given.readable, given.writable);
+        self.defer(head, given, work);
+        lock(&self.request(head).job).load(bytes, given.readable, given.writable);
+    }
+
+    /// The request waits for something.
+    pub(crate) fn defer(&mut self, head: u16, given: Given<'_>, work: Work) {
+        let slot = self.ring.slot(head);
+        slot.request.defer(work, given.writable);
+        if !work.is_ours() {
+            slot.waits();
+        }
     }
 
     /// The request is answered later.
@@ -195,8 +203,8 @@ impl<P: Protocol> CallQueue<P> {
     }
 
     fn count(&mut self, moved: Moved) {
-        self.turns.figures.bytes_read += moved.read;
-        self.turns.figures.bytes_written += moved.written;
+        self.turns.figures.bytes_read.add(moved.read);
+        self.turns.figures.bytes_written.add(moved.written);
     }
 
     /// Shows the driver what is ready while the turn goes on.
@@ -230,9 +238,5 @@ impl<P: Protocol> CallQueue<P> {
         for wait in self.ring.busy().filter_map(|(_, slot)| slot.request.wait.as_ref()) {
             wait.cancel();
         }
-    }
-
-    pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        self.ring.oldest_ns(|request| request.work.is_ours())
     }
 }

@@ -170,10 +170,6 @@ impl Attachment for DirectoryRing {
         self.queue.ring.busy().filter(|(_, slot)| slot.request.work == Work::Lock).count()
     }
 
-    fn oldest_ns(&self) -> Option<u64> {
-        self.queue.oldest_ns()
-    }
-
     fn suspend(&mut self) {
         self.suspended = true;
     }

@@ -45,8 +45,9 @@ impl DiskRing {
         storage: Arc<dyn Storage>,
         label: Label,
     ) -> Result<Self, Broken> {
-        let turns = Turns::new(&Kind::NAMES, label.clone());
-        let ring = Virtqueue::new(start, label, DiskRequest::new)?;
+        let queue = Queue::new(start, label.clone())?;
+        let turns = Turns::new(&Kind::NAMES, queue.size().into(), label);
+        let ring = Virtqueue::new(queue, &turns.figures, DiskRequest::new);
         if ring.queue.owed() > 0 {
             let Label { export, ring: index, .. } = &turns.label;
             tracing::info!(%export, ring = index, requests = ring.queue.owed(), "requests of an earlier life are done again");
@@ -81,7 +82,7 @@ impl DiskRing {
             Ok(Request::Read { offset, len }) => {
                 slot.kind = Kind::Read as usize;
                 request.filled = len;
-                self.turns.figures.bytes_read += len;
+                self.turns.figures.bytes_read.add(len);
                 self.turns.begun_bytes += len;
                 add_buffers(&mut request.task.buffers, chain.writable_segments(), 0, len);
                 request.task.begin(Operation::Read { offset });
@@ -89,7 +90,7 @@ impl DiskRing {
             }
             Ok(Request::Write { offset, len }) => {
                 slot.kind = Kind::Write as usize;
-                self.turns.figures.bytes_written += len;
+                self.turns.figures.bytes_written.add(len);
                 self.turns.begun_bytes += len;
                 add_buffers(&mut request.task.buffers, readable, HEADER, len);
                 request.task.begin(Operation::Write { offset, durable: self.terms.write_through });
@@ -234,10 +235,6 @@ impl Attachment for DiskRing {
         while let Some(head) = self.ring.pop_owed(io.now_ns()) {
             self.start(head, io);
         }
-    }
-
-    fn oldest_ns(&self) -> Option<u64> {
-        self.ring.oldest_ns(|_| true)
     }
 }
 

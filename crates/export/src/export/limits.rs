@@ -47,7 +47,7 @@ impl Shared {
     }
 
     fn tell_limits(&self, rings: &[(u16, Running)], throttle: Option<Arc<Throttle>>) {
-        let limited: Vec<_> = rings.iter().filter(|(index, _)| self.device.limited(*index)).copied().collect();
+        let limited: Vec<_> = rings.iter().filter(|(index, _)| self.device.limited(*index)).cloned().collect();
         self.tell_rings(&limited, move |ring, io| {
             ring.attachment_mut().turns_mut().gate.set(throttle.clone(), io.now_ns());
         });

@@ -1,7 +1,7 @@
 //! One ring's way through its export's limits: open, or closed until a time.
 
 use super::throttle::{Grant, Throttle};
-use engine::Token;
+use engine::{Counter, Token};
 use std::sync::Arc;
 
 /// What is no request and has a number from here on is a deadline of a gate.
@@ -33,13 +33,13 @@ pub(crate) enum Ask {
     Wait(Deadline),
 }
 
-/// What was held up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was held up so far.
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     /// Requests that had to wait.
-    pub(crate) requests: u64,
+    pub(crate) requests: Counter,
     /// Time during which some did.
-    pub(crate) ns: u64,
+    pub(crate) ns: Counter,
 }
 
 /// One ring's gate.
@@ -58,7 +58,7 @@ pub(crate) struct Gate {
     yielded: bool,
     /// The next requests to be taken had to wait.
     held_up: bool,
-    held: Held,
+    held: Arc<Held>,
 }
 
 impl Gate {
@@ -68,9 +68,9 @@ impl Gate {
         self.closed
     }
 
-    /// What was held up so far.
-    pub(crate) fn held(&self) -> Held {
-        self.held
+    /// What was held up so far, and what will be.
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.held
     }
 
     /// Other limits, or none: they hold from now on, and whoever waits for the old ones waits no longer.
@@ -80,7 +80,7 @@ impl Gate {
         }
         self.no_longer_hungry();
         if std::mem::take(&mut self.closed) {
-            self.held.ns += now_ns.saturating_sub(self.since_ns);
+            self.held.ns.add(now_ns.saturating_sub(self.since_ns));
         }
         self.number = throttle.as_ref().map_or(0, |throttle| throttle.enter());
         (self.throttle, self.due_ns, self.yielded) = (throttle, 0, false);
@@ -140,7 +140,7 @@ impl Gate {
         if let Some(throttle) = &self.throttle {
             throttle.settle(grant.requests.saturating_sub(taken), bytes);
             if std::mem::take(&mut self.held_up) {
-                self.held.requests += u64::from(taken);
+                self.held.requests.add(u64::from(taken));
             }
         }
     }
@@ -153,7 +153,7 @@ impl Gate {
         }
         self.closed = false;
         if pending {
-            self.held.ns += now_ns.saturating_sub(self.since_ns);
+            self.held.ns.add(now_ns.saturating_sub(self.since_ns));
             self.held_up = true;
             return None;
         }

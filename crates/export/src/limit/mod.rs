@@ -25,7 +25,7 @@ mod rate;
 mod simulation;
 mod throttle;
 
-pub(crate) use gate::{Ask, Gate, is_deadline};
+pub(crate) use gate::{Ask, Gate, Held, is_deadline};
 pub use group::Group;
 pub use rate::{Limits, Rate};
 pub(crate) use throttle::Throttle;

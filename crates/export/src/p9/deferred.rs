@@ -17,7 +17,7 @@ impl P9Ring {
         {
             self.queue.finish(held, 0, false, io);
         }
-        self.queue.request(head).defer(Work::Other, given.writable);
+        self.queue.defer(head, given, Work::Other);
         match self.session().tags().flush(oldtag, io.reply(Token::request(head))) {
             Flush::Now(reply) => reply.complete(0),
             Flush::Later => {}

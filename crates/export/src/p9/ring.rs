@@ -236,10 +236,6 @@ impl Attachment for P9Ring {
         }
         self.queue.shown();
     }
-
-    fn oldest_ns(&self) -> Option<u64> {
-        self.queue.oldest_ns()
-    }
 }
 
 /// Whether a turn goes on without a look at the clock behind a request: those that clients send most, and that are short.

@@ -1,5 +1,5 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
-mod inflight;
+mod disk;
 mod p9;
 mod p9_stream;

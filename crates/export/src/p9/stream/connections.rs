@@ -200,9 +200,11 @@ impl Connections<'_> {
         let label = Label::new(shared, index);
         let session = self.p9.connect();
         let ring = StreamRing::new(connection, session.clone(), self.p9.executor(), self.ends.clone(), label);
-        let attached = shared.engine.attach(Ring::new(ring), worker);
+        let ring = Ring::new(ring);
+        let page = ring.page();
+        let attached = shared.engine.attach(ring, worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
-        shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16 });
+        shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16, page });
         shared.device.started(shared, index);
         shared.limit(index);
         self.silent.insert(index, (session, Instant::now() + self.p9.greeting()));

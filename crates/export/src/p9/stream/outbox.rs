@@ -1,6 +1,7 @@
 //! Replies, in the order of their completion, on their way to the client.
 
 use super::buffers::Buffers;
+use engine::Counter;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
@@ -97,10 +98,10 @@ impl Outbox {
     }
 
     /// Sends what the client has room for, without waiting for it. `calls` counts how often the kernel was asked.
-    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, buffers: &mut Buffers, calls: &mut u64) -> Sent {
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, buffers: &mut Buffers, calls: &Counter) -> Sent {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         while self.bytes > 0 && !self.lent {
-            *calls += 1;
+            calls.add(1);
             let sent = match self.pieces.as_slices() {
                 ([one], []) => rustix::net::send(socket, one.get(self.sent..).unwrap_or_default(), flags),
                 _ => {
@@ -198,27 +199,27 @@ mod tests {
     #[test]
     fn replies_leave_in_their_order_wherever_they_were_written() {
         let (ours, theirs) = pair();
-        let (mut outbox, mut buffers, mut calls) = (Outbox::default(), Buffers::default(), 0);
+        let (mut outbox, mut buffers, calls) = (Outbox::default(), Buffers::default(), Counter::default());
         let long = vec![7; 40_000];
         write(&mut outbox, &mut buffers, 1000, b"one");
         outbox.push(b"two".to_vec(), &mut buffers);
         outbox.push(long.clone(), &mut buffers);
         write(&mut outbox, &mut buffers, 100_000, b"four");
         assert_eq!(outbox.bytes(), 10 + long.len());
-        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &mut calls), Sent::All);
-        assert_eq!((outbox.bytes(), calls), (0, 1));
+        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &calls), Sent::All);
+        assert_eq!((outbox.bytes(), calls.get()), (0, 1));
         assert_eq!(read(&theirs, 10 + long.len()), [b"onetwo", &long[..], b"four"].concat());
     }
 
     #[test]
     fn what_the_client_has_no_room_for_stays_until_it_reads() {
         let (ours, theirs) = pair();
-        let (mut outbox, mut buffers, mut calls) = (Outbox::default(), Buffers::default(), 0);
+        let (mut outbox, mut buffers, calls) = (Outbox::default(), Buffers::default(), Counter::default());
         let sent: Vec<u8> = (0..4 << 20).map(|at| (at / 777) as u8).collect();
         for piece in sent.chunks(300_000) {
             outbox.push(piece.to_vec(), &mut buffers);
         }
-        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &mut calls), Sent::Full);
+        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &calls), Sent::Full);
         let mut got = Vec::new();
         while got.len() < sent.len() {
             if !outbox.lent()
@@ -229,12 +230,12 @@ mod tests {
                 // SAFETY: these bytes are lent.
                 let lent = unsafe { std::slice::from_raw_parts(place.as_ptr(), some) };
                 let left = outbox.bytes();
-                assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &mut calls), Sent::Full, "the order is lost");
+                assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &calls), Sent::Full, "the order is lost");
                 got.extend(read(&theirs, sent.len() - left - got.len()));
                 got.extend_from_slice(lent);
                 outbox.returned(some, &mut buffers);
             }
-            outbox.send(ours.as_fd(), &mut buffers, &mut calls);
+            outbox.send(ours.as_fd(), &mut buffers, &calls);
             got.extend(read(&theirs, sent.len() - outbox.bytes() - got.len()));
         }
         assert!(got == sent, "not what was sent");
@@ -257,6 +258,6 @@ mod tests {
         let (ours, theirs) = pair();
         drop(theirs);
         write(&mut outbox, &mut buffers, 10, b"nobody");
-        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &mut 0), Sent::Failed(Errno::PIPE));
+        assert_eq!(outbox.send(ours.as_fd(), &mut buffers, &Counter::default()), Sent::Failed(Errno::PIPE));
     }
 }

@@ -127,15 +127,19 @@ impl StreamRing {
     /// A place for a request that is answered later.
     fn reserve(&mut self, asked: Asked, work: Work, now_ns: u64) -> (u16, &mut Deferred) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::new(Deferred::new()));
+            let index = self.slots.len();
+            self.slots.push(Slot::new(self.turns.figures.stamp(index), Deferred::new()));
             // There are `IN_FLIGHT_MAX` at most.
-            (self.slots.len() - 1) as u16
+            index as u16
         });
         let slot = &mut self.slots[usize::from(index)];
         slot.begin(now_ns);
         // It is answered in another turn, whenever that is.
         slot.fresh = false;
         slot.kind = kind::of(asked.kind);
+        if !work.is_ours() {
+            slot.waits();
+        }
         (slot.request.call.asked, slot.request.call.work) = (asked, work);
         (index, &mut slot.request)
     }
@@ -245,7 +249,7 @@ impl StreamRing {
             debug_assert!(false, "completion of request {index}, which is not in flight");
             return;
         };
-        slot.busy = false;
+        slot.end();
         let deferred = &mut slot.request;
         self.kept_bytes -= std::mem::take(&mut deferred.held_bytes);
         let (asked, work) = (deferred.call.asked, deferred.call.work);
@@ -302,7 +306,7 @@ impl StreamRing {
     }
 
     fn count_moved(&mut self, moved: Moved) {
-        self.turns.figures.bytes_read += moved.read;
-        self.turns.figures.bytes_written += moved.written;
+        self.turns.figures.bytes_read.add(moved.read);
+        self.turns.figures.bytes_written.add(moved.written);
     }
 }

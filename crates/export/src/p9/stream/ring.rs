@@ -14,7 +14,7 @@ use super::slot::Deferred;
 use crate::attachment::Attachment;
 use crate::calls::{Calls, Executor};
 use crate::label::Label;
-use crate::queue::Queue;
+use crate::queue::{Queue, QueuePage};
 use crate::turns::{self, Turns};
 use crate::virtqueue::Slot;
 use device::p9::MSIZE_MIN;
@@ -45,6 +45,8 @@ const SEND: Token = Token::other(1);
 pub(crate) struct StreamRing {
     pub(super) turns: Turns,
     pub(super) calls: Calls<Session>,
+    /// What there is to read of a virtqueue, of a connection. What was sent counts as notifications.
+    page: Arc<QueuePage>,
     socket: OwnedFd,
     inbox: Inbox,
     pub(super) outbox: Outbox,
@@ -79,7 +81,8 @@ impl StreamRing {
         label: Label,
     ) -> StreamRing {
         let mut ring = StreamRing {
-            turns: Turns::new(&kind::NAMES, label),
+            turns: Turns::new(&kind::NAMES, IN_FLIGHT_MAX, label),
+            page: Arc::default(),
             calls: Calls::new(session, executor),
             socket,
             inbox: Inbox::default(),
@@ -151,8 +154,7 @@ impl StreamRing {
     /// Sends what the client has room for, and has the kernel wait for the rest.
     fn send(&mut self, io: &mut Io<'_>) {
         self.turns.unshown = 0;
-        let calls = &mut self.turns.figures.notifications_sent;
-        match self.outbox.send(self.socket.as_fd(), &mut self.buffers, calls) {
+        match self.outbox.send(self.socket.as_fd(), &mut self.buffers, &self.page.sent) {
             Sent::All => {}
             Sent::Full if self.outbox.lent() => {}
             Sent::Full if self.stopping => self.outbox.clear(),
@@ -229,6 +231,10 @@ impl Attachment for StreamRing {
         None
     }
 
+    fn page(&self) -> Arc<QueuePage> {
+        self.page.clone()
+    }
+
     fn set_executor(&mut self, executor: Executor) {
         self.calls.set_executor(executor);
     }
@@ -302,6 +308,7 @@ impl Attachment for StreamRing {
     }
 
     fn show(&mut self, io: &mut Io<'_>) {
+        self.page.in_flight.set(self.requests_in_flight() as u64);
         self.send(io);
         self.report_end();
     }
@@ -323,10 +330,5 @@ impl Attachment for StreamRing {
 
     fn in_flight(&self) -> usize {
         self.requests_in_flight() + usize::from(self.receiving) + usize::from(self.outbox.lent())
-    }
-
-    fn oldest_ns(&self) -> Option<u64> {
-        let counted = |slot: &&Slot<Deferred>| slot.busy && slot.request.call.work.is_ours();
-        self.slots.iter().filter(counted).map(|slot| slot.started_ns).min()
     }
 }

@@ -1,4 +1,7 @@
-//! A disk whose earlier life ended with requests in flight: they are done again, once, in their order, before new ones.
+//! Disks at their sockets, and guests that keep an inflight region.
+
+mod figures;
+mod inflight;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Placement, Poll, WorkerSpec};
 use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
-use storage::{MemoryOptions, MemoryStorage};
+use storage::{MemoryOptions, MemoryStorage, Storage};
 use tempfile::TempDir;
 use values::ByteSize;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
@@ -42,17 +45,25 @@ struct Guest {
     offered: u16,
 }
 
-/// A disk of a few sectors in memory, and the socket at which it is served.
+/// A disk, and the socket at which it is served.
 struct Server {
     export: Export,
     dir: TempDir,
 }
 
+/// A few sectors in memory.
+fn sectors() -> MemoryStorage {
+    let options = MemoryOptions { size: Some(ByteSize(64 * SECTOR)), ..MemoryOptions::default() };
+    MemoryStorage::open(&options).unwrap()
+}
+
 impl Server {
     fn new() -> Server {
+        Server::on(Arc::new(sectors()))
+    }
+
+    fn on(storage: Arc<dyn Storage>) -> Server {
         let dir = TempDir::new().unwrap();
-        let options = MemoryOptions { size: Some(ByteSize(64 * SECTOR)), ..MemoryOptions::default() };
-        let storage = Arc::new(MemoryStorage::open(&options).unwrap());
         let socket = Socket::Path { path: dir.path().join("disk.sock"), options: SocketOptions::default() };
         let hosting = Hosting {
             name: "disk".to_owned(),
@@ -219,105 +230,4 @@ impl Guest {
         let marked = (0..u64::from(SIZE)).any(|entry| Guest::u16(region, 16 + 16 * entry) & 0xff != 0);
         !marked && Guest::u16(region, 14) == self.used_idx()
     }
-}
-
-/// A guest of which a server took five of six requests and answered two.
-fn bereaved(server: &Server) -> Guest {
-    let mut guest = Guest::new(server);
-    for number in 0..6_u8 {
-        guest.offer(u64::from(number) % 4, Some(number + 1));
-    }
-    guest.live(5, &[3, 1]);
-    assert_eq!((guest.used_idx(), guest.is_settled()), (2, false));
-    guest
-}
-
-#[test]
-fn what_was_in_flight_is_done_again_once_and_in_order() {
-    let server = Server::new();
-    let mut guest = bereaved(&server);
-    let mut frontend = server.connect();
-    guest.set_up(&mut frontend);
-    frontend.set_vring_enable(0, true).unwrap();
-    guest.wait_for_used_idx(6);
-    let answered: Vec<u16> = (2..6).map(|index| guest.used_head(index) / 3).collect();
-    assert_eq!(answered, [0, 2, 4, 5]);
-    assert!(answered.iter().all(|&number| guest.status(number) == 0));
-    // Those that the guest has seen answered were left alone.
-    assert_eq!((guest.status(1), guest.status(3)), (NO_STATUS, NO_STATUS));
-    // A guest that waits for a notification which its last server did not live to send gets one.
-    assert!(guest.call.read().is_ok());
-
-    (0..4).for_each(|sector| guest.offer(sector, None));
-    guest.kick.write(1).unwrap();
-    guest.wait_for_used_idx(10);
-    // Sectors 0 and 1 were written twice; sector 3 by a request that the last server had answered.
-    let sectors: Vec<u8> = (6..10).map(|number| guest.data(number)[0]).collect();
-    assert_eq!(sectors, [5, 6, 3, 0]);
-    assert_eq!(frontend.get_vring_base(0).unwrap(), 10);
-    assert!(guest.is_settled());
-    drop(frontend);
-    server.export.end();
-}
-
-#[test]
-fn a_ring_that_stops_before_it_was_enabled_owes_nothing() {
-    let server = Server::new();
-    let guest = bereaved(&server);
-    let mut frontend = server.connect();
-    guest.set_up(&mut frontend);
-    // The sixth request was never taken, and a disabled ring takes nothing new.
-    assert_eq!(frontend.get_vring_base(0).unwrap(), 5);
-    assert_eq!((guest.used_idx(), guest.is_settled()), (5, true));
-    assert_eq!([0, 2, 4, 5].map(|number| guest.status(number)), [0, 0, 0, NO_STATUS]);
-}
-
-#[test]
-fn a_frontend_that_comes_again_finds_everything_settled() {
-    let server = Server::new();
-    let mut guest = bereaved(&server);
-    for used in [6, 7] {
-        let mut frontend = server.connect();
-        guest.set_up(&mut frontend);
-        frontend.set_vring_enable(0, true).unwrap();
-        guest.wait_for_used_idx(used);
-        // It disconnects without a word; the ring is drained all the same.
-        drop(frontend);
-        guest.offer(0, Some(9));
-    }
-    let mut frontend = server.connect();
-    guest.set_up(&mut frontend);
-    frontend.set_vring_enable(0, true).unwrap();
-    guest.wait_for_used_idx(8);
-    assert_eq!(frontend.get_vring_base(0).unwrap(), 8);
-    assert!(guest.is_settled());
-}
-
-/// Whether this process, which is the server, has a memory file of that name mapped.
-fn is_mapped(name: &str) -> bool {
-    std::fs::read_to_string("/proc/self/maps").unwrap().contains(&format!("memfd:{name} "))
-}
-
-/// Memory that a guest has given back is let go at once, and not when the ring takes its next request, on a worker.
-#[test]
-fn an_idle_ring_keeps_no_memory_that_the_table_has_no_more() {
-    let server = Server::new();
-    let mut guest = Guest::named(&server, "guest-before");
-    let mut frontend = server.connect();
-    guest.set_up(&mut frontend);
-    frontend.set_vring_enable(0, true).unwrap();
-    guest.offer(0, Some(1));
-    guest.kick.write(1).unwrap();
-    guest.wait_for_used_idx(1);
-    assert!(is_mapped("guest-before"));
-    let mut bytes = vec![0; MEMORY_BYTES as usize];
-    guest.memory.read_exact_at(&mut bytes, 0).unwrap();
-    guest.memory = Guest::memory("guest-behind");
-    guest.memory.write_all_at(&bytes, 0).unwrap();
-    frontend.set_mem_table(&[guest.table()]).unwrap();
-    assert!(!is_mapped("guest-before") && is_mapped("guest-behind"));
-    guest.offer(0, None);
-    guest.kick.write(1).unwrap();
-    guest.wait_for_used_idx(2);
-    assert_eq!(guest.data(1)[0], 1);
 }
