@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use storage::Storage;
-use vhost_user::{ConfigChange, Handover, SessionEnd, SessionInfo, StopFd};
+use vhost_user::{BackendChannel, Handover, SessionEnd, SessionInfo, StopFd};
 
 /// How often the end of an export is looked for while somebody waits for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
@@ -38,27 +38,27 @@ pub(crate) struct State {
     placement: Placement,
     poll: Poll,
     frontend: Option<SessionInfo>,
-    config_change: Option<ConfigChange>,
+    backend_channel: Option<BackendChannel>,
     sessions: SessionCounts,
     failed: bool,
     last_error: Option<String>,
 }
 
 impl State {
-    pub(crate) fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+    pub(crate) fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         self.sessions.connects += 1;
-        self.session_resumed(frontend, config_change);
+        self.session_resumed(frontend, channel);
     }
 
     /// It was counted when it began.
-    pub(crate) fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+    pub(crate) fn session_resumed(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         self.frontend = Some(frontend);
-        self.config_change = Some(config_change);
+        self.backend_channel = Some(channel);
     }
 
     fn session_ended(&mut self, reason: &SessionEnd) {
         self.frontend = None;
-        self.config_change = None;
+        self.backend_channel = None;
         self.negotiated = 0;
         self.count_end(reason);
     }
@@ -360,7 +360,7 @@ impl Export {
                 placement: hosting.placement,
                 poll: hosting.poll,
                 frontend: None,
-                config_change: None,
+                backend_channel: None,
                 sessions,
                 failed: false,
                 last_error,

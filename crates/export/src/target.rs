@@ -8,7 +8,7 @@ use engine::Panic;
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use vhost_user::{ConfigChange, RingStart, SessionEnd, SessionInfo, Suspended, Target};
+use vhost_user::{BackendChannel, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use vring::{Memory, Note, RingPosition};
 
 pub(crate) struct ExportTarget {
@@ -151,13 +151,13 @@ impl Target for ExportTarget {
         self.shared.device.hand_over()
     }
 
-    fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
-        self.shared.lock().session_resumed(frontend, config_change);
+    fn session_resumed(&mut self, frontend: SessionInfo, channel: BackendChannel) {
+        self.shared.lock().session_resumed(frontend, channel);
     }
 
-    fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+    fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         tracing::info!(export = self.shared.name, %frontend, "frontend connected");
-        self.shared.lock().session_started(frontend, config_change);
+        self.shared.lock().session_started(frontend, channel);
     }
 
     fn session_ended(&mut self, reason: &SessionEnd) {

@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
@@ -16,11 +18,12 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
     sendmsg, socketpair,
 };
+use vhost::vhost_user::message::BackendReq;
 use vring::{Chain, Memory, RingPosition, SplitRing};
 
 use crate::session::Session;
 use crate::wire::{VERSION, Wire};
-use crate::{ConfigChange, RingStart, SessionEnd, SessionInfo, StopFd, Target};
+use crate::{BackendChannel, RingStart, SessionEnd, SessionInfo, StopFd, Target};
 
 /// Queues of the device.
 const QUEUES: usize = 3;
@@ -58,11 +61,14 @@ pub fn session(data: &[u8]) -> usize {
         return 0;
     };
     let mut device = Device::default();
-    let config_change = ConfigChange::default();
-    let session = Session::new(Wire::new(ours), &mut device, &things.stop, config_change);
-    let mut player = Player { input: Input(data), things: &things, theirs };
+    let channel = BackendChannel::default();
+    let session = Session::new(Wire::new(ours), &mut device, &things.stop, channel.clone());
+    let back = Back { channel, far: None, asked: 0, told: Arc::default() };
+    let mut player = Player { input: Input(data), things: &things, theirs, back };
     let (session, reason) = player.play(session);
     session.end(&reason);
+    let Back { asked, told, .. } = player.back;
+    assert_eq!(told.load(Ordering::Relaxed), asked, "a request of ours is answered more or less than once");
     assert!(device.rings.iter().all(Option::is_none), "a ring outlives its session");
     assert!(device.ended, "the target is not told of the end");
     device.started
@@ -175,6 +181,16 @@ struct Player<'a> {
     input: Input<'a>,
     things: &'a Things,
     theirs: OwnedFd,
+    back: Back,
+}
+
+/// The channel back, and who asks on it.
+struct Back {
+    channel: BackendChannel,
+    /// The frontend's end.
+    far: Option<OwnedFd>,
+    asked: usize,
+    told: Arc<AtomicUsize>,
 }
 
 impl<'a> Player<'a> {
@@ -203,6 +219,7 @@ impl<'a> Player<'a> {
                 let bytes = self.input.bytes(count);
                 return self.send(session, &bytes, &[]);
             }
+            11 => return self.back(session),
             _ => {
                 let request = u32::from(self.input.u8() % REQUESTS);
                 let flags = if self.input.u8() & 1 == 0 { VERSION } else { VERSION | NEED_REPLY };
@@ -262,6 +279,57 @@ impl<'a> Player<'a> {
         self.message(session, 13, VERSION, &which, &[kick])?;
         self.message(session, 12, VERSION, &which, &[kick])?;
         self.message(session, 18, VERSION, &state(index, 1), &[])
+    }
+
+    /// Something on the channel back.
+    fn back(&mut self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
+        const CODES: [BackendReq; 3] = [BackendReq::CONFIG_CHANGE_MSG, BackendReq::SHMEM_MAP, BackendReq::IOTLB_MSG];
+        let choice = self.input.u8();
+        let code = CODES[usize::from(choice >> 4) % CODES.len()];
+        match choice % 8 {
+            0 => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                if let Ok((near, far)) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None) {
+                    self.back.far = Some(far);
+                    self.message(session, 21, VERSION, &[], &[near.as_fd()])?;
+                }
+            }
+            1 => {
+                let _is_on_its_way = self.back.channel.config_changed();
+            }
+            2..=4 => {
+                let told = self.back.told.clone();
+                let file = (choice & 8 != 0).then(|| self.things.choose(choice).try_clone_to_owned().ok()).flatten();
+                let patience = Duration::from_secs(u64::from(choice & 1) * 60);
+                self.back.asked += 1;
+                self.back.channel.ask(code, &[choice; 5], file, patience, move |_outcome| {
+                    told.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            5 => self.back.far = None,
+            6 => {
+                let mut answer = crate::wire::header(code.into(), VERSION | 4, 8).to_vec();
+                answer.extend(self.input.number().to_ne_bytes());
+                self.answer(&answer);
+            }
+            _ => {
+                let count = usize::from(self.input.u8() & 63);
+                let bytes = self.input.bytes(count);
+                self.answer(&bytes);
+            }
+        }
+        session.channel().turn();
+        if let (Some(far), true) = (&self.back.far, choice & 64 != 0) {
+            while recv(far, &mut [0; 4096][..], RecvFlags::DONTWAIT).is_ok_and(|(read, _)| read > 0) {}
+        }
+        Ok(())
+    }
+
+    fn answer(&self, bytes: &[u8]) {
+        if let Some(far) = &self.back.far {
+            // The channel may have been closed at the other end.
+            let _sent = rustix::net::send(far, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
     }
 
     fn body(&mut self) -> Vec<u8> {
@@ -445,7 +513,7 @@ impl Target for Device {
         self.serve();
     }
 
-    fn session_started(&mut self, _frontend: SessionInfo, _config_change: ConfigChange) {}
+    fn session_started(&mut self, _frontend: SessionInfo, _config_change: BackendChannel) {}
 
     fn session_ended(&mut self, _reason: &SessionEnd) {
         assert!(!self.ended, "the session ends twice");
@@ -492,6 +560,12 @@ mod tests {
                 [&negotiate[..], &message(&[32, 1, 8, 2, 0, 4, 0, 0, 0, 2, 0, 16, 0, 0, 1, 0]), &ring(0, 4)].concat(),
             ),
             ("backend_channel", [&negotiate[..], &message(&[21, 1, 0, 1, 3])].concat()),
+            // Opened; a config change; two requests; an answer to the first; a wrong one.
+            (
+                "backend_answers",
+                [&negotiate[..], &[11, 0, 11, 1, 11, 3, 11, 19, 11, 6, 1, 5, 0, 11, 6, 1, 5, 0]].concat(),
+            ),
+            ("backend_closed", [&negotiate[..], &[11, 0, 11, 3, 11, 5, 11, 3]].concat()),
             ("reset", [&negotiate[..], &ring(0, 4), &message(&[34, 1, 0, 0]), &ring(1, 4)].concat()),
             ("garbage", [&[4, 16][..], &[0xff; 16]].concat()),
             ("split_header", [&[4, 5][..], &[1, 0, 0, 0, 1], &[4, 7], &[0, 0, 0, 0, 0, 0, 0]].concat()),

@@ -101,6 +101,8 @@ pub enum HandoverError {
     Ring(u16, String),
     /// the frontend has sent half a message: try again
     HalfMessage,
+    /// the frontend has not answered a request of ours yet: try again
+    Unanswered,
     /// {0}
     Refused(String),
     /// its thread is held up by a frontend that does not read its answers: end that frontend, or try again

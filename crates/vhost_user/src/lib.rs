@@ -10,7 +10,7 @@
 //! for ever), loses its place in the stream on a short read, and keeps the backend channel to itself without a way to
 //! announce a changed config space.
 
-mod config_change;
+mod channel;
 mod end;
 mod endpoint;
 mod features;
@@ -29,7 +29,7 @@ mod stop;
 mod target;
 mod wire;
 
-pub use config_change::ConfigChange;
+pub use channel::{BackendChannel, NoAnswer};
 pub use end::{Misspoken, SessionEnd};
 pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions};
 pub use handover::{

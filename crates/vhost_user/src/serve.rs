@@ -10,7 +10,7 @@ use crate::handover::{EndpointState, Handover, HandoverError, Order, Resume, Ses
 use crate::session::Session;
 use crate::session::handover::NoPause;
 use crate::wire::Wire;
-use crate::{ConfigChange, Endpoint, SessionEnd, StopFd, Target, peer};
+use crate::{BackendChannel, Endpoint, SessionEnd, StopFd, Target, peer};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free file descriptors does
 /// not spin.
@@ -93,10 +93,10 @@ impl Service<'_> {
 
     fn session(self, connection: OwnedFd, target: &mut dyn Target) -> SessionEnd {
         let frontend = peer::info(connection.as_fd());
-        let config_change = ConfigChange::default();
+        let channel = BackendChannel::default();
         tracing::info!("{}: {frontend} connected", self.endpoint);
-        target.session_started(frontend, config_change.clone());
-        self.run(Session::new(Wire::new(connection), target, self.stop, config_change))
+        target.session_started(frontend, channel.clone());
+        self.run(Session::new(Wire::new(connection), target, self.stop, channel))
     }
 
     fn resume(self, resume: Resume, target: &mut dyn Target) -> SessionEnd {
@@ -109,9 +109,9 @@ impl Service<'_> {
             }
         };
         let frontend = peer::info(connection.as_fd());
-        let config_change = ConfigChange::default();
-        target.session_resumed(frontend, config_change.clone());
-        let mut restored = Session::new(Wire::new(connection), target, self.stop, config_change);
+        let channel = BackendChannel::default();
+        target.session_resumed(frontend, channel.clone());
+        let mut restored = Session::new(Wire::new(connection), target, self.stop, channel);
         let outcome = restored.restore(session);
         let _ = resumed.send(outcome.as_ref().copied().map_err(ToString::to_string));
         match outcome {
@@ -125,11 +125,11 @@ impl Service<'_> {
 
     fn run(self, mut session: Session<'_>) -> SessionEnd {
         let reason = loop {
-            let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
-            let [stopped, asked, message, another] = wait(fds, None);
+            let [stopped, asked, message, another] = self.wait_in(&mut session);
             if stopped {
                 break SessionEnd::Stopped;
             }
+            session.channel().turn();
             if asked && let Err(reason) = self.pause(&mut session) {
                 break reason;
             }
@@ -144,6 +144,13 @@ impl Service<'_> {
             }
         };
         self.end(session, reason)
+    }
+
+    /// Waits until somebody says something, or has been waited for long enough on the channel back.
+    fn wait_in(self, session: &mut Session<'_>) -> [bool; 4] {
+        let patience = session.channel().patience().map(Timespec::try_from).transpose().unwrap_or_default();
+        let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
+        wait_and(fds, session.channel_fds(), patience.as_ref())
     }
 
     /// Hands the endpoint over with its session, as somebody has asked. Returns when the session goes on, because
@@ -195,9 +202,19 @@ impl Service<'_> {
 /// Waits until at least one descriptor has something to say, or time is up. A failing poll (out of memory) counts as
 /// nothing to say.
 fn wait<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Option<&Timespec>) -> [bool; N] {
-    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    wait_and(fds, std::iter::empty(), timeout)
+}
+
+/// As [`wait`], or until one of `others` is as it was wanted.
+fn wait_and<'a, const N: usize>(
+    fds: [BorrowedFd<'a>; N],
+    others: impl Iterator<Item = PollFd<'a>>,
+    timeout: Option<&Timespec>,
+) -> [bool; N] {
+    let mut polled: Vec<_> =
+        fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into_iter().chain(others).collect();
     match poll(&mut polled, timeout) {
-        Ok(_) => polled.map(|fd| !fd.revents().is_empty()),
+        Ok(_) => std::array::from_fn(|at| !polled[at].revents().is_empty()),
         Err(Errno::INTR) => [false; N],
         Err(error) => {
             tracing::error!("cannot wait for messages: {error}");

@@ -5,12 +5,14 @@ pub(crate) mod handover;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::PollFd;
 use vhost::vhost_user::message::{
     FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserProtocolFeatures,
     VhostUserSingleMemoryRegion, VhostUserU64, VhostUserVringAddr, VhostUserVringState,
 };
 use vring::Memory;
 
+use crate::channel::ChannelEnd;
 use crate::features::{Acked, PROTOCOL, TRANSPORT};
 use crate::inflight::{self, Inflight};
 use crate::memory::{MEMORY_SLOTS, Table};
@@ -18,7 +20,7 @@ use crate::message::{has_own_answer, name};
 use crate::refusal::Refusal;
 use crate::rings::Ring;
 use crate::wire::{Message, Wire};
-use crate::{ConfigChange, Misspoken, QUEUES_MAX, SessionEnd, StopFd, Target};
+use crate::{BackendChannel, Misspoken, QUEUES_MAX, SessionEnd, StopFd, Target};
 
 /// What a message that succeeded is answered with.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub(crate) struct Session<'a> {
     wire: Wire,
     target: &'a mut dyn Target,
     stop: &'a StopFd,
-    config_change: ConfigChange,
+    channel: ChannelEnd,
     acked: Acked,
     memory: Table,
     /// Where requests in flight are written down, once the frontend has shown it.
@@ -48,14 +50,14 @@ impl<'a> Session<'a> {
         wire: Wire,
         target: &'a mut dyn Target,
         stop: &'a StopFd,
-        config_change: ConfigChange,
+        channel: BackendChannel,
     ) -> Session<'a> {
         let count = target.queues_max().clamp(1, QUEUES_MAX);
         Session {
             wire,
             target,
             stop,
-            config_change,
+            channel: ChannelEnd::new(channel),
             acked: Acked::default(),
             memory: Table::default(),
             inflight: None,
@@ -65,6 +67,16 @@ impl<'a> Session<'a> {
 
     pub(crate) fn wire(&self) -> &Wire {
         &self.wire
+    }
+
+    /// The channel back, on which the session's thread looks for answers between messages.
+    pub(crate) fn channel(&mut self) -> &mut ChannelEnd {
+        &mut self.channel
+    }
+
+    /// What to poll for on it.
+    pub(crate) fn channel_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.channel.fds()
     }
 
     /// Takes in what has arrived; handles the message if it is complete now.
@@ -187,6 +199,7 @@ impl<'a> Session<'a> {
             return Err(Refusal::Features(unknown));
         }
         self.acked.protocol = acked;
+        self.channel.set_acknowledges(self.acked.reply_ack());
         Ok(Answer::Done)
     }
 
@@ -315,7 +328,7 @@ impl<'a> Session<'a> {
 
     fn set_backend_channel(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         message.no_body()?;
-        self.config_change.open(message.fd()?)?;
+        self.channel.open(message.fd()?, self.acked.reply_ack())?;
         Ok(Answer::Done)
     }
 
@@ -352,7 +365,7 @@ impl<'a> Session<'a> {
 
     /// Ends the session: rings are drained first, then the guest's memory is let go, then the target is told.
     pub(crate) fn end(mut self, reason: &SessionEnd) {
-        self.config_change.close();
+        self.channel.close();
         for ring in &mut self.rings {
             ring.stop(self.target);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vring::{InflightQueue, Layout, Memory, Note, RingPosition};
 
-use crate::{ConfigChange, SessionEnd};
+use crate::{BackendChannel, SessionEnd};
 
 /// Most rings that one export can have: SET_VRING_KICK and its siblings carry the index in eight bits (vhost-user,
 /// "Vring descriptor index for vhost-user messages").
@@ -95,12 +95,12 @@ pub trait Target: Send {
         Ok(())
     }
 
-    /// A frontend connected. `config_change` stays usable (and becomes a no-op) after the session.
-    fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange);
+    /// A frontend connected. `channel` stays usable (and becomes a no-op) after the session.
+    fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel);
 
     /// As [`Target::session_started`], for a session that another program has begun.
-    fn session_resumed(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
-        self.session_started(frontend, config_change);
+    fn session_resumed(&mut self, frontend: SessionInfo, channel: BackendChannel) {
+        self.session_started(frontend, channel);
     }
 
     /// The session is over: every ring has been stopped and the link has let go of the guest's memory.

@@ -15,14 +15,14 @@ use vhost::vhost_user::message::{MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 use crate::{Misspoken, SessionEnd, StopFd};
 
 /// Bytes of a message header: request, flags and body size, each a u32 in native order (vhost-user, "Header").
-const HEADER_BYTES: usize = 12;
+pub(crate) const HEADER_BYTES: usize = 12;
 /// Version number of the protocol, in the lowest two flag bits (vhost-user, "Header").
 pub(crate) const VERSION: u32 = 0x1;
 const VERSION_MASK: u32 = 0x3;
 /// This message answers another one.
-const FLAG_REPLY: u32 = 0x4;
+pub(crate) const FLAG_REPLY: u32 = 0x4;
 /// The sender waits for an answer even where the message has none of its own.
-const FLAG_NEED_REPLY: u32 = 0x8;
+pub(crate) const FLAG_NEED_REPLY: u32 = 0x8;
 /// The kernel's limit of descriptors in one message (SCM_MAX_FD, include/net/scm.h). Room for all of them means that
 /// none is cut off unseen.
 const FDS_A_RECEIVE: usize = 253;
@@ -147,7 +147,7 @@ impl Wire {
         bytes.extend_from_slice(body);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            match self.send_some(rest, file) {
+            match send_some(&self.socket, rest, file) {
                 Ok(sent) => {
                     rest = &rest[sent..];
                     // A descriptor goes with the first byte.
@@ -162,17 +162,6 @@ impl Wire {
         Ok(())
     }
 
-    fn send_some(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
-        let fds = file.as_slice();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(Errno::NOBUFS);
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
-    }
-
     fn wait_writable(&self, stop: &StopFd) -> Result<(), SessionEnd> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::OUT), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -181,6 +170,18 @@ impl Wire {
         }
         if fds[1].revents().is_empty() { Ok(()) } else { Err(SessionEnd::Stopped) }
     }
+}
+
+/// Sends what there is room for, and a descriptor along with it. Never blocks.
+pub(crate) fn send_some(socket: impl AsFd, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let fds = file.as_slice();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
 impl AsFd for Wire {

@@ -54,9 +54,9 @@ impl Export {
             return Err(ExportError::NoCapacity);
         };
         disk.resize(&self.shared, capacity_bytes)?;
-        let config_change = self.shared.lock().config_change.clone();
-        if let Some(config_change) = config_change
-            && !config_change.announce()
+        let channel = self.shared.lock().backend_channel.clone();
+        if let Some(channel) = channel
+            && !channel.config_changed()
         {
             tracing::warn!(export = self.shared.name, "the frontend cannot be told of the new size");
         }

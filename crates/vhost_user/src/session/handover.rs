@@ -51,6 +51,10 @@ impl Session<'_> {
         let Some(drained_by) = order.drained_by else {
             return Ok((self.state(&self.running())?, Paused::default()));
         };
+        self.channel.turn();
+        if self.channel.is_waited_for() {
+            return Err(HandoverError::Unanswered.into());
+        }
         self.finish_message()?;
         let running = self.running();
         // A ring that cannot even say this would not stop either.
@@ -101,7 +105,7 @@ impl Session<'_> {
         (self.acked.virtio, self.acked.protocol) = (state.features, state.protocol_features);
         self.target.set_features(state.features & !PROTOCOL_FEATURES);
         if let Some(channel) = state.backend_channel {
-            self.config_change.open(channel).map_err(|error| failed(&error))?;
+            self.channel.open(channel, self.acked.reply_ack()).map_err(|error| failed(&error))?;
         }
         if let Some(regions) = state.memory {
             let memory = self.memory.restored(regions).map_err(|error| failed(&error))?;
@@ -141,7 +145,7 @@ impl Session<'_> {
             memory: self.memory.state()?,
             inflight: self.inflight.as_ref().map(Inflight::state).transpose()?,
             rings,
-            backend_channel: self.config_change.duplicate()?,
+            backend_channel: self.channel.duplicate()?,
         })
     }
 

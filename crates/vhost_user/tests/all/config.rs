@@ -8,7 +8,7 @@ use crate::common::{CONFIG_BYTES, Event, Server};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags};
 use vhost::vhost_user::{FrontendReqHandler, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandlerMut};
-use vhost_user::ConfigChange;
+use vhost_user::BackendChannel;
 
 #[test]
 fn qemu_and_cloud_hypervisor_read_the_same() {
@@ -73,29 +73,29 @@ impl AsRawFd for Far {
     }
 }
 
-fn config_change(server: &Server) -> ConfigChange {
-    server.shared.config_change.lock().unwrap().clone().unwrap()
+fn channel(server: &Server) -> BackendChannel {
+    server.shared.channel.lock().unwrap().clone().unwrap()
 }
 
 #[test]
 fn a_changed_config_space_is_announced() {
     let server = Server::new(1);
     let mut frontend = server.negotiated();
-    let change = config_change(&server);
-    assert!(!change.announce(), "there is no channel yet");
+    let change = channel(&server);
+    assert!(!change.config_changed(), "there is no channel yet");
 
     let seen = Arc::new(Mutex::new(Announcements::default()));
     let mut handler = FrontendReqHandler::new(seen.clone()).unwrap();
     frontend.set_backend_request_fd(&Far(handler.get_tx_raw_fd())).unwrap();
-    assert!(change.announce());
+    assert!(change.config_changed());
     handler.handle_request().unwrap();
-    assert!(change.clone().announce());
+    assert!(change.clone().config_changed());
     handler.handle_request().unwrap();
     assert_eq!(seen.lock().unwrap().0, 2);
 
     drop(frontend);
     server.shared.wait_for_end();
-    assert!(!change.announce(), "the session is over");
+    assert!(!change.config_changed(), "the session is over");
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn a_frontend_that_does_not_read_announcements_blocks_nobody() {
     let mut frontend = server.negotiated();
     let handler = FrontendReqHandler::new(Arc::new(Mutex::new(Announcements::default()))).unwrap();
     frontend.set_backend_request_fd(&Far(handler.get_tx_raw_fd())).unwrap();
-    let change = config_change(&server);
-    let accepted = (0..100_000).take_while(|_| change.announce()).count();
+    let change = channel(&server);
+    let accepted = (0..100_000).take_while(|_| change.config_changed()).count();
     assert!(accepted > 0 && accepted < 100_000, "the channel took {accepted} announcements");
     frontend.get_features().unwrap();
 }
@@ -117,5 +117,5 @@ fn a_backend_channel_of_the_wrong_kind_is_refused() {
     frontend.set_backend_request_fd(&crate::common::memfd(0)).unwrap_err();
     let (datagram, _other) = UnixDatagram::pair().unwrap();
     frontend.set_backend_request_fd(&datagram).unwrap_err();
-    assert!(!config_change(&server).announce());
+    assert!(!channel(&server).config_changed());
 }

@@ -1,5 +1,6 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
+mod channel;
 mod common;
 mod config;
 mod endpoint;

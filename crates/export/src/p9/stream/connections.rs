@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use values::Listen;
-use vhost_user::{ConfigChange, Handover, HandoverError, SessionEnd, StopFd, Target};
+use vhost_user::{BackendChannel, Handover, HandoverError, SessionEnd, StopFd, Target};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -186,7 +186,7 @@ impl Connections<'_> {
             return;
         };
         prepare(connection.as_fd());
-        self.target.session_started(client, ConfigChange::default());
+        self.target.session_started(client, BackendChannel::default());
         self.open.insert(index);
         if let Err(why) = self.start(index, connection) {
             tracing::error!("{}: cannot serve {client}: {why}", self.address);

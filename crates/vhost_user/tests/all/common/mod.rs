@@ -21,8 +21,8 @@ use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProt
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vhost_user::{
-    ConfigChange, Endpoint, EndpointState, Handover, Resume, RingStart, SessionEnd, SessionInfo, SocketOptions, StopFd,
-    Suspended, Target, serve_on,
+    BackendChannel, Endpoint, EndpointState, Handover, Resume, RingStart, SessionEnd, SessionInfo, SocketOptions,
+    StopFd, Suspended, Target, serve_on,
 };
 use vmm_sys_util::eventfd::EventFd;
 use vring::{InflightQueue, Layout, Memory, RingPosition};
@@ -76,7 +76,7 @@ pub struct Shared {
     changed: Condvar,
     pub rings: Mutex<HashMap<u16, Running>>,
     pub info: Mutex<Option<SessionInfo>>,
-    pub config_change: Mutex<Option<ConfigChange>>,
+    pub channel: Mutex<Option<BackendChannel>>,
     /// Requests that every ring has in flight, or why it cannot tell.
     pub in_flight: Mutex<Result<usize, String>>,
     /// What a ring that is suspended leaves to its next life.
@@ -92,7 +92,7 @@ impl Default for Shared {
             changed: Condvar::default(),
             rings: Mutex::default(),
             info: Mutex::default(),
-            config_change: Mutex::default(),
+            channel: Mutex::default(),
             in_flight: Mutex::new(Ok(0)),
             owed: Mutex::default(),
             start_error: Mutex::default(),
@@ -229,9 +229,9 @@ impl Target for Recorder {
         self.shared.record(Event::Memory(memory.regions().len()));
     }
 
-    fn session_started(&mut self, frontend: SessionInfo, config_change: ConfigChange) {
+    fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         *self.shared.info.lock().unwrap() = Some(frontend);
-        *self.shared.config_change.lock().unwrap() = Some(config_change);
+        *self.shared.channel.lock().unwrap() = Some(channel);
         self.shared.record(Event::SessionStarted);
     }
 
