@@ -1,6 +1,9 @@
-//! What stands behind disks: the list of all kinds of storage, and how one is opened as a person describes it.
+//! What stands behind disks: the list of all kinds of storage, how one is opened as a person describes it, and the disks that are
+//! open, by name, each with its users.
 //!
 //! A new kind is a module with its options and its storage, wherever that is at home, and one line in the list below.
+
+mod disks;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,6 +14,7 @@ use utoipa::ToSchema;
 use values::{FieldError, IntentLog, fields};
 use volume::{adopt_made, open_made};
 
+pub use disks::{Disk, DiskError, Disks, Lease, User, listed, may_use};
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
 pub use volume::VolumeOptions;
 

@@ -32,6 +32,11 @@ pub trait Kind: fmt::Debug + Send {
         Vec::new()
     }
 
+    /// Whether writes are refused, so that any number of users may share it.
+    fn read_only(&self) -> bool {
+        false
+    }
+
     /// The paths that may be relative, each with the name of its field.
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         Vec::new()

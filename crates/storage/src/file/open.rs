@@ -77,6 +77,10 @@ impl Kind for FileOptions {
         vec![Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) }]
     }
 
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         vec![("storage.path", &mut self.path)]
     }

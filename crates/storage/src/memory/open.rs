@@ -89,6 +89,10 @@ impl Kind for MemoryOptions {
         self.path.iter().map(need).collect()
     }
 
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         self.path.iter_mut().map(|path| ("storage.path", path)).collect()
     }
