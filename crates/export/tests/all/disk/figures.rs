@@ -59,7 +59,7 @@ fn count(ring: &RingStatus, kind: &str) -> u64 {
 #[test]
 fn a_worker_in_a_call_keeps_nobody_from_the_figures() {
     let storage = Arc::new(Holding { inner: sectors(), hold: Mutex::default() });
-    let server = Server::on(storage.clone());
+    let server = Server::of("disk", storage.clone());
     let mut guest = Guest::new(&server);
     let mut frontend = server.connect();
     guest.set_up(&mut frontend);

@@ -2,6 +2,7 @@
 
 mod figures;
 mod inflight;
+mod shared;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -59,14 +60,15 @@ fn sectors() -> MemoryStorage {
 
 impl Server {
     fn new() -> Server {
-        Server::on(Arc::new(sectors()))
+        Server::of("disk", Arc::new(sectors()))
     }
 
-    fn on(storage: Arc<dyn Storage>) -> Server {
+    /// Of what another server may serve as well.
+    fn of(name: &str, storage: Arc<dyn Storage>) -> Server {
         let dir = TempDir::new().unwrap();
         let socket = Socket::Path { path: dir.path().join("disk.sock"), options: SocketOptions::default() };
         let hosting = Hosting {
-            name: "disk".to_owned(),
+            name: name.to_owned(),
             socket,
             queue_size_max: 256,
             placement: Placement::One,
