@@ -3,7 +3,8 @@
 use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::{
-    Attach, Export, Group, GroupSettings, Info, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
+    Attach, Disk, Export, Group, GroupSettings, Info, NewDisk, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo,
+    Settings, Worker,
 };
 use crate::scope::Scope;
 
@@ -49,7 +50,7 @@ pub trait Daemon: Send + Sync + 'static {
     /// drained within a second: the export is failed then, and gone with a removal after its storage has answered.
     fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError>;
 
-    /// Changes the capacity and announces it to the guest.
+    /// Changes the capacity of the disk behind an export, and announces it to the guests of all exports that use it.
     ///
     /// # Errors
     /// [`ApiError::NoSuchExport`], [`ApiError::InvalidField`] for `capacity_bytes`, [`ApiError::Unsupported`] where the
@@ -70,6 +71,37 @@ pub trait Daemon: Send + Sync + 'static {
     /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for a disk without an intent log and for a directory,
     /// [`ApiError::Failed`] when the storage refuses it.
     fn sync(&self, name: &str) -> Result<Export, ApiError>;
+
+    /// All disks, by name: those that were added, and those that belong to exports.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn disks(&self) -> Result<Vec<Disk>, ApiError>;
+
+    /// One disk.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none.
+    fn disk(&self, name: &str) -> Result<Disk, ApiError>;
+
+    /// Opens a disk, as yet without users. `new` has passed [`NewDisk::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] for a name that is taken, [`ApiError::InvalidField`] for a storage that cannot be opened.
+    fn disk_add(&self, new: NewDisk) -> Result<Disk, ApiError>;
+
+    /// Changes the capacity and announces it to the guests of all exports that use the disk.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, [`ApiError::InvalidField`] for `capacity_bytes`, [`ApiError::DiskUnsupported`]
+    /// where the storage refuses it, [`ApiError::Failed`].
+    fn disk_resize(&self, name: &str, resize: Resize) -> Result<Disk, ApiError>;
+
+    /// Closes a disk that nothing uses; a volume is written back.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, or it has users.
+    fn disk_remove(&self, name: &str) -> Result<(), ApiError>;
 
     /// All groups, by name.
     ///

@@ -6,6 +6,7 @@
 
 use crate::model::RingRef;
 use crate::scope::Scope;
+use disk::DiskError;
 use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -63,6 +64,15 @@ pub enum ApiError {
         /// Names of its exports.
         exports: String,
     },
+    /// {0}
+    Disk(#[from] DiskError),
+    /// disk `{disk}` cannot do this: {message}
+    DiskUnsupported {
+        /// The disk.
+        disk: String,
+        /// What it cannot do, and why.
+        message: String,
+    },
     /// worker {id} still serves {rings}: attach to another worker first
     Busy {
         /// The worker.
@@ -115,11 +125,14 @@ impl ApiError {
             Self::NoSuchGroup { .. } => "no-such-group",
             Self::GroupExists { .. } => "group-exists",
             Self::GroupInUse { .. } => "group-in-use",
+            Self::Disk(DiskError::Missing { .. }) => "no-such-disk",
+            Self::Disk(DiskError::Exists { .. }) => "disk-exists",
+            Self::Disk(_) => "disk-in-use",
             Self::Busy { .. } => "busy",
             Self::WorkerDead { .. } => "worker-dead",
             Self::TooManyWorkers { .. } => "too-many-workers",
             Self::InvalidField { .. } => "invalid-field",
-            Self::Unsupported { .. } => "unsupported",
+            Self::Unsupported { .. } | Self::DiskUnsupported { .. } => "unsupported",
             Self::Failed { .. } => "failed",
             Self::Stopping => "stopping",
         }
@@ -131,12 +144,15 @@ impl ApiError {
             Self::NoSuchExport { .. }
             | Self::NoSuchWorker { .. }
             | Self::NoSuchRing { .. }
-            | Self::NoSuchGroup { .. } => 404,
+            | Self::NoSuchGroup { .. }
+            | Self::Disk(DiskError::Missing { .. }) => 404,
             Self::ExportExists { .. }
             | Self::Connected { .. }
             | Self::Busy { .. }
             | Self::GroupExists { .. }
             | Self::GroupInUse { .. }
+            | Self::Disk(_)
+            | Self::DiskUnsupported { .. }
             | Self::WorkerDead { .. }
             | Self::TooManyWorkers { .. }
             | Self::Unsupported { .. } => 409,

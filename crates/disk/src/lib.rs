@@ -158,6 +158,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_described_as_read_only_is_open_as_such() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let path = image.path().display();
+        for (table, read_only) in [
+            (format!("kind = 'file'\npath = '{path}'"), false),
+            (format!("kind = 'file'\npath = '{path}'\nread_only = true"), true),
+            ("kind = 'memory'\nsize = '1M'".to_owned(), false),
+            ("kind = 'memory'\nsize = '1M'\nread_only = true".to_owned(), true),
+            ("kind = 'null'\nsize = '1M'".to_owned(), false),
+            ("kind = 'sim'\nsize = '1M'".to_owned(), false),
+        ] {
+            let spec = read(&table).unwrap();
+            let storage = spec.open().unwrap().start().unwrap();
+            assert_eq!((spec.read_only(), storage.describe().read_only), (read_only, read_only), "{table}");
+        }
+    }
+
+    #[test]
     fn a_log_lies_over_what_is_made() {
         let spec = read("kind = 'memory'\nsize = '4M'\nintent_log = { size = '1M', dirty_memory = '1M' }").unwrap();
         spec.check(512).unwrap();

@@ -4,9 +4,10 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::service::Sockets;
 use control::model::config::ExportKind;
-use control::model::{Listen, NewExport, NewGroup, Poll, Protocol, Span};
+use control::model::{Listen, NewDisk, NewExport, NewGroup, Poll, Protocol, Span};
+use disk::{StorageSpec, User, may_use};
 use serde::Deserialize;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,9 @@ pub(crate) struct Config {
     /// Groups of exports that share limits.
     #[serde(default, rename = "group")]
     pub(crate) groups: Vec<NewGroup>,
+    /// Disks apart from exports.
+    #[serde(default, rename = "disk")]
+    pub(crate) disks: Vec<NewDisk>,
     /// The exports.
     #[serde(default, rename = "export")]
     pub(crate) exports: Vec<NewExport>,
@@ -115,6 +119,7 @@ impl Config {
             sandbox: Confinement::default(),
             one_disk: false,
             groups: Vec::new(),
+            disks: Vec::new(),
             exports: vec![export],
         };
         config.take_sockets(sockets, true)?;
@@ -178,13 +183,50 @@ impl Config {
                 return Err(format!("export {place}: listen: {address} is used twice"));
             }
         }
+        self.check_disks()
+    }
+
+    /// Disks have names of their own, and users that agree about them.
+    fn check_disks(&self) -> Result<(), String> {
+        let mut disks: BTreeMap<&str, (&NewDisk, Vec<User>)> = BTreeMap::new();
+        for (number, disk) in self.disks.iter().enumerate() {
+            let place = if disk.name.is_empty() { format!("number {}", number + 1) } else { disk.name.clone() };
+            disk.check().map_err(|error| format!("disk {place}: {error}"))?;
+            if disks.insert(&disk.name, (disk, Vec::new())).is_some() {
+                return Err(format!("disk {place}: name: is used twice: give each disk its own"));
+            }
+        }
+        for NewExport { name, disk, storage, .. } in &self.exports {
+            if storage.is_some() && disks.contains_key(name.as_str()) {
+                return Err(format!(
+                    "export {name}: storage: [[disk]] {name} is another one with its name: rename one of the two, or \
+                     put `disk = \"{name}\"` in place of `storage`"
+                ));
+            }
+            let Some(wanted) = disk else { continue };
+            let missing = || format!("export {name}: disk: there is no [[disk]] with the name `{wanted}`");
+            let (disk, users) = disks.get_mut(wanted.as_str()).ok_or_else(missing)?;
+            let user = User::Export(name.clone());
+            may_use(wanted, disk.storage.read_only(), users, &user)
+                .map_err(|error| format!("export {name}: disk: {error}"))?;
+            users.push(user);
+        }
         Ok(())
     }
 
-    /// What it would serve, a line an export.
+    /// The storages of all disks, those of exports included.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = &StorageSpec> {
+        let of_exports = self.exports.iter().filter_map(|export| export.storage.as_ref());
+        self.disks.iter().map(|disk| &disk.storage).chain(of_exports)
+    }
+
+    /// What it would serve, a line a disk apart from exports and a line an export.
     pub(crate) fn summary(&self) -> String {
         let control = self.control.as_ref().map_or("no control socket".into(), |path| path.display().to_string());
         let mut text = format!("control {control}; {} shared worker(s)\n", self.workers);
+        for disk in &self.disks {
+            let _ = writeln!(text, "disk {}: {}", disk.name, disk.storage.kind());
+        }
         for export in &self.exports {
             let path = export.socket.as_ref().map(|path| path.display().to_string());
             let socket = path.or(export.listen.as_ref().map(ToString::to_string));
@@ -194,7 +236,8 @@ impl Config {
                 Protocol::Virtiofs => format!("dir {}", directory.path.display()),
                 Protocol::P9 => format!("dir {} over 9p", directory.path.display()),
             });
-            let (kind, workers) = (storage.or(directory).unwrap_or_default(), export.workers);
+            let disk = export.disk.as_ref().map(|disk| format!("disk {disk}"));
+            let (kind, workers) = (storage.or(disk).or(directory).unwrap_or_default(), export.workers);
             let what = if export.listen.is_some() { "client(s)" } else { "queue(s)" };
             let _ = writeln!(
                 text,

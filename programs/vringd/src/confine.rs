@@ -12,6 +12,7 @@ use control::ApiError;
 use control::model::FileHandles;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{FileSystem, LandlockInfo, Listen, SandboxInfo, SeccompState};
+use disk::StorageSpec;
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, Sockets, State};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -168,16 +169,16 @@ impl Paths {
         }
         let sockets = config.exports.iter().filter_map(NewExport::socket_path);
         paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
-        for export in &config.exports {
+        for Need { path, access, .. } in config.storages().flat_map(|storage| storage.needs()) {
             // What does not exist has been refused before, or is about to be.
-            for Need { path, access, .. } in needs(export) {
-                match access {
-                    Access::Read | Access::Write => {
-                        paths.images.extend(resolve(&path).map(|path| (path, access == Access::Write)));
-                    }
-                    Access::Make => paths.sockets.extend(path.canonicalize()),
+            match access {
+                Access::Read | Access::Write => {
+                    paths.images.extend(resolve(&path).map(|path| (path, access == Access::Write)));
                 }
+                Access::Make => paths.sockets.extend(path.canonicalize()),
             }
+        }
+        for export in &config.exports {
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
         }
         Ok(paths)
@@ -216,9 +217,10 @@ fn system() -> Reach {
     Reach::of_system(std::env::current_exe().ok().as_deref())
 }
 
-/// What the storage of an export uses.
-fn needs(export: &NewExport) -> Vec<Need> {
-    export.storage.as_ref().map(|storage| storage.needs()).unwrap_or_default()
+fn out_of_reach(name: &str, path: &Path) -> ApiError {
+    let directory = path.parent().unwrap_or(path).display();
+    let path = path.display();
+    field(name, format_args!("{path} is out of this daemon's reach: start it with --allow {directory}"))
 }
 
 /// What a path means, of which the last component may be missing. Nothing when more is missing.
@@ -326,9 +328,9 @@ impl Held {
     ///
     /// # Errors
     /// [`ApiError::InvalidField`] with the fix.
-    pub(crate) fn admit_made(&self, new: &NewExport) -> Result<(), ApiError> {
+    pub(crate) fn admit_made(&self, storage: &StorageSpec) -> Result<(), ApiError> {
         let Some(paths) = &self.landlock else { return Ok(()) };
-        for file in needs(new).iter().filter(|file| file.access == Access::Make) {
+        for file in storage.needs().iter().filter(|file| file.access == Access::Make) {
             // What does not exist is for the one who opens it to say.
             let Ok(directory) = file.path.canonicalize() else { continue };
             if !paths.in_trees(&directory) {
@@ -367,6 +369,25 @@ impl Held {
         }
     }
 
+    /// Refuses a storage whose files this process could not open.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the path that is out of reach.
+    pub(crate) fn admit_storage(&self, storage: &StorageSpec) -> Result<(), ApiError> {
+        let Some(paths) = &self.landlock else { return Ok(()) };
+        for file in storage.needs().iter().filter(|file| file.access != Access::Make) {
+            let named = |(held, written): &(PathBuf, bool), found: &Path| {
+                held == found && (*written || file.access == Access::Read)
+            };
+            if let Some(found) = resolve(&file.path)
+                && !(paths.images.iter().any(|image| named(image, &found)) || paths.in_trees(&found))
+            {
+                return Err(out_of_reach(file.field, &file.path));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses an export that this process could not serve from where it is, and makes the best of others.
     ///
     /// # Errors
@@ -380,27 +401,14 @@ impl Held {
             return Err(ApiError::Unsupported { export: new.name.clone(), message });
         }
         let Some(paths) = &self.landlock else { return Ok(()) };
-        let out_of_reach = |name: &str, path: &Path| {
-            let directory = path.parent().unwrap_or(path).display();
-            let path = path.display();
-            field(name, format_args!("{path} is out of this daemon's reach: start it with --allow {directory}"))
-        };
         if let Some(socket) = new.socket_path()
             && let Some(directory) = parent(socket)
             && !(paths.sockets.iter().any(|held| directory.starts_with(held)) || paths.in_trees(&directory))
         {
             return Err(out_of_reach(new.socket_field(), socket));
         }
-        for file in needs(new).iter().filter(|file| file.access != Access::Make) {
-            if let Some(found) = resolve(&file.path)
-                && !(paths
-                    .images
-                    .iter()
-                    .any(|(held, written)| *held == found && (*written || file.access == Access::Read))
-                    || paths.in_trees(&found))
-            {
-                return Err(out_of_reach(file.field, &file.path));
-            }
+        if let Some(storage) = &new.storage {
+            self.admit_storage(storage)?;
         }
         if let Some(directory) = &mut new.directory
             && let Some(found) = resolve(&directory.path)

@@ -104,7 +104,7 @@ fn paths_out_of_reach_are_refused_by_name() {
     {
         let storage = VolumeOptions { memory_file, ..VolumeOptions::new(at("named.img")) };
         let new = NewExport { storage: Some(StorageSpec::Volume(storage)), ..disk(&socket, None, false) };
-        let refused = held.admit_made(&new).err();
+        let refused = held.admit_made(new.storage.as_ref().unwrap()).err();
         assert_eq!(refused.as_ref().and_then(ApiError::field), (!admitted).then_some("storage.memory_file"));
     }
 }

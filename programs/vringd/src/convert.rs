@@ -136,6 +136,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         name: status.name,
         kind,
         storage,
+        disk: None,
         directory,
         socket: status.socket,
         state: match status.frontend {
@@ -183,7 +184,11 @@ pub(crate) fn execution_set(content: &Content) -> api::Execution {
     }
 }
 
-fn storage_out(capacity_bytes: u64, block_size_bytes: u32, about: &storage::Description) -> api::StorageInfo {
+pub(crate) fn storage_out(
+    capacity_bytes: u64,
+    block_size_bytes: u32,
+    about: &storage::Description,
+) -> api::StorageInfo {
     api::StorageInfo {
         kind: about.kind.to_owned(),
         target: about.target.clone(),

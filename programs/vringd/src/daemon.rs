@@ -1,36 +1,53 @@
-//! The daemon behind the control API: exports by name, workers by number.
+//! The daemon behind the control API: exports and disks by name, workers by number.
 
 use crate::clients::Server;
 use crate::confine::Held;
-use crate::convert::{self, field};
+use crate::convert;
 use crate::directory;
+use crate::disks::Contents;
 use crate::limit::Groups;
 use crate::p9;
-use crate::prepared::{Begun, Prepared, open_storage, socket_in};
+use crate::prepared::{Begun, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
 use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{
-    self as api, Attach, GroupSettings, Info, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
+    self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
 };
 use control::{ApiError, Scope};
+use disk::{Disk, Disks, Lease};
 use engine::{Death, EngineError, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use storage::StorageError;
+
+/// Why a daemon takes nothing on that was made for one export.
+const ALONE: &str = "this daemon is isolated and serves one directory: start another";
+
+/// An export, and what it uses. In this order: the export ends before its lease does.
+struct Served {
+    export: Arc<Export>,
+    /// The disk that it serves.
+    disk: Option<Lease>,
+}
 
 /// Everything that runs.
 pub(crate) struct Daemon {
     engine: Engine,
     pub(crate) workers_max: usize,
     pub(crate) started: Instant,
-    exports: RwLock<BTreeMap<String, Arc<Export>>>,
+    exports: RwLock<BTreeMap<String, Served>>,
+    pub(crate) disks: Disks,
     pub(crate) groups: Groups,
-    /// Held while an export is added or removed, so that names and sockets are taken once.
+    /// Held while an export or a disk is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
+    /// Held while a capacity changes, and while an export of a disk is made: none misses a change, and all hear of changes in
+    /// their order.
+    resizing: Mutex<()>,
     stop: Mutex<Option<Sender<()>>>,
     /// Its isolation is made for the one export it has.
     pub(crate) alone: bool,
@@ -62,8 +79,10 @@ impl Daemon {
             workers_max,
             started: Instant::now(),
             exports: RwLock::default(),
+            disks: Disks::default(),
             groups: Groups::default(),
             changing: Mutex::new(()),
+            resizing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
             alone: false,
             bound_at: None,
@@ -87,9 +106,16 @@ impl Daemon {
         Daemon { alone: true, bound_at, ..self }
     }
 
-    fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<Export>, ApiError> {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
-        exports.get(name).cloned().ok_or_else(|| ApiError::NoSuchExport { name: name.to_owned() })
+        let served = exports.get(name).ok_or_else(|| ApiError::NoSuchExport { name: name.to_owned() })?;
+        Ok(served.export.clone())
+    }
+
+    /// The disk that an export serves.
+    pub(crate) fn disk_of(&self, export: &str) -> Option<Arc<Disk>> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.get(export)?.disk.as_ref().map(|lease| lease.disk().clone())
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -147,7 +173,8 @@ impl Daemon {
 
     /// The exports, by name.
     pub(crate) fn all(&self) -> Vec<Arc<Export>> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.values().map(|served| served.export.clone()).collect()
     }
 
     /// The exports that share the limits of a group.
@@ -160,8 +187,12 @@ impl Daemon {
         group.with_exports(self.members(&group.name).iter().map(|export| export.name().to_owned()).collect())
     }
 
-    fn change_lock(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn change_lock(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn capacity_lock(&self) -> MutexGuard<'_, ()> {
+        self.resizing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn show(&self, export: &Export) -> api::Export {
@@ -171,6 +202,8 @@ impl Daemon {
         if let Some(path) = &self.bound_at {
             shown.socket.clone_from(path);
         }
+        let apart = self.disk_of(export.name()).filter(|disk| disk.owner().is_none());
+        shown.disk = apart.map(|disk| disk.name().to_owned());
         shown
     }
 
@@ -230,8 +263,8 @@ impl Daemon {
             new.check()?;
             self.held.admit(&mut new)?;
             // What was opened before has its memory file.
-            if prepared.storage.is_none() {
-                self.held.admit_made(&new)?;
+            if let (Contents::Paths, Some(storage)) = (&prepared.contents, &new.storage) {
+                self.held.admit_made(storage)?;
             }
             // And what listens already goes on listening.
             if prepared.socket.is_none() {
@@ -245,25 +278,25 @@ impl Daemon {
         }
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
-        let Prepared { socket, storage, tree, session_ended, failed, begun, .. } = prepared;
-        let Begun { storage: handed, tree: adopted, carried, resume } = begun.unwrap_or_default();
+        let Prepared { socket, contents, tree, session_ended, failed, begun, .. } = prepared;
+        let Begun { tree: adopted, carried, resume } = begun.unwrap_or_default();
         let hosting = Hosting { session_ended, failed, carried, resume, ..hosting_in(&new, socket)? };
-        let export = match new.kind {
-            ExportKind::Disk => {
+        let disk = match new.kind {
+            ExportKind::Disk => Some(self.lease(&new, contents)?),
+            ExportKind::Dir => None,
+        };
+        let _in_order = disk.as_ref().map(|_| self.capacity_lock());
+        let export = match &disk {
+            Some(lease) => {
                 let options = DiskOptions {
                     queues: new.queues(),
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
                     write_back: new.write_cache.unwrap_or_default().is_on(),
                 };
-                let storage = match handed {
-                    Some(handed) => new.storage()?.adopt(handed),
-                    None => storage.map_or_else(|| open_storage(&new), Ok)?.start(),
-                };
-                let storage = storage.map_err(|error| field("storage", error))?;
-                Export::disk(hosting, options, storage, &self.engine)
+                Export::disk(hosting, options, lease.disk().storage().clone(), &self.engine)
             }
-            ExportKind::Dir => {
+            None => {
                 let about = new.directory()?;
                 let tree = match adopted {
                     Some(adopted) => directory::adopt(about, adopted)?,
@@ -281,16 +314,20 @@ impl Daemon {
         let export = export.map_err(|error| convert::export_error(error, &new.name))?;
         export.set_limits(limits, group);
         let export = Arc::new(export);
-        let shown = self.show(&export);
         self.upgrade.describe(new.clone());
-        self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, export);
-        Ok(shown)
+        let served = Served { export: export.clone(), disk };
+        self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, served);
+        Ok(self.show(&export))
     }
 
-    /// Ends every export: sessions are closed and rings drained.
-    pub(crate) fn end_exports(&self) {
+    /// Ends every export, whose sessions are closed and rings drained, and closes every disk.
+    pub(crate) fn end_all(&self) {
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
         drop(exports);
+        for (disk, _) in self.disks.all() {
+            // Nobody uses it any more.
+            drop(self.disks.remove(disk.name()));
+        }
     }
 }
 
@@ -320,8 +357,7 @@ impl control::Daemon for Daemon {
 
     fn add_export(&self, new: NewExport) -> Result<api::Export, ApiError> {
         if self.alone {
-            let message = "this daemon is isolated and serves one directory: start another".to_owned();
-            return Err(ApiError::Unsupported { export: new.name, message });
+            return Err(ApiError::Unsupported { export: new.name, message: ALONE.to_owned() });
         }
         self.add(new, Prepared::default())
     }
@@ -334,9 +370,11 @@ impl control::Daemon for Daemon {
             return Err(ApiError::Connected { name: name.to_owned() });
         }
         export.end_soon().map_err(|error| convert::export_error(error, name))?;
-        self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
         drop(export);
+        // With its own disk, which may write a volume back: nobody waits for the exports meanwhile.
+        drop(served);
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine.sweep_files();
         Ok(())
@@ -345,7 +383,9 @@ impl control::Daemon for Daemon {
     fn resize(&self, name: &str, resize: Resize) -> Result<api::Export, ApiError> {
         let _open = self.upgrade.gate();
         let export = self.get(name)?;
-        export.resize(resize.capacity_bytes.0).map_err(|error| convert::export_error(error, name))?;
+        let disk = self.disk_of(name).ok_or_else(|| convert::export_error(ExportError::NoCapacity, name))?;
+        let refused = |error| convert::export_error(ExportError::Storage(error), name);
+        self.resize_disk(disk.name(), resize.capacity_bytes.0, refused)?;
         Ok(self.show(&export))
     }
 
@@ -380,6 +420,33 @@ impl control::Daemon for Daemon {
         let export = self.get(name)?;
         export.sync().map_err(|error| convert::export_error(error, name))?;
         Ok(self.show(&export))
+    }
+
+    fn disks(&self) -> Result<Vec<api::Disk>, ApiError> {
+        Ok(self.disk_list())
+    }
+
+    fn disk(&self, name: &str) -> Result<api::Disk, ApiError> {
+        self.disk_shown(name)
+    }
+
+    fn disk_add(&self, new: NewDisk) -> Result<api::Disk, ApiError> {
+        if self.alone {
+            return Err(ApiError::DiskUnsupported { disk: new.name, message: ALONE.to_owned() });
+        }
+        self.add_disk(new, Contents::default())
+    }
+
+    fn disk_resize(&self, name: &str, resize: Resize) -> Result<api::Disk, ApiError> {
+        let _open = self.upgrade.gate();
+        let refused =
+            |error: StorageError| ApiError::DiskUnsupported { disk: name.to_owned(), message: error.to_string() };
+        self.resize_disk(name, resize.capacity_bytes.0, refused)?;
+        self.disk_shown(name)
+    }
+
+    fn disk_remove(&self, name: &str) -> Result<(), ApiError> {
+        self.remove_disk(name)
     }
 
     fn groups(&self) -> Result<Vec<api::Group>, ApiError> {

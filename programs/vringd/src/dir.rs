@@ -98,6 +98,7 @@ impl Args {
             socket_fd: self.fd,
             listen: self.listen,
             storage: None,
+            disk: None,
             directory: Some(self.directory.describe()),
             queues: self.queues,
             queue_size: self.queue_size,

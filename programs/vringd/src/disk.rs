@@ -2,7 +2,7 @@
 
 use crate::confinement::Confinement;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use control::ctl::{DiskFlags, Served};
+use control::ctl::{Behind, DiskFlags, Served};
 use control::model::config::NewExport;
 use control::model::{ByteSize, Span};
 use disk::StorageSpec;
@@ -74,7 +74,8 @@ impl Args {
             path_option,
             size: self.size,
         };
-        let new = self.disk.describe(self.name, self.socket, &served, None).map_err(|error| error.to_string())?;
+        let behind = Behind::Storage(served);
+        let new = self.disk.describe(self.name, self.socket, behind, None).map_err(|error| error.to_string())?;
         Ok(NewExport { socket_fd: self.fd, poll: Some(new.poll.unwrap_or_default()), ..new })
     }
 }

@@ -25,7 +25,9 @@ impl Failure {
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::InvalidField { .. } | ApiError::ExportExists { .. } => Failure::Usage(error.to_string()),
+            ApiError::InvalidField { .. } | ApiError::ExportExists { .. } | ApiError::Disk(_) => {
+                Failure::Usage(error.to_string())
+            }
             _ => Failure::Runtime(error.to_string()),
         }
     }

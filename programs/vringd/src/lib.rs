@@ -13,6 +13,7 @@ mod daemon;
 mod dir;
 mod directory;
 mod disk;
+mod disks;
 mod failure;
 mod generate;
 mod isolation;

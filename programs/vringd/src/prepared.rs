@@ -3,24 +3,20 @@
 
 use crate::clients::Server;
 use crate::convert::field;
+use crate::disks::Contents;
 use crate::service::take_descriptor;
-use crate::volume;
 use control::ApiError;
 use control::model::Listen;
-use control::model::config::{ExportKind, NewExport};
-use disk::StorageSpec;
+use control::model::config::NewExport;
 use export::{Carried, Socket, StreamListener};
 use passthrough::{Adopted, Source};
 use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
-use storage::{Handed, Opened};
 use vhost_user::Resume;
 
 /// An export that another program has begun.
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
-    /// What stands behind a disk.
-    pub(crate) storage: Option<Handed>,
     /// What the guest of a directory knows and has open.
     pub(crate) tree: Option<Adopted>,
     /// What it remembers.
@@ -36,8 +32,8 @@ pub(crate) struct Prepared {
     pub(crate) socket: Option<Socket>,
     /// Where that socket was made.
     pub(crate) bound_at: Option<String>,
-    /// What stands behind a disk; opened by its path when there is none.
-    pub(crate) storage: Option<Opened>,
+    /// What stands behind a disk of its own.
+    pub(crate) contents: Contents,
     /// Its directory; opened by its path when there is none.
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
@@ -55,9 +51,9 @@ impl Prepared {
     /// [`ApiError::InvalidField`] with the field at fault.
     pub(crate) fn open(new: &NewExport, server: Server) -> Result<Prepared, ApiError> {
         let socket = socket_in(new, server)?;
-        let storage = match new.kind {
-            ExportKind::Disk => Some(open_storage(new)?),
-            ExportKind::Dir => None,
+        let contents = match &new.storage {
+            Some(storage) => Contents::open(&new.name, storage)?,
+            None => Contents::default(),
         };
         let socket = match socket {
             Socket::Path { path, options } => {
@@ -65,7 +61,7 @@ impl Prepared {
             }
             other => other,
         };
-        Ok(Prepared { socket: Some(socket), storage, ..Prepared::default() })
+        Ok(Prepared { socket: Some(socket), contents, ..Prepared::default() })
     }
 
     /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
@@ -87,16 +83,6 @@ impl Prepared {
             }
         }
     }
-}
-
-/// Opens what stands behind a disk, as far as it has a path.
-pub(crate) fn open_storage(new: &NewExport) -> Result<Opened, ApiError> {
-    let storage = new.storage()?;
-    let opened = storage.open().map_err(|error| field("storage", error))?;
-    if let StorageSpec::File(file) = storage {
-        volume::warn_of_volume(&new.name, &file.path);
-    }
-    Ok(opened)
 }
 
 /// Where an export is to be reached. A stream listens by now; a vhost-user socket that has a path is still to be made.

@@ -4,6 +4,7 @@ use crate::clients::Server;
 use crate::config::Config;
 use crate::confine::{Held, Plan};
 use crate::daemon::Daemon;
+use crate::disks::Contents;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use crate::prepared::Prepared;
@@ -11,7 +12,7 @@ use crate::service::{Service, Watchdog, take_descriptor};
 use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;
 use crate::watch::Watch;
-use control::model::NewExport;
+use control::model::{NewDisk, NewExport};
 use control::{ControlServer, ControlSocket, Daemon as _};
 use sandbox::{Mode, Role};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
@@ -59,12 +60,17 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let plan = Plan::new(&mut config)?;
     let control = bind_control(&config, plan.becomes())?;
     let server = Server::here(plan.becomes().map(|(uid, _)| uid));
+    let source = config.source.as_ref();
+    let open = |disk: &NewDisk| {
+        Contents::open(&disk.name, &disk.storage).map_err(|error| place(source, ("disk", &disk.name), error))
+    };
+    let disks = config.disks.iter().map(open).collect::<Result<_, _>>()?;
     let prepare = |export: &NewExport| {
-        Prepared::open(export, server).map_err(|error| place(config.source.as_ref(), &export.name, error))
+        Prepared::open(export, server).map_err(|error| place(source, ("export", &export.name), error))
     };
     let prepared = config.exports.iter().map(prepare).collect::<Result<_, _>>()?;
     let held = plan.enter(&config)?;
-    serve(config, control, prepared, held, &service, signals, channel())
+    serve(config, control, (disks, prepared), held, &service, signals, channel())
 }
 
 /// Serves the one directory of `config`, isolated from the rest of the host.
@@ -95,7 +101,7 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     }
     let told = channel();
     prepared.session_ended = alone.one_session.then(|| told.0.clone());
-    serve(config, control, vec![prepared], held, &service, signals, told)
+    serve(config, control, (Vec::new(), vec![prepared]), held, &service, signals, told)
 }
 
 /// `becomes` has the user and the group that the process is to become, whom the socket is for.
@@ -113,11 +119,11 @@ fn bind_control(config: &Config, becomes: Option<(u32, u32)>) -> Result<Option<C
     bound.map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// `prepared` has one for each export.
+/// `disks` has one for each disk, and `prepared` one for each export.
 fn serve(
     config: Config,
     control: Option<ControlSocket>,
-    mut prepared: Vec<Prepared>,
+    (disks, mut prepared): (Vec<Contents>, Vec<Prepared>),
     held: Held,
     service: &Service,
     signals: Signals,
@@ -140,10 +146,16 @@ fn serve(
     for group in config.groups {
         daemon.group_add(group)?;
     }
+    for (disk, contents) in config.disks.into_iter().zip(disks) {
+        let name = disk.name.clone();
+        let added = daemon.add_disk(disk, contents);
+        let shown = added.map_err(|error| place(config.source.as_ref(), ("disk", &name), error))?;
+        tracing::info!(disk = name, storage = shown.storage.target, "open");
+    }
     for (export, prepared) in config.exports.into_iter().zip(prepared) {
         let name = export.name.clone();
         let added = daemon.add(export, prepared);
-        let shown = added.map_err(|error| place(config.source.as_ref(), &name, error))?;
+        let shown = added.map_err(|error| place(config.source.as_ref(), ("export", &name), error))?;
         let storage = shown.storage.map(|storage| storage.target);
         let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();
         tracing::info!(export = name, socket = shown.socket, serves, "listening");
@@ -184,7 +196,7 @@ pub(crate) fn live(
     tracing::info!("stopping: sessions end, requests in flight are finished");
     service.stopping("requests in flight are finished");
     drop((watchdog, stuck, control));
-    daemon.end_exports();
+    daemon.end_all();
     Ok(if failed { ExitCode::from(EXPORT_FAILED) } else { ExitCode::SUCCESS })
 }
 
@@ -213,12 +225,12 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Says where the export that was refused stands.
-fn place(source: Option<&PathBuf>, name: &str, error: control::ApiError) -> Failure {
+/// Says where the disk or the export that was refused stands.
+fn place(source: Option<&PathBuf>, (kind, name): (&str, &str), error: control::ApiError) -> Failure {
     let file = source.map_or(String::new(), |path| format!("{}: ", path.display()));
     match Failure::from(error) {
-        Failure::Usage(line) => Failure::Usage(format!("{file}export {name}: {line}")),
-        Failure::Runtime(line) => Failure::Runtime(format!("{file}export {name}: {line}")),
+        Failure::Usage(line) => Failure::Usage(format!("{file}{kind} {name}: {line}")),
+        Failure::Runtime(line) => Failure::Runtime(format!("{file}{kind} {name}: {line}")),
     }
 }
 

@@ -1,8 +1,9 @@
 //! `vringd ctl export add`: exports described by a file, or a disk described by options.
 
-use super::disk::{DiskFlags, Served};
+use super::disk::{Behind, DiskFlags, Served};
 use crate::model::config::NewExport;
 use crate::model::{ByteSize, FieldError, Listen};
+use disk::StorageSpec;
 use serde::Deserialize;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -26,12 +27,32 @@ pub struct AddArgs {
 
 /// Options that describe an export; the same words as in the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
-#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "memory", "null", "sim"]))]
 pub struct ExportFlags {
     /// Path at which the vhost-user socket is made
     #[arg(long, value_name = "PATH", requires = "name")]
     pub socket: Option<PathBuf>,
 
+    /// Serve this disk, which is open by itself (`vringd ctl disk add`)
+    #[arg(long, value_name = "NAME", conflicts_with = "backing", help_heading = "Storage")]
+    pub disk: Option<String>,
+
+    /// The storage of a disk of its own.
+    #[command(flatten)]
+    pub backing: BackingFlags,
+
+    /// Its device and who serves it.
+    #[command(flatten)]
+    pub device: DiskFlags,
+
+    /// Share the limits of this group with its other exports
+    #[arg(long, value_name = "NAME", help_heading = "Limits")]
+    pub limit_group: Option<String>,
+}
+
+/// A storage: one option for each kind.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "memory", "null", "sim"]))]
+pub struct BackingFlags {
     /// Serve this image or block device
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub image: Option<PathBuf>,
@@ -51,14 +72,6 @@ pub struct ExportFlags {
     /// Serve a modelled device of this size
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
     pub sim: Option<ByteSize>,
-
-    /// Its device and who serves it.
-    #[command(flatten)]
-    pub disk: DiskFlags,
-
-    /// Share the limits of this group with its other exports
-    #[arg(long, value_name = "NAME", help_heading = "Limits")]
-    pub limit_group: Option<String>,
 }
 
 /// Why there is no description. The doc comments are the messages.
@@ -130,10 +143,20 @@ impl ExportFlags {
     /// # Errors
     /// A [`FieldError`] for `storage` when no storage was chosen, or for an option that it would ignore.
     pub fn describe(&self, name: &str) -> Result<NewExport, FieldError> {
-        self.disk.clone().describe(name.to_owned(), self.socket.clone(), &self.served()?, self.limit_group.clone())
+        let behind = match &self.disk {
+            Some(disk) => Behind::Disk(disk.clone()),
+            None => Behind::Storage(self.backing.served()?),
+        };
+        self.device.clone().describe(name.to_owned(), self.socket.clone(), behind, self.limit_group.clone())
     }
+}
 
-    fn served(&self) -> Result<Served, FieldError> {
+impl BackingFlags {
+    /// The kind that was chosen.
+    ///
+    /// # Errors
+    /// None was.
+    pub(super) fn served(&self) -> Result<Served, FieldError> {
         let found = |kind: &str, path: &Option<PathBuf>| {
             path.clone().map(|path| Served {
                 kind: kind.into(),
@@ -185,10 +208,6 @@ fn parse_toml(text: &str) -> Result<Vec<NewExport>, toml::de::Error> {
 
 /// The daemon has a working directory of its own: a relative path means the one of this command.
 pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
-    let absolute = |field: &str, path: &mut PathBuf| {
-        *path = std::path::absolute(&*path).map_err(|error| FieldError::new(field, error))?;
-        Ok(())
-    };
     if let Some(socket) = &mut new.socket {
         absolute("socket", socket)?;
     }
@@ -198,8 +217,15 @@ pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     if let Some(directory) = &mut new.directory {
         absolute("directory.path", &mut directory.path)?;
     }
-    for (field, path) in new.storage.iter_mut().flat_map(|storage| storage.paths()) {
-        absolute(field, path)?;
-    }
+    new.storage.as_mut().map_or(Ok(()), make_storage_absolute)
+}
+
+/// As [`make_absolute`], for what stands behind a disk.
+pub(super) fn make_storage_absolute(storage: &mut StorageSpec) -> Result<(), FieldError> {
+    storage.paths().into_iter().try_for_each(|(field, path)| absolute(field, path))
+}
+
+fn absolute(field: &str, path: &mut PathBuf) -> Result<(), FieldError> {
+    *path = std::path::absolute(&*path).map_err(|error| FieldError::new(field, error))?;
     Ok(())
 }

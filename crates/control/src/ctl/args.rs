@@ -2,6 +2,7 @@
 
 use super::add::AddArgs;
 use super::directory::AddDirArgs;
+use super::disks::DiskCommand;
 use super::limit::{GroupCommand, LimitCommand};
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
 use clap::Subcommand;
@@ -38,6 +39,10 @@ pub enum Command {
     /// List, add, change and remove exports.
     #[command(subcommand)]
     Export(ExportCommand),
+
+    /// List, open, resize and close disks, apart from exports.
+    #[command(subcommand)]
+    Disk(DiskCommand),
 
     /// List, start and end workers.
     #[command(subcommand)]
@@ -103,7 +108,7 @@ pub enum ExportCommand {
         force: bool,
     },
 
-    /// Resize a disk and announce it to its guest.
+    /// Resize the disk of an export and announce it to the guests that use it.
     Resize {
         /// Name of the export.
         name: String,

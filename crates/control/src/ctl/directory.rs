@@ -313,6 +313,7 @@ impl AddDirArgs {
             socket_fd: None,
             listen: self.listen.clone(),
             storage: None,
+            disk: None,
             directory: Some(self.directory.describe()),
             queues: self.queues,
             queue_size: self.queue_size,

@@ -160,6 +160,15 @@ fn distribution(text: &str) -> Result<Distribution, String> {
     shape.map_err(|_| "use constant, uniform, normal, log_normal or exponential".to_owned())
 }
 
+/// What a disk is served from.
+#[derive(Debug, Clone)]
+pub enum Behind {
+    /// A storage of its own.
+    Storage(Served),
+    /// The disk of this name, which is open by itself.
+    Disk(String),
+}
+
 /// The kind of a storage and what is served of it.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
@@ -184,9 +193,16 @@ impl DiskFlags {
         self,
         name: String,
         socket: Option<PathBuf>,
-        served: &Served,
+        behind: Behind,
         group: Option<String>,
     ) -> Result<NewExport, FieldError> {
+        let (storage, disk) = match behind {
+            Behind::Storage(served) => (Some(self.storage.describe(&served)?), None),
+            Behind::Disk(name) => {
+                self.storage.refuse()?;
+                (None, Some(name))
+            }
+        };
         Ok(NewExport {
             name,
             kind: ExportKind::Disk,
@@ -196,7 +212,8 @@ impl DiskFlags {
             socket_group: self.socket_group,
             socket_fd: None,
             listen: None,
-            storage: Some(self.storage.describe(served)?),
+            storage,
+            disk,
             directory: None,
             queues: self.queues,
             queue_size: self.queue_size,
@@ -214,7 +231,25 @@ impl DiskFlags {
 impl StorageFlags {
     /// Only what was given is written down: the storage fills in the rest, and refuses what it does not know. An option that
     /// it would ignore is an error, not a surprise.
-    fn describe(&self, served: &Served) -> Result<StorageSpec, FieldError> {
+    pub(super) fn describe(&self, served: &Served) -> Result<StorageSpec, FieldError> {
+        let table = self.given(served);
+        serde_json::from_value(Value::Object(table)).map_err(|error| self.explain(&error.to_string(), served))
+    }
+
+    /// Refuses all of them, beside a disk that is open.
+    fn refuse(&self) -> Result<(), FieldError> {
+        let served = Served::default();
+        match self.given(&served).keys().find(|field| *field != "kind") {
+            Some(field) => {
+                let message = "says how a storage is opened, and the disk is open: give it to `vringd ctl disk add`";
+                Err(FieldError::new(self.option(field, &served), message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What was given, by the fields of a storage.
+    fn given(&self, served: &Served) -> Map<String, Value> {
         let mut table = match serde_json::to_value(&self.sim) {
             Ok(Value::Object(table)) => table,
             _ => Map::new(),
@@ -246,7 +281,19 @@ impl StorageFlags {
             }
             None => table.extend(filled(of_a_log.to_vec())),
         }
-        serde_json::from_value(Value::Object(table)).map_err(|error| self.explain(&error.to_string(), served))
+        table
+    }
+
+    /// The option that gives a field.
+    fn option(&self, field: &str, served: &Served) -> String {
+        match field {
+            "path" => served.path_option.to_owned(),
+            "direct" if self.no_direct => "--no-direct".to_owned(),
+            "read_only" => "--readonly".to_owned(),
+            "lock" => "--no-lock".to_owned(),
+            "execution" if self.threads.is_some() => "--threads".to_owned(),
+            other => format!("--{}", other.replace('_', "-")),
+        }
     }
 
     /// What the storage says of a field, in the words of the command line.
@@ -261,14 +308,7 @@ impl StorageFlags {
             };
         }
         let Some(field) = field_of("unknown field `") else { return FieldError::new("storage", message) };
-        let option = match field {
-            "path" => served.path_option.to_owned(),
-            "direct" if self.no_direct => "--no-direct".to_owned(),
-            "read_only" => "--readonly".to_owned(),
-            "lock" => "--no-lock".to_owned(),
-            "execution" if self.threads.is_some() => "--threads".to_owned(),
-            other => format!("--{}", other.replace('_', "-")),
-        };
+        let option = self.option(field, served);
         // What only a log has could have one.
         if ["sync", "dirty_memory"].contains(&field) && message.contains("`intent_log`") {
             return FieldError::new(option, "means nothing without a log: give --intent-log as well");
@@ -295,7 +335,7 @@ mod tests {
             size: size.map(|size| size.parse().unwrap()),
         };
         flags
-            .describe("a".into(), None, &served, None)
+            .describe("a".into(), None, Behind::Storage(served), None)
             .map(|new| new.storage.unwrap())
             .map_err(|error| error.to_string())
     }

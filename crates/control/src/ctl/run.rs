@@ -1,5 +1,6 @@
 //! Carries out a command: calls the daemon, and shows the answer as a table or as the API's JSON.
 
+mod disks;
 mod limits;
 
 use super::add::AddArgs;
@@ -22,6 +23,7 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
     match &args.command {
         Command::Info => session.show::<Info>("/v1/info", table::info),
         Command::Export(command) => session.export(command),
+        Command::Disk(command) => session.disk(command),
         Command::Worker(command) => session.worker(command),
         Command::Ring(command) => session.ring(command),
         Command::Limit(command) => session.limit(command),

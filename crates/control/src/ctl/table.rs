@@ -152,6 +152,7 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
         ("socket", export.socket.clone()),
         ("frontend", or_nothing(frontend)),
     ];
+    lines.extend(export.disk.iter().map(|disk| ("disk", disk.clone())));
     lines.extend(export.storage.iter().flat_map(storage_facts));
     lines.extend(export.storage.iter().filter_map(|storage| storage.volume.as_ref()).flat_map(volume::facts));
     lines.extend(export.directory.iter().flat_map(directory_facts));
@@ -183,7 +184,8 @@ fn flag(on: bool, name: &str) -> String {
     if on { format!(", {name}") } else { String::new() }
 }
 
-fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
+/// What a table of facts says of the storage behind a disk.
+pub(super) fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
     let (direct, read_only) = (flag(storage.direct, "direct"), flag(storage.read_only, "read-only"));
     [
         ("storage", format!("{} {}{direct}{read_only}", storage.kind, storage.target)),

@@ -3,6 +3,7 @@
 
 use super::directory::Directory;
 use super::limits::Limits;
+use super::name::check_name;
 use super::write_cache::WriteCache;
 use disk::StorageSpec;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,15 @@ impl fmt::Display for ExportKind {
             Self::Dir => "dir",
         })
     }
+}
+
+/// What stands behind a disk.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Backing<'a> {
+    /// A storage of the export's own, which is opened and closed with it.
+    Storage(&'a StorageSpec),
+    /// The disk of this name.
+    Disk(&'a str),
 }
 
 /// Description of an export. Give one of `socket`, `socket_fd` and `listen`.
@@ -61,9 +71,12 @@ pub struct NewExport {
     /// Descriptors only in the configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
-    /// What stands behind a disk.
+    /// What stands behind a disk that belongs to this export alone. A disk has this or `disk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,
+    /// Name of the disk that it serves, which is open by itself. Several exports may serve one that is read-only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
     /// What a directory serves, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
@@ -118,7 +131,7 @@ impl NewExport {
     /// # Errors
     /// The first field whose value cannot be used.
     pub fn check(&self) -> Result<(), FieldError> {
-        self.check_name()?;
+        check_name("name", &self.name)?;
         self.check_socket()?;
         self.check_device()?;
         self.limits.check()?;
@@ -131,9 +144,14 @@ impl NewExport {
     /// What stands behind a disk.
     ///
     /// # Errors
-    /// A [`FieldError`] for `storage` when there is none.
-    pub fn storage(&self) -> Result<&StorageSpec, FieldError> {
-        self.storage.as_ref().ok_or_else(|| FieldError::new("storage", "is missing: say what stands behind the disk"))
+    /// A [`FieldError`] for `storage` when there is nothing, for `disk` when there are two things.
+    pub fn backing(&self) -> Result<Backing<'_>, FieldError> {
+        match (&self.storage, &self.disk) {
+            (Some(storage), None) => Ok(Backing::Storage(storage)),
+            (None, Some(disk)) => Ok(Backing::Disk(disk)),
+            (Some(_), Some(_)) => Err(FieldError::new("disk", "excludes `storage`: give one of the two")),
+            (None, None) => Err(FieldError::new("storage", "is missing: say what stands behind the disk")),
+        }
     }
 
     /// What a directory serves.
@@ -168,15 +186,6 @@ impl NewExport {
     /// The serial number: as given, or the first bytes of the name (which is ASCII once checked).
     pub fn serial(&self) -> String {
         self.serial.clone().unwrap_or_else(|| self.name.chars().take(Self::SERIAL_BYTES_MAX).collect())
-    }
-
-    fn check_name(&self) -> Result<(), FieldError> {
-        let legal = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        let dots = self.name.bytes().all(|b| b == b'.');
-        if dots || self.name.len() > 64 || !self.name.bytes().all(legal) {
-            return Err(FieldError::new("name", "must be 1 to 64 letters, digits, `.`, `_` or `-` (not dots alone)"));
-        }
-        Ok(())
     }
 
     fn check_device(&self) -> Result<(), FieldError> {
@@ -219,12 +228,16 @@ impl NewExport {
             let most = Self::SERIAL_BYTES_MAX;
             return Err(FieldError::new("serial", format_args!("must be at most {most} printable ASCII characters")));
         }
-        self.storage()?.check(self.block_size_bytes())
+        match self.backing()? {
+            Backing::Storage(storage) => storage.check(self.block_size_bytes()),
+            Backing::Disk(name) => check_name("disk", name),
+        }
     }
 
     fn check_dir(&self) -> Result<(), FieldError> {
         let of_disks = [
             ("storage", self.storage.is_some()),
+            ("disk", self.disk.is_some()),
             ("serial", self.serial.is_some()),
             ("block_size", self.block_size.is_some()),
             ("write_cache", self.write_cache.is_some()),

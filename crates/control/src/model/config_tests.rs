@@ -136,3 +136,21 @@ fn every_storage_check_names_its_field() {
     assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', error_rate = -0.1")), "storage.error_rate");
     assert_eq!(field_at_fault(&with("kind = 'sim', size = '1M', latency_spread = 1.5")), "storage.latency_spread");
 }
+
+#[test]
+fn an_export_has_a_storage_or_a_disk() {
+    let with = |line: &str| format!("name = 'a'\nsocket = '/a'\n{line}");
+    let new = parse(&with("disk = 'base'\nblock_size = 4096"));
+    new.check().unwrap();
+    assert_eq!(new.backing(), Ok(Backing::Disk("base")));
+    let json = serde_json::to_string(&new).unwrap();
+    assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
+    assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
+    assert_eq!(field_at_fault(&with("disk = 'a b'")), "disk");
+    assert_eq!(field_at_fault(&with("disk = 'base'\nstorage = { kind = 'null', size = '1M' }")), "disk");
+    assert_eq!(field_at_fault(&with("")), "storage");
+    assert_eq!(field_at_fault(&with("kind = 'dir'\ndisk = 'base'\ndirectory = { path = '/srv' }")), "disk");
+    // What has not been written before the disks is not written now.
+    let own = serde_json::to_value(parse(&with("storage = { kind = 'null', size = '1M' }"))).unwrap();
+    assert!(own.get("disk").is_none(), "{own}");
+}

@@ -149,6 +149,9 @@ pub struct Export {
     /// What stands behind a disk; absent for a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageInfo>,
+    /// Name of the disk that it serves; absent where it has one of its own, and for a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
     /// What a directory serves; absent for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<DirectoryInfo>,

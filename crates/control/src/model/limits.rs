@@ -1,5 +1,6 @@
 //! Limits of exports and of groups of exports.
 
+use super::name::check_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use values::ByteSize;
@@ -238,15 +239,6 @@ impl NewGroup {
         let Limits { iops, burst_requests, bytes_per_second, burst_bytes, .. } = Limits::new(self.rates(), None);
         Group { name: self.name.clone(), iops, burst_requests, bytes_per_second, burst_bytes, exports }
     }
-}
-
-/// As for the names of exports.
-fn check_name(field: &str, name: &str) -> Result<(), FieldError> {
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    if name.bytes().all(|b| b == b'.') || name.len() > 64 || !name.bytes().all(legal) {
-        return Err(FieldError::new(field, "must be 1 to 64 letters, digits, `.`, `_` or `-` (not dots alone)"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! The words of the API: every type that crosses the control socket, and the `[[export]]` table of the
+//! The words of the API: every type that crosses the control socket, and the tables of the
 //! configuration file. Doc comments of fields become the descriptions in the OpenAPI document.
 
 pub mod config;
 pub mod directory;
+mod disk;
 mod export;
 mod latency;
 mod limits;
+mod name;
 pub mod p9;
 mod place;
 mod sandbox;
@@ -14,6 +16,7 @@ mod volume;
 mod worker;
 mod write_cache;
 
+pub use self::disk::{Disk, NewDisk};
 pub use config::NewExport;
 pub use directory::Directory;
 pub use export::{

@@ -20,7 +20,7 @@ use super::listen::Peer;
 use super::{answer, routes};
 use crate::daemon::Daemon;
 use crate::model::config::NewExport;
-use crate::model::{ByteSize, CpuList, Execution, FileMode, Listen, Placement, Poll, Span};
+use crate::model::{ByteSize, CpuList, Execution, FieldError, FileMode, Listen, NewDisk, Placement, Poll, Span};
 
 /// Methods that an input chooses from; the last one is none that any route knows.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "BREW"];
@@ -96,7 +96,7 @@ async fn talk(daemon: Arc<dyn Daemon>, bytes: Vec<u8>) -> Vec<u8> {
     answered
 }
 
-/// Reads `data` as each value that a person can write, and as the description of an export. Whether any of that was
+/// Reads `data` as each value that a person can write, and as the description of an export and of a disk. Whether any of that was
 /// understood.
 ///
 /// # Panics
@@ -115,7 +115,11 @@ pub fn text(data: &[u8]) -> bool {
         value::<Poll>(text),
         value::<Span>(text),
     ];
-    values.contains(&true) | export(toml::from_str(text).ok()) | export(serde_json::from_str(text).ok())
+    let exports = [toml::from_str(text).ok(), serde_json::from_str(text).ok()];
+    let disks = [toml::from_str(text).ok(), serde_json::from_str(text).ok()];
+    values.contains(&true)
+        | exports.into_iter().any(|new| described(new, NewExport::check))
+        | disks.into_iter().any(|new| described(new, NewDisk::check))
 }
 
 fn value<T: FromStr + fmt::Display + fmt::Debug + PartialEq + Serialize + DeserializeOwned>(text: &str) -> bool {
@@ -130,16 +134,19 @@ fn value<T: FromStr + fmt::Display + fmt::Debug + PartialEq + Serialize + Deseri
     true
 }
 
-fn export(described: Option<NewExport>) -> bool {
+fn described<T: PartialEq + Serialize + DeserializeOwned>(
+    described: Option<T>,
+    check: impl FnOnce(&T) -> Result<(), FieldError>,
+) -> bool {
     let Some(described) = described else {
         return false;
     };
-    if let Err(error) = described.check() {
+    if let Err(error) = check(&described) {
         assert!(!error.field.is_empty() && !error.message.is_empty());
         return true;
     }
     let json = serde_json::to_string(&described).expect("a description can be written");
-    let again = serde_json::from_str::<NewExport>(&json);
-    assert!(again.is_ok_and(|again| again == described), "{json} is another export");
+    let again = serde_json::from_str::<T>(&json);
+    assert!(again.is_ok_and(|again| again == described), "{json} describes something else");
     true
 }

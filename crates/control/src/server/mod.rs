@@ -5,6 +5,7 @@
 
 mod answer;
 mod connection;
+mod disks;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

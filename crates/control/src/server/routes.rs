@@ -44,6 +44,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(ring_list))
         .routes(routes!(ring_get))
         .routes(routes!(ring_worker, ring_attach))
+        .merge(super::disks::described())
         .merge(super::groups::described())
         .routes(routes!(openapi_document))
         .routes(routes!(prometheus))
@@ -140,12 +141,17 @@ fn check_for_api(new: &NewExport) -> Result<(), FieldError> {
     let mut storage = new.storage.clone();
     let storage = storage.iter_mut().flat_map(|storage| storage.paths()).map(|(field, path)| (field, path.as_path()));
     let directory = new.directory.as_ref().map(|directory| ("directory.path", directory.path.as_path()));
-    for (field, path) in socket.into_iter().chain(storage).chain(directory) {
-        if path.is_relative() {
-            return Err(FieldError::new(field, "must be an absolute path: the daemon has its own working directory"));
+    check_absolute(socket.into_iter().chain(storage).chain(directory))
+}
+
+/// Refuses relative paths, each with the name of its field.
+pub(super) fn check_absolute<'a>(mut paths: impl Iterator<Item = (&'static str, &'a Path)>) -> Result<(), FieldError> {
+    match paths.find(|(_, path)| path.is_relative()) {
+        Some((field, _)) => {
+            Err(FieldError::new(field, "must be an absolute path: the daemon has its own working directory"))
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// One export.
@@ -168,7 +174,7 @@ async fn export_change(State(daemon): Shared, At(name): At<String>, Body(setting
     ask(daemon, move |daemon| daemon.change(&name, settings)).await.map(Json)
 }
 
-/// Remove an export: drain it, close its storage, remove its socket.
+/// Remove an export: drain it, close its own disk, remove its socket. A disk that it uses by name stays open.
 #[utoipa::path(delete, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export"), Remove), responses(
     (status = 204, description = "It is gone"),
     (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),
@@ -184,7 +190,7 @@ async fn export_remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Resize a disk and announce it to its guest.
+/// Resize the disk behind an export and announce it to its guest, and to those of other exports that use it.
 #[utoipa::path(put, path = "/v1/exports/{name}/capacity", tag = "exports", params(("name" = String, Path, description = "Name of the export")), request_body = Resize, responses(
     (status = 200, description = "The resized export", body = Export),
     (status = 404, description = "There is no such export (`no-such-export`)", body = ErrorBody),

@@ -4,7 +4,10 @@ use crate::common::{Served, WORKERS_MAX, describe};
 use control::client::{Client, ClientError, segment};
 use control::model::CachePolicy;
 use control::model::config::ExportKind;
-use control::model::{Attached, Export, Info, Multidevs, NewWorker, Poll, RingInfo, SecurityModel, SyncMode, Worker};
+use control::model::{
+    Attached, Disk, Export, Info, Multidevs, NewWorker, Poll, RingInfo, SecurityModel, SyncMode, Worker,
+};
+use disk::User;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -89,6 +92,79 @@ fn an_export_lives_from_post_to_delete() {
     assert_eq!(api.refused(Method::GET, "/v1/exports/scratch", ""), code(404, "no-such-export"));
     api.client.order(Method::DELETE, "/v1/exports/root?force=true").unwrap();
     assert_eq!(api.client.get::<Vec<Export>>("/v1/exports").unwrap().len(), 1);
+}
+
+#[test]
+fn a_disk_lives_from_post_to_delete() {
+    let api = Api::new();
+    let base = json!({"name": "base", "storage": {"kind": "file", "path": "/images/base.img", "read_only": true}});
+    let disk: Disk = api.client.send(Method::POST, "/v1/disks", &base).unwrap();
+    assert_eq!((disk.owner, disk.users, disk.storage.read_only), (None, vec![], true));
+    assert_eq!(api.refused(Method::POST, "/v1/disks", &base.to_string()), code(409, "disk-exists"));
+    for name in ["a", "b"] {
+        let new = json!({"name": name, "socket": format!("/run/{name}.sock"), "disk": "base"});
+        let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
+        assert_eq!((export.disk.as_deref(), export.storage.unwrap().kind.as_str()), (Some("base"), "file"));
+    }
+    let shown: Value = api.client.get("/v1/disks/base").unwrap();
+    assert_eq!((&shown["users"], &shown["owner"]), (&json!([{"export": "a"}, {"export": "b"}]), &Value::Null));
+    let all: Vec<Disk> = api.client.get("/v1/disks").unwrap();
+    let own = User::Export("root".into());
+    assert_eq!(
+        (all.len(), &all[1].name, &all[1].owner, &all[1].users),
+        (3, &"root".to_owned(), &Some(own.clone()), &vec![own])
+    );
+
+    let resize = json!({"capacity_bytes": "40G"});
+    let resized: Disk = api.client.send(Method::PUT, "/v1/disks/base/capacity", &resize).unwrap();
+    assert_eq!(resized.storage.capacity_bytes, 40 << 30);
+    for name in ["a", "b"] {
+        let export: Export = api.client.get(&format!("/v1/exports/{name}")).unwrap();
+        assert_eq!(export.storage.unwrap().capacity_bytes, 40 << 30);
+    }
+    assert_eq!(api.refused(Method::DELETE, "/v1/disks/base", ""), code(409, "disk-in-use"));
+    api.client.order(Method::DELETE, "/v1/exports/a").unwrap();
+    api.client.order(Method::DELETE, "/v1/exports/b").unwrap();
+    api.client.order(Method::DELETE, "/v1/disks/base").unwrap();
+    assert_eq!(api.refused(Method::GET, "/v1/disks/base", ""), code(404, "no-such-disk"));
+    assert_eq!(api.refused(Method::DELETE, "/v1/disks/base", ""), code(404, "no-such-disk"));
+}
+
+#[test]
+fn a_disk_is_refused_with_the_field_at_fault() {
+    let api = Api::new();
+    let disk = |name: &str, storage: &Value| json!({"name": name, "storage": storage}).to_string();
+    let empty = json!({"kind": "null", "size": "1G"});
+    for (body, fault) in [
+        (disk("a b", &empty), "name"),
+        (disk("a", &json!({"kind": "tape"})), "storage.kind"),
+        (disk("a", &json!({"kind": "null", "size": 7})), "storage.size"),
+        (disk("a", &json!({"kind": "file", "path": "a.img"})), "storage.path"),
+        (json!({"name": "a"}).to_string(), "storage"),
+        (json!({"name": "a", "storage": null, "serial": "1"}).to_string(), "serial"),
+    ] {
+        assert_eq!(api.refused(Method::POST, "/v1/disks", &body), field(fault), "{body}");
+    }
+    let export = |more: &Value| {
+        let mut new = json!({"name": "a", "socket": "/run/a.sock"});
+        new.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        new.to_string()
+    };
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &export(&json!({"disk": "none"}))), field("disk"));
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &export(&json!({"disk": ""}))), field("disk"));
+    let both = export(&json!({"disk": "none", "storage": {"kind": "null", "size": "1G"}}));
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &both), field("disk"));
+    let directory = export(&json!({"disk": "none", "kind": "dir", "directory": {"path": "/srv"}}));
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &directory), field("disk"));
+
+    // A second writer.
+    api.send(Method::POST, "/v1/disks", &json!({"name": "rw", "storage": empty})).unwrap();
+    api.send(Method::POST, "/v1/exports", &json!({"name": "w1", "socket": "/run/w1", "disk": "rw"})).unwrap();
+    let second = json!({"name": "w2", "socket": "/run/w2", "disk": "rw"}).to_string();
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &second), field("disk"));
+    let resize = r#"{"capacity_bytes":"2G"}"#;
+    assert_eq!(api.refused(Method::PUT, "/v1/disks/data/capacity", resize), code(409, "unsupported"));
+    assert_eq!(api.refused(Method::PUT, "/v1/disks/none/capacity", resize), code(404, "no-such-disk"));
 }
 
 #[test]

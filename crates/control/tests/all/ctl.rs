@@ -58,6 +58,60 @@ fn json_is_what_the_api_says() {
 }
 
 #[test]
+fn disks_are_added_used_resized_and_removed() {
+    let served = Served::new();
+    prints(&served, "disk list", "disk-list.txt");
+    prints(&served, "disk add base --image /images/base.img --readonly --direct", "disk-add.txt");
+    let (status, text) = ctl(&served, "export add a --socket /run/a.sock --disk base --serial A1 --json");
+    let export: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &export["disk"], &export["storage"]["kind"]), (0, &"base".into(), &"file".into()), "{text}");
+    assert_eq!(ctl(&served, "export add b --socket /run/b.sock --disk base").0, 0);
+    prints(&served, "disk show base", "disk-show.txt");
+    prints(&served, "disk resize base 20G", "disk-resize.txt");
+    prints(&served, "export show a", "export-show-disk.txt");
+    let (_, shown) = ctl(&served, "disk show base --json");
+    let client = control::client::Client::new(served.socket()).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), client.get::<Value>("/v1/disks/base").unwrap());
+    let (status, text) = ctl(&served, "disk add log --volume /v --sync always --json");
+    assert_eq!(status, 0, "{text}");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["storage"]["volume"]["sync"], "always");
+    for (words, message) in [
+        ("disk remove base", "disk `base` is used by export `a`, export `b`: remove the exports that use it first"),
+        ("disk show none", "there is no disk `none` (no-such-disk)"),
+        ("disk add root --null 1G", "there is already a disk `root` (disk-exists)"),
+        ("export add c --socket /c --disk none", "disk: there is no disk `none`: add it first"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert!(status == 1 && text.starts_with(message), "{words}: {text}");
+    }
+    for (words, message) in [
+        (
+            "export add c --socket /c --disk base --readonly",
+            "--readonly: says how a storage is opened, and the disk is open",
+        ),
+        ("export add c --socket /c --disk base --threads 2", "--threads: says how"),
+        ("export add c --socket /c --disk base --null 1G", "error: the argument '--disk <NAME>' cannot be used with"),
+        ("export add --file x.toml --disk base", "--file: describes exports as a whole"),
+        ("disk add c", "storage: is missing: give --image, --volume, --memory, --null or --sim"),
+        ("disk add c --null 1G --direct", "--direct: has no meaning for storage null"),
+        ("disk add c --null 1G --serial X", "error: unexpected argument '--serial'"),
+        ("disk add c --null 1000", "storage.size: "),
+        ("disk add a/b --null 1G", "name: must be"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert!(status == 2 && text.starts_with(message), "{words}: {status} {text}");
+    }
+    assert_eq!(ctl(&served, "export remove a"), (0, "removed export a\n".into()));
+    assert_eq!(ctl(&served, "export remove b").0, 0);
+    assert_eq!(ctl(&served, "disk remove base"), (0, "removed disk base\n".into()));
+    assert_eq!(ctl(&served, "disk remove log --json"), (0, String::new()));
+    for export in ["root --force", "data"] {
+        assert_eq!(ctl(&served, &format!("export remove {export}")).0, 0);
+    }
+    assert_eq!(ctl(&served, "disk list"), (0, "no disks\n".into()));
+}
+
+#[test]
 fn changes() {
     let served = Served::new();
     prints(&served, "worker new --export root --cpus 1,0 --poll fixed=20 --numa-node 0", "worker-new.txt");

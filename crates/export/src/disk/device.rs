@@ -123,13 +123,18 @@ impl Disk {
         state.belief = Belief::Settled;
     }
 
-    /// Changes the capacity and tells the rings.
-    pub(crate) fn resize(&self, shared: &Shared, capacity_bytes: u64) -> Result<(), ExportError> {
+    /// Whether the guest could be told of this capacity.
+    pub(crate) fn check_capacity(&self, capacity_bytes: u64) -> Result<(), ExportError> {
         let block_size_bytes = self.geometry().1;
         if !capacity_bytes.is_multiple_of(u64::from(block_size_bytes)) {
             return Err(ExportError::Capacity { capacity_bytes, block_size_bytes });
         }
-        self.storage.resize(capacity_bytes)?;
+        Ok(())
+    }
+
+    /// Takes the storage's capacity over and tells the rings.
+    pub(crate) fn follow_capacity(&self, shared: &Shared) -> Result<(), ExportError> {
+        let capacity_bytes = whole_blocks(self.storage.capacity_bytes(), self.geometry().1);
         self.lock().config.set_capacity_bytes(capacity_bytes)?;
         let terms = self.terms();
         shared.tell_rings(&shared.all_running(), move |ring, _| set_terms(ring, &terms));
@@ -250,14 +255,18 @@ impl Device for Disk {
     }
 }
 
+/// A tail smaller than a block cannot be addressed.
+fn whole_blocks(bytes: u64, block_size_bytes: u32) -> u64 {
+    bytes / u64::from(block_size_bytes) * u64::from(block_size_bytes)
+}
+
 fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -> Settings {
     let about = storage.describe();
     let block_size_bytes = options.block_size_bytes.max(about.block_size_bytes);
     let physical = about.physical_block_bytes.max(block_size_bytes);
     let granularity = about.discard_granularity_bytes.max(block_size_bytes);
     Settings {
-        // A tail smaller than a block cannot be addressed.
-        capacity_bytes: storage.capacity_bytes() / u64::from(block_size_bytes) * u64::from(block_size_bytes),
+        capacity_bytes: whole_blocks(storage.capacity_bytes(), block_size_bytes),
         block_size_bytes,
         physical_block_exp: (physical / block_size_bytes).ilog2() as u8,
         optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,

@@ -6,9 +6,7 @@
 use super::{Export, Served};
 use crate::FuseSession;
 use crate::status::SessionCounts;
-use std::io;
 use std::time::Instant;
-use storage::Handed;
 use vhost_user::Pending;
 
 /// What an export carries over from the program before this one, besides its description, its endpoint and its storage.
@@ -79,17 +77,6 @@ impl Export {
         match &self.served {
             Served::Directory(directory) => directory.hand_over_session().map(Some),
             Served::Disk(_) | Served::P9(_) => Ok(None),
-        }
-    }
-
-    /// What the storage of a disk keeps open. `None` for a directory.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub fn hand_storage_over(&self) -> io::Result<Option<Handed>> {
-        match &self.served {
-            Served::Disk(disk) => disk.storage.hand_over().map(Some),
-            Served::Directory(_) | Served::P9(_) => Ok(None),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Export, Served};
 use crate::ExportError;
+use crate::disk::Disk;
 use engine::Execution;
 use storage::VolumeControl;
 use values::SyncMode;
@@ -37,6 +38,13 @@ impl Export {
         self.volume()?.sync_now().map_err(ExportError::Sync)
     }
 
+    fn served_disk(&self) -> Result<&Disk, ExportError> {
+        match &self.served {
+            Served::Disk(disk) => Ok(disk),
+            Served::Directory(_) | Served::P9(_) => Err(ExportError::NoCapacity),
+        }
+    }
+
     fn volume(&self) -> Result<&dyn VolumeControl, ExportError> {
         match &self.served {
             Served::Disk(disk) => disk.storage.volume().ok_or(ExportError::NoIntentLog),
@@ -44,16 +52,21 @@ impl Export {
         }
     }
 
-    /// Changes the capacity of a disk, tells the rings, then the guest.
+    /// Whether the storage behind a disk may come to have this capacity.
     ///
     /// # Errors
-    /// A capacity that is not a multiple of the block size, or that the storage cannot have; a directory; a worker that hangs.
-    pub fn resize(&self, capacity_bytes: u64) -> Result<(), ExportError> {
+    /// A capacity that is not a multiple of the block size; a directory; a worker that hangs.
+    pub fn check_capacity(&self, capacity_bytes: u64) -> Result<(), ExportError> {
         self.shared.takes_changes()?;
-        let Served::Disk(disk) = &self.served else {
-            return Err(ExportError::NoCapacity);
-        };
-        disk.resize(&self.shared, capacity_bytes)?;
+        self.served_disk()?.check_capacity(capacity_bytes)
+    }
+
+    /// The storage behind a disk has another capacity than before: tells the rings, then the guest.
+    ///
+    /// # Errors
+    /// A capacity that no disk can have; a directory.
+    pub fn follow_capacity(&self) -> Result<(), ExportError> {
+        self.served_disk()?.follow_capacity(&self.shared)?;
         let channel = self.shared.lock().backend_channel.clone();
         if let Some(channel) = channel
             && !channel.config_changed()

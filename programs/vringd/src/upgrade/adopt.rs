@@ -39,9 +39,10 @@ pub(crate) fn run(args: &Args, start_log: impl FnOnce() -> Result<(), Failure>) 
     let number = args.state_fd;
     let memory = (number >= 0).then(|| take_descriptor(number)).flatten();
     let memory = memory.ok_or_else(|| Failure::Usage(format!("--state-fd: descriptor {number} is not open")))?;
-    let state = envelope::read(&memory, number).map_err(|error| Failure::Usage(format!("--state-fd: {error}")))?;
+    let (state, version) =
+        envelope::read(&memory, number).map_err(|error| Failure::Usage(format!("--state-fd: {error}")))?;
     if args.check {
-        let understood = serde_json::to_string(&Understood::here());
+        let understood = serde_json::to_string(&Understood::version(version));
         println!("{}", understood.map_err(|error| Failure::Runtime(error.to_string()))?);
         return Ok(ExitCode::SUCCESS);
     }
@@ -121,6 +122,12 @@ fn control_socket(socket: state::Socket, incoming: &mut Incoming) -> Result<Cont
 /// Lets the exports go on, and says how that went. One that cannot is left behind; the others are not.
 fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Sender<()>) -> Takeover {
     let mut lost = Vec::new();
+    for state::Disk { description, storage } in std::mem::take(&mut state.disks) {
+        let name = description.name.clone();
+        let kept = restore::contents(&storage, incoming);
+        let begun = kept.and_then(|kept| daemon.add_disk(description, kept).map_err(|error| error.to_string()));
+        lost.extend(begun.err().map(|error| format!("disk {name}: {error}")));
+    }
     let mut sessions = Vec::new();
     for export in std::mem::take(&mut state.exports) {
         let (name, session) = (export.description.name.clone(), export.session.is_some());

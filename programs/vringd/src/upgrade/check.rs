@@ -30,9 +30,9 @@ pub(super) struct Understood {
 }
 
 impl Understood {
-    /// This program, having read a state.
-    pub(super) fn here() -> Understood {
-        Understood { program: NAME.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), state: VERSION }
+    /// This program, having read a state of this version. An earlier program wants to hear of its own.
+    pub(super) fn version(state: u32) -> Understood {
+        Understood { program: NAME.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), state }
     }
 }
 
@@ -155,8 +155,9 @@ mod tests {
 
     #[test]
     fn an_answer_has_to_be_the_right_one() {
-        let right = serde_json::to_string(&Understood::here()).unwrap();
-        assert_eq!(understood(&format!("{right}\n"), "x").unwrap(), Understood::here());
+        let here = Understood::version(VERSION);
+        let right = serde_json::to_string(&here).unwrap();
+        assert_eq!(understood(&format!("{right}\n"), "x").unwrap(), here);
         for wrong in ["", "{}", &right.replace("vringd", "other"), &right.replace(&format!(":{VERSION}}}"), ":1}")] {
             assert!(understood(wrong, "x").is_err(), "{wrong}");
         }

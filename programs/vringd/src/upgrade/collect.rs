@@ -4,28 +4,25 @@ use super::descriptors::Outgoing;
 use super::envelope;
 use super::state::{self, State};
 use crate::convert;
-use control::model::NewExport;
 use control::model::config::ExportKind;
+use control::model::{NewDisk, NewExport};
+use disk::Disk;
 use engine::WorkerStatus;
 use export::{Export, ExportStatus};
 use std::os::fd::OwnedFd;
 use storage::Handed;
 use vhost_user::{EndpointState, RegionState, RingState, SessionState};
 
-/// The description that makes an export as it is now. What was left out is said, so that no default can change it.
-fn present(mut new: NewExport, status: &ExportStatus) -> NewExport {
+/// The description that makes an export as it is now, with its own disk. What was left out is said, so that no default can
+/// change it.
+fn present(mut new: NewExport, status: &ExportStatus, own: Option<&Disk>) -> NewExport {
     new.queues = Some(new.queues());
     new.workers = status.placement;
     new.poll = Some(status.poll);
     new.limits = crate::limit::shown(status.limits, status.group.clone());
-    let set = convert::execution_set(&status.content);
-    match (&mut new.storage, &mut new.directory) {
-        (Some(storage), _) => storage.set_execution(set),
-        (_, Some(directory)) => directory.execution = set,
-        _ => {}
-    }
-    if let (Some(storage), Some(sync)) = (&mut new.storage, convert::sync_set(&status.content)) {
-        storage.set_sync(sync);
+    new.storage = own.map(Disk::spec);
+    if let Some(directory) = &mut new.directory {
+        directory.execution = convert::execution_set(&status.content);
     }
     new
 }
@@ -51,6 +48,16 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
         log: handed.log.map(|log| Box::new(storage(*log, &format!("the log of {name}"), out))),
         memory: give(handed.memory, || format!("memory of {name}"), out),
     }
+}
+
+/// A disk apart from exports.
+///
+/// # Errors
+/// No more descriptors.
+pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, String> {
+    let handed = disk.storage().hand_over().map_err(|error| error.to_string())?;
+    let description = NewDisk { name: disk.name().to_owned(), storage: disk.spec() };
+    Ok(state::Disk { description, storage: storage(handed, disk.name(), out) })
 }
 
 /// A listening socket that is called `what`.
@@ -88,13 +95,13 @@ fn directory(export: &Export, purpose: Purpose, out: &mut Outgoing) -> Result<Op
     Ok(Some(state::Directory { agreed: session.agreed, interrupted: session.interrupted, tree }))
 }
 
-/// An export whose endpoint is `endpoint`.
+/// An export whose endpoint is `endpoint`, and which has a disk of its `own`.
 ///
 /// # Errors
 /// No more descriptors, or something that would stay behind.
 pub(super) fn export(
     new: NewExport,
-    export: &Export,
+    (export, own): (&Export, Option<&Disk>),
     endpoint: EndpointState,
     purpose: Purpose,
     out: &mut Outgoing,
@@ -102,13 +109,13 @@ pub(super) fn export(
     let name = export.name();
     let carried = export.carried();
     let file = endpoint.file.map(|file| state::SocketFile { path: file.path, device: file.device, inode: file.inode });
-    let handed = export.hand_storage_over().map_err(|error| error.to_string())?;
+    let handed = own.map(|disk| disk.storage().hand_over()).transpose().map_err(|error| error.to_string())?;
     let storage = handed.map(|handed| storage(handed, name, out));
     // Without a session there is nothing that anybody knows.
     let has_guest = endpoint.session.is_some() && new.kind == ExportKind::Dir;
     let directory = if has_guest { directory(export, purpose, out)? } else { None };
     Ok(state::Export {
-        description: present(new, &export.status()),
+        description: present(new, &export.status(), own),
         socket: socket(endpoint.socket, file, format!("socket of {name}"), out),
         shown: carried.shown,
         storage,

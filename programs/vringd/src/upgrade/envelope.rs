@@ -1,6 +1,6 @@
 //! The bytes around a state: enough to tell what it is, which version, and that all of it is there.
 
-use super::state::{State, VERSION};
+use super::state::{State, VERSION, VERSION_MIN};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::io::{self, Write};
@@ -28,12 +28,14 @@ pub(crate) enum ReadError {
     },
     /// this is no upgrade state: it begins with something else
     Foreign,
-    /// the state has version {version} and this program reads version {known}: upgrade to another program
+    /// the state has version {version} and this program reads versions {oldest} to {newest}: upgrade to another program
     Version {
         /// The version it has.
         version: u32,
-        /// The version that can be read.
-        known: u32,
+        /// The oldest version that can be read.
+        oldest: u32,
+        /// The newest version that can be read.
+        newest: u32,
     },
     /// the state is damaged: it claims {claimed} bytes and has {present}
     Length {
@@ -69,14 +71,14 @@ pub(super) fn encode(state: &State) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The state that these bytes are.
-pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
+/// The state that these bytes are, and the version they have.
+pub(super) fn decode(bytes: &[u8]) -> Result<(State, u32), ReadError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(ReadError::Foreign)?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(ReadError::Foreign)?;
     let (length, body) = rest.split_first_chunk::<8>().ok_or(ReadError::Foreign)?;
     let version = u32::from_le_bytes(*version);
-    if version != VERSION {
-        return Err(ReadError::Version { version, known: VERSION });
+    if !(VERSION_MIN..=VERSION).contains(&version) {
+        return Err(ReadError::Version { version, oldest: VERSION_MIN, newest: VERSION });
     }
     let claimed = u64::from_le_bytes(*length);
     if claimed != body.len() as u64 {
@@ -86,7 +88,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<State, ReadError> {
     let state = serde_path_to_error::deserialize(&mut json).map_err(|error| ReadError::Body(error.to_string()))?;
     json.end().map_err(|error| ReadError::Body(error.to_string()))?;
     understood(&state)?;
-    Ok(state)
+    Ok((state, version))
 }
 
 /// What a state refers to has forms of its own.
@@ -154,8 +156,8 @@ pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
     write_up_to(vec![bytes], HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)
 }
 
-/// Reads a state from the start of `memory`, wherever its position is.
-pub(super) fn read(memory: impl AsFd, number: i32) -> Result<State, ReadError> {
+/// Reads a state and its version from the start of `memory`, wherever its position is.
+pub(super) fn read(memory: impl AsFd, number: i32) -> Result<(State, u32), ReadError> {
     let failed = |error| ReadError::Descriptor { number, error };
     let file = File::from(memory.as_fd().try_clone_to_owned().map_err(failed)?);
     let length = file.metadata().map_err(failed)?.len();
@@ -178,9 +180,24 @@ mod tests {
     fn what_is_written_is_read() {
         let state = samples::state();
         let memory = write(&state).unwrap();
-        assert_eq!(read(&memory, 7).unwrap(), state);
+        assert_eq!(read(&memory, 7).unwrap(), (state.clone(), VERSION));
         // The position is where the writer left it: at the end.
-        assert_eq!(read(&memory, 7).unwrap(), state);
+        assert_eq!(read(&memory, 7).unwrap().0, state);
+    }
+
+    /// As a program of version 2 has written it.
+    #[test]
+    fn a_state_of_an_earlier_version_is_read() {
+        let body = include_bytes!("state-2.json");
+        let with = |version: u32| {
+            let bytes = [&MAGIC[..], &version.to_le_bytes(), &(body.len() as u64).to_le_bytes(), body].concat();
+            decode(&bytes)
+        };
+        assert_eq!(with(2).unwrap(), (State { disks: Vec::new(), ..samples::state() }, 2));
+        for version in [0, 1, VERSION + 1] {
+            let line = with(version).unwrap_err().to_string();
+            assert!(line.contains(&format!("has version {version} and this program reads versions 2 to 3")), "{line}");
+        }
     }
 
     #[test]
@@ -201,7 +218,7 @@ mod tests {
             (b"", "no upgrade state"),
             (b"#!/bin/sh\nexit 0\n", "no upgrade state"),
             (&good[..10], "no upgrade state"),
-            (&newer, "has version 3"),
+            (&newer, "has version 4"),
             (&good[..good.len() - 1], "is damaged"),
             (&longer, "is damaged"),
             (&unknown, "brogram"),
@@ -259,7 +276,7 @@ mod tests {
         #[test]
         fn any_state_survives(mut state in samples::any_state()) {
             state.exports.iter_mut().filter_map(|export| export.directory.as_mut()).for_each(|it| it.tree.form = passthrough::FORM);
-            prop_assert_eq!(decode(&encode(&state).unwrap()).unwrap(), state);
+            prop_assert_eq!(decode(&encode(&state).unwrap()).unwrap(), (state, VERSION));
         }
 
         #[test]

@@ -8,6 +8,7 @@ use crate::daemon::Daemon;
 use crate::log;
 use control::ApiError;
 use control::model::{NewExport, NewUpgrade};
+use disk::{Disk, Disks};
 use engine::monotonic_ns;
 use export::Export;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -30,7 +31,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 /// What the kernel appends to the path of a program whose file was replaced (proc_pid_exe(5)).
 const DELETED: &[u8] = b" (deleted)";
 
-type Served = (Arc<Export>, NewExport);
+type Served = (Arc<Export>, NewExport, Option<Arc<Disk>>);
 
 /// Becomes the program that is asked for. Returns only when nothing came of it.
 pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade) -> ApiError {
@@ -55,10 +56,11 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
 
     // Everything but the pause, to find out what can be found out without it.
     let mut out = Outgoing::default();
-    let looks: Vec<_> = exports.iter().map(|(export, _)| export.look()).collect();
+    let looks: Vec<_> = exports.iter().map(|(export, ..)| export.look()).collect();
     let by = Instant::now() + ANSWER_PATIENCE;
     let states = looks.into_iter().map(|look| look.wait(by));
-    let (state, holds) = gather(begin(daemon, 0, &mut out)?, &exports, (states, Purpose::Check), &mut out)?;
+    let begun = begin(daemon, 0, &mut out)?;
+    let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Check), &mut out)?;
     // Sessions go on, and what the descriptors mean is all that the other program has to understand now.
     drop((holds, out));
     let memory = envelope::write(&state).map_err(failed)?;
@@ -70,10 +72,10 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     let mut out = Outgoing::default();
     let paused_ns = monotonic_ns();
     let drained_by = Instant::now() + DRAIN_PATIENCE;
-    let pauses: Vec<_> = exports.iter().map(|(export, _)| export.pause(drained_by)).collect();
+    let pauses: Vec<_> = exports.iter().map(|(export, ..)| export.pause(drained_by)).collect();
     let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
     let begun = begin(daemon, paused_ns, &mut out)?;
-    let (state, holds) = gather(begun, &exports, (states, Purpose::Handover), &mut out)?;
+    let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Handover), &mut out)?;
     if daemon.upgrade.is_ending() {
         return Err(ApiError::Stopping);
     }
@@ -102,7 +104,7 @@ fn own_path() -> io::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
 }
 
-/// The exports with their descriptions, as long as all of them can be handed over.
+/// The exports with their descriptions and the disks that are their own, as long as all of them can be handed over.
 fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
     // It may be a volume's write-back, whose thread another program would not have.
     if daemon.engine().ending() > 0 {
@@ -132,12 +134,13 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
         }
         let description = descriptions.get(name).cloned();
         let missing = || failed(format!("export `{name}` has no description: this is a bug of the daemon"));
-        served.push((export.clone(), description.ok_or_else(missing)?));
+        let own = daemon.disk_of(name).filter(|disk| disk.owner().is_some());
+        served.push((export.clone(), description.ok_or_else(missing)?, own));
     }
     Ok(served)
 }
 
-/// The state without its exports.
+/// The state without its disks and exports.
 fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, ApiError> {
     let along = daemon.upgrade.along.get();
     let along =
@@ -163,24 +166,29 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         one: along.one,
         alone: daemon.alone,
         groups: daemon.groups.all(),
+        disks: Vec::new(),
         exports: Vec::new(),
     })
 }
 
-/// Adds the exports. While the holds are kept, all of them are paused.
+/// Adds the exports, and the disks apart from them once. While the holds are kept, all exports are paused.
 fn gather(
     mut state: State,
-    exports: &[Served],
+    (exports, disks): (&[Served], &Disks),
     (states, purpose): (impl Iterator<Item = Result<(EndpointState, Hold), HandoverError>>, Purpose),
     out: &mut Outgoing,
 ) -> Result<(State, Vec<Hold>), ApiError> {
     let mut holds = Vec::new();
-    for ((export, description), answer) in exports.iter().zip(states) {
+    for ((export, description, own), answer) in exports.iter().zip(states) {
         let name = export.name();
         let (endpoint, hold) = answer.map_err(|error| cannot(name, &error))?;
         holds.push(hold);
-        let collected = collect::export(description.clone(), export, endpoint, purpose, out);
+        let collected = collect::export(description.clone(), (export, own.as_deref()), endpoint, purpose, out);
         state.exports.push(collected.map_err(|error| failed(format!("export `{name}`: {error}")))?);
+    }
+    for (disk, _) in disks.all().iter().filter(|(disk, _)| disk.owner().is_none()) {
+        let collected = collect::disk(disk, out);
+        state.disks.push(collected.map_err(|error| failed(format!("disk `{}`: {error}", disk.name())))?);
     }
     state.descriptors = out.meanings();
     Ok((state, holds))

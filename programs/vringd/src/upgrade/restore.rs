@@ -3,6 +3,7 @@
 use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
+use crate::disks::Contents;
 use crate::prepared::{Begun, Prepared};
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
@@ -33,7 +34,7 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
     } else {
         Socket::Bound(Endpoint::adopt(listens, file).map_err(|error| error.to_string())?)
     };
-    let storage = storage.map(|kept| handed(&kept, incoming)).transpose()?;
+    let contents = storage.map(|kept| contents(&kept, incoming)).transpose()?.unwrap_or_default();
     let (fuse, tree) = directory.map(|directory| guest(directory, incoming)).transpose()?.unzip();
     let carried = Carried {
         placed: export.placed,
@@ -51,8 +52,16 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
     };
     let begun = begun.map(|it| session(it, incoming)).transpose()?;
     let resume = begun.map(|session| Resume { session, resumed });
-    let begun = Begun { storage, tree, carried, resume };
-    Ok(Prepared { socket: Some(socket), begun: Some(begun), ..Prepared::default() })
+    let begun = Begun { tree, carried, resume };
+    Ok(Prepared { socket: Some(socket), contents, begun: Some(begun), ..Prepared::default() })
+}
+
+/// Takes what a storage keeps open.
+///
+/// # Errors
+/// A descriptor that is missing.
+pub(super) fn contents(kept: &state::Storage, incoming: &mut Incoming) -> Result<Contents, String> {
+    handed(kept, incoming).map(Contents::Handed)
 }
 
 fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {

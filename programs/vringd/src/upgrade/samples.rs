@@ -1,7 +1,7 @@
 //! States for tests: one of everything, and any.
 
 use super::state::{
-    Directory, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Tree,
+    Directory, Disk, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Tree,
     Worker,
 };
 use crate::confine::Held;
@@ -46,6 +46,12 @@ fn storage() -> Storage {
     let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None };
     let log = Some(Box::new(log));
     Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24) }
+}
+
+fn disk() -> Disk {
+    let text = "name = 'base'\nstorage = { kind = 'file', path = '/base.img', read_only = true }\n";
+    let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, ..storage() };
+    Disk { description: toml::from_str(text).unwrap(), storage }
 }
 
 fn export() -> Export {
@@ -93,6 +99,7 @@ pub(super) fn state() -> State {
         alone: false,
         held: Held::default(),
         groups: vec![toml::from_str("name = 'gold'\niops = 500").unwrap()],
+        disks: vec![disk()],
         exports: vec![export(), Export { session: None, storage: None, directory: None, ..export() }],
     }
 }
@@ -169,7 +176,10 @@ prop_compose! {
         (upgrades, started_ns, paused_ns) in any::<(u64, u64, u64)>(),
         descriptors in any::<BTreeMap<i32, String>>(),
         exports in prop::collection::vec(any_export(), 0..4),
+        disks in prop::collection::vec((any::<u64>(), any::<Option<i32>>()), 0..3),
     ) -> State {
-        State { upgrades, started_ns, paused_ns, descriptors, exports, ..state() }
+        let any_disk = |(capacity_bytes, data)| Disk { storage: Storage { capacity_bytes, data, ..disk().storage }, ..disk() };
+        let disks = disks.into_iter().map(any_disk).collect();
+        State { upgrades, started_ns, paused_ns, descriptors, disks, exports, ..state() }
     }
 }

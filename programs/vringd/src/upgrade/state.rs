@@ -5,14 +5,16 @@
 //! what is in it without a word.
 
 use crate::confine::Held;
-use control::model::{CpuList, NewExport, NewGroup, Poll, Span};
+use control::model::{CpuList, NewDisk, NewExport, NewGroup, Poll, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use vhost_user::RingPosition;
 
 /// The version of this form.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
+/// The oldest that is read, too: without `disks`, and with exports that all have disks of their own.
+pub(crate) const VERSION_MIN: u32 = 2;
 
 /// Number of a descriptor that stays open from one program to the next.
 pub(crate) type Number = i32;
@@ -47,6 +49,9 @@ pub(crate) struct State {
     pub(crate) held: Held,
     /// Groups of exports that share limits, as they are now.
     pub(crate) groups: Vec<NewGroup>,
+    /// Disks apart from exports, by name.
+    #[serde(default)]
+    pub(crate) disks: Vec<Disk>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
 }
@@ -82,6 +87,15 @@ pub(crate) struct SocketFile {
     pub(crate) inode: u64,
 }
 
+/// A disk that is no export's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Disk {
+    /// The description that opens it as it is now.
+    pub(crate) description: NewDisk,
+    pub(crate) storage: Storage,
+}
+
 /// An export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,7 +105,7 @@ pub(crate) struct Export {
     pub(crate) socket: Socket,
     /// How its socket is shown.
     pub(crate) shown: Option<String>,
-    /// What stands behind a disk.
+    /// What stands behind a disk of its own.
     pub(crate) storage: Option<Storage>,
     /// Whether the driver has the disk's write cache on.
     pub(crate) write_back: Option<bool>,

@@ -49,6 +49,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         socket_fd: options.fd,
         listen: None,
         storage: None,
+        disk: None,
         directory: Some(directory),
         queues: Some(options.queues),
         queue_size: None,

@@ -11,12 +11,12 @@ const MAGIC: [u8; 8] = *b"VRINGVOL";
 ///
 /// It is no more than a warning because a guest writes the first bytes of its own disk: a refusal would let it keep a
 /// daemon, which starts all of its exports or none, from starting.
-pub(crate) fn warn_of_volume(export: &str, path: &Path) {
+pub(crate) fn warn_of_volume(disk: &str, path: &Path) {
     if begins_like_a_volume(path) {
         tracing::warn!(
-            export,
+            disk,
             path = %path.display(),
-            "a raw image that begins like a volume: if it is one, stop this export before its guest writes, and serve it \
+            "a raw image that begins like a volume: if it is one, stop its export before a guest writes, and serve it \
              with storage `volume`"
         );
     }

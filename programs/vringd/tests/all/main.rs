@@ -1,6 +1,7 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
 mod command_line;
+mod disks;
 mod file_size_limit;
 mod units;
 mod volume;

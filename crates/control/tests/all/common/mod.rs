@@ -3,13 +3,13 @@
 use control::error::RingRefs;
 use control::model::directory::Directory;
 use control::model::{
-    Attach, DirectoryInfo, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US,
-    LandlockInfo, LatencySummary, Limits, NewExport, NewGroup, NewWorker, Owner, P9Info, Protocol, Rates, Resize,
-    RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
-    StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
+    Attach, DirectoryInfo, Disk, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info,
+    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, P9Info,
+    Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures,
+    SessionState, Settings, StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
-use disk::{StorageSpec, VolumeOptions};
+use disk::{DiskError, StorageSpec, User, VolumeOptions, listed, may_use};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -20,11 +20,24 @@ pub(crate) const WORKERS_MAX: usize = 4;
 #[derive(Debug, Default)]
 struct Books {
     exports: Vec<Export>,
+    /// Those apart from exports, without their users.
+    disks: Vec<Disk>,
     workers: Vec<Worker>,
     groups: Vec<NewGroup>,
     next_worker: u32,
     stopping: bool,
     looks: u64,
+}
+
+impl Books {
+    /// A disk apart from exports, with its users.
+    fn disk(&self, name: &str) -> Result<Disk, DiskError> {
+        let disk = self.disks.iter().find(|disk| disk.name == name);
+        let disk = disk.ok_or_else(|| DiskError::Missing { name: name.into() })?;
+        let using = self.exports.iter().filter(|export| export.disk.as_deref() == Some(name));
+        let users = using.map(|export| User::Export(export.name.clone())).collect();
+        Ok(Disk { users, ..disk.clone() })
+    }
 }
 
 /// A daemon that serves nothing.
@@ -158,7 +171,7 @@ fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
 }
 
 /// What the fake serves of a disk.
-fn storage_info(new: &NewExport, storage: &StorageSpec) -> Result<StorageInfo, ApiError> {
+fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Result<StorageInfo, ApiError> {
     let (target, capacity_bytes) = match storage {
         StorageSpec::File(file) if file.path.ends_with("missing.img") => {
             let message = "cannot open /images/missing.img: No such file or directory".to_owned();
@@ -174,8 +187,8 @@ fn storage_info(new: &NewExport, storage: &StorageSpec) -> Result<StorageInfo, A
         kind: storage.kind().into(),
         target,
         capacity_bytes,
-        block_size_bytes: new.block_size_bytes(),
-        read_only: false,
+        block_size_bytes,
+        read_only: storage.read_only(),
         direct: match storage {
             StorageSpec::File(file) => file.direct,
             StorageSpec::Volume(volume) => volume.direct,
@@ -295,7 +308,18 @@ impl Daemon for Fake {
         if books.exports.iter().any(|export| export.name == new.name) {
             return Err(ApiError::ExportExists { name: new.name });
         }
-        let storage = new.storage.as_ref().map(|storage| storage_info(&new, storage)).transpose()?;
+        let mut storage =
+            new.storage.as_ref().map(|storage| storage_info(new.block_size_bytes(), storage)).transpose()?;
+        if let Some(name) = &new.disk {
+            let disk = books.disk(name).map_err(|error| ApiError::InvalidField {
+                field: "disk".into(),
+                message: format!("{error}: add it first"),
+            })?;
+            let user = User::Export(new.name.clone());
+            may_use(name, disk.storage.read_only, &disk.users, &user)
+                .map_err(|error| ApiError::InvalidField { field: "disk".into(), message: error.to_string() })?;
+            storage = Some(disk.storage);
+        }
         let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
         // The queue for urgent requests comes first.
         let urgent = new.directory.as_ref().is_some_and(|directory| directory.protocol == Protocol::Virtiofs);
@@ -306,6 +330,7 @@ impl Daemon for Fake {
             name: new.name.clone(),
             kind: new.kind,
             storage,
+            disk: new.disk.clone(),
             directory,
             socket,
             state: SessionState::Listening,
@@ -382,6 +407,61 @@ impl Daemon for Fake {
             (volume.log_used_bytes, volume.dirty_bytes, volume.sweeps) = (0, 0, volume.sweeps + 1);
             Ok(export.clone())
         })
+    }
+
+    fn disks(&self) -> Result<Vec<Disk>, ApiError> {
+        let books = self.books.lock().unwrap();
+        let mut disks: Vec<Disk> = books.disks.iter().map(|disk| books.disk(&disk.name).unwrap()).collect();
+        let own = |export: &Export| {
+            let owner = User::Export(export.name.clone());
+            let storage = export.storage.clone().filter(|_| export.disk.is_none())?;
+            Some(Disk { name: export.name.clone(), owner: Some(owner.clone()), storage, users: vec![owner] })
+        };
+        disks.extend(books.exports.iter().filter_map(own));
+        Ok(disks)
+    }
+
+    fn disk(&self, name: &str) -> Result<Disk, ApiError> {
+        let found = self.disks()?.into_iter().find(|disk| disk.name == name);
+        Ok(found.ok_or_else(|| DiskError::Missing { name: name.into() })?)
+    }
+
+    fn disk_add(&self, new: NewDisk) -> Result<Disk, ApiError> {
+        if self.disk(&new.name).is_ok() {
+            return Err(DiskError::Exists { name: new.name }.into());
+        }
+        let storage = storage_info(512, &new.storage)?;
+        let disk = Disk { name: new.name, owner: None, storage, users: vec![] };
+        self.books.lock().unwrap().disks.push(disk.clone());
+        Ok(disk)
+    }
+
+    fn disk_resize(&self, name: &str, resize: Resize) -> Result<Disk, ApiError> {
+        let disk = self.disk(name)?;
+        if disk.storage.kind == "memory" {
+            let message = "it keeps the size it was made with".to_owned();
+            return Err(ApiError::DiskUnsupported { disk: name.into(), message });
+        }
+        let mut books = self.books.lock().unwrap();
+        let used = disk.users.iter().map(|User::Export(name)| name);
+        for export in used {
+            let export = books.exports.iter_mut().find(|other| other.name == *export).unwrap();
+            export.storage.as_mut().unwrap().capacity_bytes = resize.capacity_bytes.0;
+        }
+        for disk in books.disks.iter_mut().filter(|disk| disk.name == name) {
+            disk.storage.capacity_bytes = resize.capacity_bytes.0;
+        }
+        drop(books);
+        self.disk(name)
+    }
+
+    fn disk_remove(&self, name: &str) -> Result<(), ApiError> {
+        let disk = self.disk(name)?;
+        if !disk.users.is_empty() {
+            return Err(DiskError::InUse { name: name.into(), users: listed(&disk.users) }.into());
+        }
+        self.books.lock().unwrap().disks.retain(|disk| disk.name != name);
+        Ok(())
     }
 
     fn groups(&self) -> Result<Vec<Group>, ApiError> {

@@ -1,0 +1,114 @@
+//! `vringd ctl disk`: its arguments and its tables.
+
+use super::add::{BackingFlags, DescriptionError, make_storage_absolute};
+use super::cells::{NOTHING, facts, or_nothing, size, table};
+use super::disk::StorageFlags;
+use super::table::storage_facts;
+use super::volume;
+use crate::model::{ByteSize, Disk, NewDisk};
+use clap::Subcommand;
+use disk::User;
+
+/// Disks.
+#[derive(Debug, Clone, Subcommand)]
+pub enum DiskCommand {
+    /// List the disks, also those that belong to exports.
+    List,
+
+    /// Show one disk.
+    Show {
+        /// Name of the disk.
+        name: String,
+    },
+
+    /// Open a disk; exports use it by its name (`vringd ctl export add --disk`).
+    Add(Box<AddDiskArgs>),
+
+    /// Resize a disk and announce it to the guests that use it.
+    Resize {
+        /// Name of the disk.
+        name: String,
+
+        /// New capacity, as in 20G.
+        size: ByteSize,
+    },
+
+    /// Close a disk that no export uses.
+    Remove {
+        /// Name of the disk.
+        name: String,
+    },
+}
+
+/// How to describe the new disk.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AddDiskArgs {
+    /// Name of the disk
+    pub name: String,
+
+    /// Which storage.
+    #[command(flatten)]
+    pub backing: BackingFlags,
+
+    /// How it is opened.
+    #[command(flatten)]
+    pub storage: StorageFlags,
+}
+
+impl AddDiskArgs {
+    /// The disk that is described, checked, with absolute paths.
+    ///
+    /// # Errors
+    /// [`DescriptionError`]; its message names the option or the field.
+    pub fn disk(&self) -> Result<NewDisk, DescriptionError> {
+        let describe = || {
+            let storage = self.storage.describe(&self.backing.served()?)?;
+            let mut new = NewDisk { name: self.name.clone(), storage };
+            new.check()?;
+            make_storage_absolute(&mut new.storage)?;
+            Ok(new)
+        };
+        describe().map_err(DescriptionError::Options)
+    }
+}
+
+fn user(User::Export(name): &User) -> String {
+    format!("export {name}")
+}
+
+fn used_by(disk: &Disk) -> String {
+    let users: Vec<String> = disk.users.iter().map(user).collect();
+    if users.is_empty() { NOTHING.to_owned() } else { users.join(", ") }
+}
+
+/// `vringd ctl disk list`.
+pub(super) fn disks(disks: &[Disk]) -> String {
+    if disks.is_empty() {
+        return "no disks\n".to_owned();
+    }
+    let headers = ["DISK", "KIND", ">SIZE", "ACCESS", "OWNER", "USED BY", "TARGET"];
+    let row = |disk: &Disk| {
+        vec![
+            disk.name.clone(),
+            disk.storage.kind.clone(),
+            size(disk.storage.capacity_bytes),
+            if disk.storage.read_only { "read-only" } else { "writable" }.to_owned(),
+            or_nothing(disk.owner.as_ref().map(user)),
+            used_by(disk),
+            disk.storage.target.clone(),
+        ]
+    };
+    table(&headers, disks.iter().map(row))
+}
+
+/// `vringd ctl disk show`.
+pub(super) fn disk(disk: &Disk) -> String {
+    let mut lines = vec![
+        ("disk", disk.name.clone()),
+        ("owner", or_nothing(disk.owner.as_ref().map(user))),
+        ("used by", used_by(disk)),
+    ];
+    lines.extend(storage_facts(&disk.storage));
+    lines.extend(disk.storage.volume.iter().flat_map(volume::facts));
+    facts(&lines)
+}

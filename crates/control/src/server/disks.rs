@@ -1,0 +1,77 @@
+//! The routes of disks: storages that are open and have names.
+
+use super::answer::{At, Body, Refusal, ask};
+use super::routes::check_absolute;
+use crate::daemon::Daemon;
+use crate::error::{ApiError, ErrorBody};
+use crate::model::{Disk, NewDisk, Resize};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+type Shared = State<Arc<dyn Daemon>>;
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// The routes with their descriptions, not yet bound to a daemon.
+pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
+    OpenApiRouter::new()
+        .routes(routes!(disk_list, disk_add))
+        .routes(routes!(disk_get, disk_remove))
+        .routes(routes!(disk_resize))
+}
+
+/// All disks, by name: also those that belong to the exports that were described with their storage.
+#[utoipa::path(get, path = "/v1/disks", tag = "disks", responses((status = 200, description = "All disks", body = Vec<Disk>)))]
+async fn disk_list(State(daemon): Shared) -> Answer<Vec<Disk>> {
+    ask(daemon, <dyn Daemon>::disks).await.map(Json)
+}
+
+/// Open a disk, apart from any export. Exports use it by its name, as their `disk`. Paths must be absolute.
+#[utoipa::path(post, path = "/v1/disks", tag = "disks", request_body = NewDisk, responses(
+    (status = 201, description = "The new disk", body = Disk),
+    (status = 409, description = "The name is taken (`disk-exists`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn disk_add(State(daemon): Shared, Body(mut new): Body<NewDisk>) -> Result<(StatusCode, Json<Disk>), Refusal> {
+    new.check().map_err(ApiError::from)?;
+    check_absolute(new.storage.paths().into_iter().map(|(field, path)| (field, path.as_path())))
+        .map_err(ApiError::from)?;
+    let disk = ask(daemon, |daemon| daemon.disk_add(new)).await?;
+    Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// One disk.
+#[utoipa::path(get, path = "/v1/disks/{name}", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
+    (status = 200, description = "The disk", body = Disk),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+))]
+async fn disk_get(State(daemon): Shared, At(name): At<String>) -> Answer<Disk> {
+    ask(daemon, move |daemon| daemon.disk(&name)).await.map(Json)
+}
+
+/// Close a disk that nothing uses.
+#[utoipa::path(delete, path = "/v1/disks/{name}", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
+    (status = 204, description = "It is gone"),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 409, description = "It is in use (`disk-in-use`)", body = ErrorBody),
+))]
+async fn disk_remove(State(daemon): Shared, At(name): At<String>) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.disk_remove(&name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Resize a disk and announce it to the guests of all exports that use it.
+#[utoipa::path(put, path = "/v1/disks/{name}/capacity", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), request_body = Resize, responses(
+    (status = 200, description = "The resized disk", body = Disk),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 409, description = "Its storage cannot have this size (`unsupported`)", body = ErrorBody),
+    (status = 422, description = "The capacity cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "A worker hangs (`failed`)", body = ErrorBody),
+))]
+async fn disk_resize(State(daemon): Shared, At(name): At<String>, Body(resize): Body<Resize>) -> Answer<Disk> {
+    ask(daemon, move |daemon| daemon.disk_resize(&name, resize)).await.map(Json)
+}

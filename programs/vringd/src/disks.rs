@@ -1,0 +1,167 @@
+//! Disks of the daemon: storages that are opened, resized and closed apart from exports, and those that belong to one.
+
+use crate::convert::{self, field, storage_out};
+use crate::daemon::Daemon;
+use crate::volume;
+use control::ApiError;
+use control::model::config::Backing;
+use control::model::{self as api, NewDisk, NewExport};
+use disk::{Disk, DiskError, Lease, StorageSpec, User};
+use export::Export;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use storage::{Handed, Opened, Storage, StorageError};
+
+/// How long the last of an earlier user of a disk is waited for.
+const ENDING_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// From what a storage is made.
+#[derive(Debug, Default)]
+pub(crate) enum Contents {
+    /// From its paths.
+    #[default]
+    Paths,
+    /// From what was opened before paths went out of sight.
+    Opened(Opened),
+    /// From what another program has had open.
+    Handed(Handed),
+}
+
+impl Contents {
+    /// Opens what has a path. `name` is the disk's.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] for `storage`.
+    pub(crate) fn open(name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
+        open(name, storage).map(Contents::Opened)
+    }
+
+    /// Starts the storage.
+    fn start(self, name: &str, storage: &StorageSpec) -> Result<Arc<dyn Storage>, ApiError> {
+        let started = match self {
+            Contents::Paths => open(name, storage)?.start(),
+            Contents::Opened(opened) => opened.start(),
+            Contents::Handed(handed) => storage.adopt(handed),
+        };
+        started.map_err(|error| field("storage", error))
+    }
+}
+
+fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
+    let opened = storage.open().map_err(|error| field("storage", error))?;
+    if let StorageSpec::File(file) = storage {
+        volume::warn_of_volume(name, &file.path);
+    }
+    Ok(opened)
+}
+
+/// Why an export cannot have the disk that it names.
+fn not_leased(error: &DiskError) -> ApiError {
+    match error {
+        DiskError::Missing { .. } => field("disk", format_args!("{error}: add it first")),
+        error => field("disk", error),
+    }
+}
+
+fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
+    let (storage, about) = (disk.storage(), disk.storage().describe());
+    let volume = storage.volume().map(|volume| volume::info_out(&volume.status()));
+    let shown = storage_out(storage.capacity_bytes(), about.block_size_bytes, &about);
+    api::Disk {
+        name: disk.name().to_owned(),
+        owner: disk.owner().cloned(),
+        storage: api::StorageInfo { volume, ..shown },
+        users,
+    }
+}
+
+impl Daemon {
+    /// Adds a disk that stays until it is removed.
+    pub(crate) fn add_disk(&self, new: NewDisk, contents: Contents) -> Result<api::Disk, ApiError> {
+        // What another program has had open was checked there.
+        if !matches!(contents, Contents::Handed(_)) {
+            new.check()?;
+            self.held.admit_storage(&new.storage)?;
+            // What was opened before has its memory file.
+            if matches!(contents, Contents::Paths) {
+                self.held.admit_made(&new.storage)?;
+            }
+        }
+        let _open = self.upgrade.gate();
+        let _changing = self.change_lock();
+        self.disks.check_free(&new.name)?;
+        let storage = contents.start(&new.name, &new.storage)?;
+        let disk = self.disks.add(Disk::new(new.name, new.storage, storage, None))?;
+        Ok(disk_out(&disk, Vec::new()))
+    }
+
+    /// Gives an export that is about to be made the disk that it names, or one of its own with the storage that it has.
+    pub(crate) fn lease(&self, new: &NewExport, contents: Contents) -> Result<Lease, ApiError> {
+        let user = User::Export(new.name.clone());
+        let name = match new.backing()? {
+            Backing::Disk(name) => name,
+            Backing::Storage(storage) => {
+                let taken = |error| field("name", format_args!("{error}, which is another one: choose another name"));
+                self.disks.check_free(&new.name).map_err(taken)?;
+                let started = contents.start(&new.name, storage)?;
+                self.disks.add(Disk::new(&*new.name, storage.clone(), started, Some(user.clone()))).map_err(taken)?;
+                &new.name
+            }
+        };
+        // Whoever looks at an export has it, for a moment longer than it lives.
+        let end = Instant::now() + ENDING_PATIENCE;
+        loop {
+            match self.disks.lease(name, user.clone()) {
+                Err(DiskError::Ending { .. }) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
+                leased => return leased.map_err(|error| not_leased(&error)),
+            }
+        }
+    }
+
+    pub(crate) fn disk_list(&self) -> Vec<api::Disk> {
+        self.disks.all().into_iter().map(|(disk, users)| disk_out(&disk, users)).collect()
+    }
+
+    pub(crate) fn disk_shown(&self, name: &str) -> Result<api::Disk, ApiError> {
+        let (disk, users) = self.disks.get(name)?;
+        Ok(disk_out(&disk, users))
+    }
+
+    /// Closes a disk, which may write a volume back.
+    pub(crate) fn remove_disk(&self, name: &str) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
+        let _changing = self.change_lock();
+        drop(self.disks.remove(name)?);
+        // Workers still hold the image's descriptor, and with it its lock.
+        self.engine().sweep_files();
+        Ok(())
+    }
+
+    /// Changes the capacity of a disk, and tells the guests of all exports that use it. `refused` says what it means that the
+    /// storage does not do it.
+    pub(crate) fn resize_disk(
+        &self,
+        name: &str,
+        capacity_bytes: u64,
+        refused: impl FnOnce(StorageError) -> ApiError,
+    ) -> Result<(), ApiError> {
+        let _in_order = self.capacity_lock();
+        let (disk, users) = self.disks.get(name)?;
+        let of = |User::Export(name): &User| self.get(name).ok();
+        let exports: Vec<Arc<Export>> = users.iter().filter_map(of).collect();
+        for export in &exports {
+            let checked = export.check_capacity(capacity_bytes);
+            checked.map_err(|error| convert::export_error(error, export.name()))?;
+        }
+        disk.storage().resize(capacity_bytes).map_err(refused)?;
+        for export in &exports {
+            export.follow_capacity().map_err(|error| convert::export_error(error, export.name()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "disks_tests.rs"]
+mod tests;
