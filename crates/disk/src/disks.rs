@@ -70,7 +70,7 @@ pub enum DiskError {
         /// The disk.
         name: String,
     },
-    /// disk `{name}` belongs to {owner}, so {user} cannot use it: describe it as a disk apart from both
+    /// disk `{name}` belongs to {owner}, so {user} cannot use it: add it as a disk by itself, and let both use that
     Owned {
         /// The disk.
         name: String,
@@ -266,6 +266,7 @@ impl Drop for Lease {
 mod tests {
     use super::*;
     use crate::{FileOptions, MemoryOptions};
+    use proptest::prelude::*;
     use std::path::Path;
     use values::{ByteSize, Execution, IntentLog, SyncMode};
 
@@ -360,6 +361,74 @@ mod tests {
         drop(lease);
         assert!(disks.all().is_empty());
         opened(&file(image.path(), false));
+    }
+
+    /// What happens to three disks of which the second is read-only.
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Add(usize),
+        Lease(usize, usize),
+        End(usize),
+        Remove(usize),
+    }
+
+    fn any_act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            (0..3_usize).prop_map(Act::Add),
+            (0..3_usize, 0..4_usize).prop_map(|(disk, by)| Act::Lease(disk, by)),
+            (0..8_usize).prop_map(Act::End),
+            (0..3_usize).prop_map(Act::Remove),
+        ]
+    }
+
+    proptest! {
+        /// Against a list of users a disk, for those that are there.
+        #[test]
+        fn disks_and_leases_are_as_in_a_simple_model(acts in prop::collection::vec(any_act(), 0..60)) {
+            let disks = Disks::default();
+            let mut leases: Vec<(usize, Lease)> = Vec::new();
+            let mut model: [Option<Vec<User>>; 3] = Default::default();
+            let (name, is_shared) = (|disk: usize| format!("d{disk}"), |disk: usize| disk == 1);
+            for act in acts {
+                match act {
+                    Act::Add(disk) => {
+                        let options = MemoryOptions { size: Some(ByteSize(512)), read_only: is_shared(disk), ..MemoryOptions::default() };
+                        let spec = StorageSpec::Memory(options);
+                        let added = disks.add(Disk::new(name(disk), spec.clone(), opened(&spec), None)).is_ok();
+                        prop_assert_eq!(added, model[disk].is_none());
+                        model[disk].get_or_insert_default();
+                    }
+                    Act::Lease(disk, by) => {
+                        let leased = disks.lease(&name(disk), user(&by.to_string()));
+                        let may = model[disk].as_ref().is_some_and(|users| is_shared(disk) || users.is_empty());
+                        prop_assert_eq!(leased.is_ok(), may);
+                        if let (Ok(lease), Some(users)) = (leased, &mut model[disk]) {
+                            users.push(user(&by.to_string()));
+                            leases.push((disk, lease));
+                        }
+                    }
+                    Act::End(at) if at < leases.len() => {
+                        let (disk, lease) = leases.swap_remove(at);
+                        let users = model[disk].as_mut().unwrap();
+                        users.remove(users.iter().position(|user| *user == lease.user).unwrap());
+                    }
+                    Act::End(_) => {}
+                    Act::Remove(disk) => {
+                        let may = model[disk].as_ref().is_some_and(Vec::is_empty);
+                        prop_assert_eq!(disks.remove(&name(disk)).is_ok(), may);
+                        if may {
+                            model[disk] = None;
+                        }
+                    }
+                }
+                for (disk, users) in model.iter().enumerate() {
+                    let mut found = disks.get(&name(disk)).ok().map(|(_, users)| users);
+                    let mut users = users.clone();
+                    found.iter_mut().chain(&mut users).for_each(|users| users.sort());
+                    prop_assert_eq!(found, users);
+                }
+            }
+        }
     }
 
     #[test]

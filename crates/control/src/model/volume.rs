@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use values::SyncMode;
 
-/// The intent log of a disk, and what it has done since the export was added. Counts, unless the name says otherwise.
+/// The intent log of a disk, and what it has done since the disk was opened. Counts, unless the name says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeInfo {
     /// When writes are on stable storage.
