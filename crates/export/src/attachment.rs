@@ -1,14 +1,12 @@
-//! A ring, a device and what stands behind it, joined: what differs from one device to another, and the ring that workers drive.
+//! A ring, a device and what stands behind it, joined: what differs from one device to another, and the turns that do not.
 
 use crate::calls::Executor;
-use crate::page::RingPage;
+use crate::limit::is_deadline;
 use crate::queue::{Queue, QueuePage};
-use crate::turns::{self, Turns};
-use engine::{Completion, Io, Panic};
+use crate::turns::{BATCH_MAX, Turns};
+use engine::{Completion, Io};
 use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vring::RingPosition;
 
 /// What a device's ring has to say for itself. What it need not is the same for all: a virtqueue that is served in batches.
 ///
@@ -73,12 +71,12 @@ pub(crate) trait Attachment: Any + Send {
 
     /// As [`engine::Ring::serve`].
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        turns::serve(self, io)
+        serve(self, io)
     }
 
     /// As [`engine::Ring::complete`].
     fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
-        turns::complete(self, completion, io);
+        complete(self, completion, io);
     }
 
     /// As [`engine::Ring::drain`].
@@ -111,86 +109,42 @@ pub(crate) trait Attachment: Any + Send {
     }
 }
 
-/// A ring of any device, so that one worker serves disks and directories.
-pub struct Ring(Box<dyn Attachment>);
-
-impl Ring {
-    pub(crate) fn new(attachment: impl Attachment) -> Ring {
-        Ring(Box::new(attachment))
+/// A batch of requests.
+pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> usize {
+    let Some(grant) = ring.turns_mut().begin(io) else {
+        return ring.held_up(io);
+    };
+    let begun_bytes = ring.turns().begun_bytes;
+    let (mut taken, mut late) = (0, false);
+    while !late && taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
+        if !ring.next(io) {
+            break;
+        }
+        taken += 1;
+        late = ring.is_late(taken, io);
+        ring.show_some(io);
     }
+    let in_flight = ring.requests_in_flight();
+    let spent = ring.turns_mut().settle(grant, taken, begun_bytes, in_flight, io);
+    let more = taken == BATCH_MAX || (late || spent) && ring.is_waiting();
+    ring.turns_mut().leave(more, io);
+    taken
+}
 
-    /// The device's own, for what only such a device is told.
-    pub(crate) fn of<A: Attachment>(&mut self) -> Option<&mut A> {
-        (&mut *self.0 as &mut dyn Any).downcast_mut()
+/// Something has ended that was started for the ring: a gate's wait, or work of a request's.
+pub(crate) fn complete<A: Attachment + ?Sized>(ring: &mut A, completion: Completion, io: &mut Io<'_>) {
+    let token = completion.token;
+    if !is_deadline(token) {
+        return ring.ended(completion, io);
     }
-
-    pub(crate) fn attachment_mut(&mut self) -> &mut dyn Attachment {
-        &mut *self.0
-    }
-
-    /// The place from which its next life takes requests.
-    pub(crate) fn position(&self) -> RingPosition {
-        self.0.queue().map(Queue::position).unwrap_or_default()
-    }
-
-    /// Requests taken and not yet answered, without those that can be left to the ring's next life.
-    pub(crate) fn requests_to_drain(&self) -> usize {
-        self.0.requests_in_flight() - self.0.requests_to_leave()
-    }
-
-    /// What can be known of it without asking its worker, for as long as somebody wants to.
-    pub(crate) fn page(&self) -> RingPage {
-        let turns = self.0.turns();
-        RingPage { counters: turns.figures.clone(), held: turns.gate.held().clone(), queue: self.0.page() }
+    let waiting = ring.is_waiting();
+    if let Some(deadline) = ring.turns_mut().gate.reached(token, waiting, io.now_ns()) {
+        io.timer(deadline.token, deadline.at_ns);
     }
 }
 
-impl engine::Ring for Ring {
-    fn kick(&self) -> Option<BorrowedFd<'_>> {
-        self.0.queue()?.kick()
-    }
-
-    /// A connection is told of its client by what it receives.
-    fn must_poll(&self) -> bool {
-        self.0.queue().is_some_and(|queue| queue.kick().is_none())
-    }
-
-    fn ready(&self) -> bool {
-        self.0.is_ready()
-    }
-
-    fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        self.0.serve(io)
-    }
-
-    fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
-        self.0.complete(completion, io);
-    }
-
-    fn publish(&mut self, io: &mut Io<'_>) {
-        turns::publish(&mut *self.0, io);
-    }
-
-    fn arm(&mut self) -> bool {
-        self.0.arm()
-    }
-
-    fn disarm(&mut self) {
-        if let Some(queue) = self.0.queue_mut() {
-            queue.disarm();
-        }
-    }
-
-    fn drain(&mut self, io: &mut Io<'_>) {
-        self.0.drain(io);
-    }
-
-    fn lost(&mut self, why: &Panic) {
-        self.0.lost();
-        self.0.turns().label.lost(why);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
-    }
+/// The turn is over: shows what was answered, and tells the client if it wants that.
+pub(crate) fn publish<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) {
+    ring.show(io);
+    ring.turns_mut().shown(io);
 }

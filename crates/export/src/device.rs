@@ -1,9 +1,9 @@
 //! What an export's device adds to the life that all exports share.
 
 use crate::Ring;
-use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
+use crate::ring_set::RingSet;
 use std::num::NonZeroU8;
 use vhost_user::RingStart;
 use vring::Note;
@@ -14,7 +14,7 @@ pub(crate) trait Device: Send + Sync {
     fn features(&self) -> u64;
 
     /// The driver acknowledged these, or a session without any has begun (0).
-    fn acknowledged(&self, shared: &Shared, features: u64);
+    fn acknowledged(&self, rings: &RingSet, features: u64);
 
     /// Whether a request that was taken and never answered may be done a second time, by a later process.
     fn has_inflight(&self) -> bool;
@@ -26,7 +26,7 @@ pub(crate) trait Device: Send + Sync {
     fn config(&self, offset: u32, out: &mut [u8]) -> bool;
 
     /// Writes the config space. `false` refuses the write.
-    fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool;
+    fn set_config(&self, rings: &RingSet, offset: u32, data: &[u8]) -> bool;
 
     /// What a later process has to know of the device and will not be told ([`vhost_user::Target::note`]).
     fn note(&self) -> Option<NonZeroU8> {
@@ -34,15 +34,15 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// A ring starts next, in whose inflight region this was left.
-    fn recall(&self, shared: &Shared, note: Note) {
-        let _ = (shared, note);
+    fn recall(&self, rings: &RingSet, note: Note) {
+        let _ = (rings, note);
     }
 
     /// A ring that serves requests of queue `index`; `label` names it.
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken>;
 
     /// The ring has its worker: what changed since it was made has to reach it now.
-    fn started(&self, shared: &Shared, index: u16);
+    fn started(&self, rings: &RingSet, index: u16);
 
     /// How many queues a placement counts.
     fn places(&self) -> u16;

@@ -1,8 +1,13 @@
 //! Which ring of which export: for the log, and for the news that it is lost.
 
-use crate::export::Shared;
 use engine::Panic;
 use std::sync::{Arc, Weak};
+
+/// Who has rings, and hears when one is lost.
+pub(crate) trait Keeper: Send + Sync {
+    /// The ring is gone with all that is in flight on it. Called on a worker's thread; must not wait.
+    fn lost(&self, ring: u16, why: &Panic);
+}
 
 /// A ring's name, and the way from the ring to its export.
 #[derive(Clone)]
@@ -12,24 +17,24 @@ pub(crate) struct Label {
     /// The ring's index in the device.
     pub(crate) ring: u16,
     /// Weak: an export that has ended needs no news of its rings.
-    shared: Weak<Shared>,
+    keeper: Option<Weak<dyn Keeper>>,
 }
 
 impl Label {
-    pub(crate) fn new(shared: &Arc<Shared>, ring: u16) -> Label {
-        Label { export: shared.name.as_str().into(), ring, shared: Arc::downgrade(shared) }
+    pub(crate) fn new(export: &str, ring: u16, keeper: Weak<dyn Keeper>) -> Label {
+        Label { export: export.into(), ring, keeper: Some(keeper) }
     }
 
     /// Of a ring without an export.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of_nobody() -> Label {
-        Label { export: "nobody".into(), ring: 0, shared: Weak::new() }
+        Label { export: "nobody".into(), ring: 0, keeper: None }
     }
 
-    /// The ring is gone with all that is in flight on it, so that its export cannot go on.
+    /// As [`Keeper::lost`].
     pub(crate) fn lost(&self, why: &Panic) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.fail(&format!("ring {} was lost by a {why}", self.ring));
+        if let Some(keeper) = self.keeper.as_ref().and_then(Weak::upgrade) {
+            keeper.lost(self.ring, why);
         }
     }
 }

@@ -20,22 +20,25 @@ mod options;
 mod p9;
 mod page;
 mod queue;
+mod ring;
+mod ring_set;
 mod rings;
+mod shared;
 mod status;
 mod target;
 mod turns;
 mod virtqueue;
 mod workers;
 
-pub use attachment::Ring;
 pub use directory::{DirectoryOptions, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
 pub use error::ExportError;
-pub use export::{Carried, Export};
+pub use export::Export;
 pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
-pub use options::{DiskOptions, Hosting, Socket};
+pub use options::{Carried, DiskOptions, Hosting, Socket};
 pub use p9::{Admission, CONNECTIONS, CONNECTIONS_MAX, P9Options, P9Policy, P9Status, StreamError, StreamListener};
 pub use queue::Broken;
+pub use ring::Ring;
 
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use vring::CRASH_POINTS;

@@ -1,6 +1,7 @@
 //! What an export is made from.
 
-use crate::{Carried, StreamListener};
+use crate::status::SessionCounts;
+use crate::{FuseSession, StreamListener};
 use engine::{Placement, Poll, WorkerSpec};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -48,6 +49,27 @@ pub struct Hosting {
     pub carried: Carried,
     /// The session that it goes on with.
     pub resume: Option<Resume>,
+}
+
+/// What an export carries over from the program before this one, besides its description, its endpoint and its storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Workers of its own, by the place of its placement that they hold.
+    pub placed: Vec<Option<u32>>,
+    /// Rings that an operator attached to a worker: ring, worker.
+    pub attached: Vec<(u16, u32)>,
+    /// Workers on which rings ran: ring, worker.
+    pub homes: Vec<(u16, u32)>,
+    /// Sessions so far.
+    pub sessions: SessionCounts,
+    /// Why the last bad session ended.
+    pub last_error: Option<String>,
+    /// Whether the driver has a disk's write cache on; `None` leaves it to the options.
+    pub write_back: Option<bool>,
+    /// How its socket is shown; as usual if this does not say.
+    pub shown: Option<String>,
+    /// The guest's session with a directory by FUSE, whose tree was made from [`Export::hand_directory_over`](crate::Export::hand_directory_over).
+    pub fuse: Option<FuseSession>,
 }
 
 /// A disk to serve.

@@ -1,9 +1,8 @@
 //! What a frontend's messages do to an export. Runs on the session's thread.
 
 use crate::Ring;
-use crate::export::Shared;
-use crate::label::Label;
 use crate::rings::Running;
+use crate::shared::Shared;
 use engine::Panic;
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +17,8 @@ pub(crate) struct ExportTarget {
 impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
     fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
-        let stay = self.shared.engine.stay_of(running.id).unwrap_or_default();
-        let ended = self.shared.engine.detach(running.id);
+        let stay = self.shared.engine().stay_of(running.id).unwrap_or_default();
+        let ended = self.shared.engine().detach(running.id);
         let (stands, broken) = match ended {
             Ok(mut ring) => {
                 let stands = Suspended { position: ring.position(), owed: ring.attachment_mut().take_owed() };
@@ -29,19 +28,19 @@ impl ExportTarget {
                 // Said already where the export has failed by it.
                 let why = self.shared.failure();
                 if why.is_none() {
-                    tracing::error!(export = self.shared.name, ring = index, %error, "the ring was lost");
+                    tracing::error!(export = self.shared.name(), ring = index, %error, "the ring was lost");
                 }
                 (Suspended::default(), Some(why.unwrap_or_else(|| error.to_string())))
             }
         };
-        self.shared.lock().rings.stopped(index, &running.page.figures(), stay, broken);
+        self.shared.rings.lock().stopped(index, &running.page.figures(), stay, broken);
         stands
     }
 
     /// The session's thread has panicked: what the session would have ended is ended here.
     pub(crate) fn give_up(&mut self, why: &Panic) {
         self.shared.fail(&format!("its session ended by a {why}"));
-        for (index, _) in self.shared.all_running() {
+        for (index, _) in self.shared.rings.running() {
             self.stop(index);
         }
         self.session_ended(&SessionEnd::Stopped);
@@ -59,7 +58,7 @@ impl Target for ExportTarget {
 
     fn set_features(&mut self, acked: u64) {
         self.shared.lock().negotiated = acked;
-        self.shared.device.acknowledged(&self.shared, acked);
+        self.shared.device.acknowledged(&self.shared.rings, acked);
     }
 
     fn has_inflight(&self) -> bool {
@@ -75,7 +74,7 @@ impl Target for ExportTarget {
     }
 
     fn set_config(&mut self, offset: u32, data: &[u8]) -> bool {
-        self.shared.device.set_config(&self.shared, offset, data)
+        self.shared.device.set_config(&self.shared.rings, offset, data)
     }
 
     fn note(&self) -> Option<NonZeroU8> {
@@ -83,7 +82,7 @@ impl Target for ExportTarget {
     }
 
     fn recall(&mut self, _index: u16, note: Note) {
-        self.shared.device.recall(&self.shared, note);
+        self.shared.device.recall(&self.shared.rings, note);
     }
 
     fn start(&mut self, index: u16, ring: RingStart) -> Result<(), String> {
@@ -95,40 +94,42 @@ impl Target for ExportTarget {
         if let Some(kick) = &ring.kick {
             engine::may_be_watched(kick.as_fd()).map_err(|error| format!("its kick descriptor is {error}"))?;
         }
-        let label = Label::new(&self.shared, index);
+        let label = self.shared.label(index);
         let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
         let page = ring.page();
-        let id = self.shared.engine.attach(ring, worker).map_err(|(error, _)| error.to_string())?;
-        self.shared.lock().rings.started(index, Running { id, size, page });
-        self.shared.device.started(&self.shared, index);
+        let id = self.shared.engine().attach(ring, worker).map_err(|(error, _)| error.to_string())?;
+        self.shared.rings.lock().started(index, Running { id, size, page });
+        self.shared.device.started(&self.shared.rings, index);
         self.shared.limit(index);
         Ok(())
     }
 
     fn stop(&mut self, index: u16) -> RingPosition {
-        self.shared.running(index).map(|running| self.end_ring(&running, index).position).unwrap_or_default()
+        let running = self.shared.rings.lock().running(index);
+        running.map(|running| self.end_ring(&running, index).position).unwrap_or_default()
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {
-        let Some(running) = self.shared.running(index) else {
+        let running = self.shared.rings.lock().running(index);
+        let Some(running) = running else {
             return Suspended::default();
         };
-        self.shared.with_ring(index, |ring| ring.attachment_mut().suspend());
+        self.shared.rings.with(index, |ring| ring.attachment_mut().suspend());
         self.end_ring(&running, index)
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        self.shared.with_queue(index, move |queue| queue.set_call(call));
+        self.shared.rings.with_queue(index, move |queue| queue.set_call(call));
     }
 
     fn set_enabled(&mut self, index: u16, enabled: bool) {
-        self.shared.with_queue(index, move |queue| queue.set_enabled(enabled));
+        self.shared.rings.with_queue(index, move |queue| queue.set_enabled(enabled));
     }
 
     fn set_memory(&mut self, memory: &Arc<Memory>) {
         let memory = memory.clone();
-        self.shared.with_rings(move |ring| {
+        self.shared.rings.with_all(move |ring| {
             if let Some(queue) = ring.attachment_mut().queue_mut() {
                 queue.set_memory(memory.clone());
             }
@@ -136,10 +137,11 @@ impl Target for ExportTarget {
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {
-        let Some(running) = self.shared.running(index) else {
+        let running = self.shared.rings.lock().running(index);
+        let Some(running) = running else {
             return Ok(0);
         };
-        let in_flight = self.shared.engine.ask_ring(running.id, |ring: &mut Ring, _| ring.requests_to_drain());
+        let in_flight = self.shared.engine().ask_ring(running.id, |ring: &mut Ring, _| ring.requests_to_drain());
         in_flight.map_err(|error| error.to_string())
     }
 
@@ -156,12 +158,12 @@ impl Target for ExportTarget {
     }
 
     fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
-        tracing::info!(export = self.shared.name, %frontend, "frontend connected");
+        tracing::info!(export = self.shared.name(), %frontend, "frontend connected");
         self.shared.lock().session_started(frontend, channel);
     }
 
     fn session_ended(&mut self, reason: &SessionEnd) {
-        tracing::info!(export = self.shared.name, %reason, "session ended");
+        tracing::info!(export = self.shared.name(), %reason, "session ended");
         self.shared.session_ended(reason);
     }
 }

@@ -1,11 +1,10 @@
-//! A ring's turns, whatever its device: batches, limits, publication, figures.
+//! What every ring keeps from turn to turn, whatever its device: limits, figures, times.
 
-use crate::attachment::Attachment;
 use crate::counters::Counters;
 use crate::label::Label;
-use crate::limit::{Ask, Gate, is_deadline};
+use crate::limit::{Ask, Gate, Grant};
 use crate::virtqueue::Slot;
-use engine::{Completion, Io};
+use engine::Io;
 use std::sync::Arc;
 
 /// Requests taken in one turn, so that rings of one worker take turns.
@@ -79,6 +78,58 @@ impl Turns {
         self.unshown += 1;
     }
 
+    /// How many requests may be taken now. `None` when a limit holds them up: the worker is told when to ask again.
+    #[inline]
+    pub(crate) fn begin(&mut self, io: &mut Io<'_>) -> Option<Grant> {
+        if self.gate.closed() {
+            return None;
+        }
+        match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
+            Ask::Go(grant) => Some(grant),
+            Ask::Wait(deadline) => {
+                self.backlog_since_ns.get_or_insert(io.now_ns());
+                io.timer(deadline.token, deadline.at_ns);
+                None
+            }
+        }
+    }
+
+    /// So many were taken, since `begun_bytes` had been begun to be moved, and so many are in flight. Returns whether the grant
+    /// is spent.
+    #[inline]
+    pub(crate) fn settle(
+        &mut self,
+        grant: Grant,
+        taken: usize,
+        begun_bytes: u64,
+        in_flight: usize,
+        io: &Io<'_>,
+    ) -> bool {
+        let moved_bytes = self.begun_bytes - begun_bytes;
+        self.gate.settle(grant, taken as u32, moved_bytes);
+        let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
+        self.figures.queued.record(waited_ns, taken as u64);
+        self.figures.in_flight_max.raise((in_flight + self.unshown) as u64);
+        grant.is_spent(moved_bytes)
+    }
+
+    /// The batch is over: `more` says whether requests wait that did not fit into it.
+    #[inline]
+    pub(crate) fn leave(&mut self, more: bool, io: &Io<'_>) {
+        self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
+    }
+
+    /// What was answered has been shown, and the turn is over.
+    #[inline]
+    pub(crate) fn shown(&mut self, io: &Io<'_>) {
+        self.unshown = 0;
+        let done = std::mem::take(&mut self.fresh_done);
+        if done > 0 {
+            // Requests that ended in the turn that took them share one reading of the clock.
+            self.figures.served.record(io.clock_ns().saturating_sub(self.fresh_since_ns), done);
+        }
+    }
+
     /// A request is refused before anybody has looked at what it wants.
     pub(crate) fn report_refusal(&self, reason: &dyn std::fmt::Display) {
         let Label { export, ring, .. } = &self.label;
@@ -90,66 +141,5 @@ impl Turns {
     pub(crate) fn is_late(&mut self, taken: usize, io: &Io<'_>) -> bool {
         let looks = std::mem::take(&mut self.look) || taken.is_multiple_of(REQUESTS_PER_LOOK);
         looks && io.clock_ns().saturating_sub(io.now_ns()) > TURN_NS
-    }
-}
-
-/// A batch of requests.
-pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> usize {
-    let turns = ring.turns_mut();
-    if turns.gate.closed() {
-        return ring.held_up(io);
-    }
-    let grant = match turns.gate.ask(BATCH_MAX as u32, io.now_ns()) {
-        Ask::Go(grant) => grant,
-        Ask::Wait(deadline) => {
-            turns.backlog_since_ns.get_or_insert(io.now_ns());
-            io.timer(deadline.token, deadline.at_ns);
-            return ring.held_up(io);
-        }
-    };
-    let begun_bytes = turns.begun_bytes;
-    let (mut taken, mut late) = (0, false);
-    while !late && taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
-        if !ring.next(io) {
-            break;
-        }
-        taken += 1;
-        late = ring.is_late(taken, io);
-        ring.show_some(io);
-    }
-    let in_flight = ring.requests_in_flight();
-    let turns = ring.turns_mut();
-    let moved_bytes = turns.begun_bytes - begun_bytes;
-    turns.gate.settle(grant, taken as u32, moved_bytes);
-    let waited_ns = turns.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
-    turns.figures.queued.record(waited_ns, taken as u64);
-    turns.figures.in_flight_max.raise((in_flight + turns.unshown) as u64);
-    let more = taken == BATCH_MAX || (late || grant.is_spent(moved_bytes)) && ring.is_waiting();
-    let turns = ring.turns_mut();
-    turns.backlog_since_ns = more.then(|| turns.backlog_since_ns.unwrap_or(io.now_ns()));
-    taken
-}
-
-/// Something has ended that was started for the ring: a gate's wait, or work of a request's.
-pub(crate) fn complete<A: Attachment + ?Sized>(ring: &mut A, completion: Completion, io: &mut Io<'_>) {
-    let token = completion.token;
-    if !is_deadline(token) {
-        return ring.ended(completion, io);
-    }
-    let waiting = ring.is_waiting();
-    if let Some(deadline) = ring.turns_mut().gate.reached(token, waiting, io.now_ns()) {
-        io.timer(deadline.token, deadline.at_ns);
-    }
-}
-
-/// The turn is over: shows what was answered, and tells the client if it wants that.
-pub(crate) fn publish<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) {
-    ring.show(io);
-    let turns = ring.turns_mut();
-    turns.unshown = 0;
-    let done = std::mem::take(&mut turns.fresh_done);
-    if done > 0 {
-        // Requests that ended in the turn that took them share one reading of the clock.
-        turns.figures.served.record(io.clock_ns().saturating_sub(turns.fresh_since_ns), done);
     }
 }

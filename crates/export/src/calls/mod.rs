@@ -6,7 +6,8 @@
 //! | `making` | the calls of one ring: where each is made, and what comes of it |
 //! | `queue` | a virtqueue whose requests are calls |
 //! | `request` | one request in flight |
-//! | `executor` | where calls run, changed while they do |
+//! | `executor` | where the calls of a ring run |
+//! | `executing` | where those of an export do, changed while they do |
 //! | `care` | what a call has to do with others that is left to a thread |
 //! | `syncs` | how many of those go by io_uring that wait for a disk |
 //! | `scene` | what a protocol is given with a request, and how it answers |
@@ -15,6 +16,7 @@
 
 mod care;
 pub(crate) mod data;
+mod executing;
 mod executor;
 pub(crate) mod files;
 mod making;
@@ -25,7 +27,8 @@ mod scene;
 mod syncs;
 
 pub(crate) use care::Care;
-pub(crate) use executor::{Executing, Executor};
+pub(crate) use executing::Executing;
+pub(crate) use executor::Executor;
 pub(crate) use making::{Calls, Way};
 pub(crate) use protocol::{Protocol, Transfer};
 pub(crate) use queue::{CallQueue, Given};

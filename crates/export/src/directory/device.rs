@@ -4,9 +4,9 @@ use super::service::Service;
 use super::{DirectoryRing, FuseSession, Policy};
 use crate::calls::Executing;
 use crate::device::Device;
-use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
+use crate::ring_set::RingSet;
 use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::Execution;
@@ -78,8 +78,8 @@ impl Directory {
     }
 
     /// Changes where calls run; requests that have begun end where they are.
-    pub(crate) fn set_execution(&self, shared: &Shared, execution: Execution) -> Result<(), ExportError> {
-        self.executing.set(shared, execution)
+    pub(crate) fn set_execution(&self, rings: &RingSet, execution: Execution) -> Result<(), ExportError> {
+        self.executing.set(rings, execution)
     }
 
     /// Its session, and its tree with what the guest knows and has open, for another program. Every ring is stopped.
@@ -112,7 +112,7 @@ impl Device for Directory {
         0
     }
 
-    fn acknowledged(&self, _shared: &Shared, _features: u64) {}
+    fn acknowledged(&self, _rings: &RingSet, _features: u64) {}
 
     /// A name that was made or removed cannot be made or removed once more, and what a request refers to (inodes, open
     /// files, locks) is gone with the process.
@@ -128,7 +128,7 @@ impl Device for Directory {
         self.config.as_ref().is_some_and(|config| config.read(offset, out).is_ok())
     }
 
-    fn set_config(&self, _shared: &Shared, _offset: u32, _data: &[u8]) -> bool {
+    fn set_config(&self, _rings: &RingSet, _offset: u32, _data: &[u8]) -> bool {
         false
     }
 
@@ -137,8 +137,8 @@ impl Device for Directory {
         Ok(Ring::new(ring))
     }
 
-    fn started(&self, shared: &Shared, index: u16) {
-        self.executing.started(shared, index);
+    fn started(&self, rings: &RingSet, index: u16) {
+        self.executing.started(rings, index);
     }
 
     fn places(&self) -> u16 {

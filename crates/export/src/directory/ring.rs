@@ -3,11 +3,11 @@
 use super::kind;
 use super::protocol::{Asked, transfer_bytes};
 use super::service::Service;
-use crate::attachment::Attachment;
+use crate::attachment::{self, Attachment};
 use crate::calls::{CallQueue, Executor, Given, Work, data};
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
-use crate::turns::{self, Turns};
+use crate::turns::Turns;
 use device::fs::{Dialect, IN_HEADER_BYTES, Request, decode};
 use engine::{Completion, Io};
 use rustix::io::Errno;
@@ -130,12 +130,12 @@ impl Attachment for DirectoryRing {
 
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
         passthrough::serves_others();
-        turns::serve(self, io)
+        attachment::serve(self, io)
     }
 
     fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
-        turns::complete(self, completion, io);
+        attachment::complete(self, completion, io);
     }
 
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {

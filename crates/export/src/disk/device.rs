@@ -3,9 +3,9 @@
 use super::DiskRing;
 use super::ring::Terms;
 use crate::device::Device;
-use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
+use crate::ring_set::RingSet;
 use crate::{DiskOptions, ExportError, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
@@ -105,9 +105,9 @@ impl Disk {
     }
 
     /// Tells every running ring what it has to keep to from now on.
-    fn spread_terms(&self, shared: &Shared) {
+    fn spread_terms(&self, rings: &RingSet) {
         let terms = self.terms();
-        shared.with_rings(move |ring| set_terms(ring, &terms));
+        rings.with_all(move |ring| set_terms(ring, &terms));
     }
 
     /// Whether the write cache is on, if there is more to say than the options do.
@@ -133,11 +133,11 @@ impl Disk {
     }
 
     /// Takes the storage's capacity over and tells the rings.
-    pub(crate) fn follow_capacity(&self, shared: &Shared) -> Result<(), ExportError> {
+    pub(crate) fn follow_capacity(&self, rings: &RingSet) -> Result<(), ExportError> {
         let capacity_bytes = whole_blocks(self.storage.capacity_bytes(), self.geometry().1);
         self.lock().config.set_capacity_bytes(capacity_bytes)?;
         let terms = self.terms();
-        shared.tell_rings(&shared.all_running(), move |ring, _| set_terms(ring, &terms));
+        rings.tell(&rings.running(), move |ring, _| set_terms(ring, &terms));
         Ok(())
     }
 }
@@ -153,17 +153,17 @@ impl Device for Disk {
         self.lock().config.features()
     }
 
-    fn acknowledged(&self, shared: &Shared, features: u64) {
+    fn acknowledged(&self, rings: &RingSet, features: u64) {
         {
             let mut state = self.lock();
             let before = std::mem::replace(&mut state.negotiated, features);
             // Its rings are older than the feature: nobody has asked what a ring that starts with it is asked.
             let is_new = feature::CONFIG_WCE & features & !before != 0;
             if is_new && state.rings_ran && state.belief == Belief::Assumed {
-                state.distrust(&shared.name);
+                state.distrust(rings.export());
             }
         }
-        self.spread_terms(shared);
+        self.spread_terms(rings);
     }
 
     /// Reads, writes, flushes and discards have the same effect twice as once.
@@ -184,7 +184,7 @@ impl Device for Disk {
         state.config.read(offset, out).is_ok()
     }
 
-    fn set_config(&self, shared: &Shared, offset: u32, data: &[u8]) -> bool {
+    fn set_config(&self, rings: &RingSet, offset: u32, data: &[u8]) -> bool {
         let written = {
             let mut state = self.lock();
             let negotiated = state.negotiated;
@@ -195,7 +195,7 @@ impl Device for Disk {
             written
         };
         if written {
-            self.spread_terms(shared);
+            self.spread_terms(rings);
         }
         written
     }
@@ -208,7 +208,7 @@ impl Device for Disk {
 
     /// A driver that believes the cache to be off never flushes. So a ring is served without one if that was its last life,
     /// and where a frontend comes back and nothing says what it believes.
-    fn recall(&self, shared: &Shared, note: Note) {
+    fn recall(&self, rings: &RingSet, note: Note) {
         let mut state = self.lock();
         state.rings_ran = true;
         let negotiated = state.negotiated;
@@ -220,7 +220,7 @@ impl Device for Disk {
             // Without the feature a driver cannot know of the byte.
             Note::Unused | Note::Missing if negotiated & feature::CONFIG_WCE == 0 => return,
             Note::Unused | Note::Missing => {
-                state.distrust(&shared.name);
+                state.distrust(rings.export());
             }
             Note::Left(_) => state.config.set_writeback(false),
         }
@@ -228,7 +228,7 @@ impl Device for Disk {
         let is = state.config.write_through(negotiated);
         drop(state);
         if is != was {
-            self.spread_terms(shared);
+            self.spread_terms(rings);
         }
     }
 
@@ -237,10 +237,10 @@ impl Device for Disk {
         Ok(Ring::new(ring))
     }
 
-    fn started(&self, shared: &Shared, index: u16) {
+    fn started(&self, rings: &RingSet, index: u16) {
         // The terms may have changed while the ring was built.
         let terms = self.terms();
-        shared.with_ring(index, move |ring| set_terms(ring, &terms));
+        rings.with(index, move |ring| set_terms(ring, &terms));
     }
 
     fn places(&self) -> u16 {

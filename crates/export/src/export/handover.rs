@@ -4,31 +4,9 @@
 //! remembers.
 
 use super::{Export, Served};
-use crate::FuseSession;
-use crate::status::SessionCounts;
+use crate::{Carried, FuseSession};
 use std::time::Instant;
 use vhost_user::Pending;
-
-/// What an export carries over from the program before this one, besides its description, its endpoint and its storage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
-    /// Workers of its own, by the place of its placement that they hold.
-    pub placed: Vec<Option<u32>>,
-    /// Rings that an operator attached to a worker: ring, worker.
-    pub attached: Vec<(u16, u32)>,
-    /// Workers on which rings ran: ring, worker.
-    pub homes: Vec<(u16, u32)>,
-    /// Sessions so far.
-    pub sessions: SessionCounts,
-    /// Why the last bad session ended.
-    pub last_error: Option<String>,
-    /// Whether the driver has a disk's write cache on; `None` leaves it to the options.
-    pub write_back: Option<bool>,
-    /// How its socket is shown; as usual if this does not say.
-    pub shown: Option<String>,
-    /// The guest's session with a directory by FUSE, whose tree was made from [`Export::hand_directory_over`].
-    pub fuse: Option<FuseSession>,
-}
 
 impl Export {
     /// Asks what it would hand over now, without stopping a ring.
@@ -45,17 +23,17 @@ impl Export {
     /// Rings go back to the workers that they come from, here or in another program.
     fn remember_homes(&self) {
         for (index, worker) in self.running() {
-            self.shared.lock().rings.remember(index, worker);
+            self.shared.rings.lock().remember(index, worker);
         }
     }
 
     /// What it carries over, once it was asked to pause.
     pub fn carried(&self) -> Carried {
-        let state = self.shared.lock();
+        let (state, rings) = (self.shared.lock(), self.shared.rings.lock());
         Carried {
             placed: state.own.placed().to_vec(),
-            attached: state.rings.attached(),
-            homes: state.rings.homes(),
+            attached: rings.attached(),
+            homes: rings.homes(),
             sessions: state.sessions,
             last_error: state.last_error.clone(),
             write_back: match &self.served {

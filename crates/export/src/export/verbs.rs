@@ -13,11 +13,11 @@ impl Export {
     /// # Errors
     /// An execution that the storage does not have, a pool that cannot be started, or a worker that hangs.
     pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
-        self.shared.takes_changes()?;
+        self.shared.rings.take_changes()?;
         match &self.served {
             Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
-            Served::Directory(directory) => directory.set_execution(&self.shared, execution),
-            Served::P9(p9) => p9.set_execution(&self.shared, execution),
+            Served::Directory(directory) => directory.set_execution(&self.shared.rings, execution),
+            Served::P9(p9) => p9.set_execution(&self.shared.rings, execution),
         }
     }
 
@@ -57,7 +57,7 @@ impl Export {
     /// # Errors
     /// A capacity that is not a multiple of the block size; a directory; a worker that hangs.
     pub fn check_capacity(&self, capacity_bytes: u64) -> Result<(), ExportError> {
-        self.shared.takes_changes()?;
+        self.shared.rings.take_changes()?;
         self.served_disk()?.check_capacity(capacity_bytes)
     }
 
@@ -66,12 +66,12 @@ impl Export {
     /// # Errors
     /// A capacity that no disk can have; a directory.
     pub fn follow_capacity(&self) -> Result<(), ExportError> {
-        self.served_disk()?.follow_capacity(&self.shared)?;
+        self.served_disk()?.follow_capacity(&self.shared.rings)?;
         let channel = self.shared.lock().backend_channel.clone();
         if let Some(channel) = channel
             && !channel.config_changed()
         {
-            tracing::warn!(export = self.shared.name, "the frontend cannot be told of the new size");
+            tracing::warn!(export = self.shared.name(), "the frontend cannot be told of the new size");
         }
         Ok(())
     }

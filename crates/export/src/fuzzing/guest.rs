@@ -1,7 +1,6 @@
 //! A guest made of the input: its memory, its descriptors, its driver's indices.
 
-use crate::attachment::Attachment;
-use crate::turns;
+use crate::attachment::{self, Attachment};
 use engine::{Completion, Io, Solo, Token};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -113,7 +112,7 @@ pub(super) trait Played {
 fn complete(ring: &mut impl Played, choice: u8, io: &mut Io<'_>) {
     if let Some(token) = ring.choose(choice) {
         ring.ring_mut().complete(Completion { token, part: 0, result: 0 }, io);
-        turns::publish(ring.ring_mut(), io);
+        attachment::publish(ring.ring_mut(), io);
     }
 }
 
@@ -184,7 +183,7 @@ fn step(stage: &Stage, ring: &mut impl Played, input: &mut Input<'_>, available:
         SERVE => {
             let mut solo = stage.solo.borrow_mut();
             ring.ring_mut().serve(&mut solo.io());
-            turns::publish(ring.ring_mut(), &mut solo.io());
+            attachment::publish(ring.ring_mut(), &mut solo.io());
         }
         COMPLETE => {
             let choice = input.u8();

@@ -13,11 +13,13 @@
 //! | `group` | the lines that members share |
 //! | `throttle` | what the rings of one export share: its own limits and its place in a group |
 //! | `gate` | one ring: open, or closed until a time |
+//! | `limiting` | what holds for an export now |
 //!
 //! Nothing here reads a clock: time is an argument, in nanoseconds of CLOCK_MONOTONIC.
 
 mod gate;
 mod group;
+mod limiting;
 mod line;
 mod purse;
 mod rate;
@@ -27,5 +29,6 @@ mod throttle;
 
 pub(crate) use gate::{Ask, Gate, Held, is_deadline};
 pub use group::Group;
+pub(crate) use limiting::{Limiting, Set};
 pub use rate::{Limits, Rate};
-pub(crate) use throttle::Throttle;
+pub(crate) use throttle::{Grant, Throttle};

@@ -1,17 +1,18 @@
 //! A 9P directory's part in its export: config space, sessions, and where its calls run.
 
 use super::service::{P9Policy, Service, Session};
+use super::siblings::Siblings;
 use super::{CONNECTIONS_MAX, P9Ring};
 use crate::calls::{Executing, Executor};
 use crate::device::Device;
-use crate::export::Shared;
 use crate::label::Label;
 use crate::queue::Broken;
+use crate::ring_set::RingSet;
 use crate::{ExportError, REQUEST_QUEUES_MAX, Ring};
 use device::p9::{Config, Dialect};
 use engine::Execution;
 use passthrough::Tree;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use vhost_user::RingStart;
@@ -121,8 +122,8 @@ impl P9 {
     }
 
     /// Changes where calls run; requests that have begun end where they are.
-    pub(crate) fn set_execution(&self, shared: &Shared, execution: Execution) -> Result<(), ExportError> {
-        self.executing.set(shared, execution)
+    pub(crate) fn set_execution(&self, rings: &RingSet, execution: Execution) -> Result<(), ExportError> {
+        self.executing.set(rings, execution)
     }
 
     fn sessions(&self) -> Vec<Arc<Session>> {
@@ -154,7 +155,7 @@ impl Device for P9 {
         self.config.as_ref().map_or(0, Config::features)
     }
 
-    fn acknowledged(&self, _shared: &Shared, _features: u64) {}
+    fn acknowledged(&self, _rings: &RingSet, _features: u64) {}
 
     /// A name that was made or removed cannot be made or removed once more, and fids are gone with the process.
     fn has_inflight(&self) -> bool {
@@ -169,7 +170,7 @@ impl Device for P9 {
         self.config.as_ref().is_some_and(|config| config.read(offset, out).is_ok())
     }
 
-    fn set_config(&self, _shared: &Shared, _offset: u32, _data: &[u8]) -> bool {
+    fn set_config(&self, _rings: &RingSet, _offset: u32, _data: &[u8]) -> bool {
         false
     }
 
@@ -181,8 +182,8 @@ impl Device for P9 {
         Ok(Ring::new(ring))
     }
 
-    fn started(&self, shared: &Shared, index: u16) {
-        self.executing.started(shared, index);
+    fn started(&self, rings: &RingSet, index: u16) {
+        self.executing.started(rings, index);
     }
 
     fn places(&self) -> u16 {
@@ -202,28 +203,5 @@ impl Device for P9 {
 
     fn session_ended(&self) {
         self.session.reset();
-    }
-}
-
-/// How many rings serve one client; a ring holds one of these for itself.
-#[derive(Debug)]
-pub(crate) struct Siblings(Arc<AtomicUsize>);
-
-impl Siblings {
-    pub(crate) fn one_more(rings: &Arc<AtomicUsize>) -> Siblings {
-        rings.fetch_add(1, Ordering::Relaxed);
-        Siblings(rings.clone())
-    }
-
-    /// Whether the client has another ring, by which it may flush requests of this one.
-    #[inline]
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 1
-    }
-}
-
-impl Drop for Siblings {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -17,6 +17,7 @@ mod protocol;
 mod reply;
 mod ring;
 mod service;
+mod siblings;
 mod stream;
 
 pub(crate) use device::P9;
@@ -27,6 +28,6 @@ pub(crate) use stream::serve;
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {
-    device::Siblings,
     service::{Service, Session},
+    siblings::Siblings,
 };

@@ -1,14 +1,14 @@
 //! A virtio-9p ring and the directory behind it.
 
-use super::device::Siblings;
 use super::kind;
 use super::reply::Asked;
 use super::service::Session;
-use crate::attachment::Attachment;
+use super::siblings::Siblings;
+use crate::attachment::{self, Attachment};
 use crate::calls::{CallQueue, Executor, Given, Work, data};
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
-use crate::turns::{self, BATCH_MAX, Turns};
+use crate::turns::{BATCH_MAX, Turns};
 use device::p9::{HEADER_BYTES, Malformed, Request, decode};
 use engine::{Completion, Io};
 use rustix::io::Errno;
@@ -195,12 +195,12 @@ impl Attachment for P9Ring {
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
         passthrough::serves_others();
         self.go_on_beginning(io);
-        turns::serve(self, io)
+        attachment::serve(self, io)
     }
 
     fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
-        turns::complete(self, completion, io);
+        attachment::complete(self, completion, io);
     }
 
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {

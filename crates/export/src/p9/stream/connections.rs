@@ -5,52 +5,25 @@
 
 use super::super::device::P9;
 use super::super::service::Session;
+use super::ends::Ends;
 use super::listener::prepare;
 use super::ring::{IN_FLIGHT_MAX, StreamRing};
 use super::{Admission, StreamListener};
 use crate::Ring;
-use crate::label::Label;
 use crate::rings::Running;
 use crate::target::ExportTarget;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use values::Listen;
 use vhost_user::{BackendChannel, Handover, HandoverError, SessionEnd, StopFd, Target};
 
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
-/// Connections that are over, as their rings say.
-#[derive(Debug)]
-pub(super) struct Ends {
-    over: Mutex<Vec<(u16, SessionEnd)>>,
-    wake: OwnedFd,
-}
-
-impl Ends {
-    fn new() -> io::Result<Ends> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Ends { over: Mutex::default(), wake })
-    }
-
-    /// Ring `index` serves nothing any more, and nothing of it is in flight. Called on a worker's thread; never waits.
-    pub(super) fn tell(&self, index: u16, why: SessionEnd) {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner).push((index, why));
-        // It can only fail when the counter is at its maximum, and then the signal is given already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<(u16, SessionEnd)> {
-        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        std::mem::take(&mut *over)
-    }
-}
 
 /// Serves connections until `stop` is signalled; the listening socket goes away with it.
 pub(crate) fn serve(
@@ -95,7 +68,7 @@ impl Connections<'_> {
             let door = listener.as_ref().map_or(stop.as_fd(), AsFd::as_fd);
             let patience = self.patience();
             let [stopped, asked, over, waiting] =
-                wait([stop.as_fd(), handover.as_fd(), self.ends.wake.as_fd(), door], patience.as_ref());
+                wait([stop.as_fd(), handover.as_fd(), self.ends.as_fd(), door], patience.as_ref());
             if stopped {
                 break;
             }
@@ -197,15 +170,15 @@ impl Connections<'_> {
     fn start(&mut self, index: u16, connection: OwnedFd) -> Result<(), String> {
         let shared = &self.target.shared;
         let worker = shared.place(index).map_err(|error| error.to_string())?;
-        let label = Label::new(shared, index);
+        let label = shared.label(index);
         let session = self.p9.connect();
         let ring = StreamRing::new(connection, session.clone(), self.p9.executor(), self.ends.clone(), label);
         let ring = Ring::new(ring);
         let page = ring.page();
-        let attached = shared.engine.attach(ring, worker);
+        let attached = shared.engine().attach(ring, worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
-        shared.lock().rings.started(index, Running { id, size: IN_FLIGHT_MAX as u16, page });
-        shared.device.started(shared, index);
+        shared.rings.lock().started(index, Running { id, size: IN_FLIGHT_MAX as u16, page });
+        shared.device.started(&shared.rings, index);
         shared.limit(index);
         self.silent.insert(index, (session, Instant::now() + self.p9.greeting()));
         Ok(())

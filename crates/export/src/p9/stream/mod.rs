@@ -16,6 +16,7 @@
 mod admission;
 mod buffers;
 mod connections;
+mod ends;
 mod inbox;
 mod listener;
 mod outbox;

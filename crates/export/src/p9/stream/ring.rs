@@ -7,15 +7,15 @@
 use super::super::kind;
 use super::super::service::Session;
 use super::buffers::Buffers;
-use super::connections::Ends;
+use super::ends::Ends;
 use super::inbox::{Front, Inbox, Room};
 use super::outbox::{Outbox, Sent};
 use super::slot::Deferred;
-use crate::attachment::Attachment;
+use crate::attachment::{self, Attachment};
 use crate::calls::{Calls, Executor};
 use crate::label::Label;
 use crate::queue::{Queue, QueuePage};
-use crate::turns::{self, Turns};
+use crate::turns::Turns;
 use crate::virtqueue::Slot;
 use device::p9::MSIZE_MIN;
 use engine::{Completion, Io, Token};
@@ -278,7 +278,7 @@ impl Attachment for StreamRing {
         if self.receiving {
             return 0;
         }
-        let taken = if self.is_waiting() { turns::serve(self, io) } else { 0 };
+        let taken = if self.is_waiting() { attachment::serve(self, io) } else { 0 };
         if !self.turns.gate.closed() {
             self.receive(io);
         }
@@ -287,7 +287,7 @@ impl Attachment for StreamRing {
 
     fn complete(&mut self, completion: Completion, io: &mut Io<'_>) {
         passthrough::serves_others();
-        turns::complete(self, completion, io);
+        attachment::complete(self, completion, io);
     }
 
     fn ended(&mut self, Completion { token, result, .. }: Completion, io: &mut Io<'_>) {

@@ -1,0 +1,215 @@
+//! What the session's thread and the control threads of an export share.
+
+use crate::device::Device;
+use crate::label::{Keeper, Label};
+use crate::limit::{Limiting, Throttle};
+use crate::ring_set::RingSet;
+use crate::rings::{Running, sum};
+use crate::status::{RingState, RingStatus, SessionCounts};
+use crate::workers::Own;
+use crate::{Engine, ExportError};
+use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use vhost_user::{BackendChannel, SessionEnd, SessionInfo, StopFd};
+
+pub(crate) struct State {
+    pub(crate) negotiated: u64,
+    pub(crate) own: Own,
+    pub(crate) placement: Placement,
+    pub(crate) poll: Poll,
+    pub(crate) frontend: Option<SessionInfo>,
+    pub(crate) backend_channel: Option<BackendChannel>,
+    pub(crate) sessions: SessionCounts,
+    pub(crate) failed: bool,
+    pub(crate) last_error: Option<String>,
+}
+
+impl State {
+    pub(crate) fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
+        self.sessions.connects += 1;
+        self.session_resumed(frontend, channel);
+    }
+
+    /// It was counted when it began.
+    pub(crate) fn session_resumed(&mut self, frontend: SessionInfo, channel: BackendChannel) {
+        self.frontend = Some(frontend);
+        self.backend_channel = Some(channel);
+    }
+
+    fn session_ended(&mut self, reason: &SessionEnd) {
+        self.frontend = None;
+        self.backend_channel = None;
+        self.negotiated = 0;
+        self.count_end(reason);
+    }
+
+    fn count_end(&mut self, reason: &SessionEnd) {
+        match reason {
+            SessionEnd::Disconnected => self.sessions.disconnects += 1,
+            SessionEnd::Stopped => {}
+            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::Resume(_) => {
+                self.sessions.errors += 1;
+                if !self.failed {
+                    self.last_error = Some(reason.to_string());
+                }
+            }
+        }
+    }
+}
+
+/// What the session thread and the control threads share. The lock is never held while a worker is waited for.
+pub(crate) struct Shared {
+    pub(crate) rings: RingSet,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) queues: u16,
+    pub(crate) queue_size_max: u16,
+    /// Told at the end of every session.
+    pub(crate) session_end: Mutex<Option<Sender<()>>>,
+    /// Told when the export has failed.
+    pub(crate) failed: Mutex<Option<Sender<()>>>,
+    /// Ends the session and the endpoint.
+    pub(crate) stop: StopFd,
+    pub(crate) spec: WorkerSpec,
+    pub(crate) limiting: Limiting,
+    pub(crate) state: Mutex<State>,
+}
+
+impl Shared {
+    /// The export's name.
+    pub(crate) fn name(&self) -> &str {
+        self.rings.export()
+    }
+
+    /// What drives its rings.
+    pub(crate) fn engine(&self) -> &Engine {
+        self.rings.engine()
+    }
+
+    /// Names ring `index`, which tells when it is lost.
+    pub(crate) fn label(self: &Arc<Self>, index: u16) -> Label {
+        let keeper: Weak<dyn Keeper> = Arc::<Self>::downgrade(self);
+        Label::new(self.name(), index, keeper)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session is over: every ring has been stopped.
+    pub(crate) fn session_ended(&self, reason: &SessionEnd) {
+        self.device.session_ended();
+        self.lock().session_ended(reason);
+        if let Some(told) = &*self.session_end.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Nobody listens when the daemon is ending anyway.
+            let _ = told.send(());
+        }
+    }
+
+    /// One of several clients is gone, and the others stay.
+    pub(crate) fn connection_ended(&self, reason: &SessionEnd) {
+        self.lock().count_end(reason);
+    }
+
+    /// The export cannot go on: its session ends, no other begins, and it stays failed until it is removed. Only the first
+    /// reason counts. Called from any thread, also from one that must not wait.
+    pub(crate) fn fail(&self, why: &str) {
+        {
+            let mut state = self.lock();
+            if std::mem::replace(&mut state.failed, true) {
+                return;
+            }
+            state.last_error = Some(why.to_owned());
+        }
+        tracing::error!(export = self.name(), reason = why, "the export has failed; remove it and add it again");
+        self.stop.signal();
+        if let Some(told) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Nobody listens when the daemon is ending anyway.
+            let _ = told.send(());
+        }
+    }
+
+    /// Why the export has failed, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let state = self.lock();
+        if state.failed { state.last_error.clone() } else { None }
+    }
+
+    /// The worker on which ring `index` starts.
+    pub(crate) fn place(&self, index: u16) -> Result<u32, ExportError> {
+        let wanted = self.rings.lock().wanted(index);
+        if let Some(worker) = wanted
+            && self.engine().workers().iter().any(|candidate| candidate.number == worker && candidate.alive)
+        {
+            return Ok(worker);
+        }
+        let mut state = self.lock();
+        let (placement, poll) = (state.placement, state.poll);
+        let place = (self.device.place_of(index), self.device.places());
+        state.own.place(self.engine(), self.name(), placement, place, (&self.spec, poll))
+    }
+
+    pub(crate) fn status_of(&self, index: u16) -> RingStatus {
+        let record = self.rings.lock().record(index).cloned().unwrap_or_default();
+        let mut status = RingStatus {
+            index,
+            state: if record.broken.is_some() { RingState::Broken } else { RingState::Stopped },
+            broken: record.broken,
+            size: 0,
+            worker: record.attached_to,
+            in_flight: 0,
+            oldest_in_flight_ns: None,
+            figures: record.past,
+            stay: record.past_stay,
+        };
+        let Some(running) = record.running else {
+            return status;
+        };
+        let page = &running.page;
+        status.figures.add(&page.figures());
+        // A ring that stops at this moment, or is lost, shows as stopped.
+        let Some((worker, stay)) = self.engine().worker_of(running.id).zip(self.engine().stay_of(running.id)) else {
+            return status;
+        };
+        status.stay = sum(status.stay, stay);
+        (status.size, status.worker) = (running.size, Some(worker));
+        status.in_flight = page.in_flight();
+        status.oldest_in_flight_ns = page.oldest_ns().map(|taken_ns| monotonic_ns().saturating_sub(taken_ns));
+        status.broken = page.broken();
+        status.state = match (&status.broken, page.enabled()) {
+            (Some(_), _) => RingState::Broken,
+            (None, true) => RingState::Running,
+            (None, false) => RingState::Disabled,
+        };
+        if let Err(EngineError::Unresponsive { busy_ms, .. }) = self.engine().takes_turns(running.id) {
+            status.state = RingState::Unresponsive;
+            status.oldest_in_flight_ns = status.oldest_in_flight_ns.max(Some(busy_ms.saturating_mul(1_000_000)));
+        }
+        status
+    }
+}
+
+impl Shared {
+    /// A ring has started: the limits hold for it too.
+    pub(crate) fn limit(&self, index: u16) {
+        let _in_order = self.limiting.tell();
+        let throttle = self.limiting.lock().throttle.clone();
+        let running = self.rings.lock().running(index);
+        if let Some(running) = running.filter(|_| throttle.is_some()) {
+            self.tell_limits(&[(index, running)], throttle);
+        }
+    }
+
+    pub(crate) fn tell_limits(&self, rings: &[(u16, Running)], throttle: Option<Arc<Throttle>>) {
+        let limited: Vec<_> = rings.iter().filter(|(index, _)| self.device.limited(*index)).cloned().collect();
+        self.rings.tell(&limited, move |ring, io| {
+            ring.attachment_mut().turns_mut().gate.set(throttle.clone(), io.now_ns());
+        });
+    }
+}
+
+impl Keeper for Shared {
+    fn lost(&self, ring: u16, why: &Panic) {
+        self.fail(&format!("ring {ring} was lost by a {why}"));
+    }
+}
