@@ -3,6 +3,7 @@
 mod bench_fs;
 mod cli;
 mod commits;
+mod disks;
 mod driver;
 mod experiments;
 mod faults;
