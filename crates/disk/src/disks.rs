@@ -146,6 +146,15 @@ struct Entry {
     users: Vec<User>,
 }
 
+impl Entry {
+    /// Whether it has no user and something holds its storage: a ring that fell with requests in flight outlives its export, and
+    /// a late write would undo a newer one. What is read late undoes nothing.
+    fn is_ending(&self) -> bool {
+        let storage = &self.disk.storage;
+        self.users.is_empty() && !storage.describe().read_only && Arc::strong_count(storage) > 1
+    }
+}
+
 /// The disks of a daemon, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Disks {
@@ -179,8 +188,7 @@ impl Disks {
         Ok(disk)
     }
 
-    /// Lets a user have a disk, until the lease ends. Of a writable one that is so when nothing of an earlier user is under way
-    /// any more: a ring that fell with requests in flight outlives its export, and a late write would undo a newer one.
+    /// Lets a user have a disk, until the lease ends; a writable one when nothing of an earlier user is under way any more.
     ///
     /// # Errors
     /// There is none of this name, it may have no more users, or not yet.
@@ -190,9 +198,8 @@ impl Disks {
         if let Some(owner) = entry.disk.owner.as_ref().filter(|owner| **owner != user) {
             return Err(DiskError::Owned { name: name.to_owned(), owner: owner.clone(), user });
         }
-        let read_only = entry.disk.storage.describe().read_only;
-        may_use(name, read_only, &entry.users, &user)?;
-        if !read_only && Arc::strong_count(&entry.disk.storage) > 1 {
+        may_use(name, entry.disk.storage.describe().read_only, &entry.users, &user)?;
+        if entry.is_ending() {
             return Err(DiskError::Ending { name: name.to_owned() });
         }
         entry.users.push(user.clone());
@@ -207,6 +214,17 @@ impl Disks {
         let entries = self.lock();
         let entry = entries.get(name).ok_or_else(|| DiskError::Missing { name: name.to_owned() })?;
         Ok((entry.disk.clone(), entry.users.clone()))
+    }
+
+    /// Whether nothing is under way on a writable disk but what its user knows of.
+    ///
+    /// # Errors
+    /// [`DiskError::Ending`] for one of those where that is not so.
+    pub fn check_ended(&self) -> Result<(), DiskError> {
+        match self.lock().iter().find(|(_, entry)| entry.is_ending()) {
+            Some((name, _)) => Err(DiskError::Ending { name: name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// All disks with their users, by name.
@@ -323,8 +341,11 @@ mod tests {
             "requests of an earlier user of disk `rw` are still under way: try again when its storage has answered them"
         );
         assert!(disks.get("rw").unwrap().1.is_empty());
+        assert_eq!(disks.check_ended(), Err(DiskError::Ending { name: "rw".into() }));
         drop(ring);
-        disks.lease("rw", user("a")).unwrap();
+        let lease = disks.lease("rw", user("a")).unwrap();
+        let _ring = lease.disk().storage().clone();
+        assert_eq!(disks.check_ended(), Ok(()));
         let _reader = open(&disks, "ro", &file(two.path(), true), None).storage().clone();
         disks.lease("ro", user("a")).unwrap();
     }

@@ -186,7 +186,7 @@ impl Config {
         self.check_disks()
     }
 
-    /// Disks have names of their own, and users that agree about them.
+    /// Checks the disks, and that the exports may use them as they ask to.
     fn check_disks(&self) -> Result<(), String> {
         let mut disks: BTreeMap<&str, (&NewDisk, Vec<User>)> = BTreeMap::new();
         for (number, disk) in self.disks.iter().enumerate() {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use storage::StorageError;
 
-/// Why a daemon takes nothing on that was made for one export.
+/// Why a daemon that was made for one export takes on nothing else.
 const ALONE: &str = "this daemon is isolated and serves one directory: start another";
 
 /// An export, and what it uses. In this order: the export ends before its lease does.

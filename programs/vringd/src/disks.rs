@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::{Handed, Opened, Storage, StorageError};
 
-/// How long the last of an earlier user of a disk is waited for.
+/// How long an earlier user's last request is waited for.
 const ENDING_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// From what a storage is made.
+/// What a storage is started from.
 #[derive(Debug, Default)]
 pub(crate) enum Contents {
-    /// From its paths.
+    /// Its paths, which are opened then.
     #[default]
     Paths,
-    /// From what was opened before paths went out of sight.
+    /// What was opened before paths went out of sight.
     Opened(Opened),
-    /// From what another program has had open.
+    /// What another program has had open.
     Handed(Handed),
 }
 
@@ -109,7 +109,7 @@ impl Daemon {
                 &new.name
             }
         };
-        // Whoever looks at an export has it, for a moment longer than it lives.
+        // A thread that lists exports may hold one for a moment after its removal.
         let end = Instant::now() + ENDING_PATIENCE;
         loop {
             match self.disks.lease(name, user.clone()) {
@@ -138,8 +138,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Changes the capacity of a disk, and tells the guests of all exports that use it. `refused` says what it means that the
-    /// storage does not do it.
+    /// Changes the capacity of a disk, and tells the guests of all exports that use it. `refused` translates the storage's
+    /// refusal.
     pub(crate) fn resize_disk(
         &self,
         name: &str,

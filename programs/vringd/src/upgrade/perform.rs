@@ -112,6 +112,8 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
             "an export that was removed is still being closed; try again when that has ended".to_owned(),
         ));
     }
+    // Nobody drains what a ring that fell has left behind on a disk that stays.
+    daemon.disks.check_ended().map_err(|error| failed(format!("{error}, or remove the disk")))?;
     let descriptions = daemon.upgrade.descriptions().clone();
     let now_ns = monotonic_ns();
     let mut served = Vec::new();
