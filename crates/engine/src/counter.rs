@@ -1,41 +1,41 @@
-//! Numbers that one thread writes and any thread reads.
+//! Counters with one writer and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that its one writer changes by plain loads and stores, and that anybody reads at any time without asking.
+/// A counter that its one writer updates by a relaxed load and store, never by a read-modify-write: it costs what a plain field
+/// costs, and any thread can read it at any time.
 ///
-/// Each is exact by itself. Two that are read one after the other may belong to different moments: no order is kept between
-/// them, so that a count costs what it costs in a plain field. What is counted by two threads at once may be lost; hand the
-/// number over with what it is about, as a ring is handed from worker to worker.
+/// Each counter is exact. No order is kept between counters: two that are read one after the other may be of different moments.
+/// Two writers at once lose counts, so a counter moves from thread to thread only with the ring that it describes.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// What it is now.
+    /// The present value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Writer only: makes it `value`.
+    /// Sets the value. Writer only.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Writer only: adds `more`.
+    /// Adds `more`. Writer only.
     #[inline]
     pub fn add(&self, more: u64) {
         self.set(self.get() + more);
     }
 
-    /// Writer only: takes `less` away, of which there is so much.
+    /// Subtracts `less`, which is at most the value. Writer only.
     #[inline]
     pub fn sub(&self, less: u64) {
         self.set(self.get() - less);
     }
 
-    /// Writer only: makes it at least `value`.
+    /// Raises the value to at least `value`. Writer only.
     #[inline]
     pub fn raise(&self, value: u64) {
         if value > self.get() {

@@ -351,7 +351,7 @@ impl<R: Ring> Engine<R> {
         self.shared.directory.lock().rings.get(&id).map(|home| home.worker)
     }
 
-    /// What the engine has counted of the ring so far; asks nobody.
+    /// What the engine has counted of the ring so far. Reads its page; the worker is not involved.
     pub fn stay_of(&self, id: RingId) -> Option<RingStay> {
         self.shared.directory.lock().rings.get(&id).map(|home| home.stay.read())
     }

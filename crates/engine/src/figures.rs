@@ -1,5 +1,5 @@
-//! Figures of a worker and of a ring's stay on it: pages of counters that their owner writes and anybody reads, and what is
-//! read from them.
+//! Figures of a worker and of a ring's stay on it: pages of counters, which only their owner writes and any thread reads, and
+//! the snapshots read from them.
 
 use crate::counter::Counter;
 
@@ -28,7 +28,7 @@ pub struct WorkerFigures {
     pub cpu_ns: u64,
 }
 
-/// A worker's page, which it alone writes.
+/// A worker's page; only the worker writes it.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerPage {
     pub(crate) turns: Counter,
@@ -43,7 +43,7 @@ pub(crate) struct WorkerPage {
 }
 
 impl WorkerPage {
-    /// What is on it now; the CPU time is the kernel's to tell.
+    /// A snapshot. The CPU time comes from the kernel.
     pub(crate) fn read(&self, cpu_ns: u64) -> WorkerFigures {
         WorkerFigures {
             turns: self.turns.get(),
@@ -73,7 +73,7 @@ pub struct RingStay {
     pub moves: u64,
 }
 
-/// The engine's page of a ring: it goes where the ring goes, and whoever has the ring writes it.
+/// The engine's page of a ring. It moves with the ring; only the ring's present owner writes it.
 #[derive(Debug, Default)]
 pub(crate) struct StayPage {
     pub(crate) kicks: Counter,
@@ -83,7 +83,7 @@ pub(crate) struct StayPage {
 }
 
 impl StayPage {
-    /// What is on it now.
+    /// A snapshot.
     pub(crate) fn read(&self) -> RingStay {
         RingStay {
             kicks: self.kicks.get(),

@@ -53,7 +53,7 @@ pub(crate) enum Mail<R> {
         slot: u32,
         completion: Completion,
     },
-    /// Answer, to say that turns are taken.
+    /// Answered at once, to show that the worker takes its turns.
     Ping(Sender<()>),
     Poll(Poll),
     SweepFiles(Sender<()>),
@@ -88,7 +88,7 @@ pub(crate) struct Mailbox<R> {
     queue: Mutex<Queue<R>>,
     /// The worker's [`Pulse`], written by it alone.
     pulse: AtomicU64,
-    /// What it has done, written by it alone.
+    /// What the worker has done; only the worker writes it.
     pub(crate) figures: Arc<WorkerPage>,
     pending: AtomicBool,
     sleeping: AtomicBool,

@@ -1,17 +1,17 @@
-//! What a ring counts while it serves, where anybody can read it: a page that goes where the ring goes. Its owner alone writes.
+//! A ring's live counters: a page that moves with the ring, written by the ring's present owner only, read by any thread.
 
 use crate::figures::{LATENCY_MAX_NS, Latency, Requests, RingFigures};
 use engine::Counter;
 use std::sync::Arc;
 
-/// Sub-buckets of a power of two, as a histogram of two significant digits has them: the values below twice as many have a
-/// bucket each, those above share one with others that differ by less than a hundredth.
+/// Buckets a power of two, as in an HdrHistogram of two significant digits: values below twice as many have a bucket each, larger
+/// ones share theirs with values that differ by less than 1 %.
 const SUB_BUCKETS: usize = 128;
 const SUB_BUCKETS_LOG2: u32 = SUB_BUCKETS.ilog2();
 
 /// The bucket of a value.
 const fn bucket_of(value: u64) -> usize {
-    // The bits that do not matter: all but the first eight.
+    // Only the eight leading bits count.
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(SUB_BUCKETS_LOG2 + 1);
     shift as usize * SUB_BUCKETS + (value >> shift) as usize
 }
@@ -89,20 +89,19 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Nothing done yet, by a ring of a device with these kinds of requests, of which it has so many at once.
+    /// Zeroes, for a ring with these kinds of requests and so many slots.
     pub(crate) fn new(kinds: &'static [&'static str], slots: usize) -> Arc<Counters> {
         let zeroes = |count: usize| (0..count).map(|_| Counter::default()).collect();
         let requests = RequestCounters { names: kinds, counts: zeroes(kinds.len()) };
         Arc::new(Counters { requests, taken_ns: zeroes(slots), ..Counters::default() })
     }
 
-    /// Where the slot of this number says when its request was taken.
+    /// The place where slot `slot` shows when its request was taken.
     pub(crate) fn stamp(self: &Arc<Self>, slot: usize) -> Stamp {
         Stamp { counters: self.clone(), slot }
     }
 
-    /// When the request was taken that has waited longest for something of ours. Looks at every slot: for whoever asks, not for
-    /// the path of a request.
+    /// When the request was taken that has been in flight longest. Scans all slots: not for the path of a request.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
         self.taken_ns.iter().map(Counter::get).filter(|taken_ns| *taken_ns != 0).min()
     }
@@ -138,7 +137,7 @@ impl Stamp {
         }
     }
 
-    /// It has ended, or it waits for what is not for storage to end.
+    /// The request has ended, or waits for another client rather than for storage.
     #[inline]
     pub(crate) fn clear(&self) {
         self.set(0);

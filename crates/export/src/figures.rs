@@ -1,4 +1,4 @@
-//! What rings have done: copies of what they count ([`Counters`](crate::counters::Counters)), and sums over their lives.
+//! What rings have done: copies of what they count (`counters`), and sums over their lives.
 
 use hdrhistogram::Histogram;
 

@@ -68,7 +68,7 @@ pub struct Carried {
     pub write_back: Option<bool>,
     /// How its socket is shown; as usual if this does not say.
     pub shown: Option<String>,
-    /// The guest's session with a directory by FUSE, whose tree was made from [`Export::hand_directory_over`](crate::Export::hand_directory_over).
+    /// The guest's session with a directory by FUSE, whose tree was made from `Export::hand_directory_over`.
     pub fuse: Option<FuseSession>,
 }
 

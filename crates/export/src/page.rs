@@ -1,4 +1,4 @@
-//! All that can be known of a running ring without asking its worker.
+//! What can be read of a running ring without a message to its worker.
 
 use crate::counters::Counters;
 use crate::figures::RingFigures;
@@ -6,8 +6,8 @@ use crate::limit::Held;
 use crate::queue::{Broken, QueuePage};
 use std::sync::Arc;
 
-/// The pages of a ring: what its parts write down while it serves. They outlive the ring, and what is read is what it was when
-/// it ended. One number read after another may be younger than that.
+/// The pages of a ring's parts, written while it serves. They outlive the ring, with its last values. Numbers are read one after
+/// the other, so a later one may be younger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RingPage {
     pub(crate) counters: Arc<Counters>,

@@ -27,7 +27,7 @@ struct Epoch {
     in_flight: usize,
 }
 
-/// What anybody can read of a virtqueue. Its owner alone writes.
+/// A virtqueue's page: only the ring's owner writes it, any thread reads it.
 #[derive(Debug, Default)]
 pub(crate) struct QueuePage {
     /// Notifications sent to the driver.

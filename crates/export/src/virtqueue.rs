@@ -12,7 +12,7 @@ pub(crate) struct Slot<R> {
     /// What figures count it as.
     pub(crate) kind: usize,
     pub(crate) started_ns: u64,
-    /// The same, for whoever asks.
+    /// The same on the ring's page.
     stamp: Stamp,
     epoch: u64,
     pub(crate) request: R,

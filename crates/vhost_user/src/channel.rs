@@ -1,9 +1,9 @@
-//! The channel back: requests of ours to the frontend (SET_BACKEND_REQ_FD), and its answers.
+//! The channel back: requests to the frontend (SET_BACKEND_REQ_FD), and its answers.
 //!
-//! Any thread queues a request by a [`BackendChannel`]; the session's thread alone sends and receives, between messages of the
-//! main channel and by the same poll. So nobody else waits for the frontend, and the frontend may say what it likes on its main
-//! channel before it answers: QEMU sends ADD_MEM_REG in the middle of a SHMEM_MAP, and would wait for ever for a backend that
-//! wants the answer first. Answers come in the order of the requests that asked for one.
+//! Any thread queues a request on a [`BackendChannel`]; only the session's thread sends and receives, between messages of the
+//! main channel and in the same poll. No other thread waits for the frontend, and the frontend may send messages before it
+//! answers: QEMU sends ADD_MEM_REG while it handles a SHMEM_MAP, and a backend that waits for the answer first deadlocks the
+//! VM. Answers come in the order of the requests that asked for one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,13 +18,16 @@ use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 use thiserror::Error;
 use vhost::vhost_user::message::BackendReq;
 
+use crate::features::Acked;
 use crate::refusal::Refusal;
 use crate::wire::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, VERSION, header, send_some};
 
-/// Requests that wait to be sent or answered: a frontend that does neither must not fill our memory.
+/// Most requests that wait to be sent or answered: a frontend that neither reads nor answers must not fill our memory.
 const REQUESTS_MAX: usize = 64;
-/// Pieces that are read at a time: whoever floods the channel gets no more of the session's thread than that.
+/// Most pieces read in one turn: a flooded channel must not keep the session's thread from the main channel.
 const PIECES_A_TURN: usize = 2 * REQUESTS_MAX;
+/// Longest time that an answer is waited for.
+const PATIENCE_MAX: Duration = Duration::from_secs(3600);
 /// An answer: a header and a number, zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 const ANSWER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
@@ -33,7 +36,7 @@ const ANSWER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 pub enum NoAnswer {
     /// the frontend has opened no backend channel, has closed it, or is gone
     Closed,
-    /// the frontend does not acknowledge requests (VHOST_USER_PROTOCOL_F_REPLY_ACK)
+    /// the frontend has not agreed to acknowledge requests (REPLY_ACK), or to take files along with them (BACKEND_SEND_FD)
     NotNegotiated,
     /// the frontend has too many requests of ours that it has not answered
     Full,
@@ -43,10 +46,10 @@ pub enum NoAnswer {
     Misspoken,
 }
 
-/// Told once, on the session's thread or on that of the caller: it must not wait for anything.
+/// Called once, on the session's thread or the caller's; must not block.
 type Told = Box<dyn FnOnce(Result<u64, NoAnswer>) + Send>;
 
-/// Who waits for an answer, and how long.
+/// A caller that waits for an answer, and until when.
 struct Waiter {
     told: Told,
     until: Instant,
@@ -57,17 +60,19 @@ struct Request {
     code: u32,
     bytes: Vec<u8>,
     file: Option<OwnedFd>,
+    /// It carries NEED_REPLY: an answer will come even if its waiter has given up.
+    asks: bool,
     waiter: Option<Waiter>,
 }
 
-/// A request that was sent. One whose waiter has been told already still has its answer to come.
+/// A request whose answer is still to come. Without a waiter if that was told it was late.
 struct Awaited {
     code: u32,
     waiter: Option<Waiter>,
 }
 
-/// Handle by which any thread sends requests to the connected frontend. They are refused when the frontend has opened no such
-/// channel, and when its session is over.
+/// Handle by which any thread sends requests to the connected frontend. Without an open channel, and after the session, they are
+/// refused.
 #[derive(Clone, Default)]
 pub struct BackendChannel(Arc<Mutex<Queue>>);
 
@@ -75,8 +80,7 @@ pub struct BackendChannel(Arc<Mutex<Queue>>);
 struct Queue {
     /// Wakes the session's thread, while there is a channel.
     wake: Option<Arc<OwnedFd>>,
-    /// The frontend acknowledges.
-    acknowledges: bool,
+    acked: Acked,
     requests: VecDeque<Request>,
     /// Sent, and not answered.
     awaited: usize,
@@ -87,7 +91,8 @@ impl BackendChannel {
     /// what comes there. Never blocks.
     pub fn config_changed(&self) -> bool {
         let code = BackendReq::CONFIG_CHANGE_MSG.into();
-        let request = Request { code, bytes: header(code, VERSION, 0).to_vec(), file: None, waiter: None };
+        let bytes = header(code, VERSION, 0).to_vec();
+        let request = Request { code, bytes, file: None, asks: false, waiter: None };
         match self.queue(request) {
             Ok(()) => true,
             Err((error, _)) => {
@@ -99,9 +104,11 @@ impl BackendChannel {
         }
     }
 
-    /// Sends a request, with `file` if it has one, and has `told` hear the frontend's answer, or why there is none after `patience`.
-    /// Never blocks. `told` is called once: in here when the request cannot be sent, else by the session's thread, which is not to
-    /// be held up by it. That thread may itself be in a message that takes its time: who must know in time has a clock as well.
+    /// Sends a request, with `file` if it has one, and calls `told` with the frontend's answer, or with the reason why there is
+    /// none after `patience` (at most an hour). Never blocks.
+    ///
+    /// `told` is called exactly once and must not block: by this call if the request cannot be sent, else by the session's
+    /// thread. That thread may be busy with a message meanwhile, so a caller with a hard deadline needs a timer of its own.
     pub fn ask(
         &self,
         code: BackendReq,
@@ -113,8 +120,8 @@ impl BackendChannel {
         let code = code.into();
         let mut bytes = header(code, VERSION | FLAG_NEED_REPLY, body.len() as u32).to_vec();
         bytes.extend_from_slice(body);
-        let waiter = Some(Waiter { told: Box::new(told), until: Instant::now() + patience });
-        if let Err((error, request)) = self.queue(Request { code, bytes, file, waiter }) {
+        let waiter = Some(Waiter { told: Box::new(told), until: Instant::now() + patience.min(PATIENCE_MAX) });
+        if let Err((error, request)) = self.queue(Request { code, bytes, file, asks: true, waiter }) {
             tell(request.waiter, Err(error));
         }
     }
@@ -124,7 +131,7 @@ impl BackendChannel {
         let Some(wake) = queue.wake.clone() else {
             return Err((NoAnswer::Closed, request));
         };
-        if request.waiter.is_some() && !queue.acknowledges {
+        if request.asks && !queue.acked.reply_ack() || request.file.is_some() && !queue.acked.backend_send_fd() {
             return Err((NoAnswer::NotNegotiated, request));
         }
         if queue.requests.len() + queue.awaited >= REQUESTS_MAX {
@@ -179,7 +186,7 @@ impl ChannelEnd {
     }
 
     /// Takes over the channel that SET_BACKEND_REQ_FD brought, in the place of one that there was.
-    pub(crate) fn open(&mut self, socket: OwnedFd, acknowledges: bool) -> Result<(), Refusal> {
+    pub(crate) fn open(&mut self, socket: OwnedFd, acked: Acked) -> Result<(), Refusal> {
         let family = sockopt::socket_domain(&socket).map_err(|_| Refusal::BackendChannel)?;
         let kind = sockopt::socket_type(&socket).map_err(|_| Refusal::BackendChannel)?;
         if family != AddressFamily::UNIX || kind != SocketType::STREAM {
@@ -189,16 +196,16 @@ impl ChannelEnd {
         let wake = Arc::new(wake.map_err(|error| Refusal::Duplicate(error.into()))?);
         self.close();
         let mut queue = self.handle.lock();
-        (queue.wake, queue.acknowledges) = (Some(wake.clone()), acknowledges);
+        (queue.wake, queue.acked) = (Some(wake.clone()), acked);
         drop(queue);
         let (sending, awaited) = (None, VecDeque::new());
         self.link = Some(Link { socket, wake, sending, awaited, answer: [0; ANSWER_BYTES], received: 0 });
         Ok(())
     }
 
-    /// Whether the frontend acknowledges from now on.
-    pub(crate) fn set_acknowledges(&mut self, acknowledges: bool) {
-        self.handle.lock().acknowledges = acknowledges;
+    /// The frontend has negotiated these features.
+    pub(crate) fn set_acked(&mut self, acked: Acked) {
+        self.handle.lock().acked = acked;
     }
 
     /// The session is over, or the channel is.
@@ -218,7 +225,7 @@ impl ChannelEnd {
         sent.chain(unsent).for_each(|waiter| tell(waiter, Err(why)));
     }
 
-    /// What to poll for, besides the time until [`ChannelEnd::patience`] is over.
+    /// The descriptors to poll, for at most [`ChannelEnd::patience`].
     pub(crate) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.link.iter().flat_map(|link| {
             let out = if link.sending.is_some() { PollFlags::OUT } else { PollFlags::empty() };
@@ -226,7 +233,7 @@ impl ChannelEnd {
         })
     }
 
-    /// How long nobody is told anything if the frontend says nothing. `None`: nobody waits.
+    /// Time until the first waiter is late. `None`: there is no waiter.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let link = self.link.as_ref()?;
         let sent = link.awaited.iter().filter_map(|awaited| awaited.waiter.as_ref());
@@ -237,7 +244,7 @@ impl ChannelEnd {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// Sends and receives what can be without waiting, and tells those who have waited long enough.
+    /// Sends and receives what is possible without blocking, and gives up on late answers.
     pub(crate) fn turn(&mut self) {
         let Some(link) = &mut self.link else { return };
         let _ = rustix::io::read(&link.wake, &mut [0; 8]);
@@ -251,7 +258,7 @@ impl ChannelEnd {
         }
     }
 
-    /// A request that was begun is sent all the same, and its answer has its place among the others.
+    /// A late request that was sent, or begun, keeps its place: its answer is still to come, and must not be taken for the next one's.
     fn tell_late(&mut self) {
         let Some(link) = &mut self.link else { return };
         let now = Instant::now();
@@ -267,8 +274,8 @@ impl ChannelEnd {
         told.into_iter().for_each(|waiter| tell(Some(waiter), Err(NoAnswer::Late)));
     }
 
-    /// A duplicate of the channel for the program that goes on with the session. One on which answers are still to come that
-    /// nobody waits for stays behind: they would be taken for those to requests of the other program.
+    /// A duplicate of the channel for the program that goes on with the session. A channel with late answers still to come is not
+    /// handed over: the other program would take them for answers to its own requests.
     ///
     /// # Errors
     /// No more descriptors.
@@ -277,7 +284,7 @@ impl ChannelEnd {
         crate::handover::duplicate(link.map(|link| &link.socket))
     }
 
-    /// Whether somebody waits for an answer.
+    /// Whether an answer is waited for.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.patience().is_some()
     }
@@ -311,7 +318,7 @@ impl Link {
             }
             if *sent == request.bytes.len()
                 && let Some((request, _)) = self.sending.take()
-                && header_asks_for_answer(&request.bytes)
+                && request.asks
             {
                 self.awaited.push_back(Awaited { code: request.code, waiter: request.waiter });
                 handle.lock().awaited = self.awaited.len();
@@ -349,7 +356,7 @@ impl Link {
             return Err(Broken::Misspoken);
         }
         let Some(awaited) = self.awaited.front() else {
-            // A frontend that acknowledges what it was not asked to does no harm while nothing can be mistaken for it.
+            // An acknowledgement that was not asked for: harmless while no request could be mistaken for its subject.
             return Ok(());
         };
         if awaited.code != code {
@@ -364,12 +371,59 @@ impl Link {
     }
 }
 
-fn header_asks_for_answer(bytes: &[u8]) -> bool {
-    bytes.get(4..8).is_some_and(|flags| flags == (VERSION | FLAG_NEED_REPLY).to_ne_bytes())
-}
-
 fn tell(waiter: Option<Waiter>, outcome: Result<u64, NoAnswer>) {
     if let Some(waiter) = waiter {
         (waiter.told)(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, SocketFlags, recvmsg, socketpair};
+    use std::io::IoSliceMut;
+    use std::mem::MaybeUninit;
+    use std::sync::mpsc::channel;
+    use vhost::vhost_user::message::VhostUserProtocolFeatures;
+
+    /// No device that we have needs it, so that it is not offered.
+    #[test]
+    fn a_file_goes_along_where_that_was_agreed_on() {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (near, far) = pair.unwrap();
+        let handle = BackendChannel::default();
+        let mut end = ChannelEnd::new(handle.clone());
+        let (acks, files) = (VhostUserProtocolFeatures::REPLY_ACK, VhostUserProtocolFeatures::BACKEND_SEND_FD);
+        end.open(near, Acked { virtio: 0, protocol: acks.bits() }).unwrap();
+        let file = || memfd_create("window", MemfdFlags::CLOEXEC).unwrap();
+        let (told, outcomes) = channel();
+        let ask = |file| {
+            let told = told.clone();
+            let code = BackendReq::SHMEM_MAP;
+            handle.ask(code, &[1, 2], Some(file), Duration::MAX, move |outcome| told.send(outcome).unwrap());
+        };
+        ask(file());
+        assert_eq!(outcomes.try_recv(), Ok(Err(NoAnswer::NotNegotiated)));
+        end.set_acked(Acked { virtio: 0, protocol: acks.union(files).bits() });
+        let window = file();
+        let inode = rustix::fs::fstat(&window).unwrap().st_ino;
+        ask(window);
+        end.turn();
+
+        let mut bytes = [0; HEADER_BYTES + 2];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(&far, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+        assert_eq!((got.bytes, &bytes[HEADER_BYTES..]), (HEADER_BYTES + 2, &[1, 2][..]));
+        let mut inodes = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = part {
+                inodes.extend(fds.map(|fd| rustix::fs::fstat(fd).unwrap().st_ino));
+            }
+        }
+        assert_eq!(inodes, [inode]);
+        drop(end);
+        assert_eq!(outcomes.try_recv(), Ok(Err(NoAnswer::Closed)));
     }
 }

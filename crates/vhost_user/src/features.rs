@@ -40,6 +40,11 @@ impl Acked {
         self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
 
+    /// Whether files may come along with requests of ours.
+    pub(crate) fn backend_send_fd(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::BACKEND_SEND_FD.bits() != 0
+    }
+
     /// Whether requests in flight are written down for a later backend.
     pub(crate) fn inflight(self) -> bool {
         self.protocol & VhostUserProtocolFeatures::INFLIGHT_SHMFD.bits() != 0

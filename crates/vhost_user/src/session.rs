@@ -199,7 +199,7 @@ impl<'a> Session<'a> {
             return Err(Refusal::Features(unknown));
         }
         self.acked.protocol = acked;
-        self.channel.set_acknowledges(self.acked.reply_ack());
+        self.channel.set_acked(self.acked);
         Ok(Answer::Done)
     }
 
@@ -328,7 +328,7 @@ impl<'a> Session<'a> {
 
     fn set_backend_channel(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         message.no_body()?;
-        self.channel.open(message.fd()?, self.acked.reply_ack())?;
+        self.channel.open(message.fd()?, self.acked)?;
         Ok(Answer::Done)
     }
 

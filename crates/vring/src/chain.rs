@@ -111,8 +111,8 @@ impl Chain {
         sum_bytes(self.writable_segments())
     }
 
-    /// Where these segments, which are of this chain or cut out of such, lie for the guest: address and length in bytes. What
-    /// is not the guest's is left out, as a buffer of ours that was put in the place of a segment.
+    /// The guest physical ranges (address, length in bytes) of segments of this chain, or of parts of them. Buffers of ours are
+    /// skipped.
     pub fn guest_ranges<'a>(&'a self, segments: &'a [Segment]) -> impl Iterator<Item = (u64, u64)> + 'a {
         // A segment lies in one region, and so does every part of it.
         let range =

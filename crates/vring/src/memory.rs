@@ -161,12 +161,12 @@ impl Memory {
         Some(found)
     }
 
-    /// The guest physical address of the byte at an address of ours, or `None` when no region holds it: the way back of
-    /// [`translate`](Memory::translate), for those who have to say what was written.
+    /// The guest physical address of the byte at `host`, or `None` when no region holds it: the inverse of
+    /// [`translate`](Memory::translate), for logging what was written.
     ///
-    /// Host pointers are all that travels with a request: they are cut, split and turned into iovecs on the way, and each of
-    /// them leads back here. That costs those nothing who never ask, which is every request while nobody logs writes. The
-    /// answer is the address by which the guest named the byte, as no two regions share bytes of a mapping.
+    /// Requests carry host pointers only. A list of guest addresses beside them would have to be trimmed, split and handed to
+    /// other threads along with every list of segments; a host pointer survives all that, and while no writes are logged this
+    /// costs nothing. The answer is unique, and the address that the guest used: no two regions share bytes of a mapping.
     #[inline]
     pub fn guest_addr_of(&self, host: *const u8) -> Option<u64> {
         let host = NonNull::new(host.cast_mut())?;

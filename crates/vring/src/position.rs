@@ -2,25 +2,25 @@
 
 /// The point from which the next life of a ring goes on: what vhost-user's SET_VRING_BASE gives and GET_VRING_BASE asks for.
 ///
-/// Of a split ring that is the running index of the next entry of the available ring; the used ring says for itself where it
-/// continues. Only this type knows how a position is written down; everybody else passes it on.
+/// For a split ring it is the running index of the next entry of the available ring; where the used ring continues is in its own
+/// index. The encoding is known here only; others pass positions on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPosition {
     avail: u16,
 }
 
 impl RingPosition {
-    /// That of a split ring whose next entry has the running index `avail`.
+    /// A split ring's position: the next entry has the running index `avail`.
     pub const fn split(avail: u16) -> RingPosition {
         RingPosition { avail }
     }
 
-    /// From the number of a vhost-user message ("Vring state description"). `None`: no ring can stand there.
+    /// Decodes the number of a vhost-user message ("Vring state description"). `None`: not a position.
     pub fn from_payload(num: u32) -> Option<RingPosition> {
         u16::try_from(num).ok().map(RingPosition::split)
     }
 
-    /// As the number of a vhost-user message, and of an upgrade's state.
+    /// The number in a vhost-user message, and in an upgrade's state.
     pub const fn payload(self) -> u32 {
         self.avail as u32
     }
@@ -30,7 +30,7 @@ impl RingPosition {
         self.avail
     }
 
-    /// Whether it is where a ring begins of which nothing has been taken, or 65536 entries later.
+    /// Whether it is the position of a new ring (or of one 65536 entries later).
     pub fn is_start(self) -> bool {
         self == RingPosition::default()
     }

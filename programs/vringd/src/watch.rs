@@ -1,6 +1,6 @@
 //! Says in the log which requests are not answered, and when they are after all.
 //!
-//! Requests leave behind when they were taken, where anybody can read it; no worker is asked. While all workers sleep with
+//! Each slot shows on its ring's page when its request was taken; reading that involves no worker. While all workers sleep with
 //! nothing under way this thread sleeps too; the first worker that wakes up wakes it, and as no request can be late before its
 //! time has passed, it looks only then.
 

@@ -33,19 +33,19 @@ impl Told {
 }
 
 impl<R: Ring> Engine<R> {
-    /// What a worker has done so far. It is not asked: one that hangs has figures, too.
+    /// What a worker has done so far. Reads its page: works for a hung worker too, and wakes none.
     ///
     /// # Errors
     /// No such worker, or a dead one.
     pub fn worker_figures(&self, number: u32) -> Result<WorkerFigures, EngineError> {
         let mailbox = self.mailbox(number)?;
         let tid = self.shared.directory.lock().workers.get(&number).map_or(0, |worker| worker.tid);
-        // A thread that has not begun yet, or has ended since, uses none.
+        // Zero while the thread has not started yet, and once it has ended.
         let cpu_ns = if tid == 0 { None } else { thread_cpu_ns(tid) };
         Ok(mailbox.figures.read(cpu_ns.unwrap_or_default()))
     }
 
-    /// Has a worker say that it takes its turns.
+    /// Pings a worker, to see that it takes its turns.
     ///
     /// # Errors
     /// No such worker, a dead one, or one that does not answer within a second.

@@ -46,7 +46,7 @@ impl<R: Ring> Worker<R> {
             return;
         };
         let stay = here.stay.clone();
-        // From the hand-over on it is the new owner's to count.
+        // Counted before the hand-over: the new owner writes the page from then on.
         stay.moves.add(1);
         let adopt = Mail::Adopt { id, ring: here.ring, stay: stay.clone(), done };
         // The target may have died between the engine's check and now: then the ring stays.

@@ -180,7 +180,7 @@ fn a_worker_that_hangs_is_not_waited_for() {
     engine.worker_answers(0).unwrap();
 }
 
-/// Whoever wants to know what a worker and its rings have done reads it where they count: nobody is asked, and nobody waits.
+/// Figures are read from the pages of the worker and its rings: no message, no wait.
 #[test]
 fn a_worker_that_hangs_has_figures() {
     let engine = engine(1, Poll::Off);
@@ -196,7 +196,7 @@ fn a_worker_that_hangs_has_figures() {
     assert!(before.cpu_ns > 0, "{before:?}");
     let stay = engine.stay_of(id).unwrap();
     assert!(stay.kicks > 0 && stay.polls_missed > 0 && stay.moves == 0, "{stay:?}");
-    // Nor is anything left in its mailbox for later, or changed by looking.
+    // Reading changes nothing and leaves no message behind.
     let later = engine.worker_figures(0).unwrap();
     assert_eq!(engine::WorkerFigures { cpu_ns: 0, ..later }, engine::WorkerFigures { cpu_ns: 0, ..before });
     assert_eq!(engine.stay_of(id), Some(stay));

@@ -68,7 +68,7 @@ impl Gate {
         self.closed
     }
 
-    /// What was held up so far, and what will be.
+    /// The page of what was held up.
     pub(crate) fn held(&self) -> &Arc<Held> {
         &self.held
     }

@@ -105,7 +105,7 @@ impl Session<'_> {
         (self.acked.virtio, self.acked.protocol) = (state.features, state.protocol_features);
         self.target.set_features(state.features & !PROTOCOL_FEATURES);
         if let Some(channel) = state.backend_channel {
-            self.channel.open(channel, self.acked.reply_ack()).map_err(|error| failed(&error))?;
+            self.channel.open(channel, self.acked).map_err(|error| failed(&error))?;
         }
         if let Some(regions) = state.memory {
             let memory = self.memory.restored(regions).map_err(|error| failed(&error))?;

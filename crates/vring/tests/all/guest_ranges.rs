@@ -1,4 +1,4 @@
-//! From host pointers back to what the guest calls them, against lists of guest addresses, byte by byte.
+//! From host pointers back to guest addresses, against lists of guest addresses, byte by byte.
 
 use std::fs::File;
 use std::ptr::NonNull;

@@ -45,7 +45,7 @@ const SEND: Token = Token::other(1);
 pub(crate) struct StreamRing {
     pub(super) turns: Turns,
     pub(super) calls: Calls<Session>,
-    /// What there is to read of a virtqueue, of a connection. What was sent counts as notifications.
+    /// As of a virtqueue; sends count as notifications.
     page: Arc<QueuePage>,
     socket: OwnedFd,
     inbox: Inbox,

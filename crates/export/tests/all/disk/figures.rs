@@ -1,4 +1,4 @@
-//! What a ring has done is read where it counts: also while its worker is in a call that does not return.
+//! A ring's figures can be read while its worker is blocked in a call.
 
 use super::{Guest, PATIENCE, SECTOR, Server, sectors};
 use engine::{Completion, Execution, Io, Token};
@@ -11,7 +11,7 @@ use storage::{Description, Handed, MemoryStorage, Step, Storage, StorageError, T
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 
-/// Sectors in memory; the next request that is started holds its worker up while there is somebody who wants that.
+/// Sectors in memory. With `hold` set, the next request blocks its worker until the sender is dropped.
 struct Holding {
     inner: MemoryStorage,
     hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
@@ -78,7 +78,7 @@ fn a_worker_in_a_call_keeps_nobody_from_the_figures() {
     let began = Instant::now();
     let ring = server.export.ring(0).unwrap();
     let [(0, taken_ns, true)] = server.export.oldest_requests()[..] else { panic!("the request is not known") };
-    // Nobody has asked the worker, who would have had a second to answer.
+    // A question to the worker would have timed out after a second.
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!((ring.state, ring.worker, ring.in_flight), (RingState::Running, Some(0), 1));
     assert!(ring.oldest_in_flight_ns.is_some() && taken_ns > 0);
@@ -87,7 +87,7 @@ fn a_worker_in_a_call_keeps_nobody_from_the_figures() {
     assert_eq!((ring.figures.served.histogram().len(), ring.figures.queued.histogram().len()), (3, 3));
     assert!(ring.stay.kicks + ring.stay.polls_hit > 0);
 
-    // In the end it counts as hanging. What is known of it stays known.
+    // After a second the ring is unresponsive; its figures stay.
     let end = Instant::now() + PATIENCE;
     let hangs = || server.export.ring(0).filter(|ring| ring.state == RingState::Unresponsive);
     let ring = loop {
