@@ -10,9 +10,11 @@ use crate::directory::{Directory, WorkerEntry};
 use crate::figures::{RingStay, StayPage};
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
+use crate::price::sleep_price;
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, Poll, Ring, RingId};
+use policy::PollWindow;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
@@ -478,6 +480,8 @@ fn spawn<R: Ring>(
     let mut farewell = Farewell { number, mailbox: mailbox.clone(), directory: directory.clone(), said: false };
     // A worker does not keep its engine: its end is what ends the workers.
     let engine = Arc::downgrade(shared);
+    // Measured out here: a worker may be bound to one processor.
+    let poll = PollWindow::new(poll, sleep_price());
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

@@ -17,6 +17,7 @@ mod lane;
 mod mailbox;
 mod panic;
 mod pool;
+mod price;
 mod reply;
 mod ring;
 mod slots;

@@ -12,8 +12,8 @@ use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::panic::catch;
 use crate::reply::Post;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
-use crate::{Io, Poll, Ring, RingId};
-use policy::PollWindow;
+use crate::{Io, Ring, RingId};
+use policy::{PollWindow, Wait};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -48,12 +48,21 @@ pub(crate) struct Worker<R: Ring> {
     detaching: Vec<u32>,
     mail: VecDeque<Mail<R>>,
     poll: PollWindow,
-    /// When the worker ran out of work.
-    idle_since_ns: Option<u64>,
+    /// When the worker ran out of work, and what it waits for since.
+    idle: Option<Idle>,
     outstanding: u32,
     /// The turn that begins follows a sleep.
     slept: bool,
     stopping: bool,
+}
+
+/// A worker without work.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    since_ns: u64,
+    wait: Wait,
+    /// It has been asleep since.
+    slept: bool,
 }
 
 impl<R: Ring> Worker<R> {
@@ -61,14 +70,13 @@ impl<R: Ring> Worker<R> {
         number: u32,
         mailbox: Arc<Mailbox<R>>,
         directory: Arc<Directory<R>>,
-        poll: Poll,
+        poll: PollWindow,
     ) -> std::io::Result<Self> {
         let mut lane = Lane::new()?;
         lane.prepare_bells()?;
         lane.figures = mailbox.figures.clone();
         lane.watch(Tag::Mail, mailbox.wake_fd());
-        let poll = PollWindow::new(poll);
-        lane.figures.poll_window_ns.set(poll.window_ns());
+        lane.figures.poll_window_ns.set(poll.window_ns(Wait::Request));
         Ok(Worker {
             number,
             lane,
@@ -82,7 +90,7 @@ impl<R: Ring> Worker<R> {
             detaching: Vec::new(),
             mail: VecDeque::new(),
             poll,
-            idle_since_ns: None,
+            idle: None,
             outstanding: 0,
             slept: false,
             stopping: false,
@@ -116,7 +124,8 @@ impl<R: Ring> Worker<R> {
                     self.flush();
                     continue;
                 }
-                self.idle_since_ns = Some(self.lane.now_ns);
+                let wait = if self.outstanding > 0 { Wait::Completion } else { Wait::Request };
+                self.idle = Some(Idle { since_ns: self.lane.now_ns, wait, slept: false });
             }
             if !self.look() {
                 self.sleep();
@@ -126,9 +135,9 @@ impl<R: Ring> Worker<R> {
 
     /// Tells the poll window how long the worker had waited.
     fn found_work(&mut self) {
-        if let Some(since) = self.idle_since_ns.take() {
-            self.poll.observe(self.lane.now_ns.saturating_sub(since));
-            self.lane.figures.poll_window_ns.set(self.poll.window_ns());
+        if let Some(Idle { since_ns, wait, slept }) = self.idle.take() {
+            self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
+            self.lane.figures.poll_window_ns.set(self.poll.window_ns(wait));
         }
     }
 
@@ -154,11 +163,13 @@ impl<R: Ring> Worker<R> {
 
     /// Spends the poll window looking for work. True when there is some.
     fn look(&mut self) -> bool {
-        let window_ns = self.poll.window_ns();
-        let Some(since_ns) = self.idle_since_ns.filter(|_| window_ns > 0 && self.outstanding <= POLL_OUTSTANDING_MAX)
-        else {
+        let Some(Idle { since_ns, wait, .. }) = self.idle.filter(|_| self.outstanding <= POLL_OUTSTANDING_MAX) else {
             return false;
         };
+        let window_ns = self.poll.window_ns(wait);
+        if window_ns == 0 {
+            return false;
+        }
         let end_ns = since_ns.saturating_add(window_ns);
         if self.lane.now_ns >= end_ns {
             return false;
@@ -200,6 +211,9 @@ impl<R: Ring> Worker<R> {
                 self.directory.stir();
             }
             self.slept = true;
+            if let Some(idle) = &mut self.idle {
+                idle.slept = true;
+            }
             self.lane.figures.sleeps.add(1);
             let want = (self.lane.in_kernel / GATHER_SHARE).clamp(1, GATHER_MAX);
             self.lane.submit_and_wait(want as usize, GATHER_US);
@@ -268,11 +282,10 @@ impl<R: Ring> Worker<R> {
             Mail::Ping(answer) => {
                 let _ = answer.send(());
             }
-            Mail::Poll(mode) if mode != self.poll.mode() => {
-                self.poll = PollWindow::new(mode);
-                self.lane.figures.poll_window_ns.set(self.poll.window_ns());
+            Mail::Poll(mode) => {
+                self.poll.set_mode(mode);
+                self.lane.figures.poll_window_ns.set(self.poll.window_ns(Wait::Request));
             }
-            Mail::Poll(_) => {}
             Mail::SweepFiles(done) => {
                 self.lane.sweep_files();
                 let _ = done.send(());
@@ -351,7 +364,7 @@ impl<R: Ring> Worker<R> {
                 return ring_of(&self.slots, slot).is_some();
             }
             let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
-            if lingered && !here.ring.must_poll() && self.poll.window_ns() <= LINGER_NS {
+            if lingered && !here.ring.must_poll() && self.poll.longest_ns() <= LINGER_NS {
                 here.arm();
             }
             here.active

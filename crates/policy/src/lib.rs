@@ -18,4 +18,4 @@ mod poll;
 pub use execution::{Call, Chooser, Look, Route};
 pub use pace::Direction;
 pub use placement::{Candidate, place, private_workers};
-pub use poll::PollWindow;
+pub use poll::{PollWindow, SleepPrice, Wait};

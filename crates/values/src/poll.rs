@@ -24,8 +24,8 @@ impl Poll {
     /// The longest window that is accepted, in microseconds: beyond it a sleep costs nothing by comparison.
     pub const WINDOW_US_MAX: u32 = 1_000_000;
     /// The longest window that a bare `adaptive` means, in microseconds. A sleep and its wake-up cost a few microseconds of CPU on
-    /// bare metal and some tens of microseconds of latency in a virtual machine; a longer window cannot pay.
-    pub const ADAPTIVE_US_DEFAULT: u32 = 50;
+    /// bare metal and some tens of microseconds of latency in a virtual machine, and no window is longer than what a sleep is worth.
+    pub const ADAPTIVE_US_DEFAULT: u32 = 100;
     const EXPECTED: &'static str =
         "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 1000000 microseconds";
 }

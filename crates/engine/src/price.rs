@@ -1,0 +1,88 @@
+//! What a sleep costs on this machine, measured once: two threads that wake each other.
+
+use crate::clock::monotonic_ns;
+use policy::SleepPrice;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Round trips: some milliseconds in all.
+const ROUNDS: usize = 64;
+/// How long the other thread has to be asleep before it is woken, in nanoseconds.
+const SETTLE_NS: u64 = 40_000;
+
+/// The price. The first one to ask measures it, on threads that may sleep.
+pub(crate) fn sleep_price() -> SleepPrice {
+    static PRICE: OnceLock<SleepPrice> = OnceLock::new();
+    *PRICE.get_or_init(|| measure().unwrap_or_default())
+}
+
+fn cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sleeps until the other one wakes us.
+fn wait(bell: &OwnedFd) -> Option<()> {
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(bell, &mut [0; 8]));
+    read.is_ok().then_some(())
+}
+
+fn wake(bell: &OwnedFd) -> Option<()> {
+    rustix::io::write(bell, &1u64.to_ne_bytes()).ok().map(drop)
+}
+
+fn measure() -> Option<SleepPrice> {
+    let (there, back) = (eventfd(0, EventfdFlags::CLOEXEC).ok()?, eventfd(0, EventfdFlags::CLOEXEC).ok()?);
+    let woken_ns = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (there, back, woken_ns) = (&there, &back, &woken_ns);
+        let sleeper = std::thread::Builder::new().name("sleep-price".to_owned()).spawn_scoped(scope, move || {
+            let before_ns = cpu_ns();
+            for _ in 0..ROUNDS {
+                wait(there)?;
+                woken_ns.store(monotonic_ns(), Ordering::Relaxed);
+                wake(back)?;
+            }
+            Some(cpu_ns() - before_ns)
+        });
+        let sleeper = sleeper.ok()?;
+        let (mut wakes_ns, mut kicks_ns) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+        for _ in 0..ROUNDS {
+            // It has to be asleep, as a worker is that has looked in vain.
+            let settled_ns = monotonic_ns() + SETTLE_NS;
+            while monotonic_ns() < settled_ns {
+                std::hint::spin_loop();
+            }
+            let began_ns = monotonic_ns();
+            wake(there)?;
+            kicks_ns.push(monotonic_ns() - began_ns);
+            wait(back)?;
+            wakes_ns.push(woken_ns.load(Ordering::Relaxed).saturating_sub(began_ns));
+        }
+        let used_ns = sleeper.join().ok()?? / ROUNDS as u64;
+        let (wake_ns, kick_ns) = (typical(wakes_ns), typical(kicks_ns));
+        // The sleeper has woken us as often as it has slept.
+        Some(SleepPrice { cpu_ns: used_ns.saturating_sub(kick_ns), wake_ns, kick_ns })
+    })
+}
+
+/// A busy machine makes some of them long: what is wanted is the price of a sleep, not of other people's work.
+fn typical(mut times_ns: Vec<u64>) -> u64 {
+    times_ns.sort_unstable();
+    times_ns[times_ns.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_costs_something_and_is_measured_once() {
+        let price = measure().unwrap();
+        assert!(price.wake_ns > 0 && price.kick_ns > 0, "{price:?}");
+        assert_eq!(sleep_price(), sleep_price());
+    }
+}
