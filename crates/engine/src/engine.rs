@@ -10,7 +10,7 @@ use crate::directory::{Directory, WorkerEntry};
 use crate::figures::{RingStay, StayPage};
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
-use crate::price::sleep_price;
+use crate::price::{learn_sleep_price, sleep_price};
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, Poll, Ring, RingId};
@@ -480,7 +480,8 @@ fn spawn<R: Ring>(
     let mut farewell = Farewell { number, mailbox: mailbox.clone(), directory: directory.clone(), said: false };
     // A worker does not keep its engine: its end is what ends the workers.
     let engine = Arc::downgrade(shared);
-    // Measured out here: a worker may be bound to one processor.
+    // Out here: a worker may be bound to one processor.
+    learn_sleep_price();
     let poll = PollWindow::new(poll, sleep_price());
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.

@@ -5,18 +5,34 @@ use policy::SleepPrice;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// Round trips: some milliseconds in all.
 const ROUNDS: usize = 64;
 /// How long the other thread has to be asleep before it is woken, in nanoseconds.
 const SETTLE_NS: u64 = 40_000;
 
-/// The price. The first one to ask measures it, on threads that may sleep.
+static PRICE: OnceLock<SleepPrice> = OnceLock::new();
+
+/// Has the price measured, once a process, on threads of its own: whoever starts a worker does not wait for it, least of all while
+/// guests wait for the next program to take over.
+pub(crate) fn learn_sleep_price() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let measured = || {
+            // Nobody else sets it.
+            let _ = PRICE.set(measure().unwrap_or_default());
+        };
+        // Without a thread there is no price but the usual one.
+        let _ = std::thread::Builder::new().name("sleep-price".to_owned()).spawn(measured);
+    });
+}
+
+/// The price: the usual one until it is measured.
+#[inline]
 pub(crate) fn sleep_price() -> SleepPrice {
-    static PRICE: OnceLock<SleepPrice> = OnceLock::new();
-    *PRICE.get_or_init(|| measure().unwrap_or_default())
+    PRICE.get().copied().unwrap_or_default()
 }
 
 fn cpu_ns() -> u64 {
@@ -80,9 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_costs_something_and_is_measured_once() {
+    fn a_sleep_costs_something_and_that_is_learned_in_the_end() {
         let price = measure().unwrap();
         assert!(price.wake_ns > 0 && price.kick_ns > 0, "{price:?}");
-        assert_eq!(sleep_price(), sleep_price());
+        learn_sleep_price();
+        while PRICE.get().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(Some(sleep_price()), PRICE.get().copied());
     }
 }

@@ -10,6 +10,7 @@ use crate::directory::Directory;
 use crate::lane::{Lane, Tag};
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::panic::catch;
+use crate::price::sleep_price;
 use crate::reply::Post;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Io, Ring, RingId};
@@ -136,6 +137,7 @@ impl<R: Ring> Worker<R> {
     /// Tells the poll window how long the worker had waited.
     fn found_work(&mut self) {
         if let Some(Idle { since_ns, wait, slept }) = self.idle.take() {
+            self.poll.set_price(sleep_price());
             self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
             self.lane.figures.poll_window_ns.set(self.poll.window_ns(wait));
         }

@@ -156,6 +156,12 @@ impl PollWindow {
         PollWindow { mode, price, completions: learned(Wait::Completion), requests: learned(Wait::Request) }
     }
 
+    /// What a sleep costs, as far as that is known by now. What was learned holds; the windows follow with what comes next.
+    #[inline]
+    pub fn set_price(&mut self, price: SleepPrice) {
+        self.price = price;
+    }
+
     /// Another mode from now on, which begins without knowledge.
     pub fn set_mode(&mut self, mode: Poll) {
         if mode != self.mode {
