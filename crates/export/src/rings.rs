@@ -24,6 +24,8 @@ pub(crate) struct Record {
     /// Sums over the lives that ended.
     pub(crate) past: RingFigures,
     pub(crate) past_stay: RingStay,
+    /// Its present life is ending, and what the engine has counted of it is among the sums already.
+    pub(crate) leaving: bool,
     /// Why its last life broke.
     pub(crate) broken: Option<String>,
 }
@@ -97,11 +99,18 @@ impl Rings {
         record.home = None;
     }
 
-    pub(crate) fn stopped(&mut self, index: u16, figures: &RingFigures, stay: RingStay, broken: Option<String>) {
+    /// The engine is about to lose sight of the ring, and will have counted this.
+    pub(crate) fn leaves(&mut self, index: u16, stay: RingStay) {
+        let record = self.records.entry(index).or_default();
+        record.past_stay = sum(record.past_stay, stay);
+        record.leaving = true;
+    }
+
+    pub(crate) fn stopped(&mut self, index: u16, figures: &RingFigures, broken: Option<String>) {
         let record = self.records.entry(index).or_default();
         record.running = None;
+        record.leaving = false;
         record.past.add(figures);
-        record.past_stay = sum(record.past_stay, stay);
         record.broken = broken;
     }
 }
@@ -119,6 +128,22 @@ pub(crate) fn sum(a: RingStay, b: RingStay) -> RingStay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_engine_has_counted_is_summed_up_before_it_loses_sight_of_a_ring_and_once() {
+        let mut rings = Rings::default();
+        let stay = RingStay { moves: 3, ..RingStay::default() };
+        for life in 1..=2 {
+            rings.started(0, Running { id: RingId(life), size: 8, page: RingPage::default() });
+            rings.leaves(0, stay);
+            let record = rings.record(0).unwrap();
+            assert!(record.leaving && record.running.is_some());
+            assert_eq!(record.past_stay.moves, 3 * life);
+            rings.stopped(0, &RingFigures::default(), None);
+            let record = rings.record(0).unwrap();
+            assert_eq!((record.leaving, record.past_stay.moves), (false, 3 * life));
+        }
+    }
 
     #[test]
     fn a_ring_starts_where_it_was_attached_or_else_where_it_ran() {

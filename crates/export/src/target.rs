@@ -18,6 +18,7 @@ impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
     fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
         let stay = self.shared.engine().stay_of(running.id).unwrap_or_default();
+        self.shared.rings.lock().leaves(index, stay);
         let ended = self.shared.engine().detach(running.id);
         let (stands, broken) = match ended {
             Ok(mut ring) => {
@@ -33,7 +34,7 @@ impl ExportTarget {
                 (Suspended::default(), Some(why.unwrap_or_else(|| error.to_string())))
             }
         };
-        self.shared.rings.lock().stopped(index, &running.page.figures(), stay, broken);
+        self.shared.rings.lock().stopped(index, &running.page.figures(), broken);
         stands
     }
 
