@@ -62,6 +62,8 @@ pub(crate) struct Worker<R: Ring> {
 struct Idle {
     since_ns: u64,
     wait: Wait,
+    /// It looks before it sleeps.
+    looked: bool,
     /// It has been asleep since.
     slept: bool,
 }
@@ -126,7 +128,10 @@ impl<R: Ring> Worker<R> {
                     continue;
                 }
                 let wait = if self.outstanding > 0 { Wait::Completion } else { Wait::Request };
-                self.idle = Some(Idle { since_ns: self.lane.now_ns, wait, slept: false });
+                // The turn's own work is no wait.
+                self.lane.tick();
+                let looked = self.outstanding <= POLL_OUTSTANDING_MAX;
+                self.idle = Some(Idle { since_ns: self.lane.now_ns, wait, looked, slept: false });
             }
             if !self.look() {
                 self.sleep();
@@ -136,10 +141,11 @@ impl<R: Ring> Worker<R> {
 
     /// Tells the poll window how long the worker had waited.
     fn found_work(&mut self) {
-        if let Some(Idle { since_ns, wait, slept }) = self.idle.take() {
+        // What no window is used for teaches nothing about one.
+        if let Some(Idle { since_ns, wait, looked: true, slept }) = self.idle.take() {
             self.poll.set_price(sleep_price());
             self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
-            self.lane.figures.poll_window_ns.set(self.poll.window_ns(wait));
+            self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
         }
     }
 
@@ -165,7 +171,7 @@ impl<R: Ring> Worker<R> {
 
     /// Spends the poll window looking for work. True when there is some.
     fn look(&mut self) -> bool {
-        let Some(Idle { since_ns, wait, .. }) = self.idle.filter(|_| self.outstanding <= POLL_OUTSTANDING_MAX) else {
+        let Some(Idle { since_ns, wait, looked: true, .. }) = self.idle else {
             return false;
         };
         let window_ns = self.poll.window_ns(wait);
@@ -286,7 +292,7 @@ impl<R: Ring> Worker<R> {
             }
             Mail::Poll(mode) => {
                 self.poll.set_mode(mode);
-                self.lane.figures.poll_window_ns.set(self.poll.window_ns(Wait::Request));
+                self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
             }
             Mail::SweepFiles(done) => {
                 self.lane.sweep_files();
@@ -365,8 +371,8 @@ impl<R: Ring> Worker<R> {
                 // Unless it fell, and its place may be another's by the next turn.
                 return ring_of(&self.slots, slot).is_some();
             }
-            let lingered = self.lane.now_ns.saturating_sub(here.idle_since_ns) > LINGER_NS;
-            if lingered && !here.ring.must_poll() && self.poll.longest_ns() <= LINGER_NS {
+            let idle_ns = self.lane.now_ns.saturating_sub(here.idle_since_ns);
+            if idle_ns > LINGER_NS.max(self.poll.longest_ns()) && !here.ring.must_poll() {
                 here.arm();
             }
             here.active

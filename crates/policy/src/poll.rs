@@ -189,11 +189,14 @@ impl PollWindow {
         let Poll::Adaptive(max_us) = self.mode else {
             return;
         };
-        let came_ns = if slept { wait_ns.saturating_sub(self.price.wake_ns) } else { wait_ns };
         let learned = match wait {
             Wait::Completion => &mut self.completions,
             Wait::Request => &mut self.requests,
         };
+        // An interrupt wakes the processor that it comes to sooner than a client does another: of a completion nothing is taken off.
+        let wake_ns = if wait == Wait::Request { self.price.wake_ns } else { 0 };
+        // Whatever a wake-up cost this time, who slept had looked for the whole window before, in vain.
+        let came_ns = if slept { wait_ns.saturating_sub(wake_ns).max(learned.window_ns + 1) } else { wait_ns };
         learned.observe(came_ns, u64::from(max_us) * 1000, self.price.of(wait));
     }
 }
@@ -234,6 +237,28 @@ mod tests {
         // What it sees now is the wait and the wake-up.
         (0..500).for_each(|_| poll.observe(Wait::Request, 10_000 + PRICE.wake_ns, true));
         assert!(poll.window_ns(Wait::Request) >= 10_000);
+    }
+
+    /// The price of a wake-up is that of another time: no window may rest on it that never finds anything.
+    #[test]
+    fn a_window_that_finds_nothing_does_not_last() {
+        for (wait, real_ns, wake_ns, price_ns) in [
+            (Wait::Completion, 30_000, 5_000, 20_000),
+            (Wait::Completion, 50_000, 8_000, 40_000),
+            (Wait::Request, 90_000, 5_000, 20_000),
+            (Wait::Request, 60_000, 5_000, 40_000),
+        ] {
+            let price = SleepPrice { cpu_ns: 2_000, wake_ns: price_ns, kick_ns: 4_000 };
+            let mut poll = PollWindow::new(Poll::Adaptive(100), price);
+            let mut vain = 0;
+            for count in 0..6000 {
+                let window_ns = poll.window_ns(wait);
+                let slept = real_ns > window_ns;
+                vain += u32::from(count >= 3000 && slept && window_ns > 0);
+                poll.observe(wait, real_ns + if slept { wake_ns } else { 0 }, slept);
+            }
+            assert!(vain < 1500, "{wait:?} after {real_ns} ns is looked for in vain {vain} times of 3000");
+        }
     }
 
     #[test]
