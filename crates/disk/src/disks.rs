@@ -70,6 +70,13 @@ pub enum DiskError {
         /// The disk.
         name: String,
     },
+    /// disk `{name}` has failed: {why}; remove it and add it again
+    Failed {
+        /// The disk.
+        name: String,
+        /// What its storage says.
+        why: String,
+    },
     /// disk `{name}` belongs to {owner}, so {user} cannot use it: add it as a disk by itself, and let both use that
     Owned {
         /// The disk.
@@ -87,12 +94,13 @@ pub struct Disk {
     spec: StorageSpec,
     storage: Arc<dyn Storage>,
     owner: Option<User>,
+    resizing: Mutex<()>,
 }
 
 impl Disk {
     /// What `spec` has opened, under a name. With an `owner` it goes with that.
     pub fn new(name: impl Into<String>, spec: StorageSpec, storage: Arc<dyn Storage>, owner: Option<User>) -> Disk {
-        Disk { name: name.into(), spec, storage, owner }
+        Disk { name: name.into(), spec, storage, owner, resizing: Mutex::new(()) }
     }
 
     /// Its name.
@@ -108,6 +116,11 @@ impl Disk {
     /// The user with which it goes; none for a disk that stays until it is removed.
     pub fn owner(&self) -> Option<&User> {
         self.owner.as_ref()
+    }
+
+    /// Held while its capacity changes, or while somebody begins to use it: nobody misses a change. Another disk's storage may hang.
+    pub fn capacity_lock(&self) -> MutexGuard<'_, ()> {
+        self.resizing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The description that opens it as it is now: with what has been changed since.
@@ -201,6 +214,11 @@ impl Disks {
         may_use(name, entry.disk.storage.describe().read_only, &entry.users, &user)?;
         if entry.is_ending() {
             return Err(DiskError::Ending { name: name.to_owned() });
+        }
+        // What has failed stays so while it is open: its next user would hear of nothing but errors.
+        let volume = entry.disk.storage.volume().map(storage::VolumeControl::status);
+        if let Some(why) = volume.and_then(|status| status.failure) {
+            return Err(DiskError::Failed { name: name.to_owned(), why });
         }
         entry.users.push(user.clone());
         Ok(Lease { disk: entry.disk.clone(), user, of: self.clone() })
@@ -348,6 +366,29 @@ mod tests {
         assert_eq!(disks.check_ended(), Ok(()));
         let _reader = open(&disks, "ro", &file(two.path(), true), None).storage().clone();
         disks.lease("ro", user("a")).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_has_failed_is_for_nobody_until_it_is_opened_again() {
+        let words =
+            "kind = 'sim'\nsize = '4M'\nwrite_latency = '50ms'\nintent_log = { size = '1M', dirty_memory = '1M' }";
+        let spec: StorageSpec = toml::from_str(words).unwrap();
+        let disks = Disks::default();
+        let storage = open(&disks, "db", &spec, None).storage().clone();
+        let mut solo = engine::Solo::new().unwrap();
+        testkit::storage::write(&mut solo, &*storage, 0, &[1; 4096]).unwrap();
+        let mut flush = storage::Task::new();
+        flush.begin(storage::Operation::Flush);
+        let step = storage.start(&mut flush, engine::Token::request(0), &mut solo.io());
+        assert!(matches!(step, storage::Step::Pending), "it is answered already");
+        // As the end of a ring that fell, whose request was part of a commit.
+        drop(flush);
+        drop(storage);
+        let line = disks.lease("db", user("a")).unwrap_err().to_string();
+        assert!(line.starts_with("disk `db` has failed: ") && line.ends_with("; remove it and add it again"), "{line}");
+        drop(disks.remove("db").unwrap());
+        open(&disks, "db", &spec, None);
+        disks.lease("db", user("a")).unwrap();
     }
 
     #[test]

@@ -47,7 +47,6 @@ pub(crate) struct Daemon {
     changing: Mutex<()>,
     /// Held while a capacity changes, and while an export of a disk is made: none misses a change, and all hear of changes in
     /// their order.
-    resizing: Mutex<()>,
     stop: Mutex<Option<Sender<()>>>,
     /// Its isolation is made for the one export it has.
     pub(crate) alone: bool,
@@ -82,7 +81,6 @@ impl Daemon {
             disks: Disks::default(),
             groups: Groups::default(),
             changing: Mutex::new(()),
-            resizing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
             alone: false,
             bound_at: None,
@@ -191,10 +189,6 @@ impl Daemon {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn capacity_lock(&self) -> MutexGuard<'_, ()> {
-        self.resizing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn show(&self, export: &Export) -> api::Export {
         let own = self.engine.workers().into_iter().filter(|worker| worker.owner == export.name());
         let mut shown =
@@ -285,7 +279,9 @@ impl Daemon {
             ExportKind::Disk => Some(self.lease(&new, contents)?),
             ExportKind::Dir => None,
         };
-        let _in_order = disk.as_ref().map(|_| self.capacity_lock());
+        // A change of its capacity finds the export among the others, or is over.
+        let used = disk.as_ref().map(|lease| lease.disk().clone());
+        let _in_order = used.as_ref().map(|disk| disk.capacity_lock());
         let export = match &disk {
             Some(lease) => {
                 let options = DiskOptions {
@@ -385,7 +381,7 @@ impl control::Daemon for Daemon {
         let export = self.get(name)?;
         let disk = self.disk_of(name).ok_or_else(|| convert::export_error(ExportError::NoCapacity, name))?;
         let refused = |error| convert::export_error(ExportError::Storage(error), name);
-        self.resize_disk(disk.name(), resize.capacity_bytes.0, refused)?;
+        self.resize_disk(&disk, resize.capacity_bytes.0, refused)?;
         Ok(self.show(&export))
     }
 
@@ -441,7 +437,8 @@ impl control::Daemon for Daemon {
         let _open = self.upgrade.gate();
         let refused =
             |error: StorageError| ApiError::DiskUnsupported { disk: name.to_owned(), message: error.to_string() };
-        self.resize_disk(name, resize.capacity_bytes.0, refused)?;
+        let (disk, _) = self.disks.get(name)?;
+        self.resize_disk(&disk, resize.capacity_bytes.0, refused)?;
         self.disk_shown(name)
     }
 

@@ -142,12 +142,16 @@ impl Daemon {
     /// refusal.
     pub(crate) fn resize_disk(
         &self,
-        name: &str,
+        disk: &Arc<Disk>,
         capacity_bytes: u64,
         refused: impl FnOnce(StorageError) -> ApiError,
     ) -> Result<(), ApiError> {
-        let _in_order = self.capacity_lock();
-        let (disk, users) = self.disks.get(name)?;
+        let _in_order = disk.capacity_lock();
+        let (present, users) = self.disks.get(disk.name())?;
+        if !Arc::ptr_eq(&present, disk) {
+            // Another one has its name by now.
+            return Err(DiskError::Missing { name: disk.name().to_owned() }.into());
+        }
         let of = |User::Export(name): &User| self.get(name).ok();
         let exports: Vec<Arc<Export>> = users.iter().filter_map(of).collect();
         for export in &exports {
