@@ -27,7 +27,7 @@ pub(crate) struct Turns {
     /// Answers that the client has not been shown.
     pub(crate) unshown: usize,
     /// Requests answered in this turn that were taken in it.
-    fresh_done: u64,
+    pub(crate) fresh_done: u64,
     /// When the first of those was taken: rings of one worker have their turns one after the other.
     fresh_since_ns: u64,
     /// Since when requests wait that did not fit into a batch, or that a limit holds up.

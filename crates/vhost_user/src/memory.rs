@@ -137,9 +137,9 @@ impl Table {
             // A frontend that shortened a file and made it longer again shares nothing with a mapping from before.
             let there = !mapped.mapping.is_gone();
             there
-                && !others.iter().any(|other| Arc::ptr_eq(&other.mapping, &mapped.mapping))
                 && (mapped.device, mapped.inode) == (device, inode)
                 && (mapped.file_offset, mapped.len) == (file_offset, len)
+                && !others.iter().any(|other| Arc::ptr_eq(&other.mapping, &mapped.mapping))
         });
         let (mapping, offset) = match known {
             Some(mapped) => (mapped.mapping.clone(), mapped.offset),

@@ -35,7 +35,8 @@ fn is_root() -> bool {
 fn status(pid: u32, name: &str) -> Result<Vec<String>> {
     let mut values = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = fs::read_to_string(task?.path().join("status"))?;
+        // Threads may end while they are listed.
+        let Ok(text) = fs::read_to_string(task?.path().join("status")) else { continue };
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         values.push(value.context("the kernel tells")?.trim().to_owned());
     }

@@ -105,7 +105,10 @@ impl Session<'_> {
         (self.acked.virtio, self.acked.protocol) = (state.features, state.protocol_features);
         self.target.set_features(state.features & !PROTOCOL_FEATURES);
         if let Some(channel) = state.backend_channel {
-            self.channel.open(channel, self.acked).map_err(|error| failed(&error))?;
+            // Without it the frontend is not told of a new size, and has everything else.
+            if let Err(error) = self.channel.open(channel, self.acked) {
+                tracing::warn!(%error, "the backend channel does not go along");
+            }
         }
         if let Some(regions) = state.memory {
             let memory = self.memory.restored(regions).map_err(|error| failed(&error))?;

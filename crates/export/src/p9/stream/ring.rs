@@ -308,7 +308,10 @@ impl Attachment for StreamRing {
     }
 
     fn show(&mut self, io: &mut Io<'_>) {
-        self.page.in_flight.set(self.requests_in_flight() as u64);
+        let in_flight = self.requests_in_flight() as u64;
+        self.page.in_flight.set(in_flight);
+        // What was answered on the spot was in flight, too, though some of it has been sent.
+        self.turns.figures.in_flight_max.raise(in_flight + self.turns.fresh_done);
         self.send(io);
         self.report_end();
     }
