@@ -82,6 +82,9 @@ pub struct State(Option<Box<dyn Progress>>);
 pub trait Progress: Any + Send {
     /// As [`Task::rest`].
     fn rest(&mut self) {}
+
+    /// As [`Task::lost`].
+    fn lost(&mut self) {}
 }
 
 impl State {
@@ -125,6 +128,14 @@ impl Task {
         buffers::shorten(&mut self.buffers);
         if let Some(progress) = &mut self.state.0 {
             progress.rest();
+        }
+    }
+
+    /// Nobody goes on with this task, which is in flight: it stops waiting for other tasks, and is dropped when the kernel has no
+    /// part of it any more.
+    pub fn lost(&mut self) {
+        if let Some(progress) = &mut self.state.0 {
+            progress.lost();
         }
     }
 

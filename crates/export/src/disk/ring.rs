@@ -229,6 +229,13 @@ impl Attachment for DiskRing {
         self.ring.queue.notify(io);
     }
 
+    /// Requests of other rings may stand behind those of this one.
+    fn lost(&mut self) {
+        for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
+            slot.request.task.lost();
+        }
+    }
+
     /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,
     /// and need not keep the region that says otherwise.
     fn drain(&mut self, io: &mut Io<'_>) {

@@ -5,11 +5,11 @@
 //! blocks are 512 bytes there is no partial block, and writes do not come here.
 //!
 //! The gate also counts bounce buffers, so that a guest cannot make us allocate without bound. Who does not fit waits in line,
-//! and is let in by the release that makes room.
+//! and is let in by whoever leaves and makes room.
 
 use engine::Reply;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most operations of one storage that hold a bounce buffer at once; with 256 KiB each, 16 MiB.
 const BUFFERS_MAX: usize = 64;
@@ -45,29 +45,49 @@ impl Ask {
     }
 }
 
-/// Names what was granted, until it is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim(u32);
+/// Somebody in line. Called without a lock, on the thread that made room.
+pub(super) trait Waiter {
+    /// It is in.
+    fn admit(self);
+}
 
-impl Claim {
-    /// The claim that a completion of a waiting task's token carries.
-    pub(super) fn from_result(result: i32) -> Claim {
-        Claim(result as u32)
+impl Waiter for Reply {
+    fn admit(self) {
+        self.complete(0);
     }
 }
 
-pub(super) struct Gate<W = Reply> {
+/// The gate of one storage. Whoever has a [`Claim`] keeps it open.
+pub(super) struct Gate<W: Waiter = Reply> {
     /// Whether writes of whole blocks must ask.
     tracked: bool,
-    state: Mutex<State<W>>,
+    state: Arc<Mutex<State<W>>>,
+}
+
+/// A place in the gate or in the line before it, given back when it is dropped: a ring that falls takes its requests with it, and
+/// another one may use the storage.
+pub(super) struct Claim<W: Waiter = Reply> {
+    state: Arc<Mutex<State<W>>>,
+    place: u32,
+}
+
+enum Place<W> {
+    Free,
+    Waiting(Ask, W),
+    Held(Ask),
 }
 
 struct State<W> {
-    held: Vec<Option<Ask>>,
+    places: Vec<Place<W>>,
     free: Vec<u32>,
     exclusive: usize,
     buffers: usize,
-    waiting: VecDeque<(Ask, W)>,
+    /// Places of those who wait, the first first.
+    line: VecDeque<u32>,
+}
+
+fn lock<W>(state: &Mutex<State<W>>) -> MutexGuard<'_, State<W>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<W> State<W> {
@@ -78,92 +98,109 @@ impl<W> State<W> {
         match ask.touch {
             Touch::Nothing => true,
             Touch::Shared if self.exclusive == 0 => true,
-            _ => !self.held.iter().flatten().any(|held| held.conflicts(ask)),
+            _ => !self.places.iter().any(|place| matches!(place, Place::Held(held) if held.conflicts(ask))),
         }
     }
 
-    fn grant(&mut self, ask: Ask) -> Claim {
+    fn first(&self) -> Option<&Ask> {
+        match &self.places[*self.line.front()? as usize] {
+            Place::Waiting(ask, _) => Some(ask),
+            Place::Free | Place::Held(_) => None,
+        }
+    }
+
+    fn put(&mut self, place: Place<W>) -> u32 {
+        if let Some(free) = self.free.pop() {
+            self.places[free as usize] = place;
+            return free;
+        }
+        self.places.push(place);
+        self.places.len() as u32 - 1
+    }
+
+    fn count(&mut self, ask: &Ask) {
         self.buffers += usize::from(ask.buffer);
         self.exclusive += usize::from(ask.touch == Touch::Exclusive);
-        if let Some(index) = self.free.pop() {
-            self.held[index as usize] = Some(ask);
-            return Claim(index);
+    }
+
+    /// Gives a place back. Who waited there has to be dropped without the lock.
+    fn vacate(&mut self, place: u32) -> Place<W> {
+        let was = std::mem::replace(&mut self.places[place as usize], Place::Free);
+        match &was {
+            Place::Held(ask) => {
+                self.buffers -= usize::from(ask.buffer);
+                self.exclusive -= usize::from(ask.touch == Touch::Exclusive);
+            }
+            Place::Waiting(..) => self.line.retain(|waiting| *waiting != place),
+            Place::Free => debug_assert!(false, "place {place} is nobody's"),
         }
-        self.held.push(Some(ask));
-        Claim(self.held.len() as u32 - 1)
+        self.free.push(place);
+        was
+    }
+
+    /// Lets the first in line in, if there is room.
+    fn next(&mut self) -> Option<W> {
+        let ask = *self.first()?;
+        if !self.fits(&ask) {
+            return None;
+        }
+        let place = self.line.pop_front()?;
+        self.count(&ask);
+        match std::mem::replace(&mut self.places[place as usize], Place::Held(ask)) {
+            Place::Waiting(_, waiter) => Some(waiter),
+            Place::Free | Place::Held(_) => None,
+        }
     }
 }
 
-impl<W> Gate<W> {
+impl<W: Waiter> Gate<W> {
     pub(super) fn new(tracked: bool) -> Gate<W> {
-        let state = State { held: Vec::new(), free: Vec::new(), exclusive: 0, buffers: 0, waiting: VecDeque::new() };
-        Gate { tracked, state: Mutex::new(state) }
+        let state = State { places: Vec::new(), free: Vec::new(), exclusive: 0, buffers: 0, line: VecDeque::new() };
+        Gate { tracked, state: Arc::new(Mutex::new(state)) }
     }
 
     pub(super) fn tracked(&self) -> bool {
         self.tracked
     }
 
-    fn state(&self) -> MutexGuard<'_, State<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Grants at once, or puts `waiter()` in line and gives `None`.
-    pub(super) fn ask(&self, ask: Ask, waiter: impl FnOnce() -> W) -> Option<Claim> {
-        let mut state = self.state();
+    /// A place, and whether it is inside already: if not, `waiter()` hears when it is.
+    pub(super) fn ask(&self, ask: Ask, waiter: impl FnOnce() -> W) -> (Claim<W>, bool) {
+        let mut state = lock(&self.state);
         // Who waits first is not overtaken by those it waits for, nor by others that need a buffer.
-        let fair = state.waiting.front().is_none_or(|(first, _)| !ask.buffer && !first.conflicts(&ask));
-        if fair && state.fits(&ask) {
-            return Some(state.grant(ask));
-        }
-        state.waiting.push_back((ask, waiter()));
-        None
+        let fair = state.first().is_none_or(|first| !ask.buffer && !first.conflicts(&ask));
+        let inside = fair && state.fits(&ask);
+        let place = if inside {
+            state.count(&ask);
+            state.put(Place::Held(ask))
+        } else {
+            let place = state.put(Place::Waiting(ask, waiter()));
+            state.line.push_back(place);
+            place
+        };
+        (Claim { state: Arc::clone(&self.state), place }, inside)
     }
+}
 
-    /// Gives a claim back and calls `admit` for everybody in line who fits now.
-    pub(super) fn release(&self, claim: Claim, mut admit: impl FnMut(W, Claim)) {
-        {
-            let mut state = self.state();
-            let Some(ask) = state.held.get_mut(claim.0 as usize).and_then(Option::take) else {
-                debug_assert!(false, "{claim:?} is not held");
-                return;
-            };
-            state.buffers -= usize::from(ask.buffer);
-            state.exclusive -= usize::from(ask.touch == Touch::Exclusive);
-            state.free.push(claim.0);
+impl<W: Waiter> Drop for Claim<W> {
+    fn drop(&mut self) {
+        let was = lock(&self.state).vacate(self.place);
+        drop(was);
+        loop {
+            // Apart from the lock: who is let in may leave at once.
+            let next = lock(&self.state).next();
+            let Some(waiter) = next else { break };
+            waiter.admit();
         }
-        while let Some((waiter, claim)) = self.next() {
-            admit(waiter, claim);
-        }
-    }
-
-    fn next(&self) -> Option<(W, Claim)> {
-        let mut state = self.state();
-        let (ask, _) = state.waiting.front()?;
-        let ask = *ask;
-        if !state.fits(&ask) {
-            return None;
-        }
-        let (_, waiter) = state.waiting.pop_front()?;
-        let claim = state.grant(ask);
-        Some((waiter, claim))
     }
 }
 
 #[cfg(test)]
-impl<W> Gate<W> {
+impl<W: Waiter> Gate<W> {
     /// Nobody is in and nobody waits.
     pub(super) fn is_empty(&self) -> bool {
-        let state = self.state();
-        let nothing = (state.exclusive, state.buffers, state.waiting.len()) == (0, 0, 0);
-        nothing && state.held.iter().all(Option::is_none)
-    }
-}
-
-impl Gate<Reply> {
-    /// Releases, and completes the tokens of those who are let in with their claims.
-    pub(super) fn leave(&self, claim: Claim) {
-        self.release(claim, |reply, claim| reply.complete(claim.0 as i32));
+        let state = lock(&self.state);
+        let nothing = (state.exclusive, state.buffers, state.line.len()) == (0, 0, 0);
+        nothing && state.places.iter().all(|place| matches!(place, Place::Free))
     }
 }
 
@@ -172,81 +209,147 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// Those that were let in, in their order.
+    type Admitted = Rc<RefCell<Vec<usize>>>;
+
+    struct Who(usize, Admitted);
+
+    impl Waiter for Who {
+        fn admit(self) {
+            self.1.borrow_mut().push(self.0);
+        }
+    }
+
+    struct Test {
+        gate: Gate<Who>,
+        admitted: Admitted,
+    }
+
+    impl Test {
+        fn new(tracked: bool) -> Test {
+            Test { gate: Gate::new(tracked), admitted: Admitted::default() }
+        }
+
+        fn ask(&self, who: usize, ask: Ask) -> (Claim<Who>, bool) {
+            self.gate.ask(ask, || Who(who, Rc::clone(&self.admitted)))
+        }
+
+        fn enters(&self, who: usize, ask: Ask) -> Claim<Who> {
+            let (claim, inside) = self.ask(who, ask);
+            assert!(inside, "{ask:?}");
+            claim
+        }
+
+        fn waits(&self, who: usize, ask: Ask) -> Claim<Who> {
+            let (claim, inside) = self.ask(who, ask);
+            assert!(!inside, "{ask:?}");
+            claim
+        }
+
+        fn admitted(&self) -> Vec<usize> {
+            self.admitted.borrow().clone()
+        }
+    }
+
     fn ask(start: u64, end: u64, touch: Touch) -> Ask {
         Ask { start, end, touch, buffer: false }
     }
 
     #[test]
     fn rewrites_have_their_blocks_alone() {
-        let gate: Gate<u8> = Gate::new(true);
-        let first = gate.ask(ask(0, 4096, Touch::Exclusive), || 1).unwrap();
-        assert_eq!(gate.ask(ask(0, 8192, Touch::Shared), || 2), None);
-        let beside = gate.ask(ask(8192, 12288, Touch::Shared), || 3).unwrap();
-        assert_eq!(gate.ask(ask(8192, 12288, Touch::Exclusive), || 4), None);
-        let mut admitted = Vec::new();
-        gate.release(first, |who, claim| admitted.push((who, claim)));
-        assert_eq!(admitted.iter().map(|a| a.0).collect::<Vec<_>>(), [2]);
-        gate.release(beside, |who, claim| admitted.push((who, claim)));
-        assert_eq!(admitted.iter().map(|a| a.0).collect::<Vec<_>>(), [2, 4]);
+        let test = Test::new(true);
+        let first = test.enters(1, ask(0, 4096, Touch::Exclusive));
+        let _second = test.waits(2, ask(0, 8192, Touch::Shared));
+        let beside = test.enters(3, ask(8192, 12288, Touch::Shared));
+        let _fourth = test.waits(4, ask(8192, 12288, Touch::Exclusive));
+        drop(first);
+        assert_eq!(test.admitted(), [2]);
+        drop(beside);
+        assert_eq!(test.admitted(), [2, 4]);
     }
 
     #[test]
     fn whole_blocks_do_not_wait_for_each_other() {
-        let gate: Gate<u8> = Gate::new(true);
-        assert!(gate.ask(ask(0, 4096, Touch::Shared), || 1).is_some());
-        assert!(gate.ask(ask(0, 4096, Touch::Shared), || 2).is_some());
-        assert!(gate.ask(ask(0, 4096, Touch::Nothing), || 3).is_some());
+        let test = Test::new(true);
+        let _one = test.enters(1, ask(0, 4096, Touch::Shared));
+        let _two = test.enters(2, ask(0, 4096, Touch::Shared));
+        let _three = test.enters(3, ask(0, 4096, Touch::Nothing));
     }
 
     #[test]
     fn a_rewrite_in_line_is_not_overtaken_for_ever() {
-        let gate: Gate<u8> = Gate::new(true);
-        let writer = gate.ask(ask(0, 4096, Touch::Shared), || 1).unwrap();
-        assert_eq!(gate.ask(ask(0, 4096, Touch::Exclusive), || 2), None);
-        assert_eq!(gate.ask(ask(0, 4096, Touch::Shared), || 3), None, "behind the rewrite");
-        assert!(gate.ask(ask(4096, 8192, Touch::Shared), || 4).is_some(), "elsewhere");
-        let mut admitted = Vec::new();
-        gate.release(writer, |who, _| admitted.push(who));
-        assert_eq!(admitted, [2]);
+        let test = Test::new(true);
+        let writer = test.enters(1, ask(0, 4096, Touch::Shared));
+        let _rewrite = test.waits(2, ask(0, 4096, Touch::Exclusive));
+        let _behind = test.waits(3, ask(0, 4096, Touch::Shared));
+        let _elsewhere = test.enters(4, ask(4096, 8192, Touch::Shared));
+        drop(writer);
+        assert_eq!(test.admitted(), [2]);
     }
 
     #[test]
     fn buffers_are_bounded() {
-        let gate: Gate<usize> = Gate::new(false);
+        let test = Test::new(false);
         let buffer = Ask { buffer: true, ..ask(0, 4096, Touch::Nothing) };
-        let claims: Vec<_> = (0..BUFFERS_MAX).map(|i| gate.ask(buffer, || i).unwrap()).collect();
-        assert_eq!(gate.ask(buffer, || 1000), None);
-        let mut admitted = Vec::new();
-        gate.release(claims[7], |who, _| admitted.push(who));
-        assert_eq!(admitted, [1000]);
+        let mut claims: Vec<_> = (0..BUFFERS_MAX).map(|who| test.enters(who, buffer)).collect();
+        let _next = test.waits(1000, buffer);
+        claims.swap_remove(7);
+        assert_eq!(test.admitted(), [1000]);
+    }
+
+    #[test]
+    fn who_leaves_the_line_holds_nobody_up() {
+        let test = Test::new(true);
+        let reader = test.enters(1, ask(0, 4096, Touch::Shared));
+        let rewrite = test.waits(2, ask(0, 4096, Touch::Exclusive));
+        let _behind = test.waits(3, ask(0, 4096, Touch::Shared));
+        drop(rewrite);
+        assert_eq!(test.admitted(), [3]);
+        // Nor does one that was let in and never came to know of it.
+        let unaware = test.waits(4, ask(0, 4096, Touch::Exclusive));
+        drop((reader, _behind));
+        assert_eq!(test.admitted(), [3, 4]);
+        let _last = test.waits(5, ask(0, 4096, Touch::Shared));
+        drop(unaware);
+        assert_eq!(test.admitted(), [3, 4, 5]);
     }
 
     proptest! {
-        /// Against a plain list: nothing that conflicts is held together, and everybody gets in.
+        /// Against a plain list: nothing that conflicts is held together, and everybody gets in who does not leave before.
         #[test]
         fn everybody_gets_in_and_nobody_meets(steps in proptest::collection::vec((0u64..8, 1u64..4, 0u8..3, any::<bool>(), any::<proptest::sample::Index>()), 1..60)) {
-            let gate: Gate<usize> = Gate::new(true);
+            let test = Test::new(true);
             let mut asks = Vec::new();
-            let mut held: Vec<(usize, Claim)> = Vec::new();
+            let (mut claims, mut inside): (Vec<(usize, Claim<Who>)>, Vec<usize>) = (Vec::new(), Vec::new());
             for (start, len, touch, buffer, pick) in steps {
                 let touch = [Touch::Nothing, Touch::Shared, Touch::Exclusive][usize::from(touch)];
                 let who = asks.len();
                 asks.push(Ask { start, end: start + len, touch, buffer });
-                held.extend(gate.ask(asks[who], || who).map(|claim| (who, claim)));
-                if !held.is_empty() && pick.index(3) > 0 {
-                    let (_, claim) = held.swap_remove(pick.index(held.len()));
-                    gate.release(claim, |who, claim| held.push((who, claim)));
+                let (claim, is_inside) = test.ask(who, asks[who]);
+                claims.push((who, claim));
+                inside.extend(is_inside.then_some(who));
+                if pick.index(3) > 0 {
+                    // In it or before it.
+                    let (who, claim) = claims.swap_remove(pick.index(claims.len()));
+                    inside.retain(|other| *other != who);
+                    drop(claim);
                 }
-                for (i, (a, _)) in held.iter().enumerate() {
-                    for (b, _) in &held[i + 1..] {
+                inside.append(&mut test.admitted.borrow_mut());
+                for (i, a) in inside.iter().enumerate() {
+                    for b in &inside[i + 1..] {
                         prop_assert!(!asks[*a].conflicts(&asks[*b]));
                     }
                 }
             }
-            while let Some((_, claim)) = held.pop() {
-                gate.release(claim, |who, claim| held.push((who, claim)));
+            while !inside.is_empty() {
+                let who = inside.swap_remove(0);
+                claims.retain(|(other, _)| *other != who);
+                inside.append(&mut test.admitted.borrow_mut());
             }
-            prop_assert!(gate.is_empty());
+            prop_assert!(claims.is_empty() && test.gate.is_empty());
         }
     }
 }

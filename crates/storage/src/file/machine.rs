@@ -91,6 +91,13 @@ impl Progress for FileProgress {
     fn rest(&mut self) {
         buffers::shorten(&mut self.rest);
     }
+
+    /// It leaves the line. What it is inside for may be with the kernel, and others have to wait for that.
+    fn lost(&mut self) {
+        if matches!(self.stage, Stage::Line(_)) {
+            self.claim = None;
+        }
+    }
 }
 
 /// What a completion leads to.
@@ -143,12 +150,12 @@ impl FileStorage {
             Operation::Discard { .. } | Operation::WriteZeroes { .. } => Work::Space,
         };
         if let Some(ask) = self.needs(task, work, offset, len) {
-            match self.gate.ask(ask, || io.reply(token)) {
-                Some(claim) => task.state.of::<FileProgress>().claim = Some(claim),
-                None => {
-                    task.state.of::<FileProgress>().stage = Stage::Line(work);
-                    return Step::Pending;
-                }
+            let (claim, inside) = self.gate.ask(ask, || io.reply(token));
+            let progress = task.state.of::<FileProgress>();
+            progress.claim = Some(claim);
+            if !inside {
+                progress.stage = Stage::Line(work);
+                return Step::Pending;
             }
         }
         self.enter(task, work, token, io)
@@ -157,8 +164,10 @@ impl FileStorage {
     pub(super) fn proceed(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let Completion { token, result, .. } = completion;
         if let Stage::Line(work) = task.state.of::<FileProgress>().stage {
-            task.state.of::<FileProgress>().claim = Some(Claim::from_result(result));
-            return self.enter(task, work, token, io);
+            return match result {
+                0.. => self.enter(task, work, token, io),
+                _ => self.finish(task, Err(-result)),
+            };
         }
         match self.advance(task, result) {
             Next::Issue => self.drive(task, token, io),
@@ -221,9 +230,7 @@ impl FileStorage {
         let progress = &mut task.state.of::<FileProgress>();
         progress.stage = Stage::Idle;
         progress.bounce = None;
-        if let Some(claim) = progress.claim.take() {
-            self.gate.leave(claim);
-        }
+        progress.claim = None;
         let action = task.operation.action();
         Step::Done(outcome.map_err(|errno| StorageError::errno(action, errno)))
     }

@@ -119,6 +119,38 @@ fn the_gate_is_empty_when_all_is_done() {
     assert_eq!(std::fs::read(image.path()).unwrap()[512..1024], [7; 512]);
 }
 
+/// The ring of some tasks falls while they are in flight, and another ring goes on with the same storage.
+#[test]
+fn tasks_that_nobody_goes_on_with_keep_nobody_out() {
+    let image = image();
+    let storage = open(image.path(), Execution::Uring);
+    let mut data = vec![7u8; 512];
+    let mut make = |count: usize| -> Vec<Task> {
+        let write = |_| {
+            let mut task = Task::new();
+            task.buffers = vec![libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 512 }];
+            task.begin(Operation::Write { offset: 512, durable: false });
+            task
+        };
+        (0..count).map(write).collect()
+    };
+    let (mut fallen, mut living) = (make(100), make(3));
+    let mut solo = Solo::new().unwrap();
+    for (token, task) in fallen.iter_mut().enumerate() {
+        assert!(matches!(storage.start(task, Token::request(token as u16), &mut solo.io()), Step::Pending));
+    }
+    // One has the block, and 99 stand in line: those leave it at once, which their ring hears as the end of its work.
+    fallen.iter_mut().for_each(Task::lost);
+    for _ in 0..100 {
+        solo.wait().unwrap();
+    }
+    // Nothing of them is with the kernel any more.
+    drop(fallen);
+    assert!(storage.gate.is_empty());
+    run_together(&storage, &mut living);
+    assert_eq!(std::fs::read(image.path()).unwrap()[512..1024], [7; 512]);
+}
+
 #[test]
 fn bounced_reads_cross_chunks_and_the_end_of_the_file() {
     let image = tempfile::NamedTempFile::new().unwrap();
