@@ -65,7 +65,7 @@ pub enum DiskError {
         /// Another one.
         user: User,
     },
-    /// requests of an earlier user of disk `{name}` are still under way: try again when its storage has answered them
+    /// requests of an earlier user of disk `{name}` are still under way: try again when its storage has answered them, or restart the daemon if that lasts
     Ending {
         /// The disk.
         name: String,
@@ -356,7 +356,8 @@ mod tests {
         let line = disks.lease("rw", user("a")).unwrap_err().to_string();
         assert_eq!(
             line,
-            "requests of an earlier user of disk `rw` are still under way: try again when its storage has answered them"
+            "requests of an earlier user of disk `rw` are still under way: try again when its storage has answered them, or \
+             restart the daemon if that lasts"
         );
         assert!(disks.get("rw").unwrap().1.is_empty());
         assert_eq!(disks.check_ended(), Err(DiskError::Ending { name: "rw".into() }));
