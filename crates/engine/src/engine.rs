@@ -7,7 +7,7 @@ pub use ask::Told;
 use ask::{ANSWER_TIMEOUT, answered, answered_late};
 
 use crate::directory::{Directory, WorkerEntry};
-use crate::figures::{RingStay, StayPage};
+use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
 use crate::price::{learn_sleep_price, sleep_price};
@@ -353,9 +353,9 @@ impl<R: Ring> Engine<R> {
         self.shared.directory.lock().rings.get(&id).map(|home| home.worker)
     }
 
-    /// What the engine has counted of the ring so far. Reads its page; the worker is not involved.
-    pub fn stay_of(&self, id: RingId) -> Option<RingStay> {
-        self.shared.directory.lock().rings.get(&id).map(|home| home.stay.read())
+    /// The page on which the engine counts what it sees of the ring. It outlives the ring, wherever that ends.
+    pub fn stay_of(&self, id: RingId) -> Option<Arc<StayPage>> {
+        self.shared.directory.lock().rings.get(&id).map(|home| home.stay.clone())
     }
 
     /// Takes the ring back: no more requests are taken, those in flight are finished and published first.

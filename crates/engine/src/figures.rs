@@ -75,7 +75,7 @@ pub struct RingStay {
 
 /// The engine's page of a ring. It moves with the ring; only the ring's present owner writes it.
 #[derive(Debug, Default)]
-pub(crate) struct StayPage {
+pub struct StayPage {
     pub(crate) kicks: Counter,
     pub(crate) polls_hit: Counter,
     pub(crate) polls_missed: Counter,
@@ -84,7 +84,7 @@ pub(crate) struct StayPage {
 
 impl StayPage {
     /// A snapshot.
-    pub(crate) fn read(&self) -> RingStay {
+    pub fn read(&self) -> RingStay {
         RingStay {
             kicks: self.kicks.get(),
             polls_hit: self.polls_hit.get(),

@@ -32,7 +32,7 @@ pub use bell::{Bell, BellError, may_be_watched};
 pub use clock::monotonic_ns;
 pub use counter::Counter;
 pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
-pub use figures::{RingStay, WorkerFigures};
+pub use figures::{RingStay, StayPage, WorkerFigures};
 pub use file::{File, SharedFile};
 pub use io::Io;
 pub use mailbox::Pulse;

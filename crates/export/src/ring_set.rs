@@ -1,9 +1,10 @@
 //! The rings of an export, and how they are told things: each by its worker, between two turns.
 
+use crate::page::RingPage;
 use crate::queue::Queue;
 use crate::rings::{Rings, Running};
 use crate::{Engine, Ring};
-use engine::{EngineError, Io, Told};
+use engine::{EngineError, Io, RingId, Told};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -33,6 +34,13 @@ impl RingSet {
     /// What is known of them.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Rings> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ring `index` has begun a life of `size` requests at most.
+    pub(crate) fn started(&self, index: u16, id: RingId, size: u16, page: RingPage) {
+        // A ring that fell at once is known no more.
+        let stay = self.engine.stay_of(id).unwrap_or_default();
+        self.lock().started(index, Running { id, size, page, stay });
     }
 
     /// Those that run, by index.

@@ -2,8 +2,9 @@
 
 use crate::figures::RingFigures;
 use crate::page::RingPage;
-use engine::{RingId, RingStay};
+use engine::{RingId, RingStay, StayPage};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A ring that a frontend has started.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub(crate) struct Running {
     pub(crate) id: RingId,
     pub(crate) size: u16,
     pub(crate) page: RingPage,
+    /// What the engine counts of it.
+    pub(crate) stay: Arc<StayPage>,
 }
 
 /// What is known of a ring apart from its present life.
@@ -24,8 +27,6 @@ pub(crate) struct Record {
     /// Sums over the lives that ended.
     pub(crate) past: RingFigures,
     pub(crate) past_stay: RingStay,
-    /// Its present life is ending, and what the engine has counted of it is among the sums already.
-    pub(crate) leaving: bool,
     /// Why its last life broke.
     pub(crate) broken: Option<String>,
 }
@@ -99,18 +100,13 @@ impl Rings {
         record.home = None;
     }
 
-    /// The engine is about to lose sight of the ring, and will have counted this.
-    pub(crate) fn leaves(&mut self, index: u16, stay: RingStay) {
+    /// Its life is over, or lost: what its pages say goes to the sums.
+    pub(crate) fn stopped(&mut self, index: u16, broken: Option<String>) {
         let record = self.records.entry(index).or_default();
-        record.past_stay = sum(record.past_stay, stay);
-        record.leaving = true;
-    }
-
-    pub(crate) fn stopped(&mut self, index: u16, figures: &RingFigures, broken: Option<String>) {
-        let record = self.records.entry(index).or_default();
-        record.running = None;
-        record.leaving = false;
-        record.past.add(figures);
+        if let Some(running) = record.running.take() {
+            record.past.add(&running.page.figures());
+            record.past_stay = sum(record.past_stay, running.stay.read());
+        }
         record.broken = broken;
     }
 }
@@ -130,29 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_engine_has_counted_is_summed_up_before_it_loses_sight_of_a_ring_and_once() {
-        let mut rings = Rings::default();
-        let stay = RingStay { moves: 3, ..RingStay::default() };
-        for life in 1..=2 {
-            rings.started(0, Running { id: RingId(life), size: 8, page: RingPage::default() });
-            rings.leaves(0, stay);
-            let record = rings.record(0).unwrap();
-            assert!(record.leaving && record.running.is_some());
-            assert_eq!(record.past_stay.moves, 3 * life);
-            rings.stopped(0, &RingFigures::default(), None);
-            let record = rings.record(0).unwrap();
-            assert_eq!((record.leaving, record.past_stay.moves), (false, 3 * life));
-        }
-    }
-
-    #[test]
     fn a_ring_starts_where_it_was_attached_or_else_where_it_ran() {
         let mut rings = Rings::again(&[(1, 7)], &[(0, 4), (1, 4)]);
         assert_eq!((rings.wanted(0), rings.wanted(1), rings.wanted(2)), (Some(4), Some(7), None));
         assert_eq!((rings.attached(), rings.homes()), (vec![(1, 7)], vec![(0, 4), (1, 4)]));
         // Once: after that the placement has its say again, but not over what an operator wants.
         for index in 0..2 {
-            rings.started(index, Running { id: RingId(u64::from(index)), size: 8, page: RingPage::default() });
+            let (page, stay) = (RingPage::default(), Arc::default());
+            rings.started(index, Running { id: RingId(u64::from(index)), size: 8, page, stay });
         }
         assert_eq!((rings.wanted(0), rings.wanted(1)), (None, Some(7)));
         rings.remember(0, 5);

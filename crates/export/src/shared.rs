@@ -167,14 +167,11 @@ impl Shared {
         };
         let page = &running.page;
         status.figures.add(&page.figures());
-        // A ring that stops at this moment, or is lost, shows as stopped. Its stay is among the sums by now.
-        let Some((worker, stay)) = self.engine().worker_of(running.id).zip(self.engine().stay_of(running.id)) else {
-            status.stay = self.rings.lock().record(index).map(|record| record.past_stay).unwrap_or_default();
+        status.stay = sum(status.stay, running.stay.read());
+        // A ring that stops at this moment, or is lost, shows as stopped.
+        let Some(worker) = self.engine().worker_of(running.id) else {
             return status;
         };
-        if !record.leaving {
-            status.stay = sum(status.stay, stay);
-        }
         (status.size, status.worker) = (running.size, Some(worker));
         status.in_flight = page.in_flight();
         status.oldest_in_flight_ns = page.oldest_ns().map(|taken_ns| monotonic_ns().saturating_sub(taken_ns));

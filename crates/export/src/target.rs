@@ -17,8 +17,6 @@ pub(crate) struct ExportTarget {
 impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
     fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
-        let stay = self.shared.engine().stay_of(running.id).unwrap_or_default();
-        self.shared.rings.lock().leaves(index, stay);
         let ended = self.shared.engine().detach(running.id);
         let (stands, broken) = match ended {
             Ok(mut ring) => {
@@ -34,7 +32,7 @@ impl ExportTarget {
                 (Suspended::default(), Some(why.unwrap_or_else(|| error.to_string())))
             }
         };
-        self.shared.rings.lock().stopped(index, &running.page.figures(), broken);
+        self.shared.rings.lock().stopped(index, broken);
         stands
     }
 
@@ -100,7 +98,7 @@ impl Target for ExportTarget {
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
         let page = ring.page();
         let id = self.shared.engine().attach(ring, worker).map_err(|(error, _)| error.to_string())?;
-        self.shared.rings.lock().started(index, Running { id, size, page });
+        self.shared.rings.started(index, id, size, page);
         self.shared.device.started(&self.shared.rings, index);
         self.shared.limit(index);
         Ok(())

@@ -194,12 +194,12 @@ fn a_worker_that_hangs_has_figures() {
     let before = engine.worker_figures(0).unwrap();
     assert!(before.turns >= 100 && before.sleeps > 0 && before.enters > 0 && before.messages > 0, "{before:?}");
     assert!(before.cpu_ns > 0, "{before:?}");
-    let stay = engine.stay_of(id).unwrap();
+    let stay = engine.stay_of(id).unwrap().read();
     assert!(stay.kicks > 0 && stay.polls_missed > 0 && stay.moves == 0, "{stay:?}");
     // Reading changes nothing and leaves no message behind.
     let later = engine.worker_figures(0).unwrap();
     assert_eq!(engine::WorkerFigures { cpu_ns: 0, ..later }, engine::WorkerFigures { cpu_ns: 0, ..before });
-    assert_eq!(engine.stay_of(id), Some(stay));
+    assert_eq!(engine.stay_of(id).unwrap().read(), stay);
     drop(held);
     engine.worker_answers(0).unwrap();
     let after = engine.worker_figures(0).unwrap();
@@ -238,7 +238,7 @@ fn a_worker_that_hangs_refuses_changes() {
     assert_eq!(heard.load(Ordering::SeqCst), 1, "what a ring was told is not lost");
     // The move that was refused has not been made meanwhile.
     assert_eq!(engine.worker_of(stuck), Some(0));
-    assert_eq!(engine.stay_of(stuck).unwrap().moves, 0);
+    assert_eq!(engine.stay_of(stuck).unwrap().read().moves, 0);
     engine.attach_to(stuck, 1).unwrap();
     front.submit(Work::Write);
     front.wait_all();

@@ -41,7 +41,7 @@ fn thousands_of_moves_under_load_lose_nothing() {
         stop.store(true, Ordering::SeqCst);
         loads.into_iter().for_each(|load| load.join().unwrap());
         for (id, front) in rings {
-            let moves = engine.stay_of(id).unwrap().moves;
+            let moves = engine.stay_of(id).unwrap().read().moves;
             assert!((1900..=2000).contains(&moves), "{moves}");
             assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
             front.check();
@@ -129,7 +129,7 @@ fn a_worker_ends_with_work_of_a_ring_that_moved_on() {
     assert!(engine.worker_free(0).is_err());
     front.wait_all();
     front.check();
-    assert_eq!(engine.stay_of(id).unwrap().moves, 1);
+    assert_eq!(engine.stay_of(id).unwrap().read().moves, 1);
     assert_eq!(engine.detach(id).unwrap().in_flight(), 0);
 }
 
@@ -145,7 +145,7 @@ fn a_ring_is_served_and_asked_after_a_move() {
         front.submit(Work::Write);
         front.wait_all();
     }
-    assert_eq!(engine.stay_of(id).unwrap().moves, 3);
+    assert_eq!(engine.stay_of(id).unwrap().read().moves, 3);
     front.check();
 }
 

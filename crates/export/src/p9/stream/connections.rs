@@ -10,7 +10,6 @@ use super::listener::prepare;
 use super::ring::{IN_FLIGHT_MAX, StreamRing};
 use super::{Admission, StreamListener};
 use crate::Ring;
-use crate::rings::Running;
 use crate::target::ExportTarget;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -177,7 +176,7 @@ impl Connections<'_> {
         let page = ring.page();
         let attached = shared.engine().attach(ring, worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
-        shared.rings.lock().started(index, Running { id, size: IN_FLIGHT_MAX as u16, page });
+        shared.rings.started(index, id, IN_FLIGHT_MAX as u16, page);
         shared.device.started(&shared.rings, index);
         shared.limit(index);
         self.silent.insert(index, (session, Instant::now() + self.p9.greeting()));
