@@ -62,6 +62,10 @@ const FIRST_LOG2: u32 = 9;
 const REVIEW_EVERY: u32 = 32;
 /// Waits that are remembered: beyond as many, all count for half.
 const REMEMBERED: u32 = 256;
+/// Reviews in a row in which a window may cover nothing.
+const VAIN_MAX: u32 = 4;
+/// Longest pause behind those, in reviews: some thousand waits.
+const PAUSE_MAX: u32 = 128;
 
 /// The longest wait of a bucket, in nanoseconds.
 fn bound_ns(bucket: usize) -> u64 {
@@ -81,31 +85,66 @@ struct Learned {
     total: u32,
     unreviewed: u32,
     window_ns: u64,
+    /// Waits since the last review that the window covered.
+    hits: u32,
+    /// Reviews in a row with a window that covered none.
+    vain: u32,
+    /// Reviews for which nothing is looked for, as what was believed was wrong.
+    pause: u32,
+    /// How long the next such pause is.
+    pause_next: u32,
 }
 
 impl Learned {
     fn new(window_ns: u64) -> Learned {
-        Learned { counts: [0; BUCKETS], total: 0, unreviewed: 0, window_ns }
+        let counts = [0; BUCKETS];
+        Learned { counts, total: 0, unreviewed: 0, window_ns, hits: 0, vain: 0, pause: 0, pause_next: 1 }
     }
 
     fn observe(&mut self, wait_ns: u64, max_ns: u64, price_ns: u64) {
         self.counts[bucket_of(wait_ns)] += 1;
         self.total += 1;
         self.unreviewed += 1;
+        self.hits += u32::from(wait_ns <= self.window_ns);
         if self.unreviewed < REVIEW_EVERY {
             return;
         }
         self.unreviewed = 0;
+        self.look_back();
+        if self.pause == 0 {
+            self.choose(max_ns, price_ns);
+        }
+        if self.total > REMEMBERED {
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.counts.iter().sum();
+        }
+    }
+
+    /// Whether the window has covered anything lately. If it has not for long, what it rests on is wrong, as the price of a wake-up may
+    /// be: it is given up, each time for twice as long.
+    fn look_back(&mut self) {
+        let hits = std::mem::take(&mut self.hits);
+        self.pause = self.pause.saturating_sub(1);
+        if hits > 0 {
+            (self.vain, self.pause_next) = (0, 1);
+        } else if self.window_ns > 0 {
+            self.vain += 1;
+        }
+        if self.vain == VAIN_MAX {
+            self.window_ns = 0;
+            (self.counts, self.total) = ([0; BUCKETS], 0);
+            (self.vain, self.pause) = (0, self.pause_next);
+            self.pause_next = (self.pause_next * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn choose(&mut self, max_ns: u64, price_ns: u64) {
         let (best_ns, best) = self.cheapest(max_ns, price_ns);
         // Within a twentieth the present window is as good, and one that jumps is worth nothing; but a shorter one that covers as much
         // costs less when nothing comes any more.
         let present = self.cost(self.window_ns, price_ns);
         if best + best / 20 < present || best <= present && best_ns < self.window_ns {
             self.window_ns = best_ns;
-        }
-        if self.total > REMEMBERED {
-            self.counts.iter_mut().for_each(|count| *count /= 2);
-            self.total = self.counts.iter().sum();
         }
     }
 
@@ -193,10 +232,9 @@ impl PollWindow {
             Wait::Completion => &mut self.completions,
             Wait::Request => &mut self.requests,
         };
-        // An interrupt wakes the processor that it comes to sooner than a client does another: of a completion nothing is taken off.
-        let wake_ns = if wait == Wait::Request { self.price.wake_ns } else { 0 };
         // Whatever a wake-up cost this time, who slept had looked for the whole window before, in vain.
-        let came_ns = if slept { wait_ns.saturating_sub(wake_ns).max(learned.window_ns + 1) } else { wait_ns };
+        let came_ns =
+            if slept { wait_ns.saturating_sub(self.price.wake_ns).max(learned.window_ns + 1) } else { wait_ns };
         learned.observe(came_ns, u64::from(max_us) * 1000, self.price.of(wait));
     }
 }
@@ -231,33 +269,48 @@ mod tests {
 
     #[test]
     fn a_sleeper_learns_that_it_should_have_looked() {
-        let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
-        (0..1000).for_each(|_| poll.observe(Wait::Request, 5_000_000, true));
-        assert_eq!(poll.window_ns(Wait::Request), 0);
-        // What it sees now is the wait and the wake-up.
-        (0..500).for_each(|_| poll.observe(Wait::Request, 10_000 + PRICE.wake_ns, true));
-        assert!(poll.window_ns(Wait::Request) >= 10_000);
+        for wait in [Wait::Request, Wait::Completion] {
+            let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
+            (0..1000).for_each(|_| poll.observe(wait, 5_000_000, true));
+            assert_eq!(poll.window_ns(wait), 0);
+            // What it sees now is the wait and the wake-up.
+            for _ in 0..1000 {
+                let slept = poll.window_ns(wait) < 10_000;
+                poll.observe(wait, 10_000 + if slept { PRICE.wake_ns } else { 0 }, slept);
+            }
+            assert!(poll.window_ns(wait) >= 10_000, "{wait:?}");
+        }
+    }
+
+    /// How many of 6000 waits are looked for in vain, after as many.
+    fn in_vain(wait: Wait, max_us: u32, real_ns: u64, wake_ns: u64, price_ns: u64) -> u32 {
+        let price = SleepPrice { cpu_ns: 2_000, wake_ns: price_ns, kick_ns: 4_000 };
+        let mut poll = PollWindow::new(Poll::Adaptive(max_us), price);
+        let mut vain = 0;
+        for count in 0..12_000 {
+            poll.set_price(price);
+            let window_ns = poll.window_ns(wait);
+            let slept = real_ns > window_ns;
+            vain += u32::from(count >= 6000 && slept && window_ns > 0);
+            poll.observe(wait, real_ns + if slept { wake_ns } else { 0 }, slept);
+        }
+        vain
     }
 
     /// The price of a wake-up is that of another time: no window may rest on it that never finds anything.
     #[test]
     fn a_window_that_finds_nothing_does_not_last() {
-        for (wait, real_ns, wake_ns, price_ns) in [
-            (Wait::Completion, 30_000, 5_000, 20_000),
-            (Wait::Completion, 50_000, 8_000, 40_000),
-            (Wait::Request, 90_000, 5_000, 20_000),
-            (Wait::Request, 60_000, 5_000, 40_000),
+        for (wait, max_us, real_ns, wake_ns, price_ns) in [
+            (Wait::Completion, 100, 30_000, 5_000, 20_000),
+            (Wait::Completion, 100, 50_000, 8_000, 40_000),
+            (Wait::Request, 100, 100_000, 2_000, 100_000),
+            (Wait::Request, 100, 100_000, 2_000, 60_000),
+            (Wait::Request, 100, 100_000, 2_000, 40_000),
+            (Wait::Request, 50, 90_000, 2_000, 100_000),
+            (Wait::Request, 50, 60_000, 5_000, 40_000),
         ] {
-            let price = SleepPrice { cpu_ns: 2_000, wake_ns: price_ns, kick_ns: 4_000 };
-            let mut poll = PollWindow::new(Poll::Adaptive(100), price);
-            let mut vain = 0;
-            for count in 0..6000 {
-                let window_ns = poll.window_ns(wait);
-                let slept = real_ns > window_ns;
-                vain += u32::from(count >= 3000 && slept && window_ns > 0);
-                poll.observe(wait, real_ns + if slept { wake_ns } else { 0 }, slept);
-            }
-            assert!(vain < 1500, "{wait:?} after {real_ns} ns is looked for in vain {vain} times of 3000");
+            let vain = in_vain(wait, max_us, real_ns, wake_ns, price_ns);
+            assert!(vain < 600, "{wait:?} after {real_ns} ns is looked for in vain {vain} times of 6000");
         }
     }
 
@@ -308,7 +361,8 @@ mod tests {
             let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
             let (mut changes, mut last) = (0, 0);
             for (count, &wait_ns) in seen.iter().cycle().take(20_000).enumerate() {
-                poll.observe(Wait::Completion, wait_ns, false);
+                let slept = wait_ns > poll.window_ns(Wait::Completion);
+                poll.observe(Wait::Completion, wait_ns + if slept { PRICE.wake_ns } else { 0 }, slept);
                 let window_ns = poll.window_ns(Wait::Completion);
                 changes += u32::from(count > 4_000 && window_ns != last);
                 last = window_ns;
