@@ -10,9 +10,13 @@ use crate::StorageSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 use storage::Storage;
 use utoipa::ToSchema;
+
+/// How often a change of capacity is looked for that somebody waits for.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A user of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -70,6 +74,11 @@ pub enum DiskError {
         /// The disk.
         name: String,
     },
+    /// the capacity of disk `{name}` is being changed: try again when its storage has done that
+    Resizing {
+        /// The disk.
+        name: String,
+    },
     /// disk `{name}` has failed: {why}; remove it and add it again
     Failed {
         /// The disk.
@@ -118,9 +127,25 @@ impl Disk {
         self.owner.as_ref()
     }
 
-    /// Held while its capacity changes, or while somebody begins to use it: nobody misses a change. Another disk's storage may hang.
+    /// Held while its capacity changes: changes are heard of in their order.
     pub fn capacity_lock(&self) -> MutexGuard<'_, ()> {
         self.resizing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for whoever begins to use it, who must not miss a change, nor wait with others behind him for a storage that hangs.
+    ///
+    /// # Errors
+    /// [`DiskError::Resizing`]: a change has not ended within this time.
+    pub fn capacity_lock_within(&self, patience: Duration) -> Result<MutexGuard<'_, ()>, DiskError> {
+        let end = Instant::now() + patience;
+        loop {
+            match self.resizing.try_lock() {
+                Ok(guard) => return Ok(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
+                Err(TryLockError::WouldBlock) => return Err(DiskError::Resizing { name: self.name.clone() }),
+            }
+        }
     }
 
     /// The description that opens it as it is now: with what has been changed since.
@@ -367,6 +392,19 @@ mod tests {
         assert_eq!(disks.check_ended(), Ok(()));
         let _reader = open(&disks, "ro", &file(two.path(), true), None).storage().clone();
         disks.lease("ro", user("a")).unwrap();
+    }
+
+    #[test]
+    fn who_begins_to_use_a_disk_waits_for_its_change_of_capacity_and_no_other() {
+        let disks = Disks::default();
+        let spec = StorageSpec::Memory(MemoryOptions { size: Some(ByteSize(512)), ..MemoryOptions::default() });
+        let [one, two] = ["one", "two"].map(|name| open(&disks, name, &spec, None));
+        let changing = one.capacity_lock();
+        drop(two.capacity_lock_within(Duration::ZERO).unwrap());
+        let refused = one.capacity_lock_within(Duration::from_millis(5)).map(drop);
+        assert_eq!(refused, Err(DiskError::Resizing { name: "one".into() }));
+        drop(changing);
+        drop(one.capacity_lock_within(Duration::ZERO).unwrap());
     }
 
     #[test]

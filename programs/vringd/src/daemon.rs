@@ -4,7 +4,7 @@ use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
 use crate::directory;
-use crate::disks::Contents;
+use crate::disks::{Contents, PATIENCE, not_leased};
 use crate::limit::Groups;
 use crate::p9;
 use crate::prepared::{Begun, Prepared, socket_in};
@@ -45,8 +45,6 @@ pub(crate) struct Daemon {
     pub(crate) groups: Groups,
     /// Held while an export or a disk is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
-    /// Held while a capacity changes, and while an export of a disk is made: none misses a change, and all hear of changes in
-    /// their order.
     stop: Mutex<Option<Sender<()>>>,
     /// Its isolation is made for the one export it has.
     pub(crate) alone: bool,
@@ -281,7 +279,10 @@ impl Daemon {
         };
         // A change of its capacity finds the export among the others, or is over.
         let used = disk.as_ref().map(|lease| lease.disk().clone());
-        let _in_order = used.as_ref().map(|disk| disk.capacity_lock());
+        let _in_order = match &used {
+            Some(disk) => Some(disk.capacity_lock_within(PATIENCE).map_err(|error| not_leased(&error))?),
+            None => None,
+        };
         let export = match &disk {
             Some(lease) => {
                 let options = DiskOptions {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::{Handed, Opened, Storage, StorageError};
 
-/// How long an earlier user's last request is waited for.
-const ENDING_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for the requests of an earlier user of a disk, and for a change of its capacity.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// What a storage is started from.
@@ -57,7 +57,7 @@ fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
 }
 
 /// Why an export cannot have the disk that it names.
-fn not_leased(error: &DiskError) -> ApiError {
+pub(crate) fn not_leased(error: &DiskError) -> ApiError {
     match error {
         DiskError::Missing { .. } => field("disk", format_args!("{error}: add it first")),
         error => field("disk", error),
@@ -110,7 +110,7 @@ impl Daemon {
             }
         };
         // A thread that lists exports may hold one for a moment after its removal.
-        let end = Instant::now() + ENDING_PATIENCE;
+        let end = Instant::now() + PATIENCE;
         loop {
             match self.disks.lease(name, user.clone()) {
                 Err(DiskError::Ending { .. }) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
@@ -132,7 +132,14 @@ impl Daemon {
     pub(crate) fn remove_disk(&self, name: &str) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
-        drop(self.disks.remove(name)?);
+        let disk = self.disks.remove(name)?;
+        let storage = Arc::downgrade(disk.storage());
+        drop(disk);
+        if storage.strong_count() > 0 {
+            let why =
+                "requests of an earlier user are under way: it is closed when they have ended, or with the daemon";
+            tracing::warn!(disk = name, reason = why, "a disk was removed and stays open");
+        }
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine().sweep_files();
         Ok(())

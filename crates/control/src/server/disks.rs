@@ -32,7 +32,7 @@ async fn disk_list(State(daemon): Shared) -> Answer<Vec<Disk>> {
 /// Open a disk, apart from any export. Exports use it by its name, as their `disk`. Paths must be absolute.
 #[utoipa::path(post, path = "/v1/disks", tag = "disks", request_body = NewDisk, responses(
     (status = 201, description = "The new disk", body = Disk),
-    (status = 409, description = "The name is taken (`disk-exists`)", body = ErrorBody),
+    (status = 409, description = "The name is taken (`disk-exists`), or the daemon is isolated for its one export (`unsupported`)", body = ErrorBody),
     (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
     (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
 ))]
