@@ -3,24 +3,9 @@
 //! What is appended on several threads could change places. So appends of one open file that are left to threads take their turns in the
 //! order in which they were left, and others know that there are some.
 
-use crate::file::OpenFile;
+use crate::file::{OpenFile, Turns};
 use crate::sync::lock;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-
-/// Who appends to one open file.
-#[derive(Debug, Default)]
-pub(crate) struct Line {
-    turns: Mutex<Turns>,
-    next: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Turns {
-    /// So many have been left to threads.
-    left: u64,
-    /// So many of those have ended.
-    ended: u64,
-}
+use std::sync::{Arc, PoisonError};
 
 /// A place in the line, until this is dropped.
 #[derive(Debug)]

@@ -5,24 +5,24 @@
 //! needs that lock waits: a write, a change of the mode or of an extended attribute, a name that comes, goes, or is looked up.
 //! A thread that serves others asks here first, and leaves such a call to where the long one is.
 
-use crate::error::Result;
-use crate::file::Handle;
 use crate::lock::Place;
-use crate::stat::{component, stat};
+use crate::stat::Key;
 use crate::sync::lock;
-use crate::tree::{Node, Tree};
 use rustix::fs::Statx;
 use std::collections::{HashMap, HashSet};
-use std::ffi::CStr;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// A file or directory that is changed, by whatever nodes and names a client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Subject(Place);
+pub struct Subject(pub(crate) Place);
 
 impl Subject {
+    /// What a client knows.
+    pub(crate) fn known(key: &Key) -> Subject {
+        Subject(Place::known(key))
+    }
+
     /// What was found under a name.
     pub(crate) fn found(found: &Statx) -> Subject {
         Subject(Place::found(found))
@@ -49,12 +49,21 @@ struct State {
 
 impl Changes {
     #[inline]
-    fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn has(&self, subject: Subject) -> bool {
+    pub(crate) fn has(&self, subject: Subject) -> bool {
         lock(&self.state).subjects.contains_key(&subject)
+    }
+
+    /// A long call is about to change these.
+    pub(crate) fn begin(self: &Arc<Changes>, subjects: Vec<Subject>) -> Changing {
+        let mut state = lock(&self.state);
+        subjects.iter().for_each(|subject| *state.subjects.entry(*subject).or_default() += 1);
+        self.count.store(state.subjects.len(), Ordering::Relaxed);
+        drop(state);
+        Changing { changes: Arc::clone(self), subjects }
     }
 
     /// Waits until no call runs that has one of these, and has them until it is dropped. A call that waited for another within the
@@ -116,88 +125,6 @@ impl Drop for Changing {
             }
         }
         self.changes.count.store(state.subjects.len(), Ordering::Relaxed);
-    }
-}
-
-impl Tree {
-    /// A long call is about to change these.
-    #[must_use]
-    pub fn change(&self, subjects: Vec<Subject>) -> Changing {
-        let mut state = lock(&self.changes.state);
-        subjects.iter().for_each(|subject| *state.subjects.entry(*subject).or_default() += 1);
-        self.changes.count.store(state.subjects.len(), Ordering::Relaxed);
-        drop(state);
-        Changing { changes: Arc::clone(&self.changes), subjects }
-    }
-
-    /// Whether anything is being changed.
-    #[must_use]
-    #[inline]
-    pub fn changes_any(&self) -> bool {
-        self.changes.any()
-    }
-
-    /// Whether a file or directory is being changed, and who needs its lock would wait. No system call.
-    #[must_use]
-    #[inline]
-    pub fn is_changing(&self, node: Node) -> bool {
-        self.changes.any() && self.subject(node).is_some_and(|subject| self.changes.has(subject))
-    }
-
-    /// Whether who looks a name up in a directory, or makes or removes one, would wait. No system call. Where owners and modes are
-    /// records, a long call may have the locks of any.
-    #[must_use]
-    #[inline]
-    pub fn names_are_changing(&self, dir: Node) -> bool {
-        self.changes.any() && (self.mapped.is_some() || self.is_changing(dir))
-    }
-
-    /// Whether who looks at any node would wait, for a long call that has the locks of records. No system call.
-    #[must_use]
-    #[inline]
-    pub fn records_are_changing(&self) -> bool {
-        self.changes.any() && self.mapped.is_some()
-    }
-
-    /// Whether an open file is being changed, whatever node a client names with it. No system call.
-    #[must_use]
-    #[inline]
-    pub fn file_is_changing(&self, handle: Handle) -> bool {
-        self.changes.any() && self.subject_opened(handle).is_some_and(|subject| self.changes.has(subject))
-    }
-
-    /// What a node stands for, if the client knows it.
-    #[must_use]
-    pub fn subject(&self, node: Node) -> Option<Subject> {
-        let inode = self.table.get(node).ok()?;
-        Some(Subject(Place::known(&inode.key)))
-    }
-
-    /// What was opened as `handle`.
-    #[must_use]
-    pub fn subject_opened(&self, handle: Handle) -> Option<Subject> {
-        self.files.get(handle).ok()?.at().map(Subject)
-    }
-
-    /// What is called `name` in `parent`. One system call, unless that would wait: then the call finds out when it has time; see
-    /// [`crate::with_time`].
-    #[must_use]
-    pub fn subject_by_name(&self, parent: Node, name: &CStr) -> Option<Subject> {
-        let look = (!self.names_are_changing(parent)).then(|| self.look(parent, name));
-        Some(Subject::found(&look?.ok()?))
-    }
-
-    /// Looks at what may be changed by this name. One system call.
-    pub(crate) fn look(&self, parent: Node, name: &CStr) -> Result<Statx> {
-        component(name)?;
-        self.writable()?;
-        let dir = self.table.pin(&self.table.get(parent)?)?;
-        stat(dir.as_fd(), name)
-    }
-
-    /// As [`Tree::is_changing`], for what was looked at.
-    pub(crate) fn is_found_changing(&self, found: &Statx) -> bool {
-        self.changes.any() && self.changes.has(Subject::found(found))
     }
 }
 

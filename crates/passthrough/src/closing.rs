@@ -6,10 +6,8 @@
 //! under way, a session that ends, a client that begins anew, a node that is forgotten, a lock that is given back. So a thread that
 //! serves others looks at what it is about to close, and leaves the close to a thread of the process where that may take long.
 
-use crate::file::is_writable;
 use crate::lock::{Crowds, Joined, Place};
-use crate::stat::{Kind, stat};
-use crate::weight::is_heavy;
+use crate::stat::{Kind, is_heavy, stat};
 use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -58,6 +56,11 @@ impl Sort {
     pub(crate) fn of(flags: OFlags) -> Sort {
         if is_writable(flags) { Sort::Write } else { Sort::Read }
     }
+}
+
+/// Whether a file that is opened like this can be written to.
+pub(crate) fn is_writable(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
 /// A descriptor, and its place among those that a tree may hold, which it has until it is closed.

@@ -1,14 +1,12 @@
 //! Reading directories: large pieces of `getdents64`, kept with the open directory.
 
 use crate::error::Result;
-use crate::file::Handle;
 use crate::handle::last_error;
 use crate::handover::Listing;
 use crate::sync::{Counted, lock};
-use crate::tree::Tree;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +28,7 @@ const NAME_AT: usize = 19;
 pub struct DirEntry<'a> {
     /// Inode number on the host; of a mount point, that of the directory under the mount.
     pub ino: u64,
-    /// Where reading goes on behind this entry: the `offset` of a later [`Tree::read_dir`].
+    /// Where reading goes on behind this entry: the `offset` of a later [`crate::Tree::read_dir`].
     pub offset: u64,
     /// `DT_*` of `dirent.h`, 0 when the file system does not tell.
     pub kind: u8,
@@ -75,6 +73,44 @@ impl Stream {
             position.piece.extend_from_slice(&listing.rest);
         }
         Stream { position: Mutex::new(position), expects_unknown: AtomicBool::new(listing.expects_unknown) }
+    }
+
+    /// Gives `each` the entries of `dir` from `offset` on, which is 0 or the offset of an entry that was given before. `each` says
+    /// `false` for an entry that it cannot take, which ends the reading and comes again next time. Calls wait for each other.
+    ///
+    /// # Errors
+    /// `EINVAL` for an offset that is none, and the kernel's. Entries that were given are given nonetheless.
+    pub(crate) fn read(
+        &self,
+        dir: BorrowedFd<'_>,
+        offset: u64,
+        pieces: &Arc<AtomicUsize>,
+        mut each: impl FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let position = &mut *lock(&self.position);
+        // From the start means what the directory is now, not what it was when the piece was read.
+        if offset != position.offset || offset == 0 {
+            if i64::try_from(offset).is_err() {
+                return Err(Errno::INVAL);
+            }
+            position.piece.clear();
+            position.at = 0;
+            rustix::fs::seek(dir, SeekFrom::Start(offset))?;
+            position.offset = offset;
+        }
+        loop {
+            while let Some((entry, length)) = position.entry()? {
+                let next = entry.offset;
+                if !each(entry) {
+                    return Ok(());
+                }
+                position.at += length;
+                position.offset = next;
+            }
+            if !position.fill(dir, pieces)? {
+                return Ok(());
+            }
+        }
     }
 
     pub(crate) fn expects_unknown(&self) -> bool {
@@ -136,49 +172,6 @@ fn parse(bytes: &[u8]) -> Option<(DirEntry<'_>, usize)> {
     let name = bytes.get(NAME_AT..length)?;
     let name = name.split(|&byte| byte == 0).next()?;
     Some((DirEntry { ino: u64::from_ne_bytes(*ino), offset: u64::from_ne_bytes(*offset), kind, name }, length))
-}
-
-impl Tree {
-    /// Gives `each` the entries of an open directory from `offset` on, which is 0 or the offset of an entry that was given
-    /// before. `each` says `false` for an entry that it cannot take, which ends the reading and comes again next time.
-    /// Calls on one directory wait for each other.
-    ///
-    /// # Errors
-    /// `EBADF` for a handle that is unknown, `ENOTDIR` for one of a file, `EINVAL` for an offset that is none, and the
-    /// kernel's. Entries that were given are given nonetheless.
-    pub fn read_dir(&self, handle: Handle, offset: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        self.pause();
-        let file = self.files.get(handle)?;
-        let stream = file.stream.as_ref().ok_or(Errno::NOTDIR)?;
-        let position = &mut *lock(&stream.position);
-        // From the start means what the directory is now, not what it was when the piece was read.
-        if offset != position.offset || offset == 0 {
-            if i64::try_from(offset).is_err() {
-                return Err(Errno::INVAL);
-            }
-            position.piece.clear();
-            position.at = 0;
-            rustix::fs::seek(&*file, SeekFrom::Start(offset))?;
-            position.offset = offset;
-        }
-        loop {
-            while let Some((entry, length)) = position.entry()? {
-                let next = entry.offset;
-                let shown = match &self.mapped {
-                    None => Some(entry),
-                    Some(mapped) => mapped.shown(entry),
-                };
-                if shown.is_some_and(|entry| !each(entry)) {
-                    return Ok(());
-                }
-                position.at += length;
-                position.offset = next;
-            }
-            if !position.fill(file.as_fd(), &self.pieces)? {
-                return Ok(());
-            }
-        }
-    }
 }
 
 #[cfg(test)]

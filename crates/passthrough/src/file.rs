@@ -2,42 +2,24 @@
 
 mod handover;
 
-use crate::appends::Line;
-use crate::closing::{Closing, Sort};
-use crate::creds::without_fsetid;
+use crate::closing::{Closing, Sort, is_writable};
 use crate::dir::Stream;
 use crate::error::Result;
-use crate::held::changes;
+use crate::ids::{Handle, Node};
 use crate::lock::{Joined, Place as At};
 use crate::mount::Mount;
-use crate::node::{Inode, Pin, Place};
-use crate::share::Share;
-use crate::stat::open_anew;
-use crate::sync::{Counted, Numbers, lock, read, write};
-use crate::tree::{Node, Tree};
+use crate::share::{Place, Share};
+use crate::sync::{Counted, Numbers, read, write};
 use crate::window::Reader;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
-
-/// Names an open file or directory. Never used twice within a tree, and never 0.
-pub type Handle = u64;
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 /// How many parts the table of open files has. A power of two.
 const SHARDS: usize = 16;
-
-/// What a client may say when it opens a file. `O_NONBLOCK` means nothing for a regular file, `O_NOFOLLOW` nothing for one
-/// that was found already, and `O_CREAT` and `O_EXCL` are the create operation's.
-const FLAGS: OFlags = OFlags::ACCMODE
-    .union(OFlags::APPEND)
-    .union(OFlags::TRUNC)
-    .union(OFlags::DIRECT)
-    .union(OFlags::DSYNC)
-    .union(OFlags::SYNC)
-    .union(OFlags::NOATIME);
 
 /// A file or directory that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +28,19 @@ pub struct Opened {
     pub handle: Handle,
 }
 
-/// Whether a file that is opened like this can be written to.
-pub(crate) fn is_writable(flags: OFlags) -> bool {
-    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+/// Who appends to one open file.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) turns: Mutex<Turns>,
+    pub(crate) next: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// So many have been left to threads.
+    pub(crate) left: u64,
+    /// So many of those have ended.
+    pub(crate) ended: u64,
 }
 
 /// An open file or directory. It is closed when it is released and nobody uses it any more.
@@ -213,7 +205,7 @@ impl Files {
     ///
     /// # Errors
     /// `ENFILE` when there are as many as allowed.
-    fn room(&self, mut close_any: impl FnMut() -> bool) -> Result<Place> {
+    pub(crate) fn room(&self, mut close_any: impl FnMut() -> bool) -> Result<Place> {
         let counted = Counted::within(&self.count, self.count_max).ok_or(Errno::NFILE)?;
         loop {
             if let Some(taken) = self.share.take() {
@@ -225,7 +217,7 @@ impl Files {
         }
     }
 
-    fn add(&self, file: Arc<OpenFile>) -> Opened {
+    pub(crate) fn add(&self, file: Arc<OpenFile>) -> Opened {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         write(self.shard(handle)).insert(handle, file);
         Opened { handle }
@@ -239,7 +231,7 @@ impl Files {
         read(self.shard(handle)).get(&handle).cloned().ok_or(Errno::BADF)
     }
 
-    fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+    pub(crate) fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
         let mut map = write(self.shard(handle));
         let file = map.remove(&handle);
         if map.capacity() > 256 && map.len() < map.capacity() / 4 {
@@ -259,217 +251,6 @@ impl Files {
         for shard in &self.shards {
             // The files are closed without the lock.
             drop(std::mem::take(&mut *write(&shard.0)));
-        }
-    }
-}
-
-impl Tree {
-    /// The flags that a file is opened with for a client that asks for `flags`.
-    ///
-    /// # Errors
-    /// `EROFS` for anything that could change a read-only tree.
-    pub(crate) fn host_flags(&self, flags: i32) -> Result<OFlags> {
-        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned()) & FLAGS;
-        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
-            self.writable()?;
-        }
-        if self.options.writeback {
-            flags.remove(OFlags::APPEND);
-            if flags & OFlags::ACCMODE == OFlags::WRONLY {
-                flags = flags.difference(OFlags::ACCMODE) | OFlags::RDWR;
-            }
-        }
-        if !self.options.allow_direct_io {
-            flags.remove(OFlags::DIRECT);
-        }
-        if !self.options.preserve_noatime {
-            flags.remove(OFlags::NOATIME);
-        }
-        Ok(flags)
-    }
-
-    /// Opens a regular file or a directory of the host.
-    ///
-    /// # Errors
-    /// `ELOOP` for a symbolic link and `ENXIO` for a special file: a client opens those itself, and opening one here could
-    /// block or have effects on the host.
-    pub(crate) fn open_node(&self, inode: &Arc<Inode>, flags: OFlags) -> Result<OwnedFd> {
-        if inode.kind.is_link() {
-            return Err(Errno::LOOP);
-        }
-        if !inode.kind.is_file() && !inode.kind.is_directory() {
-            return Err(Errno::NXIO);
-        }
-        let pin = self.table.pin(inode)?;
-        if let Some(mapped) = &self.mapped {
-            self.is_plain(mapped, inode, pin.as_fd())?;
-        }
-        open_anew(self.proc_self_fd.as_fd(), pin.as_fd(), flags)
-    }
-
-    /// Room for one more open file.
-    ///
-    /// # Errors
-    /// `ENFILE` when there are as many as allowed, or as many descriptors.
-    pub(crate) fn room(&self) -> Result<Place> {
-        self.files.room(|| self.table.close_any())
-    }
-
-    /// Gives a descriptor that was opened for the client its name.
-    pub(crate) fn add_file(&self, inode: &Inode, fd: OwnedFd, flags: OFlags, place: Place) -> Opened {
-        let stream = inode.kind.is_directory().then(Stream::default);
-        let mount = Arc::clone(&inode.mount);
-        let reader = self.reader(inode, flags);
-        let file = OpenFile::new((fd, place), (inode.node, Some(At::known(&inode.key)), flags), mount, stream, reader);
-        lock(&inode.slot).opened(&file);
-        if flags.contains(OFlags::TRUNC) {
-            file.empties();
-            inode.forget_size();
-        }
-        self.files.add(file)
-    }
-
-    /// What reads a file without system calls, where that is possible.
-    fn reader(&self, inode: &Inode, flags: OFlags) -> Option<Reader> {
-        let windows = self.windows.as_ref()?;
-        let fills_holes = inode.mount.windows()?;
-        let readable = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::DIRECT);
-        (inode.kind.is_file() && readable).then(|| Reader::new(Arc::clone(windows), fills_holes))
-    }
-
-    /// Opens a regular file. `flags` are the client's `O_*`; `kill_priv` with `O_TRUNC` drops set-id bits and file
-    /// capabilities as for an unprivileged caller.
-    ///
-    /// # Errors
-    /// `EROFS` for writing on a read-only tree, `ENFILE` when too many files are open, `ESTALE` for a node that is unknown
-    /// or gone, `EISDIR`, `ELOOP` and `ENXIO` for what is no regular file, and the kernel's.
-    pub fn open(&self, node: Node, flags: i32, kill_priv: bool) -> Result<Opened> {
-        self.pause();
-        let flags = self.host_flags(flags)?;
-        self.open_file(&self.table.get(node)?, flags, kill_priv)
-    }
-
-    /// Opens a regular file with flags of the host.
-    pub(crate) fn open_file(&self, inode: &Arc<Inode>, flags: OFlags, kill_priv: bool) -> Result<Opened> {
-        if inode.kind.is_directory() {
-            return Err(Errno::ISDIR);
-        }
-        let room = self.room()?;
-        let truncates = flags.contains(OFlags::TRUNC);
-        // By a name that could not be looked at before.
-        let _changing = truncates.then(|| changes(self, || self.table.pin_and_stat(inode).map(|(_, stat)| stat)));
-        if truncates && self.mapped_capability.is_some() {
-            self.strip_capability(&self.table.pin(inode)?)?;
-        }
-        let fd = if kill_priv && truncates {
-            if let Some(mapped) = &self.mapped {
-                self.drop_set_ids_before_truncation(mapped, inode)?;
-            }
-            let open = || self.open_node(inode, flags);
-            if self.group_bits.load(Ordering::Relaxed) {
-                self.as_a_user(self.table.pin(inode)?.as_fd(), open)?
-            } else {
-                without_fsetid(open)?
-            }
-        } else {
-            self.open_node(inode, flags)?
-        };
-        Ok(self.add_file(inode, fd, flags, room))
-    }
-
-    /// Opens a directory.
-    ///
-    /// # Errors
-    /// `ENOTDIR`, `ENFILE` when too many files are open, `ESTALE` for a node that is unknown or gone, and the kernel's.
-    pub fn open_dir(&self, node: Node) -> Result<Opened> {
-        self.pause();
-        let inode = self.table.get(node)?;
-        if !inode.kind.is_directory() {
-            return Err(Errno::NOTDIR);
-        }
-        let room = self.room()?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let fd = self.open_node(&inode, flags)?;
-        Ok(self.add_file(&inode, fd, flags, room))
-    }
-
-    /// Releases an open file. Locks that came by it go, if their owner has taken none by another since. With
-    /// `flock_unlock_owner` its `flock` goes even if an operation still uses the file. A handle that is unknown is nothing to
-    /// release.
-    pub fn release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
-        if let Some(file) = self.files.remove(handle) {
-            self.unlock_released(file.node(), handle);
-            if flock_unlock_owner.is_some() {
-                self.unlock_file(&file);
-            }
-        }
-    }
-
-    /// Drops the locks that go with a release, for a caller that leaves the rest of [`Tree::release`] to another thread: who asks
-    /// for one next must not find it taken.
-    pub fn unlock_for_release(&self, handle: Handle, flock_unlock_owner: Option<u64>) {
-        if let Ok(file) = self.files.get(handle) {
-            // Those of many owners take long themselves, and go with the release.
-            if !self.has_many_owners(file.node(), handle) {
-                self.unlock_released(file.node(), handle);
-            }
-            if flock_unlock_owner.is_some() {
-                self.unlock_file(&file);
-            }
-        }
-    }
-
-    /// Releases an open directory.
-    pub fn release_dir(&self, handle: Handle) {
-        self.files.remove(handle);
-    }
-
-    /// An open file or directory, for I/O that the caller does itself. No system call and no allocation.
-    ///
-    /// # Errors
-    /// `EBADF` for a handle that is unknown.
-    pub fn file(&self, handle: Handle) -> Result<Arc<OpenFile>> {
-        self.files.get(handle)
-    }
-
-    /// A node opened for reading, for clients that read without opening. The descriptor is kept with those of the nodes,
-    /// and closed as they are.
-    ///
-    /// # Errors
-    /// `ESTALE` for a node that is unknown or gone, `ELOOP` and `ENXIO` for what is neither file nor directory, and the
-    /// kernel's.
-    pub fn node_file(&self, node: Node) -> Result<Arc<OpenFile>> {
-        let inode = self.table.get(node)?;
-        self.table.read_file(&inode, |place| {
-            let flags = OFlags::RDONLY;
-            let fd = self.open_node(&inode, flags)?;
-            let stream = inode.kind.is_directory().then(Stream::default);
-            let mount = Arc::clone(&inode.mount);
-            let reader = self.reader(&inode, flags);
-            Ok(OpenFile::new((fd, place), (node, Some(At::known(&inode.key)), flags), mount, stream, reader))
-        })
-    }
-
-    /// An open file of this node.
-    ///
-    /// # Errors
-    /// `EBADF` for a handle that is unknown or another node's.
-    pub(crate) fn file_of(&self, node: Node, handle: Handle) -> Result<Arc<OpenFile>> {
-        let file = self.files.get(handle)?;
-        if file.node == node { Ok(file) } else { Err(Errno::BADF) }
-    }
-
-    /// An open file of this node that can be written to, or nothing.
-    pub(crate) fn writable_file_of(&self, node: Node, handle: Option<Handle>) -> Result<Option<Arc<OpenFile>>> {
-        let file = handle.map(|handle| self.file_of(node, handle)).transpose()?;
-        Ok(file.filter(|file| file.is_writable()))
-    }
-
-    /// A descriptor of a node: the client's open file, or one of the tree's own.
-    pub(crate) fn pin_of(&self, node: Node, handle: Option<Handle>) -> Result<Pin> {
-        match handle {
-            Some(handle) => self.file_of(node, handle).map(Pin::File),
-            None => self.table.pin(&self.table.get(node)?),
         }
     }
 }

@@ -4,14 +4,15 @@
 //! still has the locks of the directories. A thread that has time holds such a file itself, and lets go of it when the kernel has let
 //! go of everything, and when nobody need keep away from what was changed.
 
-use crate::changing::{Changing, Running, Subject};
+use crate::changing::{Changes, Changing, Running, Subject};
 use crate::error::Result;
 use crate::stat::{Key, open_path, stat};
-use crate::tree::Tree;
+use crate::table::Table;
 use rustix::fs::Statx;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 thread_local! {
     /// What the call that runs has removed. `None` on a thread that serves others.
@@ -58,25 +59,25 @@ fn has_time() -> bool {
 }
 
 /// What is about to be changed, for a call that could not say so before; where there is time.
-pub(crate) fn changes(tree: &Tree, find: impl FnOnce() -> Result<Statx>) -> Option<Changing> {
+pub(crate) fn changes(changes: &Arc<Changes>, find: impl FnOnce() -> Result<Statx>) -> Option<Changing> {
     let found = if has_time() { find().ok()? } else { return None };
-    Some(tree.change(vec![Subject::found(&found)]))
+    Some(changes.begin(vec![Subject::found(&found)]))
 }
 
 impl Target {
     /// What is called `name` in `dir`. Without a descriptor for it the call takes its time where the kernel has it.
-    pub(crate) fn hold(tree: &Tree, dir: impl AsFd, name: &CStr) -> Target {
+    pub(crate) fn hold(present: &Arc<Changes>, dir: impl AsFd, name: &CStr) -> Target {
         let fd = Target::open(dir, name);
-        let _changing = fd.as_ref().and_then(|fd| changes(tree, || stat(fd.as_fd(), c"")));
+        let _changing = fd.as_ref().and_then(|fd| changes(present, || stat(fd.as_fd(), c"")));
         Target { fd, _changing, _running: None }
     }
 
     /// As [`Target::hold`], for a call that keeps nobody away: the kernel has the lock of the directory while it waits for that of
     /// the file, so that is waited for before.
-    pub(crate) fn hold_alone(tree: &Tree, dir: impl AsFd, name: &CStr) -> Target {
+    pub(crate) fn hold_alone(present: &Arc<Changes>, dir: impl AsFd, name: &CStr) -> Target {
         let fd = Target::open(dir, name);
         let found = fd.as_ref().and_then(|fd| stat(fd.as_fd(), c"").ok());
-        Target { fd, _changing: None, _running: found.map(|found| tree.changes.run_alone(&found)) }
+        Target { fd, _changing: None, _running: found.map(|found| present.run_alone(&found)) }
     }
 
     fn open(dir: impl AsFd, name: &CStr) -> Option<OwnedFd> {
@@ -84,12 +85,12 @@ impl Target {
     }
 
     /// The call has succeeded.
-    pub(crate) fn removed(self, tree: &Tree) {
+    pub(crate) fn removed(self, table: &Table) {
         let Some(fd) = self.fd else { return };
         if let Ok(stat) = stat(fd.as_fd(), c"")
             && stat.stx_nlink == 0
         {
-            tree.table.is_removed(&Key::of(&stat));
+            table.is_removed(&Key::of(&stat));
         }
         REMOVED.with_borrow_mut(|removed| removed.get_or_insert_default().push(fd));
     }
@@ -98,7 +99,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Node, Options, ROOT, Source};
+    use crate::{Node, Options, ROOT, Source, Tree};
     use rustix::io::Errno;
 
     fn tree(names: &[&str]) -> (Tree, tempfile::TempDir) {
@@ -146,17 +147,17 @@ mod tests {
     fn what_a_long_call_finds_is_changing_while_it_is_changed() {
         let (tree, directory) = tree(&["file"]);
         let find = || tree.look(ROOT, c"file");
-        assert!(changes(&tree, find).is_none(), "a thread that serves others has said so before");
+        assert!(changes(&tree.changes, find).is_none(), "a thread that serves others has said so before");
         let node = tree.lookup(ROOT, c"file").unwrap().node;
         with_time(None, || {
-            let changing = changes(&tree, find);
+            let changing = changes(&tree.changes, find);
             assert!(changing.is_some() && tree.is_changing(node));
             drop(changing);
             let root = std::fs::File::open(directory.path()).unwrap();
-            let target = Target::hold(&tree, &root, c"file");
+            let target = Target::hold(&tree.changes, &root, c"file");
             assert!(tree.is_changing(node));
             drop(target);
-            assert!(changes(&tree, || tree.look(ROOT, c"missing")).is_none() && !tree.changes_any());
+            assert!(changes(&tree.changes, || tree.look(ROOT, c"missing")).is_none() && !tree.changes_any());
         });
     }
 

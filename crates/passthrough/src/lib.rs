@@ -2,32 +2,44 @@
 //!
 //! Nodes, open files, credentials, extended attributes and locks of a host directory, as blocking calls on the thread that
 //! asks. Neither a protocol nor a virtqueue enters this room.
+//!
+//! A file uses those in rows above its own; what passes a part of a tree on knows the forms in `handover` as well.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `ids`, `attributes`, `error`, `options`, `security`, `idmap`, `xattr_map` | words: what clients and owners of a tree say |
+//! | `stat`, `handle`, `xattr`, `ioctl`, `creds`, `patience` | calls on the host's inodes, and as whom and how patiently they are made |
+//! | `share`, `sync`, `trim` | descriptors and memory, counted |
+//! | `lock`, `closing` | locks of the kernel, and descriptors whose close takes long |
+//! | `mount`, `dir`, `window`, `file`, `appends` | what is open |
+//! | `node`, `table` | what the client knows |
+//! | `changing`, `held` | what long calls change and remove |
+//! | `mapped` | records of owners, permissions and types, and where they are kept |
+//! | `source`, `tree` | all of these for one directory |
+//! | `operations` | what a client may ask of a tree |
+//! | `handover` | a tree goes on in another program |
 
 mod appends;
 mod attributes;
 mod changing;
 mod closing;
-mod create;
 mod creds;
-mod data;
 mod dir;
 mod error;
-mod exclusive;
 mod file;
 mod handle;
 mod handover;
 mod held;
 mod idmap;
+mod ids;
 mod ioctl;
 mod lock;
-mod locking;
-mod lookup;
 mod mapped;
 mod mount;
 mod node;
+mod operations;
 mod options;
 mod patience;
-mod remove;
 mod security;
 mod share;
 mod source;
@@ -36,30 +48,28 @@ mod sync;
 mod table;
 mod tree;
 mod trim;
-mod weight;
 mod window;
 mod xattr;
 mod xattr_map;
 
 pub use appends::Append;
-pub use attributes::{Attributes, Change, SetTime, Time};
+pub use attributes::{Attributes, Change, Entry, SetTime, Time};
 pub use changing::{Changing, Subject};
 pub use closing::{serves_others, when_there_is_time};
-pub use create::SecurityContext;
 pub use creds::Caller;
-pub use data::Whence;
 pub use dir::DirEntry;
 pub use error::{OpenError, Result};
-pub use file::{Handle, OpenFile, Opened};
+pub use file::{OpenFile, Opened};
 pub use handover::{AdoptError, Adopted, Descriptor, FORM, Handed, NODES_MAX, NotHandedOver};
 pub use held::with_time;
 pub use idmap::{IdMap, IdRule, IdRuleError};
+pub use ids::{Handle, Node, ROOT};
 pub use ioctl::FsXattr;
 pub use lock::{Lock, LockKind, Wait};
-pub use lookup::Entry;
+pub use operations::{FEW_OWNERS, Whence};
 pub use options::{FileHandles, Options, Source};
 pub use patience::without_waiting;
 pub use security::Security;
-pub use tree::{Capacity, Description, Node, ROOT, Tree};
-pub use weight::FEW_OWNERS;
+pub use tree::{Capacity, Description, Tree};
+pub use xattr::SecurityContext;
 pub use xattr_map::{XattrMap, XattrMapError};

@@ -1,8 +1,9 @@
 //! The mounts of the host that a tree reaches: what each of them can do is found out once, when it is first met.
 
+mod handover;
+
 use crate::error::Result;
 use crate::handle::FileHandle;
-use crate::handover::{AdoptError, FactsForm, Incoming, MountForm, Outgoing};
 use crate::options::FileHandles;
 use crate::stat::{Key, Kind, MountKey, open_anew, stat};
 use crate::sync::lock;
@@ -105,25 +106,6 @@ impl Mount {
         }
     }
 
-    /// What was found out, for a mount that is as well known.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> std::io::Result<MountForm> {
-        let facts = match self.facts.get() {
-            None => None,
-            Some(Facts { file, handles, reports_at_close, windows }) => {
-                let file = match file {
-                    Ok(file) => Ok(out.place(Arc::new(file.try_clone()?))),
-                    Err(error) => Err(error.raw_os_error()),
-                };
-                let (handles, reports_at_close, windows) = (*handles, *reports_at_close, *windows);
-                Some(FactsForm { file, handles, reports_at_close, windows })
-            }
-        };
-        Ok(MountForm { id: self.key.id, device: self.key.device, facts })
-    }
-
     #[cfg(test)]
     pub(crate) fn made_up(key: MountKey) -> Arc<Mount> {
         Arc::new(Mount { key, facts: OnceLock::new() })
@@ -154,26 +136,6 @@ impl Mounts {
         let mount = Arc::new(Mount { key, facts: OnceLock::new() });
         mounts.insert(key, Arc::downgrade(&mount));
         mount
-    }
-
-    /// The mount of which this was found out, unless it was found out again.
-    ///
-    /// # Errors
-    /// A descriptor that is not there.
-    pub(crate) fn adopt(
-        &self,
-        form: &MountForm,
-        incoming: &mut Incoming,
-    ) -> std::result::Result<Arc<Mount>, AdoptError> {
-        let mount = self.get(form.key());
-        if let Some(FactsForm { file, handles, reports_at_close, windows }) = form.facts {
-            let file = match file {
-                Ok(place) => Ok(incoming.take(place)?),
-                Err(error) => Err(Errno::from_raw_os_error(error)),
-            };
-            let _ = mount.facts.set(Facts { file, handles, reports_at_close, windows });
-        }
-        Ok(mount)
     }
 
     /// All of them.

@@ -3,17 +3,14 @@
 use crate::closing::{Closing, Sort};
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
+use crate::ids::Node;
 use crate::mount::Mount;
-use crate::share::Taken;
+use crate::share::Place;
 use crate::stat::{Key, Kind};
-use crate::sync::{Counted, lock};
-use crate::tree::Node;
+use crate::sync::lock;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// A place for a descriptor: among those of its kind, and in the tree's share.
-pub(crate) type Place = (Counted, Taken);
 
 /// A descriptor that is held for a node. It is closed when neither the node nor an operation has it.
 #[derive(Debug)]

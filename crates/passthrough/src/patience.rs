@@ -50,3 +50,9 @@ pub(crate) fn found_in_use(error: Errno) {
         PATIENCE.set(Patience::InUse);
     }
 }
+
+/// What a wait answers for a file that cannot be opened for its locks without waiting for another process. The caller cannot ask for
+/// it once more: it has given `done` away.
+pub(crate) fn in_use(error: Errno) -> Errno {
+    if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error }
+}

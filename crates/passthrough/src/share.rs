@@ -5,6 +5,7 @@
 //! for the one that is alone. So a tree may hold a number of times what nobody holds: alone it gets most of the limit,
 //! beside others that want as much the same as they, and who comes late finds some left.
 
+use crate::sync::Counted;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,6 +62,9 @@ impl Share {
         self.held.load(Ordering::Relaxed) > left.saturating_mul(TIMES_WHAT_IS_LEFT)
     }
 }
+
+/// A place for a descriptor: among those of its kind, and in the tree's share.
+pub(crate) type Place = (Counted, Taken);
 
 /// One descriptor of a tree's share, which has it back when this is dropped.
 #[derive(Debug)]

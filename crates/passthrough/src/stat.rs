@@ -15,6 +15,10 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS
     .union(StatxFlags::MNT_ID)
     .union(StatxFlags::from_bits_retain(0x4000));
 
+/// What a file may have, in bytes, to be given back or written out in no time even when each block of the file system is a piece of
+/// its own: 16 pieces.
+const LIGHT_BYTES: u64 = 64 << 10;
+
 /// Which mount an inode was met on, and which device: one mount of btrfs has many devices, each with inode numbers of its
 /// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +96,16 @@ pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx> {
 /// A regular file with a set-group-id bit that no execution gives power to.
 pub(crate) fn has_harmless_group_bit(mode: u32) -> bool {
     mode & (libc::S_IFMT | libc::S_ISGID | libc::S_IXGRP) == libc::S_IFREG | libc::S_ISGID
+}
+
+/// Whether giving it back, or writing it out, takes time that somebody would notice.
+pub(crate) fn is_heavy(stat: &Statx) -> bool {
+    bytes(stat) > LIGHT_BYTES
+}
+
+/// What an inode has: blocks of a device, and pages of memory where holes were read and where nothing is allocated yet.
+pub(crate) fn bytes(stat: &Statx) -> u64 {
+    stat.stx_size.max(stat.stx_blocks.saturating_mul(512))
 }
 
 /// Refuses everything but the name of something in the directory itself.

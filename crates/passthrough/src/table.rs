@@ -8,12 +8,12 @@ mod handover;
 use crate::error::Result;
 use crate::file::OpenFile;
 use crate::handle::FileHandle;
+use crate::ids::{Node, ROOT};
 use crate::mount::Mount;
-use crate::node::{Held, Inode, Pin, Place, Slot};
-use crate::share::Share;
+use crate::node::{Held, Inode, Pin, Slot};
+use crate::share::{Place, Share};
 use crate::stat::{Key, Kind, stat};
 use crate::sync::{Counted, Numbers, lock, read, write};
-use crate::tree::{Node, ROOT};
 use crate::trim::Trim;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
@@ -300,6 +300,13 @@ impl Table {
         // An operation that has the inode in hand may still use what it holds: it goes with the last of them.
         self.trim.freed();
         true
+    }
+
+    /// The size of a file has changed, or it has got holes: who reads it through a mapping looks again.
+    pub(crate) fn forget_size(&self, node: Node) {
+        if let Ok(inode) = self.get(node) {
+            inode.forget_size();
+        }
     }
 
     /// Forgets everything but the root.

@@ -1,29 +1,27 @@
 //! The tree itself: what is shared by all operations. They are in the modules of their concerns.
 
+use crate::attributes::{Attributes, Time};
 use crate::changing::Changes;
 use crate::error::{OpenError, Result};
-use crate::exclusive::Exclusive;
 use crate::file::Files;
-use crate::lock::{Crowds, FILE_MAX, Limits, Locks};
+use crate::ids::ROOT;
+use crate::lock::{Crowds, Exclusive, FILE_MAX, Limits, Locks};
 use crate::mapped::Mapped;
 use crate::mount::Mounts;
 use crate::options::{Options, Source};
 use crate::share::Share;
 use crate::source::{Beginning, begin};
+use crate::stat::has_harmless_group_bit;
 use crate::table::Table;
 use crate::window::Windows;
+use crate::xattr::{CAPABILITY, Place};
+use rustix::fs::Statx;
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// Names an inode to a client. Never used twice within a tree.
-pub type Node = u64;
-
-/// The directory that is served.
-pub const ROOT: Node = 1;
 
 /// A tree as people see it.
 #[derive(Clone, Debug)]
@@ -108,7 +106,7 @@ impl Tree {
         let (locks, pieces) = (Locks::new(Limits::default(), Arc::clone(&share)), Arc::default());
         let mapped = Mapped::new(options.security);
         let exclusive = OnceLock::new();
-        let mapped_capability = Tree::mapped_capability(&options, mapped.as_deref());
+        let mapped_capability = mapped_capability(&options, mapped.as_deref());
         Ok(Tree {
             options,
             label,
@@ -201,4 +199,46 @@ impl Tree {
     pub(crate) fn writable(&self) -> Result<()> {
         if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
+
+    /// By which extended attributes of what `fd` is are read and written.
+    pub(crate) fn place(&self, fd: impl AsFd) -> Place<'_> {
+        Place::new(self.proc_self_fd.as_fd(), fd)
+    }
+
+    /// What `stat` says, in the client's ids.
+    pub(crate) fn attributes_of(&self, stat: &Statx) -> Attributes {
+        if has_harmless_group_bit(stat.stx_mode.into()) && !self.group_bits.load(Ordering::Relaxed) {
+            self.group_bits.store(true, Ordering::Relaxed);
+        }
+        let time = |at: rustix::fs::StatxTimestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
+        Attributes {
+            ino: stat.stx_ino,
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            atime: time(stat.stx_atime),
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            btime: time(stat.stx_btime),
+            mode: stat.stx_mode.into(),
+            links: stat.stx_nlink,
+            uid: self.options.uid_map.to_guest(stat.stx_uid),
+            gid: self.options.gid_map.to_guest(stat.stx_gid),
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            rdev: (stat.stx_rdev_major, stat.stx_rdev_minor),
+            block_size: stat.stx_blksize,
+            mount_id: stat.stx_mnt_id,
+            flags: stat.stx_attributes.bits(),
+            mask: stat.stx_mask,
+        }
+    }
+}
+
+/// Where the client's file capabilities are, if not where the kernel looks for its own. No system call.
+fn mapped_capability(options: &Options, mapped: Option<&Mapped>) -> Option<CString> {
+    let name = options.xattr_map.to_host(CAPABILITY).ok()?;
+    let name = match mapped {
+        None => name,
+        Some(mapped) => mapped.xattr_to_host(name, Errno::ACCESS).ok()?,
+    };
+    (*name != *CAPABILITY).then(|| name.into_owned())
 }

@@ -1,12 +1,11 @@
 //! What the client has open in a tree that goes on in another program.
 
-use super::{Files, Handle, OpenFile};
+use super::{Files, OpenFile};
 use crate::dir::Stream;
-use crate::handover::{AdoptError, FileForm, Incoming, NodeForm, Outgoing};
-use crate::lock::Place;
-use crate::sync::{Counted, lock, read, write};
-use crate::tree::{ROOT, Tree};
-use rustix::fs::OFlags;
+use crate::handover::{FileForm, Outgoing};
+use crate::ids::Handle;
+use crate::share::Place;
+use crate::sync::{Counted, read, write};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,55 +33,18 @@ impl Files {
         Ok((forms, self.next.load(Ordering::Relaxed)))
     }
 
+    /// Room for a file that is open already.
+    pub(crate) fn room_anyway(&self) -> Place {
+        (Counted::new(&self.count), self.share.take_anyway())
+    }
+
+    /// Goes on with an open file by the name that it had; `false` when another has that name.
+    pub(crate) fn adopt(&self, handle: Handle, file: Arc<OpenFile>) -> bool {
+        write(self.shard(handle)).insert(handle, file).is_none()
+    }
+
     /// No number below this one is given to an open file.
     pub(crate) fn go_on_from(&self, next: Handle) {
         self.next.fetch_max(next, Ordering::Relaxed);
-    }
-}
-
-impl Tree {
-    /// Makes a node again that another program has handed over.
-    pub(crate) fn adopt_node(&self, form: &NodeForm, incoming: &mut Incoming) -> Result<(), AdoptError> {
-        let mount = incoming.mount(form.mount)?;
-        let inode = if form.node == ROOT {
-            // Its descriptor was taken first of all.
-            self.table.get(ROOT).map_err(|_| AdoptError::NoRoot)?
-        } else {
-            let path = form.path.map(|place| incoming.take(place)).transpose()?;
-            self.table.adopt(form, Arc::clone(&mount), path)?
-        };
-        if let Some((place, flags)) = form.read {
-            let (fd, flags) = (incoming.take(place)?, OFlags::from_bits_retain(flags));
-            let stream = inode.kind.is_directory().then(Stream::default);
-            let reader = self.reader(&inode, flags);
-            let opened = (inode.node, Some(Place::known(&inode.key)), flags);
-            self.table.adopt_read(&inode, |place| OpenFile::new((fd, place), opened, mount, stream, reader));
-        }
-        Ok(())
-    }
-
-    /// Makes a file open again that another program has handed over. The client may have forgotten its node.
-    pub(crate) fn adopt_file(&self, form: &FileForm, incoming: &mut Incoming) -> Result<(), AdoptError> {
-        let (fd, mount) = (incoming.take(form.place)?, incoming.mount(form.mount)?);
-        let flags = OFlags::from_bits_retain(form.flags);
-        let inode = self.table.get(form.node).ok();
-        let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
-        let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
-        let place = (Counted::new(&self.files.count), self.files.share.take_anyway());
-        let at = Place::of(&fd).ok();
-        let file = OpenFile::new((fd, place), (form.node, at, flags), mount, stream, reader);
-        // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
-        *lock(&file.flock) = at.map(|place| self.flocks.join_anyway(place));
-        // Nor whether the file was emptied by it.
-        if file.is_writable() {
-            file.empties();
-        }
-        if let Some(inode) = inode {
-            lock(&inode.slot).opened(&file);
-        }
-        match write(self.files.shard(form.handle)).insert(form.handle, file) {
-            None => Ok(()),
-            Some(_) => Err(AdoptError::Twice(form.node)),
-        }
     }
 }

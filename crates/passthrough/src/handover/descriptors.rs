@@ -1,6 +1,6 @@
 //! Descriptors and mounts on their way from one tree to the next, by their places in a list.
 
-use super::AdoptError;
+use super::error::AdoptError;
 use super::form::{MountForm, Place};
 use crate::mount::Mount;
 use crate::stat::MountKey;

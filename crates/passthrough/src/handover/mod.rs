@@ -5,7 +5,8 @@
 //! | `form` | what passes |
 //! | `bytes` | its bytes, which are written and read piece by piece |
 //! | `descriptors` | the open files among it |
-//! | `table::handover`, `file::handover`, `lock::owners::handover`, `mapped::handover`, `dir`, `mount` | each part, there and back |
+//! | `error` | why it does not pass |
+//! | `mount::handover`, `file::handover`, `table::handover`, `lock::owners::handover`, `mapped::handover`, `dir` | each part, there and back |
 //!
 //! Descriptors stay what they are: nothing is opened anew, so that a file without a name is still there, a directory is read
 //! on from where it was, and locks, which belong to open file descriptions, are never let go. What a program finds out again
@@ -13,17 +14,22 @@
 
 pub(crate) mod bytes;
 mod descriptors;
+mod error;
 mod form;
 
 pub use descriptors::Descriptor;
 pub(crate) use descriptors::{Incoming, Outgoing};
+pub use error::{AdoptError, NotHandedOver};
 pub(crate) use form::{FactsForm, FileForm, Listing, MountForm, NameForm, NodeForm, OwnerForm, RecordForm};
 
-use crate::error::OpenError;
-use crate::options::{Options, Source};
+use crate::dir::Stream;
+use crate::lock::Place;
+use crate::mapped::Known;
 use crate::source::open_proc;
-use crate::tree::{Node, ROOT, Tree};
+use crate::sync::lock;
+use crate::{OpenFile, Options, ROOT, Source, Tree};
 use bytes::{Pieces, Reader};
+use rustix::fs::OFlags;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -51,41 +57,6 @@ pub struct Adopted {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why a tree is not handed over.
-#[derive(Debug, thiserror::Error, displaydoc::Display)]
-pub enum NotHandedOver {
-    /// its guest knows {nodes} inodes, and 16777216 at most can be handed over: let the guest drop its caches (echo 2 > /proc/sys/vm/drop_caches) and try again, or remove the export first; nodes_max bounds them
-    Nodes {
-        /// How many it knows.
-        nodes: usize,
-    },
-    /// a file descriptor cannot be duplicated: {0} (check RLIMIT_NOFILE)
-    Duplicate(#[from] std::io::Error),
-    /// its state cannot be written down: {0}
-    Form(#[from] postcard::Error),
-}
-
-/// Why a program cannot go on with a tree.
-#[derive(Debug, thiserror::Error, displaydoc::Display)]
-pub enum AdoptError {
-    /// the state of its tree cannot be understood: {0}
-    Form(#[from] postcard::Error),
-    /// the state of its tree names descriptor {0}, which is not there or was named before
-    Descriptor(u32),
-    /// the state of its tree names mount {0}, which is not there
-    Mount(u32),
-    /// the state of its tree has node {0} twice
-    Twice(Node),
-    /// the state of its tree has a name in node {0}, which is not there, or one that is no name
-    Name(Node),
-    /// a file with locks cannot be looked at: {0}
-    Locked(rustix::io::Errno),
-    /// the state of its tree has no root
-    NoRoot,
-    /// {0}
-    Open(#[from] OpenError),
-}
-
 impl Tree {
     /// Whether it could be handed over as it is now, without stopping anything.
     ///
@@ -108,7 +79,8 @@ impl Tree {
         let (nodes, count, next_node) = self.table.hand_over(&mut out)?;
         let (files, next_handle) = self.files.hand_over(&mut out)?;
         let owners = self.locks.hand_over(&mut out);
-        let (records, strays) = self.hand_records_over(&mut out)?;
+        let (records, strays) =
+            self.known().map_or_else(|| Ok(Default::default()), |known| known.hand_over(&self.table, &mut out))?;
         let (mounts, descriptors) = out.into_parts();
         let (mut first, mut last) = (Vec::new(), Vec::new());
         bytes::write(&(&self.label, mounts, count), &mut first)?;
@@ -159,11 +131,57 @@ impl Tree {
             let file = incoming.take(owner.place)?;
             tree.locks.adopt(&owner, file).map_err(AdoptError::Locked)?;
         }
-        tree.adopt_records(records, &strays, &mut incoming)?;
+        if let Some(known) = tree.known() {
+            known.adopt(records, &strays, &tree.table, &mut incoming)?;
+        }
         // Numbers that were given away are not given away again.
         tree.table.go_on_from(next_node);
         tree.files.go_on_from(next_handle);
         Ok(tree)
+    }
+
+    /// What is known of records beside names.
+    fn known(&self) -> Option<&Known> {
+        self.mapped.as_ref().and_then(|mapped| mapped.files.as_ref())
+    }
+
+    /// Makes a node again that another program has handed over.
+    fn adopt_node(&self, form: &NodeForm, incoming: &mut Incoming) -> Result<(), AdoptError> {
+        let mount = incoming.mount(form.mount)?;
+        let inode = if form.node == ROOT {
+            // Its descriptor was taken first of all.
+            self.table.get(ROOT).map_err(|_| AdoptError::NoRoot)?
+        } else {
+            let path = form.path.map(|place| incoming.take(place)).transpose()?;
+            self.table.adopt(form, mount, path)?
+        };
+        if let Some((place, flags)) = form.read {
+            let (fd, flags) = (incoming.take(place)?, OFlags::from_bits_retain(flags));
+            self.table.adopt_read(&inode, |place| self.opened(&inode, fd, flags, place));
+        }
+        Ok(())
+    }
+
+    /// Makes a file open again that another program has handed over. The client may have forgotten its node.
+    fn adopt_file(&self, form: &FileForm, incoming: &mut Incoming) -> Result<(), AdoptError> {
+        let (fd, mount) = (incoming.take(form.place)?, incoming.mount(form.mount)?);
+        let flags = OFlags::from_bits_retain(form.flags);
+        let inode = self.table.get(form.node).ok();
+        let stream = form.listing.as_ref().map(|listing| Stream::again(listing, &self.pieces));
+        let reader = inode.as_ref().and_then(|inode| self.reader(inode, flags));
+        let place = self.files.room_anyway();
+        let at = Place::of(&fd).ok();
+        let file = OpenFile::new((fd, place), (form.node, at, flags), mount, stream, reader);
+        // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
+        *lock(&file.flock) = at.map(|place| self.flocks.join_anyway(place));
+        // Nor whether the file was emptied by it.
+        if file.is_writable() {
+            file.empties();
+        }
+        if let Some(inode) = inode {
+            lock(&inode.slot).opened(&file);
+        }
+        if self.files.adopt(form.handle, file) { Ok(()) } else { Err(AdoptError::Twice(form.node)) }
     }
 }
 

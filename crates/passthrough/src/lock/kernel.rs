@@ -85,17 +85,28 @@ pub(super) fn get(file: BorrowedFd<'_>, kind: LockKind, span: Span) -> Result<Op
     Ok(Some((kind, Span::new(start, end)?)))
 }
 
-/// `flock`, waiting or not.
+/// `flock` on an open file, without waiting.
 ///
 /// # Errors
-/// `EAGAIN` when another open file is in the way of a lock that shall not wait; `EINTR` when a signal came.
-pub(super) fn flock(file: BorrowedFd<'_>, kind: LockKind, wait: bool) -> Result<()> {
-    let operation = match (kind, wait) {
-        (LockKind::Read, true) => FlockOperation::LockShared,
-        (LockKind::Read, false) => FlockOperation::NonBlockingLockShared,
-        (LockKind::Write, true) => FlockOperation::LockExclusive,
-        (LockKind::Write, false) => FlockOperation::NonBlockingLockExclusive,
-        (LockKind::Unlock, _) => FlockOperation::Unlock,
+/// `EAGAIN` when another open file holds a lock that is in the way.
+pub(crate) fn flock(file: BorrowedFd<'_>, kind: LockKind) -> Result<()> {
+    let operation = match kind {
+        LockKind::Read => FlockOperation::NonBlockingLockShared,
+        LockKind::Write => FlockOperation::NonBlockingLockExclusive,
+        LockKind::Unlock => FlockOperation::Unlock,
+    };
+    rustix::fs::flock(file, operation)
+}
+
+/// The same, however long that takes.
+///
+/// # Errors
+/// `EINTR` when a signal came.
+pub(super) fn flock_waiting(file: BorrowedFd<'_>, kind: LockKind) -> Result<()> {
+    let operation = match kind {
+        LockKind::Read => FlockOperation::LockShared,
+        LockKind::Write => FlockOperation::LockExclusive,
+        LockKind::Unlock => FlockOperation::Unlock,
     };
     rustix::fs::flock(file, operation)
 }

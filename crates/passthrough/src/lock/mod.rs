@@ -9,18 +9,18 @@
 //! one of them is cancelled.
 
 mod crowd;
+mod exclusive;
 mod kernel;
 mod owners;
 mod ranges;
 mod wait;
 
 pub(crate) use crowd::{Crowds, Joined, Place};
+pub(crate) use exclusive::Exclusive;
+pub(crate) use kernel::flock;
 pub(crate) use owners::{FILE_MAX, Limits, Locks};
 pub(crate) use wait::Then;
 pub use wait::Wait;
-
-use crate::Result;
-use std::os::fd::BorrowedFd;
 
 /// What a lock does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +49,6 @@ pub struct Lock {
 impl Lock {
     /// The last byte that a file can have.
     pub const END: u64 = i64::MAX.cast_unsigned();
-}
-
-/// `flock` on an open file, without waiting.
-///
-/// # Errors
-/// `EAGAIN` when another open file holds a lock that is in the way.
-pub(crate) fn flock(file: BorrowedFd<'_>, kind: LockKind) -> Result<()> {
-    kernel::flock(file, kind, false)
 }
 
 #[cfg(test)]

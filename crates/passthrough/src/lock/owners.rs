@@ -8,9 +8,9 @@ use super::ranges::Ranges;
 use super::wait::{Wait, Waiters};
 use super::{Lock, LockKind};
 use crate::closing::Closing;
-use crate::file::Handle;
+use crate::error::Result;
+use crate::ids::{Handle, Node};
 use crate::share::{Share, Taken};
-use crate::{Node, Result};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -463,7 +463,7 @@ impl Locks {
         kind: LockKind,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Wait {
-        match kernel::flock(file.as_fd(), kind, false) {
+        match kernel::flock(file.as_fd(), kind) {
             Err(Errno::AGAIN) => {}
             answer => {
                 done(answer);
@@ -471,7 +471,7 @@ impl Locks {
             }
         }
         let file = Arc::clone(file);
-        let attempt = move || kernel::flock(file.as_fd(), kind, true);
+        let attempt = move || kernel::flock_waiting(file.as_fd(), kind);
         self.waiters.start(self.table.limits.waits, attempt, |answer| answer, done)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::owners::{FILE_MAX, Limits};
 use super::*;
+use crate::Result;
 use crate::closing::{Closing, Sort};
 use crate::share::{Share, Taken};
 use rustix::fs::OFlags;

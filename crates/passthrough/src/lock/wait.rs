@@ -7,11 +7,10 @@
 use crate::Result;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::thread;
+use std::{fmt, thread};
 
 /// How often a cancelled thread is reminded, in nanoseconds. One is enough unless it was just about to wait.
 const REMINDER_NS: libc::c_long = 2_000_000;

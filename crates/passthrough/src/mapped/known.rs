@@ -4,9 +4,9 @@
 //! to a metadata file is seen with the next look-up of its name.
 
 use super::record::Record;
+use crate::ids::Node;
 use crate::node::Inode;
 use crate::sync::{Numbers, read, write};
-use crate::tree::Node;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, RwLock};
@@ -138,7 +138,7 @@ impl Known {
     }
 
     /// What another program knew of a node.
-    pub(crate) fn adopt(&self, node: Node, record: Record, mut names: Vec<Name>) {
+    pub(crate) fn know_again(&self, node: Node, record: Record, mut names: Vec<Name>) {
         names.truncate(NAMES_MAX);
         write(self.shard(node)).insert(node, Kept { record, names });
     }

@@ -1,7 +1,7 @@
 //! What a mapped model records of an inode, the text in which metadata files keep it, and how it covers what the host says.
 
 use crate::attributes::Attributes;
-use crate::tree::Tree;
+use crate::options::Options;
 use rustix::fs::{major, minor};
 
 /// Set-id bits, of which the second counts only for who may execute as the group (`setattr_should_drop_suidgid` of Linux's
@@ -75,14 +75,14 @@ impl Record {
     }
 
     /// Covers what the host says about an inode.
-    pub(crate) fn cover(&self, tree: &Tree, attributes: &mut Attributes) {
+    pub(crate) fn cover(&self, options: &Options, attributes: &mut Attributes) {
         let host = attributes.mode;
         attributes.mode = self.mode_of(host);
         if let Some(uid) = self.uid {
-            attributes.uid = tree.options.uid_map.to_guest(uid);
+            attributes.uid = options.uid_map.to_guest(uid);
         }
         if let Some(gid) = self.gid {
-            attributes.gid = tree.options.gid_map.to_guest(gid);
+            attributes.gid = options.gid_map.to_guest(gid);
         }
         if host & libc::S_IFMT == libc::S_IFREG && is_device(attributes.mode) {
             attributes.rdev = self.rdev.map_or((0, 0), |rdev| (major(rdev), minor(rdev)));

@@ -1,37 +1,16 @@
 //! New names: files, directories, links and special files, made as their caller.
 
-use crate::creds::{Caller, Refused, as_caller, with_umask};
-use crate::error::Result;
-use crate::file::Opened;
-use crate::lookup::Entry;
-use crate::mapped::In;
+use super::naming::{GROUPS_MAX, In, TRIES, undo};
+use crate::creds::{Refused, as_caller, with_umask};
 use crate::node::{Inode, Pin};
-use crate::security::Security;
-use crate::stat::{Key, Kind, component, open_anew, stat};
-use crate::table::Hold;
-use crate::tree::{Node, Tree};
+use crate::stat::stat;
+use crate::{Caller, Entry, Node, Opened, Result, Security, SecurityContext, Tree};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, makedev};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-
-/// The most supplementary groups a caller may bring.
-pub(crate) const GROUPS_MAX: usize = 32;
-
-/// How often a create that may find a file tries again while somebody removes and makes it.
-pub(crate) const TRIES: usize = 8;
-
-/// A label that a new file has before its creation is answered: an extended attribute, in the client's words.
-#[derive(Clone, Copy, Debug)]
-pub struct SecurityContext<'a> {
-    /// Its name, "security.selinux" for one.
-    pub name: &'a CStr,
-    /// Its value.
-    pub value: &'a [u8],
-}
 
 /// Permissions of a new file.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +24,6 @@ impl Tree {
     fn permissions(&self, mode: u32, umask: u32) -> Permissions {
         let (mode, umask) = if self.options.posix_acl { (mode, umask) } else { (mode & !umask, 0) };
         Permissions { mode: Mode::from_bits_retain(mode & 0o7777), umask }
-    }
-
-    /// The permissions of what is no directory, without what it may not have.
-    pub(crate) fn file_mode(&self, mode: u32) -> u32 {
-        if self.options.nosuid { mode & !(libc::S_ISUID | libc::S_ISGID) } else { mode }
     }
 
     /// Makes one system call that creates, as the caller.
@@ -71,20 +45,6 @@ impl Tree {
         with_umask(umask, || as_caller(Caller { uid, gid, groups }, refused, call))
     }
 
-    /// A directory in which a name may be made or removed.
-    pub(crate) fn directory(&self, node: Node, name: &CStr) -> Result<(Arc<Inode>, Pin)> {
-        component(name)?;
-        self.writable_directory(node)
-    }
-
-    fn writable_directory(&self, node: Node) -> Result<(Arc<Inode>, Pin)> {
-        self.pause();
-        self.writable()?;
-        let dir = self.table.get(node)?;
-        let pin = self.table.pin(&dir)?;
-        Ok((dir, pin))
-    }
-
     /// What was just made under this name, labelled. When it cannot be labelled or given a number it is removed again: the
     /// client is told that there is nothing.
     fn made(
@@ -99,15 +59,9 @@ impl Tree {
         let look_up = if dir.mount.has_handles() { Tree::look_up } else { Tree::look_up_by_path };
         let made = look_up(self, pin.as_fd(), &dir.mount, name).and_then(|(inode, stat)| {
             let labelled = security.map_or(Ok(()), |label| self.label(&self.table.pin(&inode)?, label));
-            if labelled.is_err() {
-                self.forget(inode.node, 1);
-            }
-            labelled.map(|()| self.entry(&inode, &stat, &dir.mount))
+            labelled.inspect_err(|_| self.forget(inode.node, 1)).map(|()| self.entry(&inode, &stat, &dir.mount))
         });
-        if made.is_err() {
-            undo(pin, name, remove);
-        }
-        made
+        made.inspect_err(|_| undo(pin, name, remove))
     }
 
     /// Makes a symbolic link to `target`, whatever that is.
@@ -224,10 +178,7 @@ impl Tree {
             match self.make(who, umask, || rustix::fs::openat(&pin, name, host_flags | new, mode)) {
                 Ok(fd) => {
                     let adopted = self.adopt(&dir, &fd, security);
-                    if adopted.is_err() {
-                        undo(&pin, name, AtFlags::empty());
-                    }
-                    let (inode, entry) = adopted?;
+                    let (inode, entry) = adopted.inspect_err(|_| undo(&pin, name, AtFlags::empty()))?;
                     return Ok((entry, self.add_file(&inode, fd, host_flags, room)));
                 }
                 Err(Errno::EXIST) if !exclusive => drop(room),
@@ -240,35 +191,6 @@ impl Tree {
             }
         }
         Err(Errno::EXIST)
-    }
-
-    /// Opens a regular file that somebody else has made.
-    ///
-    /// # Errors
-    /// As [`Tree::lookup`] and [`Tree::open`]; `ENOENT` is the name's alone.
-    pub(crate) fn open_existing(
-        &self,
-        dir: &Arc<Inode>,
-        pin: &Pin,
-        name: &CStr,
-        flags: OFlags,
-        kill_priv: bool,
-    ) -> Result<(Entry, Opened)> {
-        let inode = match &self.mapped {
-            None => self.look_up(pin.as_fd(), &dir.mount, name)?.0,
-            Some(mapped) => self.lookup_mapped(mapped, dir, pin.as_fd(), name)?.0,
-        };
-        let opened = self.open_file(&inode, flags, kill_priv).and_then(|opened| {
-            // Opening may have changed the size.
-            let file = self.files.get(opened.handle)?;
-            let stat = stat(file.as_fd(), c"")?;
-            let attributes = self.view(inode.node, file.as_fd(), &stat)?;
-            Ok((Entry { attributes, ..self.entry(&inode, &stat, &dir.mount) }, opened))
-        });
-        if opened.is_err() {
-            self.forget(inode.node, 1);
-        }
-        opened
     }
 
     /// Makes and opens a file without a name in the directory `parent`. [`Tree::link`] can give it one.
@@ -296,29 +218,6 @@ impl Tree {
         let fd = self.make(who, umask, || rustix::fs::openat(&pin, c".", host_flags | new, mode))?;
         let (inode, entry) = self.adopt(&dir, &fd, security)?;
         Ok((entry, self.add_file(&inode, fd, host_flags, room)))
-    }
-
-    /// Labels and references a file that was just made and opened in `dir`.
-    pub(crate) fn adopt(
-        &self,
-        dir: &Inode,
-        fd: &OwnedFd,
-        security: Option<SecurityContext<'_>>,
-    ) -> Result<(Arc<Inode>, Entry)> {
-        if let Some(label) = security {
-            self.label(fd, label)?;
-        }
-        let stat = stat(fd.as_fd(), c"")?;
-        let (mount, handle) = self.hold_of(&dir.mount, fd.as_fd(), &stat)?;
-        // With a handle the open file is descriptor enough for as long as it is open.
-        let path = match handle {
-            Some(_) => None,
-            None => Some(open_anew(self.proc_self_fd.as_fd(), fd.as_fd(), OFlags::PATH)?),
-        };
-        let hold = Hold { path, handle, verified: true };
-        let inode = self.table.intern(Key::of(&stat), Kind::of(&stat), &mount, hold)?;
-        let entry = self.entry(&inode, &stat, &dir.mount);
-        Ok((inode, entry))
     }
 
     /// Gives a node one more name.
@@ -350,12 +249,5 @@ impl Tree {
             Ok(Entry { attributes, ..self.entry(&inode, &stat, &dir.mount) })
         });
         entry.inspect_err(|_| self.forget(node, 1))
-    }
-}
-
-/// Removes what was just made. The first error is the one to report.
-pub(crate) fn undo(dir: &Pin, name: &CStr, flags: AtFlags) {
-    if let Err(error) = rustix::fs::unlinkat(dir, name, flags) {
-        tracing::debug!(%error, ?name, "a new file that could not be given out could not be removed either");
     }
 }

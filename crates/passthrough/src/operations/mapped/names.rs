@@ -1,14 +1,10 @@
 //! Names that go, move and multiply, and the records that are kept beside them.
 
-use super::create::In;
-use super::known::Known;
-use super::{Mapped, files};
-use crate::error::Result;
-use crate::lookup::Entry;
+use crate::mapped::{Known, Mapped, files};
 use crate::node::{Inode, Pin};
-use crate::remove::rename;
+use crate::operations::naming::{In, rename, undo};
 use crate::stat::{Key, Kind, stat};
-use crate::tree::Tree;
+use crate::{Entry, Result, Tree};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -162,16 +158,12 @@ impl Tree {
             });
             seen.inspect_err(|_| self.forget(inode.node, 1))
         });
-        match linked {
-            Ok(entry) => Ok(entry),
-            Err(error) => {
-                crate::create::undo(to.pin, new_name, AtFlags::empty());
-                if let Err(error) = files::remove(to.pin.as_fd(), new_name) {
-                    tracing::debug!(%error, ?new_name, "the metadata file of a name that was not given out stays");
-                }
-                Err(error)
+        linked.inspect_err(|_| {
+            undo(to.pin, new_name, AtFlags::empty());
+            if let Err(error) = files::remove(to.pin.as_fd(), new_name) {
+                tracing::debug!(%error, ?new_name, "the metadata file of a name that was not given out stays");
             }
-        }
+        })
     }
 
     /// Gives a new name of an inode its record: the one of another name, or a new one where none is known.

@@ -6,32 +6,15 @@
 //! What is told may be outdated when the call is made. Then it takes its time where it is made, which is as bad as it would be
 //! without this.
 
-use crate::file::Handle;
-use crate::stat::{Key, Kind, stat};
-use crate::tree::{Node, Tree};
+use crate::stat::{Key, Kind, bytes, is_heavy, stat};
+use crate::{Handle, Node, Tree};
 use rustix::fs::{RenameFlags, Statx};
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
-/// What a file may have, in bytes, to be given back or written out in no time even when each block of the file system is a piece of
-/// its own: 16 pieces.
-const LIGHT_BYTES: u64 = 64 << 10;
-
 /// How large a directory may be, in bytes, to be looked through in no time when hardly anything is left in it: ext4 keeps what it once
 /// had, and reads all of that for one answer.
 const LISTED_BYTES: u64 = 1 << 20;
-
-/// Owners whose locks are dropped in no time, however many others there are of the same file.
-pub const FEW_OWNERS: usize = 16;
-
-pub(crate) fn is_heavy(stat: &Statx) -> bool {
-    bytes(stat) > LIGHT_BYTES
-}
-
-/// What an inode has: blocks of a device, and pages of memory where holes were read and where nothing is allocated yet.
-fn bytes(stat: &Statx) -> u64 {
-    stat.stx_size.max(stat.stx_blocks.saturating_mul(512))
-}
 
 fn is_removed_slowly(stat: &Statx) -> bool {
     Kind::of(stat).is_directory() || is_heavy(stat)
@@ -103,11 +86,6 @@ impl Tree {
                 false
             }
         }
-    }
-
-    /// Whether it takes long to drop the locks that came by an open file. No system call.
-    pub(crate) fn has_many_owners(&self, node: Node, handle: Handle) -> bool {
-        self.locks.owners_by(node, handle).len() > FEW_OWNERS
     }
 
     /// Whether it may take long to tell what became of earlier writes: where file systems tell at a close, that writes back all

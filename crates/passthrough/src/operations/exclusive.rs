@@ -9,29 +9,16 @@
 //! fcntl(2) alone, and their kernels grant no lock for writing there.
 
 use crate::closing::{Closing, Sort};
-use crate::error::Result;
-use crate::file::Handle;
-use crate::lock::{Limits, Lock, LockKind, Locks, Then, Wait};
-use crate::locking;
+use crate::lock::{Exclusive, Limits, Locks, Then};
+use crate::patience::in_use;
 use crate::share::Taken;
 use crate::stat::open_anew;
 use crate::sync::lock;
-use crate::tree::{Node, Tree};
+use crate::{Handle, Lock, LockKind, Node, Result, Tree, Wait};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
-
-/// What the clients of a read-only tree hold against each other.
-#[derive(Debug)]
-pub(crate) struct Exclusive {
-    /// Without a name and without content.
-    file: OwnedFd,
-    locks: Locks,
-    /// Who waits in both places, and how often.
-    waits: Mutex<BTreeMap<(Node, u64), usize>>,
-}
 
 /// An owner waits in both places, until this is dropped. What it has got in the first is no less its own for that it has nothing in
 /// the second yet, whatever else it gives back meanwhile.
@@ -64,23 +51,6 @@ impl Drop for Halves {
                 waits.remove(&self.key);
             }
         }
-    }
-}
-
-impl Exclusive {
-    /// How many owners there are: as many descriptors.
-    pub(crate) fn owners(&self) -> usize {
-        self.locks.owners()
-    }
-
-    /// Drops every lock and cancels every wait.
-    pub(crate) fn clear(&self) {
-        self.locks.clear();
-    }
-
-    /// Whether `owner` holds something on `node`, or waits for it.
-    pub(crate) fn knows(&self, node: Node, owner: u64) -> bool {
-        self.locks.knows(node, owner)
     }
 }
 
@@ -190,7 +160,7 @@ impl Tree {
             halves.end();
             done(outcome);
         };
-        let open = |flags| self.open_for_locks(node, handle, flags).map_err(locking::in_use);
+        let open = |flags| self.open_for_locks(node, handle, flags).map_err(in_use);
         self.locks.wait(node, owner, shared(lock), open, ended)
     }
 

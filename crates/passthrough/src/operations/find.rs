@@ -1,108 +1,18 @@
-//! Names become nodes.
+//! What is found on the host becomes a node.
 
-use crate::attributes::Attributes;
-use crate::error::Result;
-use crate::file::Handle;
 use crate::handle::FileHandle;
 use crate::mount::Mount;
 use crate::node::Inode;
-use crate::options::FileHandles;
-use crate::stat::{Key, Kind, component, open_path, stat};
+use crate::stat::{Key, Kind, open_path, stat};
 use crate::table::{Found, Hold};
-use crate::tree::{Node, ROOT, Tree};
-use rustix::buffer::spare_capacity;
+use crate::{Entry, FileHandles, Node, Result, Tree};
 use rustix::fs::Statx;
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// The longest target of a symbolic link: `PATH_MAX` of `linux/limits.h`.
-const TARGET_BYTES_MAX: usize = 4096;
-
-/// What stands behind a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// What to call it from now on. The client was told once more, and has to forget it once more.
-    pub node: Node,
-    /// What it is like.
-    pub attributes: Attributes,
-    /// It is a directory on another mount or device than the one that names it, and sub-mounts are announced. Inode numbers
-    /// count anew there.
-    pub submount: bool,
-}
 
 impl Tree {
-    /// Looks a name up in a directory. A symbolic link is what it is, and nothing is mounted on the way. "." is the
-    /// directory itself, ".." the root in the root.
-    ///
-    /// # Errors
-    /// `ENOENT`; `EINVAL` for "", ".." elsewhere and names with a slash; `ESTALE` for a parent that is unknown or gone;
-    /// `ENFILE` when there would be too many nodes, or too many of them held descriptors; the kernel's.
-    pub fn lookup(&self, parent: Node, name: &CStr) -> Result<Entry> {
-        self.pause();
-        let dir = self.table.get(parent)?;
-        if name == c"." || (name == c".." && parent == ROOT) {
-            let (pin, stat) = self.table.pin_and_stat(&dir)?;
-            let attributes = self.view(parent, pin.as_fd(), &stat)?;
-            self.table.reference_again(&dir)?;
-            return Ok(Entry { attributes, ..self.entry(&dir, &stat, &dir.mount) });
-        }
-        component(name)?;
-        let pin = self.table.pin(&dir)?;
-        if let Some(mapped) = &self.mapped {
-            return self.lookup_mapped(mapped, &dir, pin.as_fd(), name).map(|(_, entry)| entry);
-        }
-        let (inode, stat) = self.look_up(pin.as_fd(), &dir.mount, name)?;
-        Ok(self.entry(&inode, &stat, &dir.mount))
-    }
-
-    /// Looks up a name that came out of an open directory, as [`Tree::lookup`] does. This is a part of reading it, and sleeps
-    /// no delay of its own.
-    ///
-    /// # Errors
-    /// As [`Tree::lookup`]; `EBADF` for a handle that is unknown, `ENOTDIR` for one of a file.
-    pub fn read_dir_entry(&self, handle: Handle, name: &CStr) -> Result<Entry> {
-        component(name)?;
-        let file = self.files.get(handle)?;
-        let stream = file.stream.as_ref().ok_or(Errno::NOTDIR)?;
-        if let Some(mapped) = &self.mapped {
-            let dir = self.table.get(file.node())?;
-            return self.lookup_mapped(mapped, &dir, file.as_fd(), name).map(|(_, entry)| entry);
-        }
-        // Where descriptors are held, one look spares the other: names of one directory are mostly all known or all new.
-        let (inode, stat) = if !file.mount.has_handles() && stream.expects_unknown() {
-            self.look_up_by_path(file.as_fd(), &file.mount, name)?
-        } else {
-            self.look_up(file.as_fd(), &file.mount, name)?
-        };
-        stream.expect_unknown(inode.references.load(Ordering::Relaxed) == 1);
-        Ok(self.entry(&inode, &stat, &file.mount))
-    }
-
-    /// Reads the target of a symbolic link into `out`, which is cleared before.
-    ///
-    /// # Errors
-    /// `EINVAL` for what is no symbolic link, `ESTALE` for a node that is unknown or gone, and the kernel's.
-    pub fn read_link(&self, node: Node, out: &mut Vec<u8>) -> Result<()> {
-        self.pause();
-        let inode = self.table.get(node)?;
-        if let Some(mapped) = &self.mapped
-            && inode.kind.is_file()
-        {
-            return self.read_link_mapped(mapped, &inode, out, TARGET_BYTES_MAX);
-        }
-        if !inode.kind.is_link() {
-            return Err(Errno::INVAL);
-        }
-        let pin = self.table.pin(&inode)?;
-        out.clear();
-        out.reserve(TARGET_BYTES_MAX);
-        rustix::fs::readlinkat_raw(pin, c"", spare_capacity(out))?;
-        Ok(())
-    }
-
     /// Takes references back that look-ups and creations gave. Too many are as good as all there are, and an unknown node
     /// is forgotten already.
     pub fn forget(&self, node: Node, count: u64) {

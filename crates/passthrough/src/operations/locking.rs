@@ -1,37 +1,16 @@
 //! Locks of the client on its nodes and open files.
 
-use crate::closing::{Closing, Sort};
-use crate::error::Result;
-use crate::file::{Handle, OpenFile, is_writable};
-use crate::lock::{self, Joined, Lock, LockKind, Place, Wait};
-use crate::share::Taken;
-use crate::sync;
-use crate::tree::{Node, Tree};
-use rustix::fs::OFlags;
+use crate::lock::{Joined, Place};
+use crate::patience::in_use;
+use crate::{Handle, Lock, LockKind, Node, OpenFile, Result, Tree, Wait, lock, sync};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What a wait answers for a file that cannot be opened for its locks without waiting for another process. The caller cannot ask for
-/// it once more: it has given `done` away.
-pub(crate) fn in_use(error: Errno) -> Errno {
-    if error == Errno::WOULDBLOCK { Errno::NOLCK } else { error }
-}
+/// Owners whose locks are dropped in no time, however many others there are of the same file.
+pub const FEW_OWNERS: usize = 16;
 
 impl Tree {
-    /// Opens a node anew for an owner's locks: the client must have it open.
-    pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<Closing<Taken>> {
-        self.file_of(node, handle)?;
-        if is_writable(flags) {
-            self.writable()?;
-        }
-        let (inode, taken) = (self.table.get(node)?, self.share.take().ok_or(Errno::NOLCK)?);
-        let fd = self.open_node(&inode, flags)?;
-        // Nothing is ever written by it: that it could be matters to file systems that write back at each close alone.
-        let sort = if inode.mount.reports_at_close() { Sort::of(flags) } else { Sort::Read };
-        Ok(Closing::new(fd, taken, sort))
-    }
-
     /// The POSIX lock of somebody else that stands in the way of `lock`, or `lock` with [`LockKind::Unlock`].
     ///
     /// # Errors
@@ -104,6 +83,11 @@ impl Tree {
             self.locks.drop_owner(node, owner);
             self.settle_exclusion(node, owner);
         }
+    }
+
+    /// Whether it takes long to drop the locks that came by an open file. No system call.
+    pub(crate) fn has_many_owners(&self, node: Node, handle: Handle) -> bool {
+        self.locks.owners_by(node, handle).len() > FEW_OWNERS
     }
 
     /// `flock` on an open file without waiting. The lock is the open file's, whoever the `owner` is.

@@ -1,15 +1,10 @@
 //! Records that change: permissions and owners that the client sets, and set-id bits that go.
 
-use super::files::Of;
-use super::known::Known;
-use super::record::{Record, without_set_ids};
-use super::{Mapped, attrs};
-use crate::attributes::{Attributes, Change};
-use crate::error::Result;
-use crate::file::{Handle, OpenFile};
+use crate::mapped::files::Of;
+use crate::mapped::{Known, Mapped, Record, attrs, without_set_ids};
 use crate::node::Inode;
 use crate::stat::{Key, stat};
-use crate::tree::{Node, ROOT, Tree};
+use crate::{OpenFile, ROOT, Result, Tree};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use rustix::path::DecInt;
@@ -20,59 +15,8 @@ use std::sync::Arc;
 const TRIES: usize = 8;
 
 impl Tree {
-    /// As [`Tree::set_attributes`]. `fd` is a descriptor of the node.
-    pub(crate) fn set_attributes_mapped(
-        &self,
-        mapped: &Mapped,
-        node: Node,
-        handle: Option<Handle>,
-        change: &Change,
-        fd: BorrowedFd<'_>,
-    ) -> Result<Attributes> {
-        let inode = self.table.get(node)?;
-        if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
-            let uid = change.uid.map(|uid| self.options.uid_map.to_host(uid)).transpose()?;
-            let gid = change.gid.map(|gid| self.options.gid_map.to_host(gid)).transpose()?;
-            // This id means that there is no record.
-            if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
-                return Err(Errno::INVAL);
-            }
-            if uid.is_some() || gid.is_some() {
-                self.strip_capability(fd)?;
-            }
-            self.change_record(mapped, &inode, fd, |present| {
-                let mut mode = present;
-                if let Some(wanted) = change.mode {
-                    if present & libc::S_IFMT == libc::S_IFLNK {
-                        return Err(Errno::OPNOTSUPP);
-                    }
-                    mode = present & libc::S_IFMT | wanted & 0o7777;
-                }
-                if uid.is_some() || gid.is_some() {
-                    mode = without_set_ids(mode);
-                }
-                let mode = Some(mode).filter(|&mode| change.mode.is_some() || mode != present);
-                Ok(Record { uid, gid, mode, rdev: None })
-            })?;
-        }
-        if let Some(size) = change.size {
-            // What is a regular file on the host alone has no size to change.
-            self.is_plain(mapped, &inode, fd).map_err(|error| match error {
-                Errno::LOOP | Errno::NXIO => Errno::INVAL,
-                error => error,
-            })?;
-            if change.kill_suid_sgid && inode.kind.is_file() {
-                self.drop_set_ids(mapped, &inode, fd)?;
-            }
-            self.truncate(node, handle, size)?;
-            self.forget_size(node);
-        }
-        self.set_times(fd, change)?;
-        self.view_mapped(mapped, &inode, fd, &stat(fd, c"")?)
-    }
-
     /// Takes set-id bits from a file that is about to change, as the kernel does when a user without privileges writes.
-    fn drop_set_ids(&self, mapped: &Mapped, inode: &Arc<Inode>, fd: BorrowedFd<'_>) -> Result<()> {
+    pub(crate) fn drop_set_ids(&self, mapped: &Mapped, inode: &Arc<Inode>, fd: BorrowedFd<'_>) -> Result<()> {
         let mode = self.mode_in_view(mapped, inode, fd)?;
         if without_set_ids(mode) == mode {
             return Ok(());
@@ -96,7 +40,7 @@ impl Tree {
     }
 
     /// Records what `change` makes of the present type and permissions.
-    fn change_record(
+    pub(crate) fn change_record(
         &self,
         mapped: &Mapped,
         inode: &Arc<Inode>,

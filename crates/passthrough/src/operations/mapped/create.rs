@@ -1,15 +1,11 @@
 //! What is made beneath a mapped model: regular files and directories of the daemon's, and a record each.
 
-use super::record::Record;
-use super::{Mapped, attrs, files};
-use crate::create::{GROUPS_MAX, SecurityContext, TRIES, undo};
-use crate::creds::{Caller, with_umask};
-use crate::error::Result;
-use crate::file::Opened;
-use crate::lookup::Entry;
-use crate::node::{Inode, Pin};
+use crate::creds::with_umask;
+use crate::mapped::{Mapped, Record, attrs, files};
+use crate::node::Inode;
+use crate::operations::naming::{GROUPS_MAX, In, TRIES, undo};
 use crate::stat::stat;
-use crate::tree::Tree;
+use crate::{Caller, Entry, Opened, Result, SecurityContext, Tree};
 use rustix::fs::{AtFlags, OFlags, makedev};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -21,13 +17,6 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 /// A new file that carries nothing but its record, and perhaps some bytes.
 const BARE: OFlags = OFlags::WRONLY;
-
-/// The directory in which a name is made.
-#[derive(Clone, Copy)]
-pub(crate) struct In<'a> {
-    pub(crate) dir: &'a Arc<Inode>,
-    pub(crate) pin: &'a Pin,
-}
 
 impl Tree {
     /// The record of what `who` makes in a directory: the group and the bits that a set-group-id directory hands down are
@@ -92,19 +81,10 @@ impl Tree {
         let made = fill(fd.as_fd())
             .and_then(|()| self.record_new(mapped, at, name, &fd, record))
             .and_then(|()| self.adopt(at.dir, &fd, security));
-        match made {
-            Ok((inode, mut entry)) => {
-                if let Some(known) = &mapped.files {
-                    self.remember(known, &inode, Some((at.dir, name)), record);
-                }
-                record.cover(self, &mut entry.attributes);
-                Ok((fd, inode, entry))
-            }
-            Err(error) => {
-                self.undo_mapped(mapped, at, name, AtFlags::empty());
-                Err(error)
-            }
-        }
+        let (inode, mut entry) = made.inspect_err(|_| self.undo_mapped(mapped, at, name, AtFlags::empty()))?;
+        self.remember(mapped, &inode, Some((at.dir, name)), record);
+        record.cover(&self.options, &mut entry.attributes);
+        Ok((fd, inode, entry))
     }
 
     fn undo_mapped(&self, mapped: &Mapped, at: In<'_>, name: &CStr, flags: AtFlags) {
@@ -186,28 +166,13 @@ impl Tree {
         with_umask(0, || rustix::fs::mkdirat(at.pin, name, mapped.dmode))?;
         let made = self.look_up_by_path(at.pin.as_fd(), &at.dir.mount, name).and_then(|(inode, stat)| {
             let given = self.give_record(mapped, at, name, &inode, record, security);
-            match given {
-                Ok(()) => Ok((inode, stat)),
-                Err(error) => {
-                    self.forget(inode.node, 1);
-                    Err(error)
-                }
-            }
+            given.inspect_err(|_| self.forget(inode.node, 1)).map(|()| (inode, stat))
         });
-        match made {
-            Ok((inode, stat)) => {
-                if let Some(known) = &mapped.files {
-                    self.remember(known, &inode, Some((at.dir, name)), record);
-                }
-                let mut entry = self.entry(&inode, &stat, &at.dir.mount);
-                record.cover(self, &mut entry.attributes);
-                Ok(entry)
-            }
-            Err(error) => {
-                self.undo_mapped(mapped, at, name, AtFlags::REMOVEDIR);
-                Err(error)
-            }
-        }
+        let (inode, stat) = made.inspect_err(|_| self.undo_mapped(mapped, at, name, AtFlags::REMOVEDIR))?;
+        self.remember(mapped, &inode, Some((at.dir, name)), record);
+        let mut entry = self.entry(&inode, &stat, &at.dir.mount);
+        record.cover(&self.options, &mut entry.attributes);
+        Ok(entry)
     }
 
     /// Gives a new directory its record and its label.
@@ -282,11 +247,9 @@ impl Tree {
             attrs::store(&self.place(&fd), &record)?;
         }
         let (inode, mut entry) = self.adopt(at.dir, &fd, security)?;
-        if let Some(known) = &mapped.files {
-            // Its record is written when it gets a name.
-            self.remember(known, &inode, None, record);
-        }
-        record.cover(self, &mut entry.attributes);
+        // Its record is written when it gets a name.
+        self.remember(mapped, &inode, None, record);
+        record.cover(&self.options, &mut entry.attributes);
         Ok((entry, self.add_file(&inode, fd, flags, room)))
     }
 }

@@ -1,11 +1,9 @@
 //! Names that go, and names that move.
 
-use crate::error::Result;
+use super::naming::{In, rename};
 use crate::held::{Target, changes};
-use crate::mapped::In;
-use crate::node::Pin;
 use crate::stat::{component, stat};
-use crate::tree::{Node, Tree};
+use crate::{Node, Result, Tree};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -22,12 +20,12 @@ impl Tree {
     /// kernel's.
     pub fn unlink(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        let target = Target::hold_alone(self, &pin, name);
+        let target = Target::hold_alone(&self.changes, &pin, name);
         match &self.mapped {
             Some(mapped) => self.unlink_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::empty())?,
         }
-        target.removed(self);
+        target.removed(&self.table);
         Ok(())
     }
 
@@ -37,12 +35,12 @@ impl Tree {
     /// As [`Tree::unlink`].
     pub fn rmdir(&self, parent: Node, name: &CStr) -> Result<()> {
         let (dir, pin) = self.directory(parent, name)?;
-        let target = Target::hold(self, &pin, name);
+        let target = Target::hold(&self.changes, &pin, name);
         match &self.mapped {
             Some(mapped) => self.rmdir_mapped(mapped, In { dir: &dir, pin: &pin }, name)?,
             None => rustix::fs::unlinkat(pin, name, AtFlags::REMOVEDIR)?,
         }
-        target.removed(self);
+        target.removed(&self.table);
         Ok(())
     }
 
@@ -59,8 +57,8 @@ impl Tree {
         component(new_name)?;
         let new_dir = self.table.get(new_parent)?;
         let new_pin = self.table.pin(&new_dir)?;
-        let _moved = changes(self, || stat(pin.as_fd(), name));
-        let target = Target::hold(self, &new_pin, new_name);
+        let _moved = changes(&self.changes, || stat(pin.as_fd(), name));
+        let target = Target::hold(&self.changes, &new_pin, new_name);
         match &self.mapped {
             Some(mapped) => {
                 let (from, to) = (In { dir: &dir, pin: &pin }, In { dir: &new_dir, pin: &new_pin });
@@ -68,17 +66,7 @@ impl Tree {
             }
             None => rename(&pin, name, &new_pin, new_name, flags)?,
         }
-        target.removed(self);
+        target.removed(&self.table);
         Ok(())
-    }
-}
-
-/// Moves a name on the host.
-pub(crate) fn rename(from: &Pin, name: &CStr, to: &Pin, new_name: &CStr, flags: RenameFlags) -> Result<()> {
-    if flags.is_empty() {
-        // Not every file system knows the call with flags.
-        rustix::fs::renameat(from, name, to, new_name)
-    } else {
-        rustix::fs::renameat_with(from, name, to, new_name, flags)
     }
 }

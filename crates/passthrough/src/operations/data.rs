@@ -1,17 +1,11 @@
 //! What is done to the data of open files, and to whole file systems. Writing is the caller's, and reading mostly is.
 
 use crate::closing::{Closing, Sort};
-use crate::creds::{Caller, without_fsetid, without_fsetid_in};
-use crate::error::Result;
-use crate::file::{Handle, OpenFile};
-use crate::ioctl::{self, FsXattr};
 use crate::mount::Mount;
-use crate::stat::{has_harmless_group_bit, stat};
-use crate::tree::{Node, ROOT, Tree};
+use crate::{FsXattr, Handle, Node, ROOT, Result, Tree, ioctl};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, StatVfs};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::os::fd::AsFd;
 
 /// What is looked for in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,32 +17,6 @@ pub enum Whence {
 }
 
 impl Tree {
-    /// Runs a write to `file` so that set-id bits and file capabilities go as they do when an unprivileged user writes. Two
-    /// system calls more. `call` must write on this thread: what it hands to io_uring may not run with the thread's power.
-    ///
-    /// # Errors
-    /// What `call` answers, or what stood against the change of the thread's capabilities.
-    pub fn killing_privileges<T>(&self, file: &OpenFile, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        if let Some(mapped) = &self.mapped {
-            self.drop_set_ids_of(mapped, file)?;
-        }
-        self.as_a_user(file.as_fd(), call)
-    }
-
-    /// Runs `call`, which changes the data of the file `fd`, so that the kernel drops set-id bits. A set-group-id bit without
-    /// execution by the group stays, as FUSE has it: no power comes of it. The kernel would take it from a thread outside of
-    /// the group, and does not know the client's.
-    pub(crate) fn as_a_user<T>(&self, fd: BorrowedFd<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        // Most trees have no such file: its first look costs nothing.
-        if self.group_bits.load(Ordering::Relaxed) {
-            let stat = stat(fd, c"")?;
-            if has_harmless_group_bit(stat.stx_mode.into()) {
-                return without_fsetid_in(stat.stx_gid, call);
-            }
-        }
-        without_fsetid(call)
-    }
-
     /// What the file system of a node has room for.
     ///
     /// # Errors
@@ -108,51 +76,6 @@ impl Tree {
         results.filter(|result| *result != Err(Errno::BADF)).fold(Ok(()), Result::and)
     }
 
-    /// A process of the client has closed a file: drops the POSIX locks that it, the `owner`, has on it, and tells of
-    /// earlier writes that failed where file systems tell at a close.
-    ///
-    /// # Errors
-    /// `EBADF` for a handle that is unknown or another node's, and the kernel's for the close.
-    pub fn flush(&self, node: Node, handle: Handle, owner: u64) -> Result<()> {
-        self.pause();
-        let file = self.file_of(node, handle)?;
-        self.locks.drop_owner(node, owner);
-        self.settle_exclusion(node, owner);
-        if file.mount.reports_at_close() && !self.options.read_only {
-            let copy = rustix::io::fcntl_dupfd_cloexec(&*file, 0)?;
-            close(copy)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the caller may read (4), write (2), execute (1) or find (0) a node, by its owner, group and mode. Access
-    /// lists are not looked at: a client that knows them checks permissions itself.
-    ///
-    /// # Errors
-    /// `EACCES`; `EROFS` for writing on a read-only tree; `EINVAL` for another mask; as [`Tree::attributes`].
-    pub fn access(&self, who: Caller<'_>, node: Node, mask: u32) -> Result<()> {
-        if mask & !7 != 0 {
-            return Err(Errno::INVAL);
-        }
-        let attributes = self.attributes(node, None)?;
-        let kind = attributes.mode & libc::S_IFMT;
-        if mask & 2 != 0 && self.options.read_only && matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK) {
-            return Err(Errno::ROFS);
-        }
-        let mode = attributes.mode;
-        let granted = if who.uid == 0 {
-            // The superuser reads and writes what it likes, and executes what anybody may execute.
-            if kind == libc::S_IFDIR || mode & 0o111 != 0 { 7 } else { 6 }
-        } else if who.uid == attributes.uid {
-            mode >> 6 & 7
-        } else if who.gid == attributes.gid || who.groups.contains(&attributes.gid) {
-            mode >> 3 & 7
-        } else {
-            mode & 7
-        };
-        if mask & !granted == 0 { Ok(()) } else { Err(Errno::ACCESS) }
-    }
-
     /// Allocates, frees or zeroes a range of an open file. `mode` is `FALLOC_FL_*` of `linux/falloc.h`.
     ///
     /// # Errors
@@ -164,16 +87,9 @@ impl Tree {
         self.strip_capability(&*file)?;
         rustix::fs::fallocate(&*file, FallocateFlags::from_bits_retain(mode), offset, len)?;
         if mode != 0 {
-            self.forget_size(file.node());
+            self.table.forget_size(file.node());
         }
         Ok(())
-    }
-
-    /// The size of a file has changed, or it has got holes: who reads it through a mapping looks again.
-    pub(crate) fn forget_size(&self, node: Node) {
-        if let Ok(inode) = self.table.get(node) {
-            inode.forget_size();
-        }
     }
 
     /// Where data, or a hole, begins at or behind `offset`.
@@ -264,11 +180,4 @@ impl Tree {
         self.writable()?;
         ioctl::set_fsxattr(self.files.get(handle)?.as_fd(), attributes)
     }
-}
-
-/// Closes a descriptor, and tells what the file system says to it.
-fn close(fd: std::os::fd::OwnedFd) -> Result<()> {
-    use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor is ours alone, and nobody has it any more after this.
-    if unsafe { libc::close(fd.into_raw_fd()) } == 0 { Ok(()) } else { Err(crate::handle::last_error()) }
 }
