@@ -21,9 +21,19 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::CacheOptions;
 use super::sync::{AtomicU8, AtomicU32, AtomicU64};
 use crate::{BLOCK_BYTES, SectorMask};
+
+/// How large a cache is.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Size of the guest's disk in bytes; a last block that is not whole counts as one.
+    pub capacity_bytes: u64,
+    /// How many versions with memory (4096 bytes each) there may be; at least 1.
+    pub data_slots: u32,
+    /// How many versions that are zeroes, and need no memory, there may be beside them; at least 1.
+    pub zero_slots: u32,
+}
 
 /// "VRINGMEM", read in the machine's order.
 const MAGIC: u64 = u64::from_ne_bytes(*b"VRINGMEM");

@@ -54,7 +54,7 @@ use thiserror::Error;
 
 use self::bitmap::Bits;
 use self::file::MemoryFile;
-pub use self::file::{HEADER_REST, Header};
+pub use self::file::{CacheOptions, HEADER_REST, Header};
 use self::map::Map;
 use self::pins::Held;
 pub use self::pins::{Pinned, Pins};
@@ -70,17 +70,6 @@ const RESERVED_BLOCKS_MAX: u64 = 1 << 37;
 const RESERVED_GROWTH: u64 = 16;
 /// Pages of map beyond one for each slot that may be backed before they are looked through for empty ones.
 const BACKED_SPARE: u64 = 16 * 1024;
-
-/// How large a cache is.
-#[derive(Clone, Debug)]
-pub struct CacheOptions {
-    /// Size of the guest's disk in bytes; a last block that is not whole counts as one.
-    pub capacity_bytes: u64,
-    /// How many versions with memory (4096 bytes each) there may be; at least 1.
-    pub data_slots: u32,
-    /// How many versions that are zeroes, and need no memory, there may be beside them; at least 1.
-    pub zero_slots: u32,
-}
 
 /// the cache has no free slot; write-back frees some
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]

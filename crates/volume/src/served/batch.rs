@@ -1,10 +1,11 @@
 //! What one log write consists of.
 
-use super::shared::Shared;
 use crate::BLOCK_BYTES;
-use crate::cache::Pins;
-use crate::log::{DATA_ENTRIES_MAX, RecordBuilder, Sealed};
+use crate::cache::{Cache, Pins};
+use crate::format::Uuid;
+use crate::log::{DATA_ENTRIES_MAX, RecordBuilder, Sealed, record_bytes_max};
 use libc::iovec;
+use std::sync::Arc;
 use storage::{Operation, Task};
 
 /// Versions on their way into the log, the header of their record, and the write. Made once and used again for later commits.
@@ -34,12 +35,12 @@ pub(super) fn versions_max(record_bytes_max: u64) -> usize {
 pub(super) struct DoesNotFit;
 
 impl Batch {
-    pub(super) fn new(shared: &Shared) -> Batch {
-        let record_bytes_max = crate::log::record_bytes_max(shared.layout.log_bytes);
+    /// For versions of `cache`, and a log of this many bytes.
+    pub(super) fn new(cache: &Arc<Cache>, log_uuid: &Uuid, epoch: u64, log_bytes: u64) -> Batch {
         Batch {
-            pins: Pins::new(&shared.cache),
+            pins: Pins::new(cache),
             task: Task::new(),
-            builder: RecordBuilder::new(&shared.layout.log_uuid, shared.epoch, record_bytes_max),
+            builder: RecordBuilder::new(log_uuid, epoch, record_bytes_max(log_bytes)),
             sequence: 0,
             last: true,
         }

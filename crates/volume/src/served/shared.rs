@@ -1,5 +1,6 @@
 //! What all rings of a volume and its write-back thread share.
 
+use super::batch::Batch;
 use super::commit::Committer;
 use super::figures::{Counters, add};
 use super::line::{Line, Need};
@@ -108,6 +109,12 @@ impl Shared {
 
     pub(super) fn set_sync_mode(&self, mode: SyncMode) {
         self.sync.store(to_bits(mode), Ordering::Relaxed);
+    }
+
+    /// A batch to fill.
+    pub(super) fn batch(&self) -> Box<Batch> {
+        let new = || Box::new(Batch::new(&self.cache, &self.layout.log_uuid, self.epoch, self.layout.log_bytes));
+        self.committer.spare().unwrap_or_else(new)
     }
 
     /// Memory for dirty data, in bytes.

@@ -114,7 +114,7 @@ impl LoggedStorage {
         let shared = &self.shared;
         let progress = &mut *parts.progress;
         let since_ns = progress.since_ns;
-        let mut batch = shared.committer.batch(shared);
+        let mut batch = shared.batch();
         let now_ns = io.clock_ns();
         let waiter = || Waiter { reply: waiting(io, token), since_ns };
         let waiters = &mut progress.waiters;

@@ -1,65 +1,10 @@
 //! Log writes under way, and how they land: in order, or all together when one has failed.
 
-use super::{Committer, State};
+use super::Committer;
+use super::state::{Flight, Rewind, State, Waiter};
 use crate::cache::Cache;
 use crate::served::batch::Batch;
 use crate::served::figures::{Counters, add};
-use engine::Reply;
-
-/// A request that will be told.
-pub(in crate::served) struct Waiter {
-    pub(in crate::served) reply: Reply,
-    /// Since when it waits, in nanoseconds.
-    pub(in crate::served) since_ns: u64,
-}
-
-/// A record that was sealed and has not landed.
-pub(super) struct Flight {
-    pub(super) sequence: u64,
-    /// Head of the log before it.
-    pub(super) start: u64,
-    /// Checksum of the record before it.
-    pub(super) chain_before: u64,
-    began_ns: u64,
-    beside: bool,
-    /// Requests that it answers; none for a record in the middle of a pass.
-    pub(super) requests: usize,
-    pub(super) versions: u64,
-    pub(super) bytes: u64,
-    pub(super) waiters: Vec<Waiter>,
-    /// The leader of its pass, when its own write has ended and others have not.
-    pub(super) leader: Option<Waiter>,
-    /// What became of its write.
-    written: Option<Result<(), i32>>,
-    batch: Option<Box<Batch>>,
-}
-
-impl Flight {
-    pub(super) fn new(sequence: u64, start: u64, chain_before: u64, began_ns: u64, beside: bool) -> Flight {
-        Flight {
-            sequence,
-            start,
-            chain_before,
-            began_ns,
-            beside,
-            requests: 0,
-            versions: 0,
-            bytes: 0,
-            waiters: Vec::new(),
-            leader: None,
-            written: None,
-            batch: None,
-        }
-    }
-}
-
-/// Where the log goes back to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rewind {
-    pub(super) head: u64,
-    pub(super) chain: u64,
-    pub(super) errno: i32,
-}
 
 /// Requests that can be told, and what.
 pub(in crate::served) struct Answer {

@@ -1,61 +1,14 @@
 //! Who leads: joining, waiting for company, being called, parking.
 
-use super::flight::{Flight, Waiter};
-use super::{Committer, State};
-use crate::cache::{Cache, Round};
+use super::Committer;
+use super::state::{Flight, Lead, State, Waiter};
+use crate::cache::Cache;
 use crate::commit::{Decision, Here};
 use crate::served::batch::Batch;
 use crate::served::figures::{Counters, add};
 use crate::served::poke::{Poke, Wish};
 use engine::Reply;
 use std::sync::atomic::Ordering;
-
-/// Who decides about the next batch.
-pub(super) enum Lead {
-    /// Whoever joins next; while there are flights, whoever completes one calls somebody.
-    Free,
-    /// Somebody waits for company, and may be relieved by whoever completes it.
-    Waiting { ticket: u64, since_ns: u64, until_ns: u64, before: usize, waiter: Waiter },
-    /// Somebody was told to lead: at once, or after a decision of its own.
-    Called { at_once: bool },
-    /// Somebody takes versions and makes a record of them.
-    Building,
-    /// There is no room in the log, or it is broken off.
-    Parked(Waiter),
-}
-
-impl Lead {
-    /// Takes the one out that waits with the lead in its hand.
-    pub(super) fn take_waiter(&mut self) -> Option<Waiter> {
-        match std::mem::replace(self, Lead::Free) {
-            Lead::Waiting { waiter, .. } | Lead::Parked(waiter) => Some(waiter),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-}
-
-/// The leader's way through what is unlogged.
-///
-/// It ends where it began and not where nothing is left: writers who do not wait may store as much during each record as the next
-/// one holds, and would keep everybody waiting who flushes.
-#[derive(Default)]
-pub(super) struct Pass {
-    round: Round,
-    /// The round before the last batch was taken.
-    before: Round,
-    /// It has begun: whoever gathers now is not part of it. A leader that is called after it was parked goes on with it.
-    open: bool,
-}
-
-impl Pass {
-    /// What was taken is unlogged again: only another round, from where this one is, will have been past everything.
-    pub(super) fn breaks(&mut self) {
-        self.open = false;
-    }
-}
 
 /// What came of joining.
 #[derive(Clone, Copy, Debug)]
@@ -347,14 +300,12 @@ impl Committer {
             batch.pins.clear();
             return (taken, 0, None);
         };
-        let sequence = state.sequence;
-        let before = state.chain;
-        let sealed = batch.seal(sequence, position, before);
+        let (sequence, chain_before) = (state.sequence, state.chain);
+        let sealed = batch.seal(sequence, position, chain_before);
         debug_assert_eq!(sealed.bytes, bytes);
-        let beside = !state.flights.is_empty();
-        let mut flight = Flight::new(sequence, start, before, now_ns, beside);
-        flight.versions = batch.pins.len() as u64;
-        flight.bytes = bytes;
+        let (beside, versions) = (!state.flights.is_empty(), batch.pins.len() as u64);
+        let mut flight =
+            Flight { sequence, start, chain_before, began_ns: now_ns, beside, versions, bytes, ..Flight::default() };
         if batch.last {
             // Swapped, so that both lists keep their memory.
             std::mem::swap(&mut flight.waiters, waiters);

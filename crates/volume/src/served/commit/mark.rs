@@ -1,8 +1,7 @@
 //! Checkpoints, as the log sees them.
 
 use super::Committer;
-use super::flight::Rewind;
-use super::lead::Lead;
+use super::state::{Lead, Rewind};
 use crate::BLOCK_BYTES;
 use crate::format::Tail;
 use crate::served::reply::Event;

@@ -1,4 +1,4 @@
-//! Who commits when: the state behind the committer's lock, and every change of it.
+//! Who commits when: the state behind the committer's lock (`state`), and every change of it.
 //!
 //! There is no thread. A request that has to be stable *joins*: if nothing stands against it, it becomes the *leader*, takes what
 //! is unlogged, and writes it to the log with its own I/O. Requests that come meanwhile *gather*, and the leader of the next
@@ -26,20 +26,20 @@
 mod flight;
 mod lead;
 mod mark;
+mod state;
 #[cfg(test)]
 mod tests;
 
-pub(super) use flight::{Answer, Landed, Waiter};
+pub(super) use flight::{Answer, Landed};
 pub(super) use lead::{Joined, Taken};
+pub(super) use state::Waiter;
 
 use super::batch::{Batch, versions_max};
-use super::shared::Shared;
 use crate::cache::{Cache, Evicted, Pins};
 use crate::commit::{COMMITS_MAX, Policy};
 use crate::format::Tail;
 use crate::log::LogSpace;
-use flight::{Flight, Rewind};
-use lead::{Lead, Pass};
+use state::{Lead, Pass, State};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,33 +55,6 @@ pub(super) struct Committer {
     parked: AtomicBool,
     versions_max: usize,
     state: Mutex<State>,
-}
-
-struct State {
-    space: LogSpace,
-    /// Of the next record; none is used twice.
-    sequence: u64,
-    /// Checksum of the last record that was sealed.
-    chain: u64,
-    /// Sequence in the superblock that is known to be durable: equal to `sequence`, nothing can be replayed.
-    durable_sequence: u64,
-    lead: Lead,
-    pass: Pass,
-    ticket: u64,
-    /// Requests for the next batch.
-    gathering: VecDeque<Waiter>,
-    flights: VecDeque<Flight>,
-    /// A flight has failed; those behind it are waited for.
-    failing: Option<Rewind>,
-    /// See the module.
-    broken: bool,
-    /// Records that have landed may not be there: that counts as a batch that is not finished, and no version leaves the cache.
-    doubtful: bool,
-    dead: bool,
-    policy: Policy,
-    /// Batches without work. In boxes: the kernel and a lower storage know where a batch lies.
-    #[allow(clippy::vec_box, reason = "they move in and out of here by pointer")]
-    spare: Vec<Box<Batch>>,
 }
 
 impl Committer {
@@ -145,10 +118,9 @@ impl Committer {
         self.parked.load(Ordering::Relaxed)
     }
 
-    /// A batch to fill.
-    pub(super) fn batch(&self, shared: &Shared) -> Box<Batch> {
-        let spare = self.state().spare.pop();
-        spare.unwrap_or_else(|| Box::new(Batch::new(shared)))
+    /// A batch to fill, if there is one without work.
+    pub(super) fn spare(&self) -> Option<Box<Batch>> {
+        self.state().spare.pop()
     }
 
     /// Keeps a batch for the next leader.

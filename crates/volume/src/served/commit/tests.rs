@@ -67,7 +67,7 @@ impl World {
     /// Takes and seals as much of what is unlogged as one record holds.
     fn part(&mut self, waiters: &mut Vec<Waiter>) -> Box<Batch> {
         let shared = self.shared.clone();
-        let mut batch = shared.committer.batch(&shared);
+        let mut batch = shared.batch();
         let none = || -> Waiter { panic!("nobody parks here") };
         let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, waiters, none);
         assert!(matches!(taken, Taken::Done) && !batch.pins.is_empty());
@@ -189,7 +189,7 @@ fn a_failure_takes_those_behind_it_along_and_breaks_the_log_off() {
         panic!("the lead is free")
     };
     let mut waiters = Vec::new();
-    let mut batch = shared.committer.batch(&shared);
+    let mut batch = shared.batch();
     let parks = || Waiter { reply: reply_to(io, 7), since_ns: 0 };
     let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, parks);
     assert!(matches!(taken, Taken::Parked) && shared.committer.is_parked());
@@ -223,7 +223,7 @@ fn a_leader_waits_for_slow_flights_behind_a_failed_one_and_not_for_passes() {
     let shared = world.shared.clone();
     // It has begun beside them, as the policy lets it where commits are short.
     let leader = world.waiter(7);
-    let mut batch = shared.committer.batch(&shared);
+    let mut batch = shared.batch();
     let parks = || leader;
     let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), parks);
     assert!(matches!(taken, Taken::Parked));
@@ -272,7 +272,7 @@ fn a_log_is_not_empty_while_a_record_is_made() {
     let world = World::new();
     world.store(1);
     let shared = world.shared.clone();
-    let mut batch = shared.committer.batch(&shared);
+    let mut batch = shared.batch();
     let none = || -> Waiter { panic!("nobody parks here") };
     shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut Vec::new(), none);
     // A newer version, which nobody has logged; the older one is on its way into the log.
@@ -290,7 +290,7 @@ fn whoever_finds_nothing_to_write_shares_the_fate_of_what_is_in_flight() {
         let batch = world.seal(1);
         let shared = world.shared.clone();
         let mut waiters = vec![world.waiter(2)];
-        let mut empty = shared.committer.batch(&shared);
+        let mut empty = shared.batch();
         let io = &mut world.solo;
         let leader = || Waiter { reply: reply_to(io, 3), since_ns: 0 };
         let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut waiters, leader);
@@ -307,7 +307,7 @@ fn whoever_finds_nothing_to_write_shares_the_fate_of_what_is_in_flight() {
 fn whoever_finds_nothing_and_nobody_is_stable() {
     let world = World::new();
     let shared = world.shared.clone();
-    let mut empty = shared.committer.batch(&shared);
+    let mut empty = shared.batch();
     let none = || -> Waiter { panic!("nobody waits here") };
     let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut empty, &mut Vec::new(), none);
     assert!(matches!(taken, Taken::Stable(None)));
@@ -366,7 +366,7 @@ fn a_leader_that_was_parked_goes_on_with_its_pass_and_takes_nobody_along() {
     }
     // The log is full. What is taken for the next record goes back to where it was.
     let shared = world.shared.clone();
-    let mut batch = shared.committer.batch(&shared);
+    let mut batch = shared.batch();
     let none = || -> Waiter { panic!("there is something to take") };
     let taken = shared.committer.take(&shared.cache, &shared.poke, 0, &mut batch, &mut waiters, none);
     assert!(matches!(taken, Taken::Done) && batch.last);
