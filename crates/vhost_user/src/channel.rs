@@ -281,7 +281,7 @@ impl ChannelEnd {
     /// No more descriptors.
     pub(crate) fn duplicate(&self) -> std::io::Result<Option<OwnedFd>> {
         let link = self.link.as_ref().filter(|link| link.is_between_messages());
-        crate::handover::duplicate(link.map(|link| &link.socket))
+        link.map(|link| link.socket.try_clone()).transpose()
     }
 
     /// Whether an answer is waited for.

@@ -259,8 +259,3 @@ impl Pending {
         }
     }
 }
-
-/// A duplicate of a descriptor, if there is one.
-pub(crate) fn duplicate(fd: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
-    fd.map(OwnedFd::try_clone).transpose()
-}

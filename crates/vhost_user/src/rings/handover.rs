@@ -1,13 +1,13 @@
 //! A ring that pauses, and what another program needs to go on with it.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Areas, Kick, Ring};
 use crate::features::Acked;
-use crate::handover::{RingState, duplicate};
+use crate::handover::RingState;
 use crate::{Suspended, Target};
 
 impl Ring {
@@ -100,4 +100,9 @@ impl Ring {
             let _ = rustix::io::write(call, &1u64.to_ne_bytes());
         }
     }
+}
+
+/// A duplicate of a descriptor, if there is one.
+fn duplicate(fd: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    fd.map(OwnedFd::try_clone).transpose()
 }
