@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::Common;
+use super::common::Common;
 use super::figures::{self, median};
 use super::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape};
 use super::server::{Served, Server, Setup};

@@ -48,6 +48,11 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
+/// What was lost, in words.
+pub(crate) fn lost(result: Result<()>) -> Option<String> {
+    result.err().map(|error| format!("{error:#}"))
+}
+
 /// Ends a run: prints its last line or JSON document, and fails if anything was lost.
 pub(crate) fn finish<R: Serialize + fmt::Display>(report: &R, json: bool, lost: Option<&str>) -> Result<()> {
     if json {

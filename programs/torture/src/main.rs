@@ -4,6 +4,7 @@
 //! seed, which is told at the start. What is said on the way goes to standard error; the last line, or the JSON document
 //! that stands for it, goes to standard output. Any loss is an error.
 
+mod common;
 mod cost;
 mod database;
 mod disk;
@@ -18,11 +19,9 @@ mod rng;
 mod server;
 mod upgrade;
 
-use std::env;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
 #[derive(Parser, Debug)]
@@ -62,28 +61,6 @@ enum What {
     InflightCost(cost::Options),
 }
 
-/// What every torture takes.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Common {
-    /// Repeat the run that was told this seed.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// End with one JSON document instead of one line.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    program: server::ProgramOptions,
-}
-
-impl Common {
-    /// The seed of this run, which is told at once.
-    fn seed(&self, task: &str) -> u64 {
-        let seed = self.seed.unwrap_or_else(rng::fresh_seed);
-        eprintln!("torture {task}: --seed {seed}");
-        seed
-    }
-}
-
 fn main() -> ExitCode {
     let result = match &Arguments::parse().what {
         What::Kill(options) => kill::run(options),
@@ -102,17 +79,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The root of the workspace.
-fn workspace() -> PathBuf {
-    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    manifest.ancestors().nth(2).map(PathBuf::from).unwrap_or(manifest)
-}
-
-/// `cargo` as it was called for this run, in the root of the workspace.
-fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(workspace());
-    command
 }

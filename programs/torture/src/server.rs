@@ -1,4 +1,4 @@
-//! The server under torture: found or built, started, connected to, killed.
+//! The server under torture: found or built, started, connected to, upgraded, killed.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,6 @@ use clap::Args;
 use guest::process::{Group, shown};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-use crate::cargo;
 
 /// Names the program to test, as for the tests.
 const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
@@ -46,6 +44,19 @@ impl ProgramOptions {
         }
         build(self.release)
     }
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).map(PathBuf::from).unwrap_or(manifest)
+}
+
+/// `cargo` as it was called for this run, in the root of the workspace.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
 }
 
 /// Builds the program and says where it is.
@@ -145,6 +156,13 @@ impl Setup {
         self.directory.join("control.sock")
     }
 
+    /// Has the server go on in the same program anew, or in what `more` says.
+    pub(crate) fn upgrade(&self, more: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.program);
+        command.arg("ctl").arg("--control").arg(self.control()).args(["--json", "upgrade"]).args(more);
+        command.output().context("cannot run ctl")
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         let kind = if matches!(self.served, Served::Directory { .. }) { "dir" } else { "disk" };
@@ -175,6 +193,23 @@ impl Setup {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
+}
+
+/// What `ctl --json upgrade` said of upgrade `number` of the process `pid`, which has lost nothing by it: how long no ring was
+/// served.
+pub(crate) fn went_on(output: &Output, number: u64, pid: Pid) -> Result<Duration> {
+    ensure!(output.status.success(), "`ctl upgrade` ended with {}: {}", output.status, said(output));
+    let info: Value = serde_json::from_slice(&output.stdout).context("`ctl --json upgrade` prints JSON")?;
+    ensure!(info["upgrades"].as_u64() == Some(number), "the server counts its upgrades wrongly: {info}");
+    ensure!(info["pid"].as_i64() == Some(i64::from(pid.as_raw_nonzero().get())), "it is another process: {info}");
+    let takeover = &info["takeover"];
+    let lost = takeover["lost"].as_array().is_some_and(|lost| !lost.is_empty());
+    ensure!(!lost, "the server says that it lost something: {info}");
+    Ok(Duration::from_micros(takeover["pause_us"].as_u64().context("the server tells the pause")?))
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
 /// A running server. It dies with the thread that started it, and when it is dropped.

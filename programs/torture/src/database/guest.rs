@@ -1,5 +1,6 @@
 //! The guest with its databases, and who kills what.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use guest::lab::{Lab, Turn};
 use guest::{Device, Guest, Machine, Shell, process, qemu};
+use serde::Serialize;
 use tempfile::TempDir;
 
-use super::{Report, boot};
+use super::boot;
 use crate::rng::Rng;
 use crate::server::{Served, Server, Setup};
 
@@ -48,6 +50,43 @@ if grep -E 'I/O error|EXT4-fs (error|warning)|JBD2.*[Ee]rror|hung task|blocked f
 fi
 "#;
 const CLOSE: &str = "umount /mnt/disk\nfsck.ext4 -f -n /dev/vda\n";
+
+/// What came of it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) seed: u64,
+    /// Servers killed under a guest that lived on.
+    pub(super) kills: u32,
+    /// Servers and guests killed at once.
+    pub(super) power_cuts: u32,
+    /// Those among them that the volume's memory file survived: a guest that crashes together with its server.
+    pub(super) memory_kept: u32,
+    /// Transactions that the host was told of.
+    pub(super) transactions: u64,
+    /// Looks at both databases.
+    pub(super) verifications: u32,
+    pub(super) seconds: f64,
+    /// What was lost first; nothing is tried after that.
+    pub(super) lost: Option<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.lost.is_none() { "nothing lost" } else { "LOST" };
+        write!(
+            f,
+            "torture database: {verdict}; {} kills of the server under a guest that lived on, {} of both at once ({} of them \
+             kept the memory file), {} transactions acknowledged, {} verifications; {:.0} s; seed {}",
+            self.kills,
+            self.power_cuts,
+            self.memory_kept,
+            self.transactions,
+            self.verifications,
+            self.seconds,
+            self.seed
+        )
+    }
+}
 
 /// Kills `rounds` servers alone, then `power_rounds` with their guests.
 pub(super) fn run(program: &Path, rounds: u32, power_rounds: u32, report: &mut Report) -> Result<()> {

@@ -13,13 +13,12 @@
 mod boot;
 mod guest;
 
-use std::fmt;
-
 use anyhow::{Result, ensure};
 use clap::Args;
-use serde::Serialize;
 
-use super::{Common, figures};
+use self::guest::Report;
+use super::common::Common;
+use super::figures;
 
 /// Options of `cargo xtask torture database`.
 #[derive(Args, Clone, Debug)]
@@ -34,25 +33,6 @@ pub(crate) struct Options {
     common: Common,
 }
 
-/// What came of it.
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    seed: u64,
-    /// Servers killed under a guest that lived on.
-    kills: u32,
-    /// Servers and guests killed at once.
-    power_cuts: u32,
-    /// Those among them that the volume's memory file survived: a guest that crashes together with its server.
-    memory_kept: u32,
-    /// Transactions that the host was told of.
-    transactions: u64,
-    /// Looks at both databases.
-    verifications: u32,
-    seconds: f64,
-    /// What was lost first; nothing is tried after that.
-    lost: Option<String>,
-}
-
 /// Runs all that the options ask for, until something is lost.
 pub(super) fn run(options: &Options) -> Result<()> {
     let seed = options.common.seed("database");
@@ -61,24 +41,6 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let program = options.common.program.find()?;
     let mut report = Report { seed, ..Report::default() };
     let result = guest::run(&program, options.rounds, power_rounds, &mut report);
-    report.lost = result.err().map(|error| format!("{error:#}"));
+    report.lost = figures::lost(result);
     figures::finish(&report, options.common.json, report.lost.as_deref())
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.lost.is_none() { "nothing lost" } else { "LOST" };
-        write!(
-            f,
-            "torture database: {verdict}; {} kills of the server under a guest that lived on, {} of both at once ({} of them \
-             kept the memory file), {} transactions acknowledged, {} verifications; {:.0} s; seed {}",
-            self.kills,
-            self.power_cuts,
-            self.memory_kept,
-            self.transactions,
-            self.verifications,
-            self.seconds,
-            self.seed
-        )
-    }
 }

@@ -11,8 +11,7 @@ use tests::driver::{NEXT, Ring, WRITE};
 
 use super::raw::Raw;
 use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, STATUS, Session, settle};
-use super::{cache, descriptors, files, frontend, guest, local, memory, p9};
-use crate::neighbour::Protocol;
+use crate::neighbour::case::Protocol;
 use crate::neighbour::guest::Guest;
 use crate::rng::Rng;
 
@@ -78,13 +77,6 @@ impl Attack {
             On::Host => device == Device::Disk && rustix::process::geteuid().is_root(),
         }
     }
-}
-
-/// All of them, in the order in which they are tried.
-pub(crate) fn all() -> impl Iterator<Item = &'static Attack> {
-    let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(files::ATTACKS).chain(memory::ATTACKS);
-    let guests = guests.chain(cache::ATTACKS).chain(local::ATTACKS);
-    guests.chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }
 
 /// What an attack works with.

@@ -7,6 +7,7 @@
 
 mod attack;
 mod cache;
+mod check;
 mod descriptors;
 mod files;
 mod frontend;
@@ -30,7 +31,7 @@ use self::attack::{Admitted, Attack, Expect, Scene};
 use self::server::{Program, Server};
 use self::session::Device;
 use self::verdict::{Outcome, Verdict};
-use super::Common;
+use super::common::Common;
 use super::figures::finish;
 use super::rng::{Rng, mix};
 
@@ -88,7 +89,7 @@ impl Which {
 /// Makes the attacks and says what became of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let named = |attack: &&Attack| options.only.as_ref().is_none_or(|text| attack.name.contains(text.as_str()));
-    let attacks: Vec<&Attack> = attack::all().filter(named).collect();
+    let attacks: Vec<&Attack> = attacks().filter(named).collect();
     ensure!(!attacks.is_empty(), "--only names no attack; --list says which there are");
     if options.list {
         for attack in attacks {
@@ -135,7 +136,7 @@ impl<'a> Stand<'a> {
         let seed = mix(self.seed ^ self.round << 32 ^ self.starts);
         let server = Server::start(self.program, self.vringd, self.round, seed)?;
         for device in self.program.devices() {
-            let served = session::check(&server.socket(*device), *device);
+            let served = check::serves(&server.socket(*device), *device, String::new);
             served.with_context(|| format!("{} serves nothing before any attack", self.program.name()))?;
         }
         // The sessions of these checks are ending.
@@ -214,7 +215,7 @@ impl Served {
         // What it says of its rings while the attacker is there: with the session they go.
         let quiet = self.server.quiet_goes_on().map_err(|error| anyhow!("{error:#}{}", self.server_says(program)));
         drop(scene);
-        let next = session::check_or_tell(&socket, device, || self.server_says(program));
+        let next = check::serves(&socket, device, || self.server_says(program));
         if let Some(how) = self.server.ended()? {
             return Ok(Verdict::Ended(how));
         }
@@ -252,4 +253,11 @@ impl Served {
             thread::sleep(LOOK_AGAIN_AFTER);
         }
     }
+}
+
+/// All of them, in the order in which they are tried.
+fn attacks() -> impl Iterator<Item = &'static Attack> {
+    let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(files::ATTACKS).chain(memory::ATTACKS);
+    let guests = guests.chain(cache::ATTACKS).chain(local::ATTACKS);
+    guests.chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }

@@ -227,12 +227,12 @@ impl fmt::Display for Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attack;
+    use super::super::attacks;
     use super::*;
 
     #[test]
     fn the_worst_of_all_rounds_is_shown_and_counts() {
-        let attack = attack::all().next().unwrap();
+        let attack = attacks().next().unwrap();
         let mut outcome = Outcome::new(7, 2);
         outcome.note(attack, Device::Disk, Program::Vringd, Verdict::Survived);
         assert_eq!(outcome.lost(), None);

@@ -11,7 +11,8 @@ use clap::Args;
 use serde::Serialize;
 
 use self::checked::{Death, Plan};
-use super::{Common, figures, server};
+use super::common::Common;
+use super::{figures, server};
 
 /// Kills if nobody says otherwise; the issue asks for 200.
 const ROUNDS: u32 = 200;
@@ -72,23 +73,19 @@ pub(super) fn run(options: &Options) -> Result<()> {
     if let (Some(program), true) = (&program, signals > 0) {
         let (part, result) = checked::run(&plan(program, Death::Signal, signals));
         report.frontend = Some(part);
-        report.lost = lost(result.context("under the checking frontend"));
+        report.lost = figures::lost(result.context("under the checking frontend"));
     }
     if let (Some(crashing), None) = (&crashing, &report.lost) {
         let (part, result) = checked::run(&plan(crashing, Death::Store, stores));
         report.crash_points = Some(part);
-        report.lost = lost(result.context("at a crash point"));
+        report.lost = figures::lost(result.context("at a crash point"));
     }
     if let (Some(program), true) = (&program, in_guest > 0 && report.lost.is_none()) {
         let (part, result) = guest::run(program, in_guest, seed);
         report.guest = part;
-        report.lost = lost(result.context("under the QEMU guest"));
+        report.lost = figures::lost(result.context("under the QEMU guest"));
     }
     figures::finish(&report, options.common.json, report.lost.as_deref())
-}
-
-fn lost(result: Result<()>) -> Option<String> {
-    result.err().map(|error| format!("{error:#}"))
 }
 
 impl fmt::Display for Report {

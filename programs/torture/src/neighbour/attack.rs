@@ -9,7 +9,7 @@ use anyhow::{Result, bail, ensure};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::Case;
+use super::case::Case;
 use super::files::{dirty, fragmented, leased};
 use super::guest::{Act, Answer, Guest};
 use super::watch::Watch;

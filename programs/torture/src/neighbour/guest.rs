@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use tests::fuse::{self, ROOT, name_body, op, open_body, release_body};
 use tests::p9::{self, Body, kind};
 
-use super::Protocol;
+use super::case::Protocol;
 
 const RDWR: i32 = OFlags::RDWR.bits().cast_signed();
 /// FATTR_SIZE (linux/fuse.h), and P9_SETATTR_SIZE.

@@ -5,6 +5,7 @@
 //! thousands of locks, copies and syncs. It is a measurement: what fails is an attack that did not happen.
 
 mod attack;
+pub(super) mod case;
 pub(super) mod files;
 pub(super) mod guest;
 mod server;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use self::attack::{Deeds, Scene};
+use self::case::{Case, Protocol};
 use self::guest::Guest;
 use self::server::Server;
 use self::watch::{Figures, Neighbour};
@@ -68,51 +70,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What the other guest does.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Case {
-    /// Nothing.
-    Baseline,
-    /// Removes the only name of a file of many extents.
-    Unlink,
-    /// Sets the size of such a file to 0.
-    Truncate,
-    /// Renames a small file over such a file.
-    Rename,
-    /// Closes such a file, which has no name any more.
-    Release,
-    /// Opens files on which another process holds a lease.
-    Leases,
-    /// Locks thousands of ranges of one file, and asks for more.
-    Locks,
-    /// Copies a file by COPY_FILE_RANGE, which 9P does not have.
-    Copy,
-    /// Makes a file durable that has just been written: SYNCFS, or Tfsync.
-    Sync,
-}
-
-/// What the other guest speaks.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Protocol {
-    /// FUSE, over vhost-user.
-    Fuse,
-    /// 9P2000.L, over vhost-user.
-    #[value(name = "9p")]
-    #[serde(rename = "9p")]
-    P9,
-}
-
-impl Protocol {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fuse => "fuse",
-            Self::P9 => "9p",
-        }
-    }
-}
-
 /// What one case came to.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -153,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         failed: None,
     };
     let measured = measure(options, &vringd, &files, &mut report.rows);
-    report.failed = measured.err().map(|error| format!("{error:#}"));
+    report.failed = figures::lost(measured);
     figures::finish(&report, options.json, report.failed.as_deref())
 }
 

@@ -12,10 +12,10 @@ use volume::{Barriers, LoggedOptions, LoggedStorage};
 use volume::{Blocks, Ram};
 
 use super::load;
-use super::oracle::{Known, NEW};
+use super::oracle::NEW;
 use super::record::{Recorder, Tape};
 use super::stamp::SECTOR_BYTES;
-use super::trace::{Barrier, Event, Kind, Operation, Scene, Trace};
+use super::trace::{Barrier, Event, Kind, Known, Operation, Scene, Trace};
 use crate::rng::Rng;
 
 /// A workload takes a second; a volume that hangs takes for ever.

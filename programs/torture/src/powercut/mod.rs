@@ -38,7 +38,7 @@ use self::live::{Before, Life};
 use self::trace::{Barrier, Scene, Trace};
 use super::figures;
 use super::rng::{Rng, fresh_seed};
-use super::server::ProgramOptions;
+use super::server::{ProgramOptions, workspace};
 
 const CUTS: u64 = 100_000;
 /// How many power cuts a volume lives through.
@@ -270,7 +270,7 @@ fn keep(trace: &Trace, report: &Mutex<Report>) -> Option<PathBuf> {
         return None;
     }
     let Scene { seed, volume, generation, .. } = &trace.scene;
-    let file = crate::workspace().join(format!("target/torture/powercut-{seed}-{volume}-{generation}.trace"));
+    let file = workspace().join(format!("target/torture/powercut-{seed}-{volume}-{generation}.trace"));
     match trace.store(&file) {
         Ok(()) => Some(file),
         Err(error) => {

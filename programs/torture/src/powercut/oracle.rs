@@ -10,22 +10,11 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::stamp::Content;
-use super::trace::{Kind, NEVER, Operation, Time};
+use super::trace::{Kind, Known, NEVER, Operation, Time};
 
 /// The operation that stands for a new disk: zeroes everywhere.
 pub(super) const NEW: u32 = 0;
-
-/// What is known of a disk, between two lives of its volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Known {
-    /// The operations of which one has left what the sector holds.
-    pub(super) sectors: Vec<Vec<u32>>,
-    /// Least and most bytes that the disk has.
-    pub(super) disk_bytes: (u64, u64),
-}
 
 /// What an operation may have left in a sector.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::oracle::Known;
 use super::stamp::{Content, SECTOR_BYTES};
 
 /// The first bytes of a stored trace. The digit is its version.
@@ -21,6 +20,15 @@ const MAGIC: [u8; 8] = *b"PWRCUT1\n";
 pub(super) type Time = u32;
 /// Has not happened.
 pub(super) const NEVER: Time = Time::MAX;
+
+/// What is known of a disk, between two lives of its volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Known {
+    /// The operations of which one has left what the sector holds.
+    pub(super) sectors: Vec<Vec<u32>>,
+    /// Least and most bytes that the disk has.
+    pub(super) disk_bytes: (u64, u64),
+}
 
 /// A guarantee of the volume's that can be taken away, to see that it is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]

@@ -18,12 +18,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::{ask, said, went_on};
 use crate::disk::Disk;
 use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
-use crate::server::{Server, Setup};
+use crate::server::{Server, Setup, said, went_on};
 
 const UPGRADES_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -246,7 +245,7 @@ impl Session {
         let (load, setup) = (&mut self.load, &self.setup);
         let (ran, output) = thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                let output = ask(setup, more);
+                let output = setup.upgrade(more);
                 asked.store(true, Ordering::Release);
                 output
             });

@@ -18,10 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::{ask, went_on};
 use crate::figures::{Spread, Times};
 use crate::rng::{Rng, mix};
-use crate::server::{Served, Server, Setup};
+use crate::server::{Served, Server, Setup, went_on};
 
 /// Stream of the seed, beside those of the other kinds.
 const STREAM: u64 = 2 << 32;
@@ -174,7 +173,7 @@ fn session(program: &Path, place: &Path, way: &Way, last: u32, report: &mut Repo
             upgrades += 1;
             let (before, after, pid) = (rng.time(LIFE), rng.time(LIFE), server.pid()?);
             guest.work_for(&mut rng, before)?;
-            let (seen, told) = guest.under_upgrade(&mut rng, || went_on(&ask(&setup, &[])?, upgrades, pid))?;
+            let (seen, told) = guest.under_upgrade(&mut rng, || went_on(&setup.upgrade(&[])?, upgrades, pid))?;
             pauses.seen.push(seen);
             pauses.told.push(told);
             report.upgrades += 1;

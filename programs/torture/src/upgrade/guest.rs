@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::{ask, went_on};
 use crate::figures::{Spread, Times};
 use crate::fio_guest::{FioGuest, Verdict};
 use crate::rng::Rng;
-use crate::server::Server;
+use crate::server::{Server, went_on};
 
 /// Stream of the seed; the sessions of the other half have the small numbers.
 const STREAM: u64 = 1 << 32;
@@ -83,7 +82,7 @@ fn upgrade(guest: &mut FioGuest, life: Duration, report: &mut Report, pauses: &m
     let pid = guest.server().pid()?;
     let setup = guest.setup();
     let requests = Server::requests(setup);
-    pauses.push(went_on(&ask(setup, &[])?, report.upgrades + 1, pid)?);
+    pauses.push(went_on(&setup.upgrade(&[])?, report.upgrades + 1, pid)?);
     report.upgrades += 1;
     report.requests += requests;
     guest.server().check_alive()

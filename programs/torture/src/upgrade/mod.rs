@@ -5,17 +5,13 @@ mod directory;
 mod guest;
 
 use std::fmt;
-use std::process::{Command, Output};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use rustix::process::Pid;
 use serde::Serialize;
-use serde_json::Value;
 
-use super::server::Setup;
-use super::{Common, figures};
+use super::common::Common;
+use super::figures;
 
 /// Options of `cargo xtask torture upgrade`.
 #[derive(Args, Clone, Debug)]
@@ -66,47 +62,19 @@ pub(super) fn run(options: &Options) -> Result<()> {
     if under_frontend > 0 {
         let (part, result) = checked::run(&program, under_frontend, options.volume, seed);
         report.frontend = Some(part);
-        report.lost = lost(result.context("under the checking frontend"));
+        report.lost = figures::lost(result.context("under the checking frontend"));
     }
     if in_guest > 0 && report.lost.is_none() {
         let (part, result) = guest::run(&program, in_guest, options.volume, seed);
         report.guest = part;
-        report.lost = lost(result.context("under the QEMU guest"));
+        report.lost = figures::lost(result.context("under the QEMU guest"));
     }
     if of_directory > 0 && report.lost.is_none() {
         let (part, result) = directory::run(&program, of_directory, options.nodes, seed);
         report.directory = Some(part);
-        report.lost = lost(result.context("under the client of a directory"));
+        report.lost = figures::lost(result.context("under the client of a directory"));
     }
     figures::finish(&report, options.common.json, report.lost.as_deref())
-}
-
-fn lost(result: Result<()>) -> Option<String> {
-    result.err().map(|error| format!("{error:#}"))
-}
-
-/// Has the server go on in the same program anew, or in what `more` says.
-fn ask(setup: &Setup, more: &[&str]) -> Result<Output> {
-    let mut command = Command::new(&setup.program);
-    command.arg("ctl").arg("--control").arg(setup.control()).args(["--json", "upgrade"]).args(more);
-    command.output().context("cannot run ctl")
-}
-
-/// What `ctl --json upgrade` said of upgrade `number` of the process `pid`, which has lost nothing by it: how long no ring was
-/// served.
-fn went_on(output: &Output, number: u64, pid: Pid) -> Result<Duration> {
-    ensure!(output.status.success(), "`ctl upgrade` ended with {}: {}", output.status, said(output));
-    let info: Value = serde_json::from_slice(&output.stdout).context("`ctl --json upgrade` prints JSON")?;
-    ensure!(info["upgrades"].as_u64() == Some(number), "the server counts its upgrades wrongly: {info}");
-    ensure!(info["pid"].as_i64() == Some(i64::from(pid.as_raw_nonzero().get())), "it is another process: {info}");
-    let takeover = &info["takeover"];
-    let lost = takeover["lost"].as_array().is_some_and(|lost| !lost.is_empty());
-    ensure!(!lost, "the server says that it lost something: {info}");
-    Ok(Duration::from_micros(takeover["pause_us"].as_u64().context("the server tells the pause")?))
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
 impl fmt::Display for Report {

@@ -51,7 +51,8 @@ fn compare(left: &Before, disk: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::powercut::oracle::{Known, NEW};
+    use crate::powercut::oracle::NEW;
+    use crate::powercut::trace::Known;
     use crate::powercut::trace::{Kind, Operation};
 
     #[test]
