@@ -4,7 +4,7 @@
 //! of root's daemon acts as root on the files below the directory, and may leave a set-user-id program of root's there:
 //! that is for root alone, unless the operator says otherwise.
 
-use crate::convert::field;
+use crate::failure::field;
 use control::ApiError;
 use control::model::directory::Directory;
 use control::model::{Listen, NewExport};

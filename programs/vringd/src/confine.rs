@@ -5,8 +5,8 @@
 
 use crate::config::Config;
 use crate::confinement::{Confinement, Keep, When};
-use crate::convert::field;
 use crate::failure::Failure;
+use crate::failure::field;
 use crate::users;
 use control::ApiError;
 use control::model::FileHandles;

@@ -1,9 +1,11 @@
 //! Between the words of the API and the types of the rooms that do the work.
 
+use crate::failure::field;
 use crate::volume;
 use control::ApiError;
 use control::model::config::ExportKind;
 use control::model::{self as api};
+use disk::DiskError;
 use engine::EngineError;
 use export::{Content, ExportError, ExportStatus, RingState, RingStatus};
 use std::collections::BTreeMap;
@@ -15,10 +17,6 @@ const P9_MOUNT_TAG: u64 = 1;
 
 pub(crate) fn worker_in(new: &api::NewWorker) -> engine::WorkerSpec {
     engine::WorkerSpec { cpus: new.cpus.clone(), numa_node: new.numa_node, cgroup: new.cgroup.as_ref().map(Into::into) }
-}
-
-pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
-    ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
 }
 
 /// Errors of the engine, in the API's words.
@@ -37,6 +35,14 @@ pub(crate) fn engine_error(error: EngineError, scope: &control::Scope, export: &
         }
         other if export.is_empty() => ApiError::Failed { message: other.to_string() },
         other => ApiError::Failed { message: format!("export `{export}`: {other}") },
+    }
+}
+
+/// Why an export cannot have the disk that it names.
+pub(crate) fn lease_error(error: DiskError) -> ApiError {
+    match error {
+        DiskError::Missing { .. } => field("disk", format_args!("{error}: add it first")),
+        error => field("disk", error),
     }
 }
 

@@ -4,13 +4,11 @@ use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
 use crate::directory;
-use crate::disks::{Contents, PATIENCE, not_leased};
 use crate::limit::Groups;
 use crate::p9;
-use crate::prepared::{Begun, Prepared, socket_in};
+use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
-use crate::watch::OldestRequest;
 use control::model::config::{ExportKind, NewExport};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
@@ -22,11 +20,14 @@ use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting,
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use storage::StorageError;
 
 /// Why a daemon that was made for one export takes on nothing else.
 const ALONE: &str = "this daemon is isolated and serves one directory: start another";
+
+/// Longest wait for the requests of an earlier user of a disk, and for a change of its capacity.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An export, and what it uses. In this order: the export ends before its lease does.
 struct Served {
@@ -122,20 +123,6 @@ impl Daemon {
     pub(crate) fn failures(&self) -> Vec<(String, String)> {
         let failed = |export: &Arc<Export>| Some((export.name().to_owned(), export.failure()?));
         self.all().iter().filter_map(failed).collect()
-    }
-
-    /// The requests that wait longest, one a ring.
-    pub(crate) fn oldest_requests(&self) -> Vec<OldestRequest> {
-        let of = |export: Arc<Export>| {
-            let name = export.name().to_owned();
-            export.oldest_requests().into_iter().map(move |(ring, taken_ns, answers)| OldestRequest {
-                export: name.clone(),
-                ring,
-                taken_ns,
-                answers,
-            })
-        };
-        self.all().into_iter().flat_map(of).collect()
     }
 
     /// Whether the workers that have rings take their turns. One that does is enough: what holds a single worker up is no
@@ -280,7 +267,7 @@ impl Daemon {
         // A change of its capacity finds the export among the others, or is over.
         let used = disk.as_ref().map(|lease| lease.disk().clone());
         let _in_order = match &used {
-            Some(disk) => Some(disk.capacity_lock_within(PATIENCE).map_err(|error| not_leased(&error))?),
+            Some(disk) => Some(disk.capacity_lock_within(PATIENCE).map_err(convert::lease_error)?),
             None => None,
         };
         let export = match &disk {

@@ -1,6 +1,6 @@
 //! From a directory as the API describes it to its tree and its policy, and back to what the API shows.
 
-use crate::convert::field;
+use crate::failure::field;
 use control::ApiError;
 use control::model as api;
 use control::model::{CachePolicy, Directory, Negotiation, Readdirplus};

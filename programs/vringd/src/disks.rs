@@ -1,68 +1,20 @@
 //! Disks of the daemon: storages that are opened, resized and closed apart from exports, and those that belong to one.
 
-use crate::convert::{self, field, storage_out};
-use crate::daemon::Daemon;
+use crate::convert::{self, storage_out};
+use crate::daemon::{Daemon, PATIENCE};
+use crate::failure::field;
+use crate::prepared::Contents;
 use crate::volume;
 use control::ApiError;
 use control::model::config::Backing;
 use control::model::{self as api, NewDisk, NewExport};
-use disk::{Disk, DiskError, Lease, StorageSpec, User};
+use disk::{Disk, DiskError, Lease, User};
 use export::Export;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{Handed, Opened, Storage, StorageError};
+use storage::StorageError;
 
-/// Longest wait for the requests of an earlier user of a disk, and for a change of its capacity.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
-
-/// What a storage is started from.
-#[derive(Debug, Default)]
-pub(crate) enum Contents {
-    /// Its paths, which are opened then.
-    #[default]
-    Paths,
-    /// What was opened before paths went out of sight.
-    Opened(Opened),
-    /// What another program has had open.
-    Handed(Handed),
-}
-
-impl Contents {
-    /// Opens what has a path. `name` is the disk's.
-    ///
-    /// # Errors
-    /// [`ApiError::InvalidField`] for `storage`.
-    pub(crate) fn open(name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
-        open(name, storage).map(Contents::Opened)
-    }
-
-    /// Starts the storage.
-    fn start(self, name: &str, storage: &StorageSpec) -> Result<Arc<dyn Storage>, ApiError> {
-        let started = match self {
-            Contents::Paths => open(name, storage)?.start(),
-            Contents::Opened(opened) => opened.start(),
-            Contents::Handed(handed) => storage.adopt(handed),
-        };
-        started.map_err(|error| field("storage", error))
-    }
-}
-
-fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
-    let opened = storage.open().map_err(|error| field("storage", error))?;
-    if let StorageSpec::File(file) = storage {
-        volume::warn_of_volume(name, &file.path);
-    }
-    Ok(opened)
-}
-
-/// Why an export cannot have the disk that it names.
-pub(crate) fn not_leased(error: &DiskError) -> ApiError {
-    match error {
-        DiskError::Missing { .. } => field("disk", format_args!("{error}: add it first")),
-        error => field("disk", error),
-    }
-}
 
 fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
     let (storage, about) = (disk.storage(), disk.storage().describe());
@@ -114,7 +66,7 @@ impl Daemon {
         loop {
             match self.disks.lease(name, user.clone()) {
                 Err(DiskError::Ending { .. }) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
-                leased => return leased.map_err(|error| not_leased(&error)),
+                leased => return leased.map_err(convert::lease_error),
             }
         }
     }

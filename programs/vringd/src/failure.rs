@@ -1,4 +1,4 @@
-//! How a command ends badly: one line for a person, and an exit status for a program.
+//! How a command ends badly: one line for a person, and an exit status for a program; and a request, by the field at fault.
 
 use control::ApiError;
 use std::process::ExitCode;
@@ -31,4 +31,9 @@ impl From<ApiError> for Failure {
             _ => Failure::Runtime(error.to_string()),
         }
     }
+}
+
+/// A field of a request is at fault.
+pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
+    ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
 }

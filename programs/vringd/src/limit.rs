@@ -1,6 +1,6 @@
 //! Limits, and the groups that share them: between the API's words and the exports.
 
-use crate::convert::field;
+use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, GroupSettings, NewGroup, Rates};
 use export::{Export, Group, Limits, Rate};

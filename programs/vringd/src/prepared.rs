@@ -2,17 +2,60 @@
 //! sight with a sandbox.
 
 use crate::clients::Server;
-use crate::convert::field;
-use crate::disks::Contents;
+use crate::failure::field;
 use crate::service::take_descriptor;
+use crate::volume;
 use control::ApiError;
 use control::model::Listen;
 use control::model::config::NewExport;
+use disk::StorageSpec;
 use export::{Carried, Socket, StreamListener};
 use passthrough::{Adopted, Source};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use storage::{Handed, Opened, Storage};
 use vhost_user::Resume;
+
+/// What a storage is started from.
+#[derive(Debug, Default)]
+pub(crate) enum Contents {
+    /// Its paths, which are opened then.
+    #[default]
+    Paths,
+    /// What was opened before paths went out of sight.
+    Opened(Opened),
+    /// What another program has had open.
+    Handed(Handed),
+}
+
+impl Contents {
+    /// Opens what has a path. `name` is the disk's.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] for `storage`.
+    pub(crate) fn open(name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
+        open(name, storage).map(Contents::Opened)
+    }
+
+    /// Starts the storage.
+    pub(crate) fn start(self, name: &str, storage: &StorageSpec) -> Result<Arc<dyn Storage>, ApiError> {
+        let started = match self {
+            Contents::Paths => open(name, storage)?.start(),
+            Contents::Opened(opened) => opened.start(),
+            Contents::Handed(handed) => storage.adopt(handed),
+        };
+        started.map_err(|error| field("storage", error))
+    }
+}
+
+fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
+    let opened = storage.open().map_err(|error| field("storage", error))?;
+    if let StorageSpec::File(file) = storage {
+        volume::warn_of_volume(name, &file.path);
+    }
+    Ok(opened)
+}
 
 /// An export that another program has begun.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! User and group names of the system.
 
-use crate::convert::field;
+use crate::failure::field;
 use control::ApiError;
 use sandbox::Identity;
 

@@ -71,7 +71,7 @@ fn watch(daemon: &Daemon, stuck_after: Duration, events: &Receiver<Event>) {
             }
         } else {
             let now_ns = monotonic_ns();
-            let (news, wait) = late.look(now_ns, daemon.oldest_requests());
+            let (news, wait) = late.look(now_ns, oldest_requests(daemon));
             news.iter().for_each(News::log);
             wait
         };
@@ -93,6 +93,15 @@ pub(crate) struct OldestRequest {
     pub(crate) taken_ns: u64,
     /// The ring's worker answers. If it does not, `taken_ns` is the begin of what keeps it busy.
     pub(crate) answers: bool,
+}
+
+/// The requests that wait longest, one a ring.
+fn oldest_requests(daemon: &Daemon) -> Vec<OldestRequest> {
+    let exports = daemon.all().into_iter().flat_map(|export| {
+        let (name, oldest) = (export.name().to_owned(), export.oldest_requests().into_iter());
+        oldest.map(move |(ring, taken_ns, answers)| OldestRequest { export: name.clone(), ring, taken_ns, answers })
+    });
+    exports.collect()
 }
 
 /// What is worth a line.

@@ -3,8 +3,7 @@
 use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
-use crate::disks::Contents;
-use crate::prepared::{Begun, Prepared};
+use crate::prepared::{Begun, Contents, Prepared};
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use passthrough::Adopted;
