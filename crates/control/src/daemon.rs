@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::model::config::NewExport;
+use crate::model::policy::{Policy, PolicyRecord, PolicySettings};
 use crate::model::{
     Attach, Disk, Export, Group, GroupSettings, Info, NewDisk, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo,
     Settings, Worker,
@@ -170,6 +171,24 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchRing`].
     fn ring(&self, export: &str, index: u16) -> Result<RingInfo, ApiError>;
+
+    /// What is chosen now, since when, and why.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn policy(&self) -> Result<Policy, ApiError>;
+
+    /// Changes what is favoured, for all workers that choose by themselves.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError>;
+
+    /// What was seen and decided lately.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn policy_record(&self) -> Result<PolicyRecord, ApiError>;
 
     /// Replaces the program while its exports serve: sessions, rings, workers and storage go on in the new one, and the
     /// process keeps its id. Returns only when nothing came of it, and then everything is as it was: with

@@ -8,6 +8,12 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// CPU time of the calling thread, in nanoseconds: a system call.
+pub(crate) fn thread_cpu_now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// CPU time of a thread of this process, in nanoseconds. `None`: there is no such thread any more.
 pub(crate) fn thread_cpu_ns(tid: i32) -> Option<u64> {
     // A thread's clock is known by its number: bits 0 and 1 say what is counted (CPUCLOCK_SCHED, 2), bit 2 that it is one

@@ -14,10 +14,10 @@ use crate::price::{learn_sleep_price, sleep_price};
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, Poll, Ring, RingId};
-use policy::PollWindow;
+use policy::{Favour, Journal, PollWindow};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Errors of the engine's verbs. They follow the kernel's vhost workers, and are stricter where those succeed silently.
@@ -110,6 +110,8 @@ impl<R: Ring> Clone for Engine<R> {
 struct Shared<R: Ring> {
     directory: Arc<Directory<R>>,
     workers_max: usize,
+    /// What workers favour that choose by themselves.
+    favour: Mutex<Favour>,
     died: OnceLock<Died<R>>,
 }
 
@@ -117,7 +119,12 @@ impl<R: Ring> Engine<R> {
     /// An engine without workers, which will never have more than `workers_max`, freed ones not counted.
     pub fn new(workers_max: usize) -> Self {
         remember_places();
-        let shared = Shared { directory: Arc::new(Directory::new()), workers_max, died: OnceLock::new() };
+        let shared = Shared {
+            directory: Arc::new(Directory::new()),
+            workers_max,
+            favour: Mutex::default(),
+            died: OnceLock::new(),
+        };
         Engine { shared: Arc::new(shared) }
     }
 
@@ -262,6 +269,32 @@ impl<R: Ring> Engine<R> {
             worker.poll = poll;
         }
         Ok(())
+    }
+
+    /// What workers favour that choose by themselves how they wait.
+    pub fn favour(&self) -> Favour {
+        *self.shared.favour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all workers favour this, now and later.
+    pub fn set_favour(&self, favour: Favour) {
+        // Held until all are told, so that whoever comes last is whom all of them hear last.
+        let mut favoured = self.shared.favour.lock().unwrap_or_else(PoisonError::into_inner);
+        *favoured = favour;
+        for worker in self.shared.directory.lock().workers.values() {
+            // A dead one chooses nothing.
+            let _ = worker.mailbox.send(Mail::Favour(favour));
+        }
+    }
+
+    /// What a worker's policy saw and decided. Asks nobody: works for a hung worker too, and wakes none.
+    ///
+    /// # Errors
+    /// No such worker, or a dead one.
+    pub fn worker_journal(&self, number: u32) -> Result<Journal, EngineError> {
+        let mailbox = self.mailbox(number)?;
+        let journal = mailbox.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(journal.clone())
     }
 
     fn mailbox(&self, number: u32) -> Result<Arc<Mailbox<R>>, EngineError> {
@@ -482,7 +515,8 @@ fn spawn<R: Ring>(
     let engine = Arc::downgrade(shared);
     // Out here: a worker may be bound to one processor.
     learn_sleep_price();
-    let poll = PollWindow::new(poll, sleep_price());
+    let favour = *shared.favour.lock().unwrap_or_else(PoisonError::into_inner);
+    let poll = PollWindow::new(poll, favour, sleep_price());
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

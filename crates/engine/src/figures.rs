@@ -2,6 +2,7 @@
 //! the snapshots read from them.
 
 use crate::counter::Counter;
+use policy::Tactic;
 
 /// What one worker has done since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,12 @@ pub struct WorkerFigures {
     pub messages: u64,
     /// The poll window now, in nanoseconds.
     pub poll_window_ns: u64,
+    /// The tactic by which it waits; `None` when the window is pinned.
+    pub tactic: Option<Tactic>,
+    /// Trials of tactics that came to a decision.
+    pub trials: u64,
+    /// Decisions that changed the tactic.
+    pub changes: u64,
     /// CPU time of the worker's thread, in nanoseconds.
     pub cpu_ns: u64,
 }
@@ -40,9 +47,18 @@ pub(crate) struct WorkerPage {
     pub(crate) cqes: Counter,
     pub(crate) messages: Counter,
     pub(crate) poll_window_ns: Counter,
+    /// One more than the tactic's place in [`Tactic::ALL`]; 0 for none.
+    pub(crate) tactic: Counter,
+    pub(crate) trials: Counter,
+    pub(crate) changes: Counter,
 }
 
 impl WorkerPage {
+    /// Shows by which tactic the worker waits.
+    pub(crate) fn waits_by(&self, tactic: Option<Tactic>) {
+        self.tactic.set(tactic.map_or(0, |tactic| tactic as u64 + 1));
+    }
+
     /// A snapshot. The CPU time comes from the kernel.
     pub(crate) fn read(&self, cpu_ns: u64) -> WorkerFigures {
         WorkerFigures {
@@ -55,6 +71,9 @@ impl WorkerPage {
             cqes: self.cqes.get(),
             messages: self.messages.get(),
             poll_window_ns: self.poll_window_ns.get(),
+            tactic: self.tactic.get().checked_sub(1).and_then(|place| Tactic::ALL.get(place as usize).copied()),
+            trials: self.trials.get(),
+            changes: self.changes.get(),
             cpu_ns,
         }
     }

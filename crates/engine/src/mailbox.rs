@@ -3,6 +3,7 @@
 use crate::figures::{StayPage, WorkerPage};
 use crate::reply::Post;
 use crate::{Completion, Io, Panic, Poll, RingId};
+use policy::{Favour, Journal};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -56,6 +57,7 @@ pub(crate) enum Mail<R> {
     /// Answered at once, to show that the worker takes its turns.
     Ping(Sender<()>),
     Poll(Poll),
+    Favour(Favour),
     SweepFiles(Sender<()>),
     Stop,
 }
@@ -90,6 +92,8 @@ pub(crate) struct Mailbox<R> {
     pulse: AtomicU64,
     /// What the worker has done; only the worker writes it.
     pub(crate) figures: Arc<WorkerPage>,
+    /// What its policy saw and decided. The worker never waits for it.
+    pub(crate) journal: Mutex<Journal>,
     pending: AtomicBool,
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -102,6 +106,7 @@ impl<R> Mailbox<R> {
             // No turn yet: whoever looks now must not take it for stuck.
             pulse: AtomicU64::new(IDLE),
             figures: Arc::default(),
+            journal: Mutex::default(),
             pending: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,

@@ -1,9 +1,8 @@
 //! What a sleep costs on this machine, measured once: two threads that wake each other.
 
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, thread_cpu_now_ns};
 use policy::SleepPrice;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -35,11 +34,6 @@ pub(crate) fn sleep_price() -> SleepPrice {
     PRICE.get().copied().unwrap_or_default()
 }
 
-fn cpu_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 /// Sleeps until the other one wakes us.
 fn wait(bell: &OwnedFd) -> Option<()> {
     let read = rustix::io::retry_on_intr(|| rustix::io::read(bell, &mut [0; 8]));
@@ -56,13 +50,13 @@ fn measure() -> Option<SleepPrice> {
     std::thread::scope(|scope| {
         let (there, back, woken_ns) = (&there, &back, &woken_ns);
         let sleeper = std::thread::Builder::new().name("sleep-price".to_owned()).spawn_scoped(scope, move || {
-            let before_ns = cpu_ns();
+            let before_ns = thread_cpu_now_ns();
             for _ in 0..ROUNDS {
                 wait(there)?;
                 woken_ns.store(monotonic_ns(), Ordering::Relaxed);
                 wake(back)?;
             }
-            Some(cpu_ns() - before_ns)
+            Some(thread_cpu_now_ns() - before_ns)
         });
         let sleeper = sleeper.ok()?;
         let (mut wakes_ns, mut kicks_ns) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));

@@ -6,6 +6,7 @@
 mod completions;
 mod rings;
 
+use crate::clock::thread_cpu_now_ns;
 use crate::directory::Directory;
 use crate::lane::{Lane, Tag};
 use crate::mailbox::{Mail, Mailbox, RingMail};
@@ -14,7 +15,7 @@ use crate::price::sleep_price;
 use crate::reply::Post;
 use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Io, Ring, RingId};
-use policy::{PollWindow, Wait};
+use policy::{PollWindow, Sample, Wait};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -52,6 +53,11 @@ pub(crate) struct Worker<R: Ring> {
     /// When the worker ran out of work, and what it waits for since.
     idle: Option<Idle>,
     outstanding: u32,
+    /// Requests taken, and waits that a poll window could have covered: what the policy compares tactics by.
+    requests: u64,
+    waits: u64,
+    /// The policy was changed from outside: its journal begins anew.
+    is_cut: bool,
     /// The turn that begins follows a sleep.
     slept: bool,
     stopping: bool,
@@ -79,7 +85,8 @@ impl<R: Ring> Worker<R> {
         lane.prepare_bells()?;
         lane.figures = mailbox.figures.clone();
         lane.watch(Tag::Mail, mailbox.wake_fd());
-        lane.figures.poll_window_ns.set(poll.window_ns(Wait::Request));
+        lane.figures.poll_window_ns.set(poll.longest_ns());
+        lane.figures.waits_by(poll.tactic());
         Ok(Worker {
             number,
             lane,
@@ -95,6 +102,9 @@ impl<R: Ring> Worker<R> {
             poll,
             idle: None,
             outstanding: 0,
+            requests: 0,
+            waits: 0,
+            is_cut: false,
             slept: false,
             stopping: false,
         })
@@ -143,10 +153,42 @@ impl<R: Ring> Worker<R> {
     fn found_work(&mut self) {
         // What no window is used for teaches nothing about one.
         if let Some(Idle { since_ns, wait, looked: true, slept }) = self.idle.take() {
+            self.waits += 1;
             self.poll.set_price(sleep_price());
             self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
             self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
         }
+        if self.poll.is_due(self.lane.now_ns) {
+            self.look_back();
+        }
+    }
+
+    /// Tells the policy what was done lately, which may have another tactic tried or chosen.
+    #[cold]
+    fn look_back(&mut self) {
+        // Somebody reads the journal: this look comes a turn later.
+        let Ok(mut journal) = self.mailbox.journal.try_lock() else { return };
+        if std::mem::take(&mut self.is_cut) {
+            journal.cut();
+        }
+        let (at_ns, requests, waits) = (self.lane.now_ns, self.requests, self.waits);
+        let sample = Sample { at_ns, requests, waits, cpu_ns: thread_cpu_now_ns() };
+        match catch(|| journal.look(self.poll.trial(), sample)) {
+            Ok(None) => {}
+            Ok(Some(verdict)) => {
+                self.lane.figures.trials.add(1);
+                if verdict.before != verdict.after {
+                    self.lane.figures.changes.add(1);
+                    let (worker, before, after, why) = (self.number, verdict.before, verdict.after, verdict.why());
+                    tracing::debug!(worker, %before, %after, why, "the worker waits by another tactic");
+                }
+            }
+            Err(why) => {
+                tracing::error!(worker = self.number, reason = %why, "the policy failed: the worker waits as it did last");
+                self.poll.pin();
+            }
+        }
+        self.lane.figures.waits_by(self.poll.tactic());
     }
 
     fn flush(&mut self) {
@@ -292,7 +334,13 @@ impl<R: Ring> Worker<R> {
             }
             Mail::Poll(mode) => {
                 self.poll.set_mode(mode);
+                self.lane.figures.waits_by(self.poll.tactic());
+                self.is_cut = true;
                 self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
+            }
+            Mail::Favour(favour) => {
+                self.poll.set_favour(favour);
+                self.is_cut = true;
             }
             Mail::SweepFiles(done) => {
                 self.lane.sweep_files();
@@ -394,7 +442,9 @@ impl<R: Ring> Worker<R> {
             here.ring.serve(io)
         });
         self.mark_dirty(slot);
-        taken.unwrap_or(0)
+        let taken = taken.unwrap_or(0);
+        self.requests += taken as u64;
+        taken
     }
 
     fn publish(&mut self) {

@@ -8,7 +8,8 @@
 //!
 //! Waits for a completion of our own and waits for the client have little to do with each other, and are learned apart.
 
-use values::Poll;
+use crate::trial::{Tactic, Trial};
+use values::{Favour, Poll};
 
 /// What a sleep costs on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +29,17 @@ impl Default for SleepPrice {
     }
 }
 
-/// Nanoseconds of processor time that a nanosecond of a client's latency is worth. With one, a file in memory whose client had
-/// sixteen requests under way was served at 0.6 of the rate for 1.1 times the requests a second of processor time.
-const LATENCY_WORTH: u64 = 2;
-
 impl SleepPrice {
     /// All of it, in nanoseconds of processor time. A client that has to wake us does nothing else meanwhile, and its latency is
-    /// paid for. What a completion's latency is worth is smaller: the worker that looks keeps a processor from whoever makes the
-    /// completion, and a disk that answers after 30 microseconds took 45 to do it (0.8 of the rate, 0.4 of the requests a second of
-    /// processor time).
-    fn of(self, wait: Wait) -> u64 {
+    /// paid for: with a worth of one, a file in memory whose client had sixteen requests under way was served at 0.6 of the rate for
+    /// 1.1 times the requests a second of processor time. What a completion's latency is worth is half: the worker that looks keeps a
+    /// processor from whoever makes the completion, and a disk that answers after 30 microseconds took 45 to do it (0.8 of the rate,
+    /// 0.4 of the requests a second of processor time).
+    fn of(self, wait: Wait, favour: Favour) -> u64 {
+        let worth = favour.latency_worth();
         match wait {
-            Wait::Completion => self.cpu_ns + self.wake_ns,
-            Wait::Request => self.cpu_ns + LATENCY_WORTH * (self.wake_ns + self.kick_ns),
+            Wait::Completion => self.cpu_ns + worth * self.wake_ns / 2,
+            Wait::Request => self.cpu_ns + worth * (self.wake_ns + self.kick_ns),
         }
     }
 }
@@ -173,26 +172,31 @@ impl Learned {
     }
 }
 
-/// The windows of one worker.
+/// How one worker waits.
 #[derive(Clone, Debug)]
 pub struct PollWindow {
     mode: Poll,
+    favour: Favour,
     price: SleepPrice,
     completions: Learned,
     requests: Learned,
+    trial: Trial,
+    /// The windows stay what they are.
+    is_pinned: bool,
 }
 
 impl PollWindow {
     /// Nothing is known yet.
-    pub fn new(mode: Poll, price: SleepPrice) -> Self {
+    pub fn new(mode: Poll, favour: Favour, price: SleepPrice) -> Self {
         let learned = |wait| {
             Learned::new(match mode {
                 Poll::Off => 0,
                 Poll::Fixed(us) => u64::from(us) * 1000,
-                Poll::Adaptive(us) => price.of(wait).min(u64::from(us) * 1000),
+                Poll::Adaptive(us) => price.of(wait, favour).min(u64::from(us) * 1000),
             })
         };
-        PollWindow { mode, price, completions: learned(Wait::Completion), requests: learned(Wait::Request) }
+        let (completions, requests) = (learned(Wait::Completion), learned(Wait::Request));
+        PollWindow { mode, favour, price, completions, requests, trial: Trial::new(favour), is_pinned: false }
     }
 
     /// What a sleep costs, as far as that is known by now. What was learned holds; the windows follow with what comes next.
@@ -204,38 +208,84 @@ impl PollWindow {
     /// Another mode from now on, which begins without knowledge.
     pub fn set_mode(&mut self, mode: Poll) {
         if mode != self.mode {
-            *self = PollWindow::new(mode, self.price);
+            *self = PollWindow::new(mode, self.favour, self.price);
+        }
+    }
+
+    /// Another favour from now on. What was learned of waits holds.
+    pub fn set_favour(&mut self, favour: Favour) {
+        self.favour = favour;
+        self.trial.set_favour(favour);
+    }
+
+    /// The longest window that may be, in nanoseconds; `None` when nothing is chosen here.
+    #[inline]
+    fn max_ns(&self) -> Option<u64> {
+        match self.mode {
+            Poll::Adaptive(max_us) if !self.is_pinned => Some(u64::from(max_us) * 1000),
+            Poll::Adaptive(_) | Poll::Off | Poll::Fixed(_) => None,
         }
     }
 
     /// How long to look for this, in nanoseconds; 0 means not at all.
     #[inline]
     pub fn window_ns(&self, wait: Wait) -> u64 {
-        match wait {
-            Wait::Completion => self.completions.window_ns,
-            Wait::Request => self.requests.window_ns,
+        let learned = match wait {
+            Wait::Completion => &self.completions,
+            Wait::Request => &self.requests,
+        };
+        match (self.max_ns(), self.trial.tactic()) {
+            (None, _) | (_, Tactic::Learned) => learned.window_ns,
+            (_, Tactic::Sleep) => 0,
+            (Some(max_ns), Tactic::Spin) => max_ns,
         }
     }
 
     /// The longest that is looked for anything, in nanoseconds.
     pub fn longest_ns(&self) -> u64 {
-        self.completions.window_ns.max(self.requests.window_ns)
+        self.window_ns(Wait::Completion).max(self.window_ns(Wait::Request))
     }
 
     /// Work came `wait_ns` after the worker ran out of it; with a sleep in between, a wake-up earlier than that.
     #[inline]
     pub fn observe(&mut self, wait: Wait, wait_ns: u64, slept: bool) {
-        let Poll::Adaptive(max_us) = self.mode else {
+        let Some(max_ns) = self.max_ns() else { return };
+        let window_ns = self.window_ns(wait);
+        // Whoever never looks learns nothing about looking: what was learned before is tried again as it was.
+        if self.trial.tactic() == Tactic::Sleep {
             return;
-        };
+        }
+        // Whatever a wake-up cost this time, who slept had looked for the whole window before, in vain.
+        let came_ns = if slept { wait_ns.saturating_sub(self.price.wake_ns).max(window_ns + 1) } else { wait_ns };
+        let price_ns = self.price.of(wait, self.favour);
         let learned = match wait {
             Wait::Completion => &mut self.completions,
             Wait::Request => &mut self.requests,
         };
-        // Whatever a wake-up cost this time, who slept had looked for the whole window before, in vain.
-        let came_ns =
-            if slept { wait_ns.saturating_sub(self.price.wake_ns).max(learned.window_ns + 1) } else { wait_ns };
-        learned.observe(came_ns, u64::from(max_us) * 1000, self.price.of(wait));
+        learned.observe(came_ns, max_ns, price_ns);
+    }
+
+    /// Whether the [trial](Self::trial) wants a sample at this time.
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        self.trial.is_due(now_ns) && self.max_ns().is_some()
+    }
+
+    /// The tactic and what is being done to find a better one, for whoever shows it samples.
+    pub fn trial(&mut self) -> &mut Trial {
+        &mut self.trial
+    }
+
+    /// The tactic that holds; `None` when nothing is chosen here.
+    pub fn tactic(&self) -> Option<Tactic> {
+        self.max_ns().map(|_| self.trial.chosen())
+    }
+
+    /// Nothing is tried or chosen any more: the windows stay what they are.
+    pub fn pin(&mut self) {
+        (self.completions.window_ns, self.requests.window_ns) =
+            (self.window_ns(Wait::Completion), self.window_ns(Wait::Request));
+        self.is_pinned = true;
     }
 }
 
@@ -248,7 +298,7 @@ mod tests {
 
     /// The window after many waits that are drawn from these in turn, seen by a worker that sleeps when its window is over.
     fn after(max_us: u32, waits_ns: &[u64]) -> u64 {
-        let mut poll = PollWindow::new(Poll::Adaptive(max_us), PRICE);
+        let mut poll = PollWindow::new(Poll::Adaptive(max_us), Favour::Balance, PRICE);
         for &wait_ns in waits_ns.iter().cycle().take(2000) {
             let slept = wait_ns > poll.window_ns(Wait::Request);
             poll.observe(Wait::Request, wait_ns + if slept { PRICE.wake_ns } else { 0 }, slept);
@@ -270,7 +320,7 @@ mod tests {
     #[test]
     fn a_sleeper_learns_that_it_should_have_looked() {
         for wait in [Wait::Request, Wait::Completion] {
-            let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
+            let mut poll = PollWindow::new(Poll::Adaptive(50), Favour::Balance, PRICE);
             (0..1000).for_each(|_| poll.observe(wait, 5_000_000, true));
             assert_eq!(poll.window_ns(wait), 0);
             // What it sees now is the wait and the wake-up.
@@ -285,7 +335,7 @@ mod tests {
     /// How many of 6000 waits are looked for in vain, after as many.
     fn in_vain(wait: Wait, max_us: u32, real_ns: u64, wake_ns: u64, price_ns: u64) -> u32 {
         let price = SleepPrice { cpu_ns: 2_000, wake_ns: price_ns, kick_ns: 4_000 };
-        let mut poll = PollWindow::new(Poll::Adaptive(max_us), price);
+        let mut poll = PollWindow::new(Poll::Adaptive(max_us), Favour::Balance, price);
         let mut vain = 0;
         for count in 0..12_000 {
             poll.set_price(price);
@@ -316,7 +366,7 @@ mod tests {
 
     #[test]
     fn waits_for_completions_say_nothing_about_waits_for_requests() {
-        let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
+        let mut poll = PollWindow::new(Poll::Adaptive(50), Favour::Balance, PRICE);
         for _ in 0..1000 {
             poll.observe(Wait::Completion, 80_000, true);
             poll.observe(Wait::Request, 4_000, false);
@@ -328,7 +378,7 @@ mod tests {
     #[test]
     fn a_fixed_window_never_changes() {
         for (mode, window_ns) in [(Poll::Fixed(10), 10_000), (Poll::Off, 0)] {
-            let mut poll = PollWindow::new(mode, PRICE);
+            let mut poll = PollWindow::new(mode, Favour::Balance, PRICE);
             (0..100).for_each(|_| poll.observe(Wait::Request, 1, false));
             assert_eq!(poll.window_ns(Wait::Request), window_ns);
         }
@@ -348,7 +398,7 @@ mod tests {
         #[test]
         fn what_is_chosen_costs_little_more_than_the_best(seen in waits()) {
             let exact = |window_ns: u64| -> u64 {
-                let each = |&wait_ns: &u64| if wait_ns <= window_ns { wait_ns } else { window_ns + PRICE.of(Wait::Request) };
+                let each = |&wait_ns: &u64| if wait_ns <= window_ns { wait_ns } else { window_ns + PRICE.of(Wait::Request, Favour::Balance) };
                 seen.iter().map(each).sum()
             };
             let best = seen.iter().copied().filter(|&wait_ns| wait_ns <= 50_000).chain([0]).map(exact).min().unwrap();
@@ -358,7 +408,7 @@ mod tests {
 
         #[test]
         fn a_stationary_input_leaves_the_window_alone_in_the_end(seen in waits()) {
-            let mut poll = PollWindow::new(Poll::Adaptive(50), PRICE);
+            let mut poll = PollWindow::new(Poll::Adaptive(50), Favour::Balance, PRICE);
             let (mut changes, mut last) = (0, 0);
             for (count, &wait_ns) in seen.iter().cycle().take(20_000).enumerate() {
                 let slept = wait_ns > poll.window_ns(Wait::Completion);

@@ -6,6 +6,7 @@
 mod cpus;
 mod directory;
 mod execution;
+mod favour;
 mod field;
 mod listen;
 mod mode;
@@ -19,6 +20,7 @@ mod volume;
 pub use cpus::CpuList;
 pub use directory::{CachePolicy, FileHandles, Multidevs, Negotiation, Readdirplus};
 pub use execution::Execution;
+pub use favour::Favour;
 pub use field::{FieldError, check_size, fields};
 pub use listen::{Listen, SOCKET_PATH_BYTES_MAX};
 pub use mode::FileMode;

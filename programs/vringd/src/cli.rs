@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::generate::Generate;
 use crate::upgrade::adopt;
-use crate::{config, dir, disk, launch, log, run, tools, virtiofsd, volume};
+use crate::{config, dir, disk, launch, log, policy, run, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Adopt(adopt::Args),
     /// Make, look at and change volumes: disks whose synchronous writes share commits
     Volume(volume::Args),
+    /// Decide again what a daemon's policy has decided, from a record of what it saw
+    Policy(policy::Args),
     /// Look into a running daemon and change it while I/O runs
     Ctl(control::ctl::Args),
     /// Make a disk, serve it, run verified I/O on it while its queues move between workers, and show the figures
@@ -117,6 +119,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             start_log(true)?;
             volume::run(args)
         }
+        Command::Policy(args) => policy::run(&args),
         Command::Ctl(args) => Ok(control::ctl::run(args)),
         Command::Demo(args) => Err(tools::become_it("demo", args.arguments)),
         Command::Bench(args) => Err(tools::become_it("bench", args.arguments)),

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::service::Sockets;
 use control::model::config::ExportKind;
-use control::model::{Listen, NewDisk, NewExport, NewGroup, Poll, Protocol, Span};
+use control::model::{Favour, Listen, NewDisk, NewExport, NewGroup, Poll, Protocol, Span};
 use disk::{StorageSpec, User, may_use};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
@@ -48,6 +48,9 @@ pub(crate) struct Config {
     /// Poll window of the shared workers; adaptive when left out.
     #[serde(default)]
     pub(crate) poll: Poll,
+    /// What is preferred where short answers and free processors cannot both be had; balance when left out.
+    #[serde(default)]
+    pub(crate) favour: Favour,
     /// What the process gives up.
     #[serde(default)]
     pub(crate) sandbox: Confinement,
@@ -116,6 +119,7 @@ impl Config {
             workers: shared_default(),
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX).min(WORKERS_MAX),
             poll,
+            favour: Favour::default(),
             sandbox: Confinement::default(),
             one_disk: false,
             groups: Vec::new(),

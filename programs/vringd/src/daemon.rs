@@ -10,6 +10,7 @@ use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
 use control::model::config::{ExportKind, NewExport};
+use control::model::policy::{Decision, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
 };
@@ -201,7 +202,7 @@ impl Daemon {
         let figures = self.engine.worker_figures(status.number).unwrap_or_default();
         api::Worker {
             id: status.number,
-            name: format!("worker-{}", status.number),
+            name: worker_name(status.number),
             owner: match status.owner.as_str() {
                 DAEMON => Owner::Daemon,
                 name => Owner::Export(name.to_owned()),
@@ -211,6 +212,7 @@ impl Daemon {
             cgroup: status.spec.cgroup.as_ref().map(|path| path.display().to_string()),
             poll: status.poll,
             poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
+            tactic: figures.tactic,
             tid: status.tid,
             state: if status.alive { api::WorkerState::Running } else { api::WorkerState::Dead },
             rings,
@@ -220,6 +222,8 @@ impl Daemon {
                 sleeps: figures.sleeps,
                 polls_hit: figures.polls_hit,
                 polls_missed: figures.polls_missed,
+                policy_trials: figures.trials,
+                policy_changes: figures.changes,
                 sqes: figures.sqes,
                 cqes: figures.cqes,
                 mailbox_messages: figures.messages,
@@ -522,6 +526,50 @@ impl control::Daemon for Daemon {
         })
     }
 
+    fn policy(&self) -> Result<Policy, ApiError> {
+        let now_ns = engine::monotonic_ns();
+        let workers = self.engine.workers();
+        let of = |status: &engine::WorkerStatus| {
+            let number = status.number;
+            let figures = self.engine.worker_figures(number).unwrap_or_default();
+            let journal = self.engine.worker_journal(number).unwrap_or_default();
+            let verdicts = journal.verdicts();
+            WorkerPolicy {
+                id: number,
+                name: worker_name(number),
+                poll: status.poll,
+                pinned: status.alive && figures.tactic.is_none(),
+                tactic: figures.tactic,
+                since_seconds: journal.since_ns().map(|at_ns| now_ns.saturating_sub(at_ns) as f64 / 1e9),
+                poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
+                trials: figures.trials,
+                changes: figures.changes,
+                decisions: verdicts.iter().rev().map(|verdict| Decision::new(verdict, now_ns)).collect(),
+            }
+        };
+        Ok(Policy { favour: self.engine.favour(), workers: workers.iter().map(of).collect() })
+    }
+
+    fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
+        let _open = self.upgrade.gate();
+        self.engine.set_favour(settings.favour);
+        tracing::info!(favour = %settings.favour, "another preference");
+        self.policy()
+    }
+
+    fn policy_record(&self) -> Result<PolicyRecord, ApiError> {
+        let of = |status: engine::WorkerStatus| {
+            let journal = self.engine.worker_journal(status.number).unwrap_or_default();
+            WorkerRecord { id: status.number, stretches: journal.stretches() }
+        };
+        Ok(PolicyRecord {
+            version: PolicyRecord::VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            favour: self.engine.favour(),
+            workers: self.engine.workers().into_iter().map(of).collect(),
+        })
+    }
+
     fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
         upgrade::perform(self, &new)
     }
@@ -531,6 +579,11 @@ impl control::Daemon for Daemon {
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
     }
+}
+
+/// The name of a worker's thread.
+fn worker_name(number: u32) -> String {
+    format!("worker-{number}")
 }
 
 /// Starts another shared worker where one has died, so that rings find a place that come after. The dead one stays listed

@@ -3,7 +3,7 @@
 use crate::isolation::IsolationArgs;
 use control::ctl::{DirectoryFlags, LimitFlags};
 use control::model::config::{ExportKind, NewExport};
-use control::model::{CpuList, FileMode, Listen, Placement, Poll, Span};
+use control::model::{CpuList, Favour, FileMode, Listen, Placement, Poll, Span};
 use std::path::PathBuf;
 
 /// Serve one directory on one socket, until SIGTERM or SIGINT.
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Name requests in the log that have not been answered for this long; 0s for none [default: 30s]
     #[arg(long, value_name = "TIME", default_value_t = crate::config::stuck_after_default(), hide_default_value = true)]
     pub(crate) stuck_after: Span,
+    /// What is preferred where short answers and free processors cannot both be had
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) favour: Favour,
 
     /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]; with --listen the clients that may be
     /// connected, 1 to 1024 [default: 64]

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use control::ctl::{Behind, DiskFlags, Served};
 use control::model::config::NewExport;
-use control::model::{ByteSize, Span};
+use control::model::{ByteSize, Favour, Span};
 use disk::StorageSpec;
 use std::path::PathBuf;
 
@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Name requests in the log that have not been answered for this long; 0s for none [default: 30s]
     #[arg(long, value_name = "TIME", default_value_t = crate::config::stuck_after_default(), hide_default_value = true)]
     pub(crate) stuck_after: Span,
+    /// What is preferred where short answers and free processors cannot both be had
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) favour: Favour,
 
     /// What stands behind the disk
     #[arg(long, value_name = "KIND", value_parser = kinds(), default_value = "file", help_heading = "Storage")]

@@ -21,6 +21,7 @@ mod launch;
 mod limit;
 mod log;
 mod p9;
+mod policy;
 mod prepared;
 mod run;
 mod service;

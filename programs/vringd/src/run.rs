@@ -136,6 +136,7 @@ fn serve(
     }
     let daemon = Daemon::new(config.workers, config.workers_max, config.poll, stop)?;
     let daemon = daemon.held_by(held);
+    daemon.engine().set_favour(config.favour);
     let alone = prepared.first_mut().filter(|prepared| prepared.tree.is_some());
     let daemon = match alone {
         Some(prepared) => daemon.alone(prepared.bound_at.take()),

@@ -4,6 +4,7 @@ use super::add::AddArgs;
 use super::directory::AddDirArgs;
 use super::disks::DiskCommand;
 use super::limit::{GroupCommand, LimitCommand};
+use super::policy::PolicyArgs;
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -59,6 +60,9 @@ pub enum Command {
     /// List, make, change and remove groups of exports that share limits.
     #[command(subcommand)]
     Group(GroupCommand),
+
+    /// Show what is chosen by itself and why; change what is favoured; save a record.
+    Policy(PolicyArgs),
 
     /// Print all figures in the format Prometheus reads.
     Metrics,

@@ -3,6 +3,7 @@
 use super::add::DescriptionError;
 use crate::client::ClientError;
 use std::io;
+use std::path::PathBuf;
 
 /// Why a command failed. The doc comments are the messages.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -29,6 +30,13 @@ pub enum CtlError {
     },
     /// the daemon answers, but its program was not replaced: its log may say why
     NotUpgraded,
+    /// cannot write {path}: {source}
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// How the system answered.
+        source: io::Error,
+    },
     /// cannot write the output: {source}
     Output {
         /// How the system answered.
@@ -51,7 +59,7 @@ impl CtlError {
             | Self::Gone { .. }
             | Self::NotUpgraded
             | Self::Output { .. } => 1,
-            Self::Client(_) | Self::Description(_) => 2,
+            Self::Client(_) | Self::Description(_) | Self::Write { .. } => 2,
         }
     }
 }

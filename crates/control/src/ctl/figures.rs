@@ -4,6 +4,7 @@ use super::p9::{self, P9Sample};
 use super::percentile::percentile;
 use super::volume::{self, VolumeSample};
 use crate::model::{Export, RingInfo, RingState, Worker, WorkerState};
+use policy::Tactic;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -59,6 +60,8 @@ pub(super) struct WorkerSample {
     pub(super) sleeps_per_second: f64,
     /// Poll windows in which work arrived, of all; absent when there was none.
     pub(super) polls_hit: Option<f64>,
+    /// The tactic by which it waits; absent when its window is pinned.
+    pub(super) tactic: Option<Tactic>,
     pub(super) poll_window_us_now: u32,
 }
 
@@ -105,6 +108,7 @@ pub(super) fn compare(before: &Look, after: &Look, interval_seconds: f64) -> Sam
             syscalls_per_second: rate(new.syscalls, old.syscalls),
             sleeps_per_second: rate(new.sleeps, old.sleeps),
             polls_hit: (polls > 0).then(|| hit as f64 / polls as f64),
+            tactic: now.tactic,
             poll_window_us_now: now.poll_window_us_now,
         }
     };

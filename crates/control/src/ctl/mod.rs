@@ -11,6 +11,7 @@ mod figures;
 mod limit;
 mod p9;
 mod percentile;
+mod policy;
 mod run;
 mod table;
 mod top;
@@ -24,6 +25,7 @@ pub use disk::{Behind, DiskFlags, Served};
 pub use disks::{AddDiskArgs, DiskCommand};
 pub use error::CtlError;
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
+pub use policy::PolicyArgs;
 pub use run::perform;
 
 use std::io::{IsTerminal, Write};

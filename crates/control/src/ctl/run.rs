@@ -6,7 +6,7 @@ mod limits;
 use super::add::AddArgs;
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
 use super::error::CtlError;
-use super::{table, top, upgrade, volume};
+use super::{policy, table, top, upgrade, volume};
 use crate::client::{Client, segment};
 use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
 use hyper::Method;
@@ -28,6 +28,7 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Ring(command) => session.ring(command),
         Command::Limit(command) => session.limit(command),
         Command::Group(command) => session.group(command),
+        Command::Policy(options) => policy::run(options, &client, args.json, session.out),
         Command::Metrics => Ok(session.out.write_all(client.text("/metrics")?.as_bytes())?),
         Command::Top(options) => top::run(options, &client, args.json, session.out, terminal),
         Command::Upgrade { binary } => {

@@ -10,6 +10,7 @@ mod limits;
 mod name;
 pub mod p9;
 mod place;
+pub mod policy;
 mod sandbox;
 mod upgrade;
 mod volume;
@@ -29,8 +30,8 @@ pub use p9::{P9Info, Protocol, SecurityModel};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
-    ByteSize, CachePolicy, CpuList, Execution, FieldError, FileHandles, FileMode, IntentLog, Listen, MemoryFile,
-    Multidevs, Negotiation, ParseError, Placement, Poll, Readdirplus, Span, SyncMode,
+    ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,
+    MemoryFile, Multidevs, Negotiation, ParseError, Placement, Poll, Readdirplus, Span, SyncMode,
 };
 pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

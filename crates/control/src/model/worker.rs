@@ -1,5 +1,6 @@
 //! Workers: threads that serve rings.
 
+use policy::Tactic;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use values::{CpuList, Poll};
@@ -55,6 +56,9 @@ pub struct Worker {
     pub poll: Poll,
     /// Length of the poll window at this moment, in microseconds.
     pub poll_window_us_now: u32,
+    /// The tactic by which it waits for work; absent when its poll window is pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tactic: Option<Tactic>,
     /// Kernel thread id.
     pub tid: i32,
     /// Whether the thread runs.
@@ -78,6 +82,12 @@ pub struct WorkerFigures {
     pub polls_hit: u64,
     /// Poll windows that ended without work.
     pub polls_missed: u64,
+    /// Trials of tactics that came to a decision.
+    #[serde(default)]
+    pub policy_trials: u64,
+    /// Decisions that changed the tactic.
+    #[serde(default)]
+    pub policy_changes: u64,
     /// Submission queue entries handed to the kernel.
     pub sqes: u64,
     /// Completion queue entries taken from the kernel.

@@ -212,6 +212,16 @@ const WORKER: &[Figure<Worker>] = &[
         "Poll windows that ended without work",
         Read::Count(|worker| worker.figures.polls_missed),
     ),
+    Figure(
+        "worker_policy_trials",
+        "Trials of ways to wait that came to a decision",
+        Read::Count(|worker| worker.figures.policy_trials),
+    ),
+    Figure(
+        "worker_policy_changes",
+        "Decisions that changed the way the worker waits",
+        Read::Count(|worker| worker.figures.policy_changes),
+    ),
     Figure("worker_sqes", "Submission queue entries handed to the kernel", Read::Count(|worker| worker.figures.sqes)),
     Figure("worker_cqes", "Completion queue entries taken from the kernel", Read::Count(|worker| worker.figures.cqes)),
     Figure(

@@ -13,6 +13,7 @@ mod groups;
 mod listen;
 mod metrics;
 mod openapi;
+mod policy;
 mod routes;
 
 use crate::daemon::Daemon;

@@ -58,6 +58,27 @@ fn json_is_what_the_api_says() {
 }
 
 #[test]
+fn the_policy_is_shown_followed_changed_and_saved() {
+    let served = Served::new();
+    assert_eq!(ctl(&served, "worker new --poll fixed=20").0, 0);
+    prints(&served, "policy", "policy.txt");
+    prints(&served, "policy --follow --count 2", "policy-follow.txt");
+    let (status, text) = ctl(&served, "policy --favour latency --json");
+    let policy: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &policy["favour"]), (0, &"latency".into()));
+    let client = control::client::Client::new(served.socket()).unwrap();
+    assert_eq!(client.get::<Value>("/v1/policy").unwrap()["favour"], "latency");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("record.json");
+    let (status, text) = ctl(&served, &format!("policy --record {}", file.display()));
+    assert_eq!((status, text), (0, format!("saved 0 samples and 0 decisions to {}\n", file.display())));
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(saved, client.get::<Value>("/v1/policy/record").unwrap());
+    let (status, text) = ctl(&served, "policy --record /nonexistent/record.json");
+    assert!(status == 2 && text.starts_with("cannot write /nonexistent/record.json: "), "{text}");
+}
+
+#[test]
 fn disks_are_added_used_resized_and_removed() {
     let served = Served::new();
     prints(&served, "disk list", "disk-list.txt");

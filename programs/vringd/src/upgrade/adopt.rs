@@ -98,6 +98,7 @@ fn daemon(state: &State, stop: Sender<()>) -> Result<Daemon, String> {
     let started = Instant::now().checked_sub(Duration::from_nanos(monotonic_ns().saturating_sub(state.started_ns)));
     let daemon = Daemon::new(0, state.workers_max, engine::Poll::default(), stop);
     let daemon = daemon.map_err(|error| error.to_string())?.held_by(state.held.clone());
+    daemon.engine().set_favour(state.favour);
     for worker in &state.workers {
         let start = || -> Result<(), String> {
             let (spec, poll) = (restore::worker(worker), worker.poll);

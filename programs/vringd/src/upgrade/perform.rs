@@ -161,6 +161,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         paused_ns,
         descriptors: out.meanings(),
         workers_max: daemon.workers_max,
+        favour: daemon.engine().favour(),
         workers: daemon.engine().workers().iter().filter_map(collect::worker).collect(),
         control,
         held: daemon.held.clone(),

@@ -93,6 +93,7 @@ pub(super) fn state() -> State {
             cgroup: Some("/sys/fs/cgroup/a".into()),
             poll: "fixed=20".parse().unwrap(),
         }],
+        favour: control::model::Favour::Efficiency,
         control: None,
         stuck_after: "30s".parse().unwrap(),
         one: true,

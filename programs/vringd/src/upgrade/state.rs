@@ -5,7 +5,7 @@
 //! what is in it without a word.
 
 use crate::confine::Held;
-use control::model::{CpuList, NewDisk, NewExport, NewGroup, Poll, Span};
+use control::model::{CpuList, Favour, NewDisk, NewExport, NewGroup, Poll, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,6 +35,9 @@ pub(crate) struct State {
     pub(crate) descriptors: BTreeMap<Number, String>,
     /// Largest number of workers.
     pub(crate) workers_max: usize,
+    /// What is favoured. Not written when it is the usual, so that programs can read it that do not know it.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub(crate) favour: Favour,
     /// The workers, by number.
     pub(crate) workers: Vec<Worker>,
     /// The control socket, if there is one.
@@ -54,6 +57,10 @@ pub(crate) struct State {
     pub(crate) disks: Vec<Disk>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
+}
+
+fn is_usual(favour: &Favour) -> bool {
+    *favour == Favour::default()
 }
 
 /// A worker.

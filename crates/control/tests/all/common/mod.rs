@@ -2,14 +2,16 @@
 
 use control::error::RingRefs;
 use control::model::directory::Directory;
+use control::model::policy::{Decision, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
-    Attach, DirectoryInfo, Disk, Execution, Export, FileSystem, Frontend, Group, GroupSettings, Info,
+    Attach, DirectoryInfo, Disk, Execution, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info,
     LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, P9Info,
     Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures,
     SessionState, Settings, StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, VolumeOptions, listed, may_use};
+use policy::Tactic;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +29,8 @@ struct Books {
     next_worker: u32,
     stopping: bool,
     looks: u64,
+    favour: Favour,
+    policy_looks: u64,
 }
 
 impl Books {
@@ -121,6 +125,8 @@ impl Fake {
             sleeps: 40,
             polls_hit: 900,
             polls_missed: 40,
+            policy_trials: 3,
+            policy_changes: 1,
             sqes: 3000,
             cqes: 3001,
             mailbox_messages: 6,
@@ -245,6 +251,22 @@ fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInf
 pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
     let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
     toml::from_str(&text).unwrap()
+}
+
+/// A trial that confirmed, and the one before, which had changed something.
+fn decisions() -> Vec<Decision> {
+    let of = |seconds_ago, before, after, gain, processor, why: &str| Decision {
+        seconds_ago,
+        before,
+        after,
+        gain,
+        processor,
+        why: why.into(),
+    };
+    vec![
+        of(11.0, Tactic::Learned, Tactic::Learned, 1.0, 1.0, "learned took 14.0 us a request"),
+        of(75.0, Tactic::Sleep, Tactic::Learned, 1.43, 0.61, "sleep took 20.0 us a request"),
+    ]
 }
 
 fn visible(worker: &Worker, scope: &Scope) -> bool {
@@ -538,6 +560,8 @@ impl Daemon for Fake {
             cgroup: new.cgroup,
             poll: new.poll.unwrap_or_default(),
             poll_window_us_now: 12,
+            tactic: matches!(new.poll.unwrap_or_default(), control::model::Poll::Adaptive(_))
+                .then_some(Tactic::Learned),
             tid: 4000 + i32::try_from(id).unwrap(),
             state: WorkerState::Running,
             rings: vec![],
@@ -550,6 +574,37 @@ impl Daemon for Fake {
         }
         books.workers.push(worker.clone());
         Ok(worker)
+    }
+
+    fn policy(&self) -> Result<Policy, ApiError> {
+        let mut books = self.books.lock().unwrap();
+        // A trial passes between two looks.
+        books.policy_looks += 1;
+        let looks = books.policy_looks - 1;
+        let of = |worker: &Worker| WorkerPolicy {
+            id: worker.id,
+            name: worker.name.clone(),
+            poll: worker.poll,
+            pinned: worker.tactic.is_none(),
+            tactic: worker.tactic,
+            since_seconds: (worker.figures.policy_changes > 0).then_some(75.0),
+            poll_window_us_now: worker.poll_window_us_now,
+            trials: if worker.figures.policy_trials == 0 { 0 } else { worker.figures.policy_trials + looks },
+            changes: worker.figures.policy_changes,
+            decisions: if worker.figures.policy_trials == 0 { vec![] } else { decisions() },
+        };
+        Ok(Policy { favour: books.favour, workers: books.workers.iter().map(of).collect() })
+    }
+
+    fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
+        self.books.lock().unwrap().favour = settings.favour;
+        self.policy()
+    }
+
+    fn policy_record(&self) -> Result<PolicyRecord, ApiError> {
+        let favour = self.books.lock().unwrap().favour;
+        let workers = vec![WorkerRecord { id: 0, stretches: vec![] }];
+        Ok(PolicyRecord { version: PolicyRecord::VERSION, program: "0.1.0".into(), favour, workers })
     }
 
     fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError> {

@@ -1,0 +1,113 @@
+//! What the daemon chooses by itself, and why.
+
+use policy::{Cost, Stretch, Tactic, Verdict};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use values::{Favour, Poll};
+
+/// What is chosen now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Policy {
+    /// What is preferred where both cannot be had.
+    pub favour: Favour,
+    /// The workers, by number.
+    pub workers: Vec<WorkerPolicy>,
+}
+
+/// How a worker waits for work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerPolicy {
+    /// The worker.
+    pub id: u32,
+    /// Name of its thread.
+    pub name: String,
+    /// Poll window as it was set.
+    pub poll: Poll,
+    /// The window is a person's choice, and nothing is tried.
+    pub pinned: bool,
+    /// The tactic that holds; absent when the window is pinned or the worker is dead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tactic: Option<Tactic>,
+    /// For how long it has held, in seconds; absent when no trial chose it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<f64>,
+    /// Length of the poll window at this moment, in microseconds.
+    pub poll_window_us_now: u32,
+    /// Trials that came to a decision.
+    pub trials: u64,
+    /// Decisions that changed the tactic.
+    pub changes: u64,
+    /// The last decisions, the latest first.
+    pub decisions: Vec<Decision>,
+}
+
+/// What a trial came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Decision {
+    /// How long ago, in seconds.
+    pub seconds_ago: f64,
+    /// The tactic before.
+    pub before: Tactic,
+    /// The tactic from then on.
+    pub after: Tactic,
+    /// Requests a second with the new tactic, relative to the one before.
+    pub gain: f64,
+    /// Processor time of the worker for a request with the new tactic, relative to the one before.
+    pub processor: f64,
+    /// Why, with the numbers of all that were tried.
+    pub why: String,
+}
+
+impl Decision {
+    /// A verdict as it is told at this time of its clock.
+    #[must_use]
+    pub fn new(verdict: &Verdict, now_ns: u64) -> Self {
+        let same = Cost { time_ns: 1.0, cpu_ns: 1.0 };
+        let cost = verdict.cost(verdict.after).unwrap_or(same);
+        Self {
+            seconds_ago: now_ns.saturating_sub(verdict.at_ns) as f64 / 1e9,
+            before: verdict.before,
+            after: verdict.after,
+            gain: 1.0 / cost.time_ns.max(f64::EPSILON),
+            processor: cost.cpu_ns,
+            why: verdict.why(),
+        }
+    }
+}
+
+/// What can be changed about the choices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySettings {
+    /// What shall be preferred where both cannot be had.
+    pub favour: Favour,
+}
+
+/// All that was seen and decided lately: what `vringd policy replay` reads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRecord {
+    /// Form of the record: [`PolicyRecord::VERSION`].
+    pub version: u32,
+    /// Version of the program that made it.
+    pub program: String,
+    /// What was preferred at the end.
+    pub favour: Favour,
+    /// The workers, by number.
+    pub workers: Vec<WorkerRecord>,
+}
+
+impl PolicyRecord {
+    /// The form that this program writes and reads.
+    pub const VERSION: u32 = 1;
+}
+
+/// The record of one worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRecord {
+    /// The worker.
+    pub id: u32,
+    /// Samples and decisions, the oldest first.
+    pub stretches: Vec<Stretch>,
+}

@@ -1,0 +1,583 @@
+//! Trying tactics against each other: what cannot be seen from inside the present one has to be tried.
+//!
+//! A worker that sleeps never sees how soon a client would have been back had it looked; one that looks keeps a processor from whoever
+//! makes its completions. So tactics take turns of some milliseconds each, round after round, and are compared by what they did:
+//! requests, and processor time for them. It is hill climbing on a rate under noise, as thread pools do it (Hellerstein, Morrison,
+//! Eilebrecht: "Applying control theory in the real world: experience with building a controller for the .NET thread pool", 2010),
+//! with two changes: ratios are taken within a round, so that a load that drifts changes all of them alike, and a challenger has to win
+//! nearly every round, so that noise changes nothing.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+use values::Favour;
+
+/// How a worker waits for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Tactic {
+    /// It polls for as long as the waits it has seen make worth it.
+    Learned,
+    /// It sleeps at once.
+    Sleep,
+    /// It polls for as long as it may.
+    Spin,
+}
+
+impl Tactic {
+    /// All of them, the usual one first.
+    pub const ALL: [Tactic; 3] = [Tactic::Learned, Tactic::Sleep, Tactic::Spin];
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Tactic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tactic::Learned => "learned",
+            Tactic::Sleep => "sleep",
+            Tactic::Spin => "spin",
+        })
+    }
+}
+
+/// What a worker has done up to a moment. All but the time are counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    /// When, in nanoseconds of a monotonic clock.
+    pub at_ns: u64,
+    /// Requests taken from rings.
+    pub requests: u64,
+    /// Waits that a poll window could have covered.
+    pub waits: u64,
+    /// Processor time of the worker's thread, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// What requests cost in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Nanoseconds from one request to the next.
+    pub time_ns: f64,
+    /// Nanoseconds of processor time for one.
+    pub cpu_ns: f64,
+}
+
+impl Cost {
+    fn between(from: &Sample, to: &Sample) -> Option<Cost> {
+        let requests = to.requests.saturating_sub(from.requests);
+        if requests == 0 {
+            return None;
+        }
+        let each = |ns: u64| ns as f64 / requests as f64;
+        Some(Cost {
+            time_ns: each(to.at_ns.saturating_sub(from.at_ns)),
+            cpu_ns: each(to.cpu_ns.saturating_sub(from.cpu_ns)),
+        })
+    }
+
+    fn relative_to(self, other: Cost) -> Cost {
+        // The worker's clock may not have moved in a stretch that it slept through.
+        Cost { time_ns: self.time_ns / other.time_ns.max(1.0), cpu_ns: self.cpu_ns / other.cpu_ns.max(1.0) }
+    }
+}
+
+/// Why a trial ended as it did: what each tactic cost, relative to the one before the trial. The median of the rounds; `None` for one
+/// that was given up early.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// When the trial ended.
+    pub at_ns: u64,
+    /// The tactic before.
+    pub before: Tactic,
+    /// The tactic from now on.
+    pub after: Tactic,
+    /// By [`Tactic::ALL`].
+    pub costs: [Option<Cost>; 3],
+    /// What the tactic before cost a request, in nanoseconds and not relative to anything.
+    pub base: Cost,
+}
+
+impl Verdict {
+    /// What a tactic cost, relative to the one before.
+    #[must_use]
+    pub fn cost(&self, tactic: Tactic) -> Option<Cost> {
+        self.costs[tactic.index()]
+    }
+}
+
+/// Time between two looks at the load when nothing is tried.
+const LOOK_NS: u64 = 50_000_000;
+/// A tactic's turn: the first part, which is not counted, as what went before still has its effect.
+const SETTLE_NS: u64 = 1_000_000;
+/// The second part...
+const MEASURE_NS: u64 = 4_000_000;
+/// ...which goes on until it has so many requests...
+const MEASURE_REQUESTS: u64 = 64;
+/// ...but not for longer than this.
+const MEASURE_NS_MAX: u64 = 12_000_000;
+/// A turn with fewer requests says nothing: the load is gone.
+const REQUESTS_MIN: u64 = 8;
+/// A turn that took so long was interrupted.
+const INTERRUPTED_NS: u64 = 40_000_000;
+/// Turns of each tactic in a trial.
+const ROUNDS: usize = 8;
+/// Rounds that a challenger has to win.
+const WINS: usize = 7;
+/// Behind so many rounds, those are given up that have no prospect...
+const HOPELESS_ROUNDS: usize = 2;
+/// ...as they took so much longer than the best each time.
+const HOPELESS: f64 = 1.3;
+/// Below so many waits a second a worker is left alone: there is little to win.
+const WAITS_A_SECOND_MIN: u64 = 500;
+/// Rest behind the first trial. It doubles as long as trials change nothing...
+const REST_NS: u64 = 2_000_000_000;
+/// ...up to this.
+const REST_NS_MAX: u64 = 64_000_000_000;
+/// A change of the load ends a rest that has lasted so long.
+const REST_NS_MIN: u64 = 500_000_000;
+/// The load is another when requests cost so much more or less...
+const SHIFT: f64 = 1.25;
+/// ...at so many looks in a row.
+const SHIFT_LOOKS: u32 = 3;
+/// A challenger that is within the tolerance has to need so much less processor time.
+const CHEAPER: f64 = 0.93;
+/// What two medians may differ by without meaning it.
+const NOISE: f64 = 0.02;
+
+/// The tactic of one worker, and what is being done to find a better one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    favour: Favour,
+    /// The tactic that holds when nothing is tried.
+    chosen: Tactic,
+    /// The rest behind the next trial that changes nothing.
+    rest_ns: u64,
+    state: State,
+    /// The last look.
+    last: Option<Sample>,
+    /// The last trial that came to its end.
+    judged: Option<Rounds>,
+    next_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum State {
+    /// Too little is done to learn anything from.
+    Quiet,
+    Resting {
+        since_ns: u64,
+        until_ns: u64,
+        /// What a request has cost so far.
+        usual_ns: Option<f64>,
+        /// Looks in a row that saw another load.
+        shifted: u32,
+    },
+    Trying(Rounds),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Rounds {
+    /// By tactic; the same number for each that is not given up, or one more.
+    costs: [Vec<Cost>; 3],
+    given_up: [bool; 3],
+    turn: Tactic,
+    /// `None`: the turn has not settled yet.
+    began: Option<Sample>,
+}
+
+impl Rounds {
+    fn new(first: Tactic) -> Rounds {
+        Rounds { costs: Default::default(), given_up: [false; 3], turn: first, began: None }
+    }
+
+    /// The next tactic that has had fewer turns than others; `None` when all have had all.
+    fn next(&self) -> Option<Tactic> {
+        let open = Tactic::ALL.into_iter().filter(|tactic| !self.given_up[tactic.index()]);
+        let turns = |tactic: &Tactic| self.costs[tactic.index()].len();
+        let fewest = open.clone().map(|tactic| turns(&tactic)).min()?;
+        if fewest == ROUNDS {
+            return None;
+        }
+        // Rounds go forth and back, so that what drifts is no tactic's advantage.
+        let mut open = open.filter(|tactic| turns(tactic) == fewest);
+        if fewest % 2 == 0 { open.next() } else { open.next_back() }
+    }
+
+    /// Gives up what took much longer than the best in each of the first rounds.
+    fn give_up(&mut self, incumbent: Tactic) {
+        let rounds = self.costs.iter().map(Vec::len);
+        if !rounds.clone().all(|turns| turns == HOPELESS_ROUNDS) {
+            return;
+        }
+        for tactic in Tactic::ALL {
+            // All the others are compared with the incumbent.
+            self.given_up[tactic.index()] = tactic != incumbent
+                && (0..HOPELESS_ROUNDS).all(|round| {
+                    let of = |index: usize| self.costs[index][round].time_ns;
+                    of(tactic.index()) > HOPELESS * (0..3).map(of).fold(f64::INFINITY, f64::min)
+                });
+        }
+    }
+
+    fn verdict(&self, at_ns: u64, incumbent: Tactic, favour: Favour) -> Verdict {
+        let bases = &self.costs[incumbent.index()];
+        let relative = |tactic: Tactic| -> Option<Vec<Cost>> {
+            let costs = &self.costs[tactic.index()];
+            let pairs = costs.iter().zip(bases).map(|(cost, base)| cost.relative_to(*base));
+            (costs.len() == ROUNDS).then(|| pairs.collect())
+        };
+        let rounds = Tactic::ALL.map(relative);
+        let costs = [0, 1, 2].map(|index| rounds[index].as_deref().map(median));
+        let best = costs.iter().flatten().map(|cost| cost.time_ns).fold(f64::INFINITY, f64::min);
+        let tolerance = 1.0 + favour.tolerance().unwrap_or_default();
+        let is_fast = |cost: &Cost| cost.time_ns <= best * tolerance;
+        // The incumbent's own ratio is 1, and it stays unless it is clearly beaten.
+        let holds = 1.0 <= best * (tolerance + NOISE);
+        let wins = |tactic: Tactic| {
+            let won = |cost: &&Cost| if holds { cost.cpu_ns < 1.0 } else { cost.time_ns < 1.0 };
+            rounds[tactic.index()].as_ref().is_some_and(|rounds| rounds.iter().filter(won).count() >= WINS)
+        };
+        let cheapest = Tactic::ALL
+            .into_iter()
+            .filter_map(|tactic| Some((tactic, costs[tactic.index()]?)))
+            .filter(|(tactic, cost)| is_fast(cost) && wins(*tactic))
+            .filter(|(_, cost)| !holds || favour.tolerance().is_some() && cost.cpu_ns < CHEAPER)
+            .min_by(|(_, one), (_, other)| one.cpu_ns.total_cmp(&other.cpu_ns));
+        let after = cheapest.map_or(incumbent, |(tactic, _)| tactic);
+        Verdict { at_ns, before: incumbent, after, costs, base: median(bases) }
+    }
+}
+
+/// The medians of time and of processor time, each for itself.
+fn median(costs: &[Cost]) -> Cost {
+    let of = |part: fn(&Cost) -> f64| {
+        let mut parts: Vec<f64> = costs.iter().map(part).collect();
+        parts.sort_unstable_by(f64::total_cmp);
+        let middle = parts.len() / 2;
+        if parts.len() % 2 == 0 { (parts[middle - 1] + parts[middle]) / 2.0 } else { parts[middle] }
+    };
+    Cost { time_ns: of(|cost| cost.time_ns), cpu_ns: of(|cost| cost.cpu_ns) }
+}
+
+impl Trial {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(favour: Favour) -> Trial {
+        let chosen = Tactic::Learned;
+        Trial { favour, chosen, rest_ns: REST_NS, state: State::Quiet, last: None, judged: None, next_ns: 0 }
+    }
+
+    /// What is favoured from now on: what was found by another measure is looked at again soon.
+    pub fn set_favour(&mut self, favour: Favour) {
+        if favour != self.favour {
+            *self = Trial { favour, chosen: self.chosen, ..Trial::new(favour) };
+        }
+    }
+
+    /// The tactic now: the one that was chosen, or the one whose turn it is.
+    #[inline]
+    #[must_use]
+    pub fn tactic(&self) -> Tactic {
+        match &self.state {
+            State::Trying(rounds) => rounds.turn,
+            State::Quiet | State::Resting { .. } => self.chosen,
+        }
+    }
+
+    /// The tactic that holds when nothing is tried.
+    #[must_use]
+    pub fn chosen(&self) -> Tactic {
+        self.chosen
+    }
+
+    /// Whether a sample is wanted at this time.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_ns
+    }
+
+    /// Looks at what was done since the last sample. The verdict, when a trial has ended with it.
+    pub fn look(&mut self, sample: Sample) -> Option<Verdict> {
+        let verdict = match &self.state {
+            State::Trying(_) => self.go_on(&sample),
+            State::Quiet | State::Resting { .. } => {
+                self.rest(&sample);
+                None
+            }
+        };
+        self.last = Some(sample);
+        verdict
+    }
+
+    /// What the last trial would have come to with another tactic before and another favour; `None` when there was no trial, or that
+    /// tactic was given up in it.
+    pub(crate) fn judge_as(&self, before: Tactic, favour: Favour) -> Option<Verdict> {
+        let (rounds, last) = (self.judged.as_ref()?, self.last?);
+        (!rounds.given_up[before.index()]).then(|| rounds.verdict(last.at_ns, before, favour))
+    }
+
+    /// A look at a worker that tries nothing.
+    fn rest(&mut self, sample: &Sample) {
+        self.next_ns = sample.at_ns + LOOK_NS;
+        let Some(last) = self.last else { return };
+        let passed_ns = sample.at_ns.saturating_sub(last.at_ns);
+        let waits = sample.waits.saturating_sub(last.waits);
+        let cost = Cost::between(&last, sample);
+        let Some(cost) =
+            cost.filter(|_| waits.saturating_mul(1_000_000_000) >= WAITS_A_SECOND_MIN.saturating_mul(passed_ns))
+        else {
+            // What was found under a load does not hold without it.
+            (self.state, self.chosen) = (State::Quiet, Tactic::Learned);
+            return;
+        };
+        let State::Resting { since_ns, until_ns, usual_ns, shifted } = &mut self.state else {
+            // The second look in a row at a busy worker: the first may have seen the end of a pause.
+            self.state = State::Resting { since_ns: 0, until_ns: sample.at_ns, usual_ns: None, shifted: 0 };
+            return;
+        };
+        let usual = usual_ns.get_or_insert(cost.time_ns);
+        if cost.time_ns > *usual * SHIFT || cost.time_ns * SHIFT < *usual {
+            *shifted += 1;
+        } else {
+            *shifted = 0;
+            *usual += (cost.time_ns - *usual) / 8.0;
+        }
+        let is_another = *shifted >= SHIFT_LOOKS && sample.at_ns >= *since_ns + REST_NS_MIN;
+        if is_another {
+            self.rest_ns = REST_NS;
+        }
+        if is_another || sample.at_ns >= *until_ns {
+            self.state = State::Trying(Rounds::new(Tactic::Learned));
+            self.next_ns = sample.at_ns + SETTLE_NS;
+        }
+    }
+
+    /// A look at a worker in the middle of a trial.
+    fn go_on(&mut self, sample: &Sample) -> Option<Verdict> {
+        let State::Trying(rounds) = &mut self.state else { return None };
+        let last = self.last.as_ref().unwrap_or(sample);
+        let Some(began) = rounds.began else {
+            rounds.began = Some(*sample);
+            self.next_ns = sample.at_ns + MEASURE_NS;
+            return self.unless_interrupted(sample.at_ns.saturating_sub(last.at_ns));
+        };
+        let passed_ns = sample.at_ns.saturating_sub(began.at_ns);
+        let requests = sample.requests.saturating_sub(began.requests);
+        if requests < MEASURE_REQUESTS && passed_ns < MEASURE_NS_MAX {
+            self.next_ns = sample.at_ns + MEASURE_NS;
+            return None;
+        }
+        let cost = Cost::between(&began, sample).filter(|_| requests >= REQUESTS_MIN);
+        let Some(cost) = cost else { return self.unless_interrupted(u64::MAX) };
+        rounds.costs[rounds.turn.index()].push(cost);
+        rounds.began = None;
+        rounds.give_up(self.chosen);
+        self.next_ns = sample.at_ns + SETTLE_NS;
+        if let Some(next) = rounds.next() {
+            rounds.turn = next;
+            return self.unless_interrupted(passed_ns);
+        }
+        let rounds = std::mem::replace(rounds, Rounds::new(self.chosen));
+        let verdict = rounds.verdict(sample.at_ns, self.chosen, self.favour);
+        self.judged = Some(rounds);
+        self.chosen = verdict.after;
+        self.state = State::Resting {
+            since_ns: sample.at_ns,
+            until_ns: sample.at_ns + self.rest_ns,
+            usual_ns: None,
+            shifted: 0,
+        };
+        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
+        self.next_ns = sample.at_ns + LOOK_NS;
+        Some(verdict)
+    }
+
+    /// Gives a trial up in which a turn took too long.
+    fn unless_interrupted(&mut self, passed_ns: u64) -> Option<Verdict> {
+        if passed_ns > INTERRUPTED_NS {
+            (self.state, self.chosen) = (State::Quiet, Tactic::Learned);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A machine on which each tactic has its price, in nanoseconds a request.
+    pub(crate) struct Machine {
+        pub(crate) prices: [(f64, f64); 3],
+        /// A stretch may take so much more or less, as a share.
+        noise: f64,
+        random: u64,
+        now: Sample,
+    }
+
+    impl Machine {
+        pub(crate) fn new(prices: [(f64, f64); 3], noise: f64) -> Machine {
+            Machine { prices, noise, random: 0x9e37_79b9_7f4a_7c15, now: Sample::default() }
+        }
+
+        fn random(&mut self) -> f64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        /// Serves for so long, and says what was decided.
+        fn run(&mut self, trial: &mut Trial, seconds: f64) -> Vec<Verdict> {
+            self.drive(trial, seconds, Trial::look)
+        }
+
+        /// The same, with somebody between who shows the samples.
+        pub(crate) fn drive(
+            &mut self,
+            trial: &mut Trial,
+            seconds: f64,
+            mut look: impl FnMut(&mut Trial, Sample) -> Option<Verdict>,
+        ) -> Vec<Verdict> {
+            let end_ns = self.now.at_ns + (seconds * 1e9) as u64;
+            let mut verdicts = Vec::new();
+            while self.now.at_ns < end_ns {
+                let (time_ns, cpu_ns) = self.prices[trial.tactic().index()];
+                let factor = 1.0 + self.noise * (2.0 * self.random() - 1.0);
+                // A turn's worth of requests between two looks at the clock.
+                let requests = (200_000.0 / time_ns).max(1.0).floor();
+                self.now.requests += requests as u64;
+                self.now.waits += requests as u64;
+                self.now.at_ns += (requests * time_ns * factor) as u64;
+                self.now.cpu_ns += (requests * cpu_ns * factor) as u64;
+                if trial.is_due(self.now.at_ns) {
+                    verdicts.extend(look(trial, self.now));
+                }
+            }
+            verdicts
+        }
+    }
+
+    fn chosen(favour: Favour, prices: [(f64, f64); 3]) -> Tactic {
+        let mut trial = Trial::new(favour);
+        Machine::new(prices, 0.1).run(&mut trial, 2.0);
+        trial.chosen()
+    }
+
+    #[test]
+    fn the_fastest_is_found_within_two_seconds() {
+        for favour in Favour::ALL {
+            assert_eq!(chosen(favour, [(20e3, 9e3), (40e3, 12e3), (10e3, 10e3)]), Tactic::Spin, "{favour}");
+            assert_eq!(chosen(favour, [(100e3, 60e3), (70e3, 20e3), (110e3, 100e3)]), Tactic::Sleep, "{favour}");
+            assert_eq!(chosen(favour, [(10e3, 8e3), (30e3, 12e3), (14e3, 14e3)]), Tactic::Learned, "{favour}");
+        }
+    }
+
+    #[test]
+    fn what_is_favoured_decides_between_the_fast_and_the_cheap() {
+        let alike = [(100e3, 90e3), (101e3, 30e3), (100e3, 100e3)];
+        assert_eq!(chosen(Favour::Latency, alike), Tactic::Learned);
+        assert_eq!(chosen(Favour::Balance, alike), Tactic::Sleep);
+        assert_eq!(chosen(Favour::Efficiency, alike), Tactic::Sleep);
+        let dear = [(100e3, 90e3), (112e3, 30e3), (100e3, 100e3)];
+        assert_eq!(chosen(Favour::Latency, dear), Tactic::Learned);
+        assert_eq!(chosen(Favour::Balance, dear), Tactic::Learned);
+        assert_eq!(chosen(Favour::Efficiency, dear), Tactic::Sleep);
+    }
+
+    /// Another load is met by another trial, at once and not when the rest is over.
+    #[test]
+    fn a_load_that_changes_is_tried_anew() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(20e3, 9e3), (40e3, 12e3), (10e3, 10e3)], 0.1);
+        machine.run(&mut trial, 60.0);
+        assert_eq!(trial.chosen(), Tactic::Spin);
+        for round in 0..20 {
+            machine.prices = [(100e3, 60e3), (70e3, 20e3), (110e3, 100e3)];
+            machine.run(&mut trial, 2.0);
+            assert_eq!(trial.chosen(), Tactic::Sleep, "round {round}");
+            machine.prices = [(20e3, 9e3), (40e3, 12e3), (10e3, 10e3)];
+            machine.run(&mut trial, 2.0);
+            assert_eq!(trial.chosen(), Tactic::Spin, "round {round}");
+        }
+    }
+
+    #[test]
+    fn without_a_load_nothing_is_tried_and_nothing_of_it_stays() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(100e3, 60e3), (70e3, 20e3), (110e3, 100e3)], 0.1);
+        machine.run(&mut trial, 3.0);
+        assert_eq!(trial.chosen(), Tactic::Sleep);
+        machine.prices = [(50e6, 20e3); 3];
+        assert_eq!(machine.run(&mut trial, 60.0), []);
+        assert_eq!((trial.chosen(), trial.tactic()), (Tactic::Learned, Tactic::Learned));
+        assert_eq!(trial.state, State::Quiet);
+    }
+
+    /// A trial costs what it costs: the share of time in which another tactic than the chosen one is used.
+    #[test]
+    fn little_time_goes_into_trials() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(10e3, 9e3), (30e3, 12e3), (10e3, 10e3)], 0.1);
+        let (mut tried_ns, mut last_ns) = (0, 0);
+        while machine.now.at_ns < 100_000_000_000 {
+            let is_trying = trial.tactic() != trial.chosen();
+            machine.run(&mut trial, 0.0005);
+            tried_ns += if is_trying { machine.now.at_ns - last_ns } else { 0 };
+            last_ns = machine.now.at_ns;
+        }
+        assert!(tried_ns < 1_000_000_000, "{tried_ns} ns of 100 s");
+    }
+
+    fn prices() -> impl Strategy<Value = [(f64, f64); 3]> {
+        let price = || (1e3..200e3_f64, 0.05..1.0_f64).prop_map(|(time, busy)| (time, time * busy));
+        [price(), price(), price()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Of any stationary load: what is chosen is nearly as good as the best, and it is chosen once.
+        #[test]
+        fn a_stationary_load_has_one_choice_and_it_is_a_good_one(prices in prices(), noise in 0.0..0.15_f64) {
+            for favour in Favour::ALL {
+                let mut trial = Trial::new(favour);
+                let mut machine = Machine::new(prices, noise);
+                machine.run(&mut trial, 3.0);
+                let late = machine.run(&mut trial, 60.0);
+                let changes = late.iter().filter(|verdict| verdict.before != verdict.after).count();
+                prop_assert!(changes <= 2, "{changes} changes in a minute: {late:?}");
+                let best = prices.iter().map(|(time_ns, _)| *time_ns).fold(f64::INFINITY, f64::min);
+                let (time_ns, cpu_ns) = prices[trial.chosen().index()];
+                let tolerance = 1.0 + favour.tolerance().unwrap_or_default() + 3.0 * NOISE;
+                prop_assert!(time_ns <= best * tolerance, "{favour}: {time_ns} for {best}");
+                if favour.tolerance().is_some() {
+                    let cheapest = prices.iter().filter(|(time_ns, _)| *time_ns <= best * 1.01);
+                    let cheapest = cheapest.map(|(_, cpu_ns)| *cpu_ns).fold(f64::INFINITY, f64::min);
+                    prop_assert!(cpu_ns <= 1.2 * cheapest, "{favour}: {cpu_ns} ns of processor time for {cheapest}");
+                }
+            }
+        }
+
+        /// Whatever comes in, in whatever order: something sane comes out, and the next look is never far.
+        #[test]
+        fn nonsense_makes_no_nonsense(samples in prop::collection::vec(any::<[u64; 4]>(), 0..400), small: bool) {
+            let mut trial = Trial::new(Favour::Balance);
+            for [at_ns, requests, waits, cpu_ns] in samples {
+                let within = |value: u64| if small { value % 100_000_000 } else { value / 4 };
+                let sample =
+                    Sample { at_ns: within(at_ns), requests: within(requests), waits: within(waits), cpu_ns: within(cpu_ns) };
+                trial.look(sample);
+                prop_assert!(trial.next_ns <= sample.at_ns + LOOK_NS);
+                prop_assert!(Tactic::ALL.contains(&trial.chosen()));
+            }
+        }
+    }
+}
