@@ -4,6 +4,7 @@ mod common;
 mod faults;
 mod life;
 mod moves;
+mod policy;
 mod serve;
 mod streams;
 mod turns;
