@@ -139,8 +139,11 @@ const WAITS_A_SECOND_MIN: u64 = 500;
 const REST_NS: u64 = 2_000_000_000;
 /// ...up to this.
 const REST_NS_MAX: u64 = 64_000_000_000;
-/// A change of the load ends a rest that has lasted so long.
-const REST_NS_MIN: u64 = 500_000_000;
+/// A change of the load ends a rest that has lasted so long. It doubles as long as such trials change nothing, as a device may have no
+/// steady pace...
+const CALM_NS: u64 = 500_000_000;
+/// ...up to this.
+const CALM_NS_MAX: u64 = 16_000_000_000;
 /// The load is another when requests cost so much more or less...
 const SHIFT: f64 = 1.25;
 /// ...at so many looks in a row.
@@ -158,6 +161,8 @@ pub struct Trial {
     chosen: Tactic,
     /// The rest behind the next trial that changes nothing.
     rest_ns: u64,
+    /// How long a rest lasts at least, whatever the load does.
+    calm_ns: u64,
     state: State,
     /// The last look.
     last: Option<Sample>,
@@ -270,7 +275,7 @@ impl Trial {
     #[must_use]
     pub fn new(favour: Favour) -> Trial {
         let chosen = Tactic::Learned;
-        Trial { favour, chosen, rest_ns: REST_NS, state: State::Quiet, last: None, judged: None, next_ns: 0 }
+        Trial { favour, chosen, rest_ns: REST_NS, calm_ns: CALM_NS, state: State::Quiet, last: None, judged: None, next_ns: 0 }
     }
 
     /// What is favoured from now on: what was found by another measure is looked at again soon.
@@ -349,9 +354,9 @@ impl Trial {
             *shifted = 0;
             *usual += (cost.time_ns - *usual) / 8.0;
         }
-        let is_another = *shifted >= SHIFT_LOOKS && sample.at_ns >= *since_ns + REST_NS_MIN;
+        let is_another = *shifted >= SHIFT_LOOKS && sample.at_ns >= since_ns.saturating_add(self.calm_ns);
         if is_another {
-            self.rest_ns = REST_NS;
+            self.calm_ns = (self.calm_ns * 2).min(CALM_NS_MAX);
         }
         if is_another || sample.at_ns >= *until_ns {
             self.state = State::Trying(Rounds::new(Tactic::Learned));
@@ -388,6 +393,9 @@ impl Trial {
         let verdict = rounds.verdict(sample.at_ns, self.chosen, self.favour);
         self.judged = Some(rounds);
         self.chosen = verdict.after;
+        if verdict.before != verdict.after {
+            (self.rest_ns, self.calm_ns) = (REST_NS, CALM_NS);
+        }
         self.state = State::Resting {
             since_ns: sample.at_ns,
             until_ns: sample.at_ns + self.rest_ns,
@@ -507,6 +515,21 @@ pub(crate) mod tests {
             machine.run(&mut trial, 2.0);
             assert_eq!(trial.chosen(), Tactic::Spin, "round {round}");
         }
+    }
+
+    /// A device whose pace changes all the time, by which nothing else becomes the better choice, is not tried all the time.
+    #[test]
+    fn an_unsteady_device_is_left_alone_in_the_end() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(0.0, 0.0); 3], 0.1);
+        let mut trials = 0;
+        for second in 0..120 {
+            let time_ns = if second % 2 == 0 { 20e3 } else { 60e3 };
+            machine.prices = [(time_ns, time_ns / 2.0), (time_ns, time_ns / 2.0), (time_ns * 1.2, time_ns)];
+            trials += machine.run(&mut trial, 1.0).len();
+        }
+        assert!((4..20).contains(&trials), "{trials} trials");
+        assert_eq!(trial.chosen(), Tactic::Learned);
     }
 
     #[test]
