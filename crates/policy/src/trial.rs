@@ -245,7 +245,8 @@ impl Rounds {
         // The incumbent's own ratio is 1, and it stays unless it is clearly beaten.
         let holds = 1.0 <= best * (tolerance + NOISE);
         let wins = |tactic: Tactic| {
-            let won = |cost: &&Cost| if holds { cost.cpu_ns < 1.0 } else { cost.time_ns < 1.0 };
+            // What is at the edge of the tolerance comes in by its median and goes out by every round, so that it does not do both in turn.
+            let won = |cost: &&Cost| if holds { cost.cpu_ns < 1.0 } else { cost.time_ns * tolerance < 1.0 };
             rounds[tactic.index()].as_ref().is_some_and(|rounds| rounds.iter().filter(won).count() >= WINS)
         };
         let cheapest = Tactic::ALL
@@ -275,7 +276,16 @@ impl Trial {
     #[must_use]
     pub fn new(favour: Favour) -> Trial {
         let chosen = Tactic::Learned;
-        Trial { favour, chosen, rest_ns: REST_NS, calm_ns: CALM_NS, state: State::Quiet, last: None, judged: None, next_ns: 0 }
+        Trial {
+            favour,
+            chosen,
+            rest_ns: REST_NS,
+            calm_ns: CALM_NS,
+            state: State::Quiet,
+            last: None,
+            judged: None,
+            next_ns: 0,
+        }
     }
 
     /// What is favoured from now on: what was found by another measure is looked at again soon.

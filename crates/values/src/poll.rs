@@ -24,8 +24,9 @@ impl Poll {
     /// The longest window that is accepted, in microseconds: beyond it a sleep costs nothing by comparison.
     pub const WINDOW_US_MAX: u32 = 1_000_000;
     /// The longest window that a bare `adaptive` means, in microseconds. A sleep and its wake-up cost a few microseconds of CPU on
-    /// bare metal and some tens of microseconds of latency in a virtual machine, and no window is longer than what a sleep is worth.
-    pub const ADAPTIVE_US_DEFAULT: u32 = 100;
+    /// bare metal and some tens of microseconds of latency in a virtual machine. A learned window is not longer than a sleep is worth; one
+    /// that a trial has found better covers a device that answers within this.
+    pub const ADAPTIVE_US_DEFAULT: u32 = 200;
     const EXPECTED: &'static str =
         "a poll window: off, fixed=US, adaptive or adaptive=US with US from 1 to 1000000 microseconds";
 }
