@@ -14,7 +14,7 @@ fn refused<T: FromStr + fmt::Debug>(texts: &[&str]) {
 fn poll() {
     assert_eq!("off".parse(), Ok(Poll::Off));
     assert_eq!("fixed=20".parse(), Ok(Poll::Fixed(20)));
-    assert_eq!("adaptive".parse(), Ok(Poll::Adaptive(100)));
+    assert_eq!("adaptive".parse(), Ok(Poll::Adaptive(200)));
     assert_eq!("adaptive=1000000".parse(), Ok(Poll::Adaptive(1_000_000)));
     refused::<Poll>(&["", "on", "fixed", "fixed=", "fixed=0", "fixed=+1", "fixed=1000001", "off=1", "adaptive=-1"]);
 }
