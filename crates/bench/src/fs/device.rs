@@ -3,22 +3,21 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use vhost::VhostBackend;
-use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
-};
-use vhost::vhost_user::{Frontend as Link, VhostUserFrontend};
+use frontkit::feature::{EVENT_IDX, PROTOCOL_FEATURES, VERSION_1};
+use frontkit::{Area, Areas, Eventfds, Memory, Session};
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-use super::bell::Bell;
-use super::memory::{Area, Memory};
-use super::queue::Queue;
+use super::queue::{Bell, Queue};
 
-/// VIRTIO_F_VERSION_1 and VIRTIO_RING_F_EVENT_IDX (virtio 1.3, 6).
-pub(crate) const VERSION_1: u64 = 1 << 32;
-pub(crate) const EVENT_IDX: u64 = 1 << 29;
+/// Guest addresses differ from those in the file, so that a server that mixes them up shows.
+const GUEST_BASE: u64 = 1 << 30;
+/// Rings begin at multiples of this, as pages do in a guest.
+const ALIGNMENT: usize = 4096;
 /// How long the server may take to answer a message.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -70,11 +69,27 @@ pub(crate) struct QueuePlan {
     pub(crate) buffer_bytes: usize,
 }
 
+/// Where a queue lies, and memory for the buffers of its requests.
+pub(crate) type Place = (Areas, Area);
+
+impl QueuePlan {
+    /// Memory that the guest sees at `guest_base`, from `file_at` on in its file, with places for `plan`.
+    pub(crate) fn lay_out(plan: &[Self], guest_base: u64, file_at: u64) -> Result<(Arc<Memory>, Vec<Place>)> {
+        let mut rings_bytes = 0;
+        let mut rings = Vec::new();
+        for queue in plan {
+            rings.push(Areas::packed(guest_base + rings_bytes as u64, queue.size));
+            rings_bytes += Areas::packed_bytes(queue.size).next_multiple_of(ALIGNMENT);
+        }
+        let buffers: Vec<usize> = plan.iter().map(|queue| queue.buffer_bytes).collect();
+        let (memory, buffers) = Memory::with_areas(guest_base, file_at, rings_bytes, &buffers)?;
+        Ok((memory, rings.into_iter().zip(buffers).collect()))
+    }
+}
+
 /// A connected server. Dropping it ends the connection.
 pub(crate) struct Device {
-    link: Link,
-    protocol: VhostUserProtocolFeatures,
-    event_idx: bool,
+    session: Session,
 }
 
 impl Device {
@@ -87,67 +102,44 @@ impl Device {
 
     fn set_up(stream: UnixStream, event_idx: bool, own: u64) -> Result<Self> {
         stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-        let mut link = Link::from_stream(stream, 256);
-        link.set_owner().context("SET_OWNER")?;
-        let offered = link.get_features().context("GET_FEATURES: is another frontend connected?")?;
-        let protocol_bit = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-        if offered & VERSION_1 == 0 || offered & protocol_bit == 0 {
-            bail!("the server offers features {offered:#x}; VERSION_1 and PROTOCOL_FEATURES must be among them");
-        }
-        let features = offered & (VERSION_1 | protocol_bit | own | if event_idx { EVENT_IDX } else { 0 });
-        link.set_features(features).context("SET_FEATURES")?;
+        let features = |offered: u64| {
+            if offered & VERSION_1 == 0 || offered & PROTOCOL_FEATURES == 0 {
+                bail!("the server offers features {offered:#x}; VERSION_1 and PROTOCOL_FEATURES must be among them");
+            }
+            Ok(offered & (VERSION_1 | PROTOCOL_FEATURES | own | if event_idx { EVENT_IDX } else { 0 }))
+        };
         let used =
             VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::CONFIG;
-        let protocol = link.get_protocol_features().context("GET_PROTOCOL_FEATURES")? & used;
-        link.set_protocol_features(protocol).context("SET_PROTOCOL_FEATURES")?;
-        if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
-            link.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        }
-        Ok(Self { link, protocol, event_idx: features & EVENT_IDX != 0 })
+        Ok(Self { session: Session::negotiate(stream, features, |offered| Ok(offered & used))? })
     }
 
     /// How many queues the server has; `None` when it does not say.
     pub(crate) fn queue_count(&mut self) -> Result<Option<u64>> {
-        let says = self.protocol.contains(VhostUserProtocolFeatures::MQ);
-        says.then(|| self.link.get_queue_num().context("GET_QUEUE_NUM")).transpose()
+        let says = self.session.protocol.contains(VhostUserProtocolFeatures::MQ);
+        says.then(|| self.session.link().get_queue_num().context("GET_QUEUE_NUM")).transpose()
     }
 
     /// The first `len` bytes of the configuration space; `None` when the server shows none.
     pub(crate) fn config(&mut self, len: u32) -> Result<Option<Vec<u8>>> {
-        if !self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
-            return Ok(None);
-        }
-        let blank = vec![0; len as usize];
-        let (_, config) = self.link.get_config(0, len, VhostUserConfigFlags::empty(), &blank).context("GET_CONFIG")?;
-        Ok(Some(config))
+        let shows = self.session.protocol.contains(VhostUserProtocolFeatures::CONFIG);
+        shows.then(|| self.session.config(0, len)).transpose()
     }
 
     /// Starts the queues of `plan`, which are all that there will be, each with the memory for its buffers.
     pub(crate) fn start(&mut self, plan: &[QueuePlan]) -> Result<Vec<(Queue, Area)>> {
-        let sizes: Vec<usize> =
-            plan.iter().flat_map(|queue| [Queue::area_bytes(queue.size), queue.buffer_bytes]).collect();
-        let (memory, areas) = Memory::areas(&sizes)?;
-        self.link.set_mem_table(&[memory.info()]).context("SET_MEM_TABLE")?;
-        let mut areas = areas.into_iter();
-        let mut area = || areas.next().context("an area for each part");
+        let event_idx = self.session.features & EVENT_IDX != 0;
+        let (memory, places) = QueuePlan::lay_out(plan, GUEST_BASE, 0)?;
+        self.session.share(&[&memory])?;
         let mut started = Vec::new();
-        for (index, wanted) in plan.iter().enumerate() {
-            let queue = Queue::new(area()?, wanted.size, self.event_idx, Bell::eventfds()?);
-            self.start_queue(index, &queue).with_context(|| format!("queue {index} of {}", plan.len()))?;
-            started.push((queue, area()?));
+        for (index, (QueuePlan { size, .. }, (areas, buffers))) in plan.iter().zip(places).enumerate() {
+            let ring = frontkit::Queue::new(Arc::clone(&memory), areas, *size, event_idx);
+            let eventfds = Eventfds::new()?;
+            self.session
+                .start(index, &ring, &eventfds, 0)
+                .with_context(|| format!("queue {index} of {}", plan.len()))?;
+            started.push((Queue::new(ring, Bell::Eventfds(eventfds)), buffers));
         }
         Ok(started)
-    }
-
-    fn start_queue(&mut self, index: usize, queue: &Queue) -> Result<()> {
-        let Bell::Eventfds { kick, call } = queue.bell() else { bail!("a queue has no eventfds") };
-        let link = &mut self.link;
-        link.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
-        link.set_vring_base(index, 0).context("SET_VRING_BASE")?;
-        link.set_vring_addr(index, &queue.addresses()).context("SET_VRING_ADDR")?;
-        link.set_vring_call(index, call).context("SET_VRING_CALL")?;
-        link.set_vring_kick(index, kick).context("SET_VRING_KICK")?;
-        link.set_vring_enable(index, true).context("SET_VRING_ENABLE")
     }
 }
 

@@ -1,12 +1,11 @@
 //! `bench fs`: a load on a server of directories, ours or a peer's, over FUSE or 9P.
 //!
-//! From below: `memory`, `queue` and `bell` are the driver's side of virtio, `device` the vhost-user connection, and `qemu`
-//! a virtual machine without a guest, for a server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a socket, mount, prepare a `job` in a `scratch` directory, and
-//! do its operations as a `lane`. `run` does so for how long, `session` ties them together, and `contest` lets `servers`
+//! From below: `queue` is the driver's side of virtio, `device` the vhost-user connection, and `qemu` a virtual machine
+//! without a guest, for a server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a
+//! socket, mount, prepare a `job` in a `scratch` directory, and do its operations as a `lane`. `run` does so for how long, `session` ties them together, and `contest` lets `servers`
 //! do so in turn.
 
 mod args;
-mod bell;
 mod bytes;
 mod check;
 mod contest;
@@ -15,7 +14,6 @@ mod fuse;
 mod job;
 mod lane;
 mod load;
-mod memory;
 mod p9;
 mod patience;
 mod protocol;

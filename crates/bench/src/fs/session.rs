@@ -95,7 +95,7 @@ pub(crate) trait Mount {
 
 /// A frontend that is connected.
 pub(crate) enum Session {
-    Fuse(fuse::Mount),
+    Fuse(Box<fuse::Mount>),
     P9(p9::Mount),
 }
 
@@ -108,7 +108,9 @@ impl Session {
         server_pid: Option<u32>,
     ) -> Result<Self, ConnectError> {
         match protocol {
-            Protocol::Virtiofs => fuse::Mount::connect(address.place(), shape, server_pid).map(Self::Fuse),
+            Protocol::Virtiofs => {
+                fuse::Mount::connect(address.place(), shape, server_pid).map(|mount| Self::Fuse(Box::new(mount)))
+            }
             _ => p9::Mount::connect(address, protocol.is_stream(), aname, shape, server_pid).map(Self::P9),
         }
     }
@@ -137,7 +139,7 @@ impl Session {
     /// A request failed, a reply was wrong, or the server died.
     pub(crate) fn run(&mut self, order: &Order<'_>, conditions: Conditions, look: impl Fn(Duration)) -> Result<Report> {
         match self {
-            Self::Fuse(mount) => run_on(mount, order, conditions, look),
+            Self::Fuse(mount) => run_on(&mut **mount, order, conditions, look),
             Self::P9(mount) => run_on(mount, order, conditions, look),
         }
     }
@@ -148,7 +150,7 @@ impl Session {
     /// As [`Session::run`], or nobody can count.
     pub(crate) fn count(&mut self, order: &Order<'_>, server_pid: u32, tool: Tool) -> Result<Vec<CountedStep>> {
         match self {
-            Self::Fuse(mount) => count_on(mount, order, server_pid, tool),
+            Self::Fuse(mount) => count_on(&mut **mount, order, server_pid, tool),
             Self::P9(mount) => count_on(mount, order, server_pid, tool),
         }
     }

@@ -1,10 +1,10 @@
 //! Slots of a queue: each has its descriptors, and its buffers, of which that for data is the last.
 
 use anyhow::{Result, bail};
+use frontkit::{Area, Buffer, Used};
 
 use super::device::QueuePlan;
-use super::memory::Area;
-use super::queue::{Buffer, Queue, Used};
+use super::queue::Queue;
 
 /// Most descriptors of a slot.
 const DESCRIPTORS_MAX: usize = 6;

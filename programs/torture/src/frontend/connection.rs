@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,30 +10,25 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use frontkit::{Memory, Session};
 use vhost::VhostBackend;
-use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
-};
-use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
 
-use super::memory::SharedMemory;
 use super::ring::{RING_BYTES, Ring, RingShape};
 
 /// How long a server may take for any one step of the protocol. GET_VRING_BASE waits for storage.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Device features that the frontend takes if they are offered (virtio 1.3, 5.2.3 and 6; vhost-user, "Feature bits").
+/// Features that the frontend takes if they are offered: those of virtio-blk (virtio 1.3, 5.2.3), and others.
 mod feature {
+    pub(super) use frontkit::feature::{EVENT_IDX, INDIRECT_DESC, PROTOCOL_FEATURES, VERSION_1};
+
     pub(super) const BLK_SIZE: u64 = 1 << 6;
     pub(super) const FLUSH: u64 = 1 << 9;
     pub(super) const CONFIG_WCE: u64 = 1 << 11;
     pub(super) const MQ: u64 = 1 << 12;
     pub(super) const WRITE_ZEROES: u64 = 1 << 14;
-    pub(super) const INDIRECT_DESC: u64 = 1 << 28;
-    pub(super) const EVENT_IDX: u64 = 1 << 29;
-    pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
-    pub(super) const VERSION_1: u64 = 1 << 32;
 }
 
 /// Length of the configuration space up to the last field that is read here (virtio 1.3, 5.2.4).
@@ -81,10 +76,10 @@ pub(crate) enum Farewell {
 /// The guest's side of a disk: memory and rings, connected or not.
 pub(crate) struct Driver {
     shape: Shape,
-    memory: Arc<SharedMemory>,
+    memory: Arc<Memory>,
     pub(super) rings: Vec<Ring>,
     region: Option<(VhostUserInflight, File)>,
-    link: Option<Frontend>,
+    session: Option<Session>,
     /// What the first server negotiated: a guest's driver cannot negotiate again.
     agreed: Option<(u64, Geometry)>,
     /// A server has acknowledged that it has no write cache. No other one is told: QEMU's driver asks once, too.
@@ -95,10 +90,10 @@ impl Driver {
     /// A frontend with empty rings and no connection.
     pub(crate) fn new(shape: Shape) -> Result<Self> {
         ensure!(shape.queues > 0, "a frontend needs a ring");
-        let memory = Arc::new(SharedMemory::new(usize::from(shape.queues) * RING_BYTES)?);
+        let memory = Arc::new(Memory::new(0, u64::from(shape.queues) * RING_BYTES as u64)?);
         let rings =
             (0..shape.queues).map(|index| Ring::new(memory.clone(), index, shape.ring)).collect::<Result<_>>()?;
-        Ok(Self { shape, memory, rings, region: None, link: None, agreed: None, cache_is_off: false })
+        Ok(Self { shape, memory, rings, region: None, session: None, agreed: None, cache_is_off: false })
     }
 
     /// How it was made.
@@ -113,7 +108,7 @@ impl Driver {
 
     /// Requests made and not seen completed, on all rings.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.rings.iter().map(|ring| u64::from(ring.in_flight())).sum()
+        self.rings.iter().map(|ring| u64::from(ring.queue.in_flight())).sum()
     }
 
     /// Introduces itself to a server and has it serve the rings, as QEMU does: a region that there is already is given
@@ -122,64 +117,58 @@ impl Driver {
     /// # Errors
     /// The server refuses a step, does not answer within 20 s, hangs up, or is not what the last one was.
     pub(crate) fn connect(&mut self, stream: UnixStream) -> Result<()> {
-        self.link = None;
+        self.session = None;
         let deadline = Deadline::new(&stream)?;
-        let mut link = Frontend::from_stream(stream, u64::from(self.shape.queues));
-        let connected = self.introduce(&mut link).and_then(|()| self.start_rings(&mut link));
-        let connected =
-            connected.and_then(|()| self.look_at_disk(&mut link)).and_then(|()| self.settle_cache(&mut link));
-        deadline.met(connected)?;
-        self.link = Some(link);
+        let connected = self.introduce(stream);
+        self.session = Some(deadline.met(connected)?);
         self.rings.iter().try_for_each(Ring::kick)
     }
 
-    fn introduce(&mut self, link: &mut Frontend) -> Result<()> {
-        link.set_owner().context("SET_OWNER")?;
-        let offered = link.get_features().context("GET_FEATURES")?;
-        let features = self.features(offered)?;
-        link.set_features(features).context("SET_FEATURES")?;
-        let protocol = self.protocol_features(link.get_protocol_features().context("GET_PROTOCOL_FEATURES")?)?;
-        link.set_protocol_features(protocol).context("SET_PROTOCOL_FEATURES")?;
-        link.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        let queues = link.get_queue_num().context("GET_QUEUE_NUM")?;
+    fn introduce(&mut self, stream: UnixStream) -> Result<Session> {
+        let mut session =
+            Session::negotiate(stream, |offered| self.features(offered), |offered| self.protocol_features(offered))?;
+        let queues = session.link().get_queue_num().context("GET_QUEUE_NUM")?;
         ensure!(
             queues >= u64::from(self.shape.queues),
             "the server has {queues} queues, {} are wanted",
             self.shape.queues
         );
         if self.agreed.is_none() {
-            self.agreed = Some((features, self.geometry_of(link, features)?));
+            self.agreed = Some((session.features, self.geometry_of(&mut session)?));
         }
         if self.shape.inflight {
-            self.track_requests(link)?;
+            self.track_requests(&mut session)?;
         }
-        link.set_mem_table(&[self.memory.info()]).context("SET_MEM_TABLE")?;
-        Ok(())
+        session.share(&[&self.memory])?;
+        self.start_rings(&mut session)?;
+        self.look_at_disk(&mut session)?;
+        self.settle_cache(&mut session)?;
+        Ok(session)
     }
 
     /// A driver has not changed because its device's server has: only its first one is asked before rings start.
-    fn look_at_disk(&self, link: &mut Frontend) -> Result<()> {
-        let Some((features, before)) = self.agreed else { return Ok(()) };
-        let now = self.geometry_of(link, features)?;
+    fn look_at_disk(&self, session: &mut Session) -> Result<()> {
+        let Some(before) = self.geometry() else { return Ok(()) };
+        let now = self.geometry_of(session)?;
         ensure!(before == now, "the server is not what the last one was: the disk was {before:x?}, is {now:x?}");
         Ok(())
     }
 
-    fn geometry_of(&self, link: &mut Frontend, features: u64) -> Result<Geometry> {
-        let geometry = geometry(link, features)?;
+    fn geometry_of(&self, session: &mut Session) -> Result<Geometry> {
+        let geometry = geometry(session)?;
         Ok(Geometry { flush: geometry.flush && !self.shape.write_cache_off, ..geometry })
     }
 
     /// Turns the write cache off, once; whoever serves later must know of it.
-    fn settle_cache(&mut self, link: &mut Frontend) -> Result<()> {
+    fn settle_cache(&mut self, session: &mut Session) -> Result<()> {
         if !self.shape.write_cache_off {
             return Ok(());
         }
         if !self.cache_is_off {
-            link.set_config(WRITEBACK_AT, VhostUserConfigFlags::WRITABLE, &[0]).context("SET_CONFIG")?;
+            session.set_config(WRITEBACK_AT, &[0])?;
             self.cache_is_off = true;
         }
-        let (_, byte) = link.get_config(WRITEBACK_AT, 1, VhostUserConfigFlags::empty(), &[0]).context("GET_CONFIG")?;
+        let byte = session.config(WRITEBACK_AT, 1)?;
         ensure!(byte == [0], "the server has a write cache again, which a driver that has turned it off never flushes");
         Ok(())
     }
@@ -215,10 +204,10 @@ impl Driver {
     }
 
     /// GET_INFLIGHT_FD from the first server; SET_INFLIGHT_FD to each.
-    fn track_requests(&mut self, link: &mut Frontend) -> Result<()> {
+    fn track_requests(&mut self, session: &mut Session) -> Result<()> {
         if self.region.is_none() {
             let asked = VhostUserInflight::new(0, 0, self.shape.queues, self.shape.ring.size);
-            let (region, file) = link.get_inflight_fd(&asked).context("GET_INFLIGHT_FD")?;
+            let (region, file) = session.link().get_inflight_fd(&asked).context("GET_INFLIGHT_FD")?;
             let bytes = file.metadata().context("the inflight region")?.len();
             let end = region.mmap_offset.checked_add(region.mmap_size);
             ensure!(
@@ -238,25 +227,17 @@ impl Driver {
             self.region = Some((region, file));
         }
         if let Some((region, file)) = &self.region {
-            link.set_inflight_fd(region, file.as_raw_fd()).context("SET_INFLIGHT_FD")?;
+            session.link().set_inflight_fd(region, file.as_raw_fd()).context("SET_INFLIGHT_FD")?;
         }
         Ok(())
     }
 
-    fn start_rings(&self, link: &mut Frontend) -> Result<()> {
+    fn start_rings(&self, session: &mut Session) -> Result<()> {
         for ring in &self.rings {
-            let index = usize::from(ring.index());
-            link.set_vring_num(index, ring.size()).context("SET_VRING_NUM")?;
-            // What QEMU takes when the server died without having been asked.
-            link.set_vring_base(index, ring.used_index()).context("SET_VRING_BASE")?;
-            link.set_vring_addr(index, &ring.addresses()).context("SET_VRING_ADDR")?;
-            link.set_vring_call(index, ring.call_fd()).context("SET_VRING_CALL")?;
-            link.set_vring_kick(index, ring.kick_fd()).context("SET_VRING_KICK")?;
+            // The base is what QEMU takes when the server died without having been asked.
+            session.set_up(ring.index().into(), &ring.queue, &ring.eventfds, ring.queue.used_index())?;
         }
-        for ring in &self.rings {
-            link.set_vring_enable(usize::from(ring.index()), true).context("SET_VRING_ENABLE")?;
-        }
-        Ok(())
+        self.rings.iter().try_for_each(|ring| session.enable(ring.index().into()))
     }
 
     /// Ends the connection. Memory, rings and the region stay.
@@ -265,20 +246,21 @@ impl Driver {
     /// A ring that was stopped says another index than what it has used: then something is in flight although
     /// GET_VRING_BASE was answered.
     pub(crate) fn disconnect(&mut self, farewell: Farewell) -> Result<()> {
-        let Some(link) = self.link.take() else { return Ok(()) };
+        let Some(mut session) = self.session.take() else { return Ok(()) };
         if farewell == Farewell::Silent {
             return Ok(());
         }
-        let deadline = Deadline::of(&link)?;
-        let stopped = self.stop_rings(&link);
+        let socket = frontkit::borrow(session.link()).try_clone_to_owned()?;
+        let deadline = Deadline::new(&socket.into())?;
+        let stopped = self.stop_rings(&mut session);
         deadline.met(stopped)
     }
 
-    fn stop_rings(&self, link: &Frontend) -> Result<()> {
+    fn stop_rings(&self, session: &mut Session) -> Result<()> {
         for ring in &self.rings {
             let index = ring.index();
-            let base = link.get_vring_base(usize::from(index)).context("GET_VRING_BASE")?;
-            let used = ring.used_index();
+            let base = session.link().get_vring_base(index.into()).context("GET_VRING_BASE")?;
+            let used = ring.queue.used_index();
             ensure!(
                 base == u32::from(used),
                 "ring {index}: GET_VRING_BASE says {base}, but {used} was used: requests are in flight"
@@ -289,19 +271,12 @@ impl Driver {
 
     /// Waits until a ring is called, or for `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Result<()> {
-        let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) };
-        let mut calls: Vec<_> =
-            self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.call(), PollFlags::IN)).collect();
-        match poll(&mut calls, Some(&limit)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for the server's calls"),
-        }
+        frontkit::wait_for_any(self.rings.iter().map(|ring| &ring.eventfds), limit)
     }
 }
 
-fn geometry(link: &mut Frontend, features: u64) -> Result<Geometry> {
-    let blank = [0; CONFIG_BYTES as usize];
-    let (_, config) = link.get_config(0, CONFIG_BYTES, VhostUserConfigFlags::empty(), &blank).context("GET_CONFIG")?;
+fn geometry(session: &mut Session) -> Result<Geometry> {
+    let (config, features) = (session.config(0, CONFIG_BYTES)?, session.features);
     let (Some(capacity), Some(block)) =
         (config.first_chunk::<8>(), config.get(BLK_SIZE_AT..).and_then(<[u8]>::first_chunk))
     else {
@@ -336,12 +311,6 @@ impl Deadline {
             late && stream.shutdown(Shutdown::Both).is_ok()
         });
         Ok(Self { done, cut })
-    }
-
-    fn of(link: &Frontend) -> Result<Self> {
-        // SAFETY: the connection is open as long as `link` lives.
-        let socket = unsafe { BorrowedFd::borrow_raw(link.as_raw_fd()) };
-        Self::new(&UnixStream::from(socket.try_clone_to_owned()?))
     }
 
     /// The result of what was waited for, or that the server did not answer.

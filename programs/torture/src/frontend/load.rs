@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use frontkit::blk::kind;
 use serde::Serialize;
 
 use super::connection::{Driver, Farewell, Geometry, Shape};
@@ -80,14 +81,14 @@ enum Kind {
 }
 
 impl Kind {
-    /// Its number (virtio 1.3, 5.2.6).
+    /// Its number.
     fn number(self) -> u32 {
         match self {
-            Self::Read => 0,
-            Self::Write => 1,
-            Self::Flush => 4,
-            Self::Id => 8,
-            Self::Zeroes => 13,
+            Self::Read => kind::IN,
+            Self::Write => kind::OUT,
+            Self::Flush => kind::FLUSH,
+            Self::Id => kind::GET_ID,
+            Self::Zeroes => kind::WRITE_ZEROES,
         }
     }
 }
@@ -194,7 +195,7 @@ impl Load {
     /// As [`Driver::connect`].
     pub(crate) fn connect(&mut self, stream: UnixStream) -> Result<()> {
         for (backlog, ring) in self.backlog.iter_mut().zip(&self.driver.rings) {
-            *backlog = ring.unseen();
+            *backlog = ring.queue.unseen();
         }
         self.first_fresh = None;
         self.driver.connect(stream)?;
@@ -298,7 +299,7 @@ impl Load {
         }
         let seconds = PATIENCE.as_secs();
         for ring in &self.driver.rings {
-            let (index, unseen) = (ring.index(), ring.unseen());
+            let (index, unseen) = (ring.index(), ring.queue.unseen());
             ensure!(
                 unseen == 0,
                 "ring {index}: {unseen} completions wait for {seconds} s and no call came: it was lost"
@@ -311,15 +312,15 @@ impl Load {
 
     /// Looks at what came back on a ring that was called. Whether it was.
     fn collect(&mut self, at: usize) -> Result<bool> {
-        if !self.driver.rings[at].take_call() {
+        if !self.driver.rings[at].eventfds.take_call() {
             return Ok(false);
         }
         loop {
-            self.driver.rings[at].hush();
+            self.driver.rings[at].queue.disarm();
             while let Some(used) = self.driver.rings[at].take_used()? {
                 self.finish(at, used)?;
             }
-            if self.driver.rings[at].want_call() {
+            if self.driver.rings[at].queue.arm() {
                 return Ok(true);
             }
         }
@@ -378,7 +379,7 @@ impl Load {
 
     /// Makes requests as far as the depth allows.
     fn offer(&mut self, at: usize) -> Result<()> {
-        while self.driver.rings[at].in_flight() < self.depth {
+        while self.driver.rings[at].queue.in_flight() < self.depth {
             let Some(slot) = self.driver.rings[at].free_slot() else { break };
             let Some((request, generation)) = self.draw() else { break };
             let wanted = self.prepare(at, slot, &request, generation);

@@ -14,7 +14,6 @@
 mod connection;
 mod contents;
 mod load;
-mod memory;
 mod pattern;
 mod ring;
 

@@ -5,22 +5,11 @@
 //! are reused in the order in which they came back, so that an answer that comes twice meets a slot at rest.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result, bail, ensure};
-use vhost::VringConfigData;
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
-
-use super::memory::{SharedMemory, USER_BASE};
-
-/// Descriptor flags (virtio 1.3, 2.7.5).
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
-/// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8).
-const QUIET: u16 = 1;
+use frontkit::blk::{self, HEADER_BYTES, NO_STATUS};
+use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, readable, writable};
 
 /// Largest ring here, in descriptors.
 pub(crate) const RING_SIZE_MAX: u16 = 256;
@@ -28,10 +17,8 @@ pub(crate) const RING_SIZE_MAX: u16 = 256;
 const DESCRIPTORS_A_SLOT: u16 = 4;
 /// Most data of one request, in bytes.
 pub(crate) const DATA_BYTES_MAX: u32 = 64 << 10;
-/// What a status byte holds before the device has written it.
-const NO_STATUS: u8 = 0xee;
 /// What a buffer holds before the device has written it.
-const NO_DATA: u8 = 0xdd;
+static NO_DATA: [u8; DATA_BYTES_MAX as usize] = [0xdd; DATA_BYTES_MAX as usize];
 
 /// Guest memory that each ring takes, in bytes: its areas, then its slots.
 pub(super) const RING_BYTES: usize =
@@ -85,16 +72,10 @@ pub(crate) struct Used {
 /// One ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    memory: Arc<SharedMemory>,
+    pub(super) queue: Queue,
+    pub(super) eventfds: Eventfds,
     base: u64,
     index: u16,
-    shape: RingShape,
-    kick: EventFd,
-    call: EventFd,
-    /// The available index with all requests made, and as the device was shown it.
-    next_avail: u16,
-    shown: u16,
-    last_used: u16,
     free: VecDeque<u16>,
     /// The slot whose request has this head.
     heads: Vec<Option<u16>>,
@@ -102,28 +83,25 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// An empty ring, in its own part of `memory`.
-    pub(super) fn new(memory: Arc<SharedMemory>, index: u16, shape: RingShape) -> Result<Self> {
+    pub(super) fn new(memory: Arc<Memory>, index: u16, shape: RingShape) -> Result<Self> {
         let size = shape.size;
         ensure!(
             size.is_power_of_two() && (DESCRIPTORS_A_SLOT..=RING_SIZE_MAX).contains(&size),
             "a ring of {size} descriptors: take a power of two from {DESCRIPTORS_A_SLOT} to {RING_SIZE_MAX}"
         );
-        let ring = Self {
-            base: u64::from(index) * RING_BYTES as u64,
-            memory,
+        let base = u64::from(index) * RING_BYTES as u64;
+        let areas = Areas { desc: base, avail: base + AVAIL_AT, used: base + USED_AT };
+        let queue = Queue::new(memory, areas, size, shape.event_idx);
+        // A driver wants to be called for its first completion.
+        queue.arm();
+        Ok(Self {
+            queue,
+            eventfds: Eventfds::new()?,
+            base,
             index,
-            shape,
-            kick: EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?,
-            call: EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?,
-            next_avail: 0,
-            shown: 0,
-            last_used: 0,
             free: (0..size / DESCRIPTORS_A_SLOT).collect(),
             heads: vec![None; usize::from(size)],
-        };
-        // A driver wants to be called for its first completion.
-        ring.want_call();
-        Ok(ring)
+        })
     }
 
     /// Its number.
@@ -131,64 +109,9 @@ impl Ring {
         self.index
     }
 
-    /// Its descriptors.
-    pub(super) fn size(&self) -> u16 {
-        self.shape.size
-    }
-
-    /// Requests made and not seen used.
-    pub(crate) fn in_flight(&self) -> u16 {
-        self.next_avail.wrapping_sub(self.last_used)
-    }
-
     /// Requests that may be in flight at once.
     pub(crate) fn slots(&self) -> u16 {
-        self.shape.size / DESCRIPTORS_A_SLOT
-    }
-
-    /// Completions that the device has published and the driver has not looked at.
-    pub(crate) fn unseen(&self) -> u16 {
-        self.used_index().wrapping_sub(self.last_used)
-    }
-
-    /// The used index as the device published it.
-    pub(super) fn used_index(&self) -> u16 {
-        self.memory.load(self.base + USED_AT + 2)
-    }
-
-    /// The kick eventfd.
-    pub(super) fn kick_fd(&self) -> &EventFd {
-        &self.kick
-    }
-
-    /// The call eventfd.
-    pub(super) fn call_fd(&self) -> &EventFd {
-        &self.call
-    }
-
-    /// The call eventfd, to be waited for.
-    pub(super) fn call(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as `self` lives.
-        unsafe { BorrowedFd::borrow_raw(self.call.as_raw_fd()) }
-    }
-
-    /// Whether the device has called since this was asked last.
-    pub(crate) fn take_call(&self) -> bool {
-        self.call.read().is_ok()
-    }
-
-    /// Where the areas are, as SET_VRING_ADDR says it.
-    pub(super) fn addresses(&self) -> VringConfigData {
-        let base = USER_BASE + self.base;
-        VringConfigData {
-            queue_max_size: self.shape.size,
-            queue_size: self.shape.size,
-            flags: 0,
-            desc_table_addr: base,
-            used_ring_addr: base + USED_AT,
-            avail_ring_addr: base + AVAIL_AT,
-            log_addr: None,
-        }
+        self.queue.size() / DESCRIPTORS_A_SLOT
     }
 
     fn slot_at(&self, slot: u16) -> u64 {
@@ -202,24 +125,23 @@ impl Ring {
 
     /// Puts data into a slot, at its beginning.
     pub(crate) fn put_data(&self, slot: u16, data: &[u8]) {
-        self.memory.write(self.slot_at(slot) + DATA_AT, data);
+        self.queue.memory().write(self.slot_at(slot) + DATA_AT, data);
     }
 
     /// Spoils what a slot holds, so that a device that delivers nothing cannot pass for one that did.
     pub(crate) fn spoil_data(&self, slot: u16, bytes: u32) {
-        self.memory.fill(self.slot_at(slot) + DATA_AT, bytes as usize, NO_DATA);
+        self.put_data(slot, &NO_DATA[..bytes as usize]);
     }
 
     /// Reads the data of a slot.
     pub(crate) fn data(&self, slot: u16, data: &mut [u8]) {
-        self.memory.read(self.slot_at(slot) + DATA_AT, data);
+        self.queue.memory().read_into(self.slot_at(slot) + DATA_AT, data);
     }
 
     /// The status that the device gave, if it gave one.
     pub(crate) fn status(&self, slot: u16) -> Option<u8> {
-        let mut status = [NO_STATUS];
-        self.memory.read(self.slot_at(slot) + STATUS_AT, &mut status);
-        Some(status[0]).filter(|status| *status != NO_STATUS)
+        let status = self.queue.memory().read_byte(self.slot_at(slot) + STATUS_AT);
+        Some(status).filter(|status| *status != NO_STATUS)
     }
 
     /// Makes a request in the slot that [`free_slot`](Self::free_slot) named. The device sees it with the next
@@ -227,120 +149,54 @@ impl Ring {
     pub(crate) fn make(&mut self, wanted: &Wanted) {
         let Some(slot) = self.free.pop_front() else { return };
         let at = self.slot_at(slot);
-        let mut header = [0; 16];
-        header[..4].copy_from_slice(&wanted.kind.to_le_bytes());
-        header[8..].copy_from_slice(&wanted.sector.to_le_bytes());
-        self.memory.write(at, &header);
-        self.memory.write(at + STATUS_AT, &[NO_STATUS]);
+        self.queue.memory().write(at, &blk::header(wanted.kind, wanted.sector));
+        self.queue.memory().write(at + STATUS_AT, &[NO_STATUS]);
 
-        let flag = if wanted.from_device { WRITE } else { 0 };
         let torn_at = wanted.torn_at.min(wanted.bytes);
-        let pieces = [
-            (at, 16, 0),
-            (at + DATA_AT, torn_at, flag),
-            (at + DATA_AT + u64::from(torn_at), wanted.bytes - torn_at, flag),
-            (at + STATUS_AT, 1, WRITE),
-        ];
-        let buffers: Vec<_> = pieces.into_iter().filter(|(_, len, _)| *len > 0).collect();
+        let data = |from: u32, to: u32| Buffer {
+            addr: at + DATA_AT + u64::from(from),
+            len: to - from,
+            writable: wanted.from_device,
+        };
+        let pieces =
+            [readable(at, HEADER_BYTES), data(0, torn_at), data(torn_at, wanted.bytes), writable(at + STATUS_AT, 1)];
+        let buffers: Vec<_> = pieces.into_iter().filter(|buffer| buffer.len > 0).collect();
         let descriptor = |position: usize| {
             let step = (wanted.turn as usize + position) % usize::from(DESCRIPTORS_A_SLOT);
             slot * DESCRIPTORS_A_SLOT + step as u16
         };
         let head = descriptor(0);
-        let table = if wanted.indirect { at + TABLE_AT } else { self.base };
-        for (position, (addr, len, flags)) in buffers.iter().enumerate() {
-            let last = position + 1 == buffers.len();
-            let (here, next) = if wanted.indirect {
-                (position as u16, position as u16 + 1)
-            } else {
-                (descriptor(position), descriptor(position + 1))
-            };
-            let (flags, next) = if last { (*flags, 0) } else { (flags | NEXT, next) };
-            self.write_descriptor(table, here, *addr, *len, flags, next);
-        }
         if wanted.indirect {
-            self.write_descriptor(self.base, head, table, 16 * buffers.len() as u32, INDIRECT, 0);
+            self.queue.add_indirect(head, at + TABLE_AT, &buffers);
+        } else {
+            self.queue.add(&buffers, descriptor);
         }
-        let entry = self.base + AVAIL_AT + 4 + 2 * u64::from(self.next_avail % self.shape.size);
-        self.memory.store(entry, head);
         self.heads[usize::from(head)] = Some(slot);
-        self.next_avail = self.next_avail.wrapping_add(1);
-    }
-
-    fn write_descriptor(&self, table: u64, at: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&addr.to_le_bytes());
-        bytes[8..12].copy_from_slice(&len.to_le_bytes());
-        bytes[12..14].copy_from_slice(&flags.to_le_bytes());
-        bytes[14..].copy_from_slice(&next.to_le_bytes());
-        self.memory.write(table + 16 * u64::from(at), &bytes);
     }
 
     /// Shows the device the requests made, and kicks if it wants that.
     pub(crate) fn show(&mut self) -> Result<()> {
-        if self.shown == self.next_avail {
-            return Ok(());
-        }
-        let before = self.shown;
-        self.memory.store(self.base + AVAIL_AT + 2, self.next_avail);
-        self.shown = self.next_avail;
-        // The index before the wish: one of the two sides sees the other.
-        fence(Ordering::SeqCst);
-        let wanted = if self.shape.event_idx {
-            let event = self.memory.load(self.base + USED_AT + 4 + 8 * u64::from(self.shape.size));
-            // vring_need_event (virtio 1.3, 2.7.10).
-            self.shown.wrapping_sub(event).wrapping_sub(1) < self.shown.wrapping_sub(before)
-        } else {
-            self.memory.load(self.base + USED_AT) & QUIET == 0
-        };
-        if wanted { self.kick() } else { Ok(()) }
+        if self.queue.publish() { self.kick() } else { Ok(()) }
     }
 
     /// Kicks, wanted or not.
     pub(super) fn kick(&self) -> Result<()> {
-        self.kick.write(1).context("the kick eventfd takes no kick")
-    }
-
-    /// Says that no calls are wanted while the driver is at it. With EVENT_IDX the index that stays behind says it.
-    pub(crate) fn hush(&self) {
-        if !self.shape.event_idx {
-            self.memory.store(self.base + AVAIL_AT, QUIET);
-        }
-    }
-
-    /// Asks for a call at the next completion. Whether there is none already: then the driver may go away.
-    pub(crate) fn want_call(&self) -> bool {
-        if self.shape.event_idx {
-            let used_event = self.base + AVAIL_AT + 4 + 2 * u64::from(self.shape.size);
-            self.memory.store(used_event, self.last_used);
-        } else {
-            self.memory.store(self.base + AVAIL_AT, 0);
-        }
-        fence(Ordering::SeqCst);
-        self.used_index() == self.last_used
+        self.eventfds.kick().context("the kick eventfd takes no kick")
     }
 
     /// The next request that came back. A device that uses what is not in flight is at fault.
     pub(crate) fn take_used(&mut self) -> Result<Option<Used>> {
-        let index = self.index;
-        let unseen = self.unseen();
-        if unseen == 0 {
-            return Ok(None);
-        }
-        let shown = self.shown.wrapping_sub(self.last_used);
+        let (index, unseen, shown) = (self.index, self.queue.unseen(), self.queue.shown());
         ensure!(
             unseen <= shown,
             "ring {index}: {unseen} completions were published with {shown} requests in flight: one came twice, or an \
              index was lost"
         );
-        let mut element = [0; 8];
-        self.memory.read(self.base + USED_AT + 4 + 8 * u64::from(self.last_used % self.shape.size), &mut element);
-        let [id, written] = [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| element[at + byte])));
-        let slot = usize::try_from(id).ok().and_then(|head| self.heads.get_mut(head)?.take());
+        let Some(frontkit::Used { head, len: written }) = self.queue.take_used() else { return Ok(None) };
+        let slot = usize::try_from(head).ok().and_then(|head| self.heads.get_mut(head)?.take());
         let Some(slot) = slot else {
-            bail!("ring {index}: the chain of descriptor {id} was used although it is not in flight: it came twice");
+            bail!("ring {index}: the chain of descriptor {head} was used although it is not in flight: it came twice");
         };
-        self.last_used = self.last_used.wrapping_add(1);
         self.free.push_back(slot);
         Ok(Some(Used { slot, written }))
     }
@@ -354,16 +210,16 @@ mod tests {
         Wanted { kind: 4, sector: 0, bytes: 0, from_device: false, torn_at: 0, indirect: false, turn: 0 };
 
     fn ring(event_idx: bool) -> Ring {
-        let memory = Arc::new(SharedMemory::new(RING_BYTES).unwrap());
+        let memory = Arc::new(Memory::new(0, RING_BYTES as u64).unwrap());
         Ring::new(memory, 0, RingShape { size: 16, event_idx }).unwrap()
     }
 
     /// The device's side: uses a head.
     fn answer(ring: &Ring, head: u16) {
-        let used = ring.used_index();
-        let at = ring.base + USED_AT + 4 + 8 * u64::from(used % ring.shape.size);
-        ring.memory.write(at, &[u32::from(head).to_le_bytes(), 1u32.to_le_bytes()].concat());
-        ring.memory.store(ring.base + USED_AT + 2, used.wrapping_add(1));
+        let (memory, used) = (ring.queue.memory(), ring.queue.used_index());
+        let at = ring.base + USED_AT + 4 + 8 * u64::from(used % ring.queue.size());
+        memory.write(at, &[u32::from(head).to_le_bytes(), 1u32.to_le_bytes()].concat());
+        memory.write(ring.base + USED_AT + 2, &used.wrapping_add(1).to_le_bytes());
     }
 
     #[test]
@@ -372,13 +228,13 @@ mod tests {
         let slot = ring.free_slot().unwrap();
         ring.make(&FLUSH);
         ring.show().unwrap();
-        assert!(ring.kick.read().is_ok(), "the device did not ask for quiet");
-        assert_eq!(ring.in_flight(), 1);
+        assert!(ring.eventfds.kick.read().is_ok(), "the device did not ask for quiet");
+        assert_eq!(ring.queue.in_flight(), 1);
         assert_eq!(ring.status(slot), None);
         answer(&ring, 0);
         assert_eq!(ring.take_used().unwrap().map(|used| (used.slot, used.written)), Some((slot, 1)));
         assert!(ring.take_used().unwrap().is_none());
-        assert_eq!(ring.in_flight(), 0);
+        assert_eq!(ring.queue.in_flight(), 0);
     }
 
     #[test]
@@ -409,11 +265,11 @@ mod tests {
             let mut ring = ring(event_idx);
             ring.make(&FLUSH);
             ring.show().unwrap();
-            assert!(ring.want_call());
+            assert!(ring.queue.arm());
             answer(&ring, 0);
-            assert!(!ring.want_call(), "something came meanwhile");
+            assert!(!ring.queue.arm(), "something came meanwhile");
             ring.take_used().unwrap();
-            assert!(ring.want_call());
+            assert!(ring.queue.arm());
         }
     }
 
@@ -423,6 +279,6 @@ mod tests {
         for turn in 0..6 {
             ring.make(&Wanted { turn, bytes: 1024, torn_at: 512, indirect: turn == 1, ..FLUSH });
         }
-        assert_eq!((ring.in_flight(), ring.slots(), ring.free_slot()), (4, 4, None));
+        assert_eq!((ring.queue.in_flight(), ring.slots(), ring.free_slot()), (4, 4, None));
     }
 }

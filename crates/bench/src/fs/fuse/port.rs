@@ -4,10 +4,10 @@
 //! data from it. A guest's data would lie in one buffer a page; here it is one buffer.
 
 use anyhow::{Result, ensure};
+use frontkit::Area;
 
 use super::wire::{IN_HEADER_BYTES, Ids, OUT_HEADER_BYTES, OutHeader, in_header};
 use crate::fs::bytes::Encoder;
-use crate::fs::memory::Area;
 use crate::fs::queue::Queue;
 use crate::fs::slots::{Layout, SlotQueue};
 

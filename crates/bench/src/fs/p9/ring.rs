@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use frontkit::Area;
 
 use super::channel::{Reply, Request, Slots};
 use super::wire::{HEADER_BYTES, READ_HEAD_BYTES};
 use crate::fs::bytes::{Encoder, u32_at};
-use crate::fs::memory::Area;
 use crate::fs::queue::Queue;
 use crate::fs::slots::{Layout, SlotQueue};
 

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use frontkit::{Area, Areas, Memory};
 
 use crate::fs::device::QueuePlan;
-use crate::fs::memory::{Area, Memory};
-use crate::fs::queue::Queue;
 
 /// The program, where it is on the path.
 const PROGRAM: &str = "qemu-system-x86_64";
@@ -16,13 +16,17 @@ const MACHINE: &str = "microvm,memory-backend=ram,x-option-roms=off,pit=off,pic=
 /// What a PC's firmware is at least. Nobody runs it.
 const FIRMWARE_BYTES: usize = 64 << 10;
 const MIB: u64 = 1 << 20;
+/// Where in the machine's memory ours begins: a PC's firmware lies over parts of the first MiB.
+const RAM_START: u64 = 2 * MIB;
 
-/// All the memory of a machine, with areas for a queue and the buffers of its requests in it.
+/// All the memory of a machine, with room for a queue and the buffers of its requests in it. Guest addresses are offsets in
+/// its file.
 pub(crate) struct Ram {
     /// What QEMU opens, and how long it is.
     path: PathBuf,
     bytes: u64,
-    pub(super) ring: Area,
+    pub(super) memory: Arc<Memory>,
+    pub(super) areas: Areas,
     pub(super) buffers: Area,
     pub(super) queue_size: u16,
 }
@@ -30,11 +34,10 @@ pub(crate) struct Ram {
 impl Ram {
     /// For a queue as planned.
     pub(crate) fn new(plan: QueuePlan) -> Result<Self> {
-        let (memory, areas) = Memory::areas_in_ram(&[Queue::area_bytes(plan.size), plan.buffer_bytes])?;
-        let [ring, buffers]: [Area; 2] = areas.try_into().ok().context("two areas")?;
-        // The areas hold it open.
+        let (memory, mut places) = QueuePlan::lay_out(&[plan], RAM_START, RAM_START)?;
+        let (areas, buffers) = places.pop().context("a place for each queue")?;
         let (path, bytes) = memory.path()?;
-        Ok(Self { path, bytes, ring, buffers, queue_size: plan.size })
+        Ok(Self { path, bytes, memory, areas, buffers, queue_size: plan.size })
     }
 }
 

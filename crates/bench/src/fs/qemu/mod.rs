@@ -14,6 +14,8 @@ mod qtest;
 use std::os::unix::net::UnixStream;
 
 use anyhow::Result;
+use frontkit::Area;
+use frontkit::feature::{EVENT_IDX, VERSION_1};
 
 pub(crate) use doorbell::{Doorbell, KickCost};
 pub(crate) use machine::{Qemu, Ram};
@@ -21,10 +23,7 @@ pub(crate) use machine::{Qemu, Ram};
 use mmio::Transport;
 use qtest::Qtest;
 
-use super::bell::Bell;
-use super::device::{EVENT_IDX, VERSION_1};
-use super::memory::Area;
-use super::queue::Queue;
+use super::queue::{Bell, Queue};
 
 /// A device with its one queue.
 pub(crate) struct Started {
@@ -43,13 +42,13 @@ impl Ram {
         (event_idx, own): (bool, u64),
         server_pid: Option<u32>,
     ) -> Result<Started> {
-        let Self { ring, buffers, queue_size, .. } = self;
+        let Self { memory, areas, buffers, queue_size, .. } = self;
         let mut transport = Transport::find(Qtest::new(socket)?)?;
         let features = transport.negotiate(VERSION_1, own | if event_idx { EVENT_IDX } else { 0 })?;
-        transport.start(queue_size, Queue::guest_addresses(&ring, queue_size))?;
+        transport.start(queue_size, [areas.desc, areas.avail, areas.used])?;
         let mut doorbell = transport.into_doorbell();
         let kick_cost = doorbell.cost(server_pid)?;
-        let queue = Queue::new(ring, queue_size, features & EVENT_IDX != 0, Bell::Register(doorbell));
-        Ok(Started { queue, buffers, kick_cost })
+        let ring = frontkit::Queue::new(memory, areas, queue_size, features & EVENT_IDX != 0);
+        Ok(Started { queue: Queue::new(ring, Bell::Register(doorbell)), buffers, kick_cost })
     }
 }

@@ -1,0 +1,16 @@
+//! A frontend without a VM: what a machine and its driver bring to a vhost-user device. The load generator, torture and the
+//! tests drive devices with it.
+//!
+//! It does what it is told and judges nothing: whoever measures, checks or lies does so on top. So each step of a queue is
+//! there alone as well, and memory can be written wherever a guest could.
+
+pub mod blk;
+mod eventfds;
+mod memory;
+mod queue;
+mod session;
+
+pub use eventfds::{Eventfds, borrow, wait_for_any};
+pub use memory::{Area, Memory, USER_BASE};
+pub use queue::{Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, writable, write_chain, write_descriptor};
+pub use session::{Session, feature};
