@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use frontkit::Memory;
 
 use crate::driver::{Buffer, Ring, readable, writable};
 use crate::frontend::{DATA, Frontend};
-use crate::guest_memory::GuestMemory;
 
 /// Operations (`enum fuse_opcode`).
 pub mod op {
@@ -142,7 +142,7 @@ impl Client {
     }
 
     /// The memory that it shares with the server.
-    pub fn memory(&self) -> &Arc<GuestMemory> {
+    pub fn memory(&self) -> &Arc<Memory> {
         self.frontend.memory()
     }
 
@@ -159,15 +159,7 @@ impl Client {
     /// A request as the protocol wants it, by root.
     pub fn request(&mut self, opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
         self.unique += 2;
-        let mut bytes = Vec::with_capacity(IN_HEADER_BYTES + body.len());
-        bytes.extend(((IN_HEADER_BYTES + body.len()) as u32).to_le_bytes());
-        bytes.extend(opcode.to_le_bytes());
-        bytes.extend(self.unique.to_le_bytes());
-        bytes.extend(node.to_le_bytes());
-        // Owner, group and process of the caller, and the length of extensions.
-        bytes.extend([0; 16]);
-        bytes.extend(body);
-        bytes
+        request(opcode, self.unique, node, body)
     }
 
     /// Asks and waits for the answer, which must be one to this request.
@@ -295,6 +287,19 @@ impl Client {
         ensure!(reply.body.len() == 104 && reply.u64_at(16) != 0, "the root has no attributes: {reply:?}");
         Ok(())
     }
+}
+
+/// A request (`struct fuse_in_header` and a body), by root.
+pub fn request(opcode: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(IN_HEADER_BYTES + body.len());
+    bytes.extend(((IN_HEADER_BYTES + body.len()) as u32).to_le_bytes());
+    bytes.extend(opcode.to_le_bytes());
+    bytes.extend(unique.to_le_bytes());
+    bytes.extend(node.to_le_bytes());
+    // Owner, group and process of the caller, and the length of extensions.
+    bytes.extend([0; 16]);
+    bytes.extend(body);
+    bytes
 }
 
 /// `struct fuse_init_in`.

@@ -4,7 +4,7 @@
 //! socket and a guest on that server, and how to end both whatever state they are in. The tests
 //! in `tests/tests/` use nothing of the rooms that do the work: they see what an operator sees, a
 //! program and its sockets. Tests without a virtual machine bring frontends of their own: the load
-//! generator, and a small driver ([`driver`]) on the `vhost` crate that may also lie.
+//! generator, and a small driver ([`driver`]) on `frontkit` that may also lie.
 
 pub mod daemon;
 pub mod directory_server;
@@ -12,7 +12,6 @@ pub mod driver;
 pub mod frontend;
 pub mod fs_guest;
 pub mod fuse;
-pub mod guest_memory;
 pub mod image;
 pub mod p9;
 pub mod p9_guest;

@@ -149,7 +149,7 @@ impl Queue {
 
     /// Writes one descriptor of the table, whatever it says.
     pub fn set_descriptor(&self, at: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        write_descriptor(&self.memory, self.areas.desc, at, addr, len, flags, next);
+        write_descriptor(&self.memory, self.areas.desc + DESCRIPTOR_BYTES * u64::from(at), addr, len, flags, next);
     }
 
     /// Writes one entry of the available ring, whatever it says.
@@ -269,14 +269,14 @@ pub fn write_chain(memory: &Memory, table: u64, buffers: &[Buffer], at: impl Fn(
     for (position, Buffer { addr, len, writable }) in buffers.iter().enumerate() {
         let flags = if *writable { WRITE } else { 0 };
         let (flags, next) = if position + 1 == buffers.len() { (flags, 0) } else { (flags | NEXT, at(position + 1)) };
-        write_descriptor(memory, table, at(position), *addr, *len, flags, next);
+        write_descriptor(memory, table + DESCRIPTOR_BYTES * u64::from(at(position)), *addr, *len, flags, next);
     }
 }
 
-/// Writes one descriptor (2.7.5) of the table at `table`, whatever it says.
+/// Writes a descriptor (2.7.5) at the guest address `at`, whatever it says.
 #[inline]
-pub fn write_descriptor(memory: &Memory, table: u64, at: u16, addr: u64, len: u32, flags: u16, next: u16) {
-    let words: &[AtomicU64; 2] = memory.fields(table + DESCRIPTOR_BYTES * u64::from(at));
+pub fn write_descriptor(memory: &Memory, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
+    let words: &[AtomicU64; 2] = memory.fields(at);
     words[0].store(addr.to_le(), Ordering::Relaxed);
     let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
     words[1].store(rest.to_le(), Ordering::Relaxed);

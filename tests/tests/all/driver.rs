@@ -139,7 +139,7 @@ fn a_driver_that_wants_no_notification_gets_none() -> Result<()> {
     let mut ring = frontend.ring(0, 64)?;
     // Some servers signal a fresh ring; that is not what is tested here.
     ring.wait_call(Duration::from_millis(50));
-    ring.want_notifications(false);
+    ring.queue.disarm();
     for at in 0..50 {
         let request = ring.request(kind::IN, at, &[writable(DATA, SECTOR as u32)]);
         ring.kick_if_wanted();
@@ -151,7 +151,7 @@ fn a_driver_that_wants_no_notification_gets_none() -> Result<()> {
     assert_eq!(shown.figures.notifications_sent, 0);
     assert!(!ring.wait_call(Duration::ZERO));
 
-    ring.want_notifications(true);
+    ring.queue.arm();
     assert_eq!(read(&frontend, &mut ring, 0, SECTOR), [0; SECTOR]);
     daemon.wait_ring("disk", 0, |ring| ring.figures.notifications_sent == 1)?;
     daemon.stop()

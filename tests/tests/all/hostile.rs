@@ -113,16 +113,16 @@ fn breaks(
 }
 
 fn request_in(ring: &mut Ring, at: u16) {
-    ring.set_descriptor(at, HEADER, 16, NEXT, at + 1);
-    ring.set_descriptor(at + 1, BUFFER, BLOCK, NEXT | WRITE, at + 2);
-    ring.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
+    ring.queue.set_descriptor(at, HEADER, 16, NEXT, at + 1);
+    ring.queue.set_descriptor(at + 1, BUFFER, BLOCK, NEXT | WRITE, at + 2);
+    ring.queue.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
 }
 
 #[test]
 fn an_available_ring_that_lies() -> Result<()> {
     beside_a_quiet_disk(MEMORY, |daemon, quiet| {
-        breaks(daemon, quiet, 0, "ahead", |ring| ring.set_available_index(RING_SIZE + 1))?;
-        breaks(daemon, quiet, 0, "ahead", |ring| ring.set_available_index(0xffff))?;
+        breaks(daemon, quiet, 0, "ahead", |ring| ring.queue.set_available_index(RING_SIZE + 1))?;
+        breaks(daemon, quiet, 0, "ahead", |ring| ring.queue.set_available_index(0xffff))?;
         breaks(daemon, quiet, 0, "outside the descriptor table", |ring| ring.publish(RING_SIZE))?;
         breaks(daemon, quiet, 0, "outside the descriptor table", |ring| ring.publish(0xffff))
     })
@@ -132,21 +132,21 @@ fn an_available_ring_that_lies() -> Result<()> {
 fn chains_that_loop_or_lead_astray() -> Result<()> {
     beside_a_quiet_disk(MEMORY, |daemon, quiet| {
         breaks(daemon, quiet, 0, "it loops", |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT, 1);
-            ring.set_descriptor(1, BUFFER, BLOCK, NEXT, 0);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT, 1);
+            ring.queue.set_descriptor(1, BUFFER, BLOCK, NEXT, 0);
             ring.publish(0);
         })?;
         breaks(daemon, quiet, 0, "it loops", |ring| {
-            ring.set_descriptor(5, BUFFER, BLOCK, NEXT | WRITE, 5);
+            ring.queue.set_descriptor(5, BUFFER, BLOCK, NEXT | WRITE, 5);
             ring.publish(5);
         })?;
         breaks(daemon, quiet, 0, "continues at", |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT, RING_SIZE);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT, RING_SIZE);
             ring.publish(0);
         })?;
         breaks(daemon, quiet, 0, "readable descriptor behind", |ring| {
-            ring.set_descriptor(0, STATUS, 1, NEXT | WRITE, 1);
-            ring.set_descriptor(1, HEADER, 16, 0, 0);
+            ring.queue.set_descriptor(0, STATUS, 1, NEXT | WRITE, 1);
+            ring.queue.set_descriptor(1, HEADER, 16, 0, 0);
             ring.publish(0);
         })
     })
@@ -158,9 +158,9 @@ fn buffers_outside_memory() -> Result<()> {
         let addresses = [(NOWHERE, BLOCK), (u64::MAX - 100, BLOCK), (DATA + (64 << 20) - 100, BLOCK), (DATA, u32::MAX)];
         for (address, len) in addresses {
             breaks(daemon, quiet, 0, "outside memory", |ring| {
-                ring.set_descriptor(0, HEADER, 16, NEXT, 1);
-                ring.set_descriptor(1, address, len, NEXT | WRITE, 2);
-                ring.set_descriptor(2, STATUS, 1, WRITE, 0);
+                ring.queue.set_descriptor(0, HEADER, 16, NEXT, 1);
+                ring.queue.set_descriptor(1, address, len, NEXT | WRITE, 2);
+                ring.queue.set_descriptor(2, STATUS, 1, WRITE, 0);
                 ring.publish(0);
             })?;
         }
@@ -172,7 +172,7 @@ fn buffers_outside_memory() -> Result<()> {
 fn indirect_tables_that_must_not_be() -> Result<()> {
     beside_a_quiet_disk(MEMORY, |daemon, quiet| {
         let table = |ring: &mut Ring, len: u32, flags: u16| {
-            ring.set_descriptor(0, TABLE, len, flags, 1);
+            ring.queue.set_descriptor(0, TABLE, len, flags, 1);
             ring.publish(0);
         };
         breaks(daemon, quiet, 0, "indirect table of 15 bytes", |ring| table(ring, 15, INDIRECT))?;
@@ -181,16 +181,16 @@ fn indirect_tables_that_must_not_be() -> Result<()> {
         breaks(daemon, quiet, 0, "both the indirect and the next", |ring| table(ring, 32, INDIRECT | NEXT))?;
         breaks(daemon, quiet, INDIRECT_DESC, "not negotiated", |ring| table(ring, 32, INDIRECT))?;
         breaks(daemon, quiet, 0, "outside memory", |ring| {
-            ring.set_descriptor(0, NOWHERE, 32, INDIRECT, 0);
+            ring.queue.set_descriptor(0, NOWHERE, 32, INDIRECT, 0);
             ring.publish(0);
         })?;
         breaks(daemon, quiet, 0, "inside an indirect table", |ring| {
-            write_descriptor(ring.memory(), TABLE, TABLE + 4096, 32, INDIRECT, 0);
+            write_descriptor(ring.queue.memory(), TABLE, TABLE + 4096, 32, INDIRECT, 0);
             table(ring, 16, INDIRECT);
         })?;
         breaks(daemon, quiet, 0, "it loops", |ring| {
-            write_descriptor(ring.memory(), TABLE, HEADER, 16, NEXT, 1);
-            write_descriptor(ring.memory(), TABLE + 16, BUFFER, 16, NEXT, 0);
+            write_descriptor(ring.queue.memory(), TABLE, HEADER, 16, NEXT, 1);
+            write_descriptor(ring.queue.memory(), TABLE + 16, BUFFER, 16, NEXT, 0);
             table(ring, 32, INDIRECT);
         })
     })
@@ -224,7 +224,7 @@ fn a_ring_that_breaks_with_requests_in_flight() -> Result<()> {
             if !leave_early {
                 let base = frontend.stop(&ring)?;
                 assert_eq!(base, 10, "the lie was not taken");
-                assert_eq!(ring.used_index(), 10);
+                assert_eq!(ring.queue.used_index(), 10);
             }
             drop(frontend);
             quiet.works_on()?;
@@ -244,7 +244,7 @@ fn descriptors_rewritten_while_they_are_served() -> Result<()> {
             let memory = Arc::clone(frontend.memory());
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| -> Result<()> {
-                let victim = ring.memory().clone();
+                let victim = ring.queue.memory().clone();
                 let stop = &stop;
                 scope.spawn(move || rewrite(&victim, stop));
                 for at in 0..2_000u16 {
@@ -272,7 +272,7 @@ fn descriptors_rewritten_while_they_are_served() -> Result<()> {
 }
 
 /// Changes lengths, addresses, flags and links of the first descriptors without end.
-fn rewrite(memory: &tests::guest_memory::GuestMemory, stop: &AtomicBool) {
+fn rewrite(memory: &frontkit::Memory, stop: &AtomicBool) {
     let mut seed = 0x9e37_79b9_u64;
     while !stop.load(Ordering::Relaxed) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -293,7 +293,7 @@ fn a_flood_of_kicks() -> Result<()> {
     beside_a_quiet_disk(MEMORY, |daemon, quiet| {
         let mut frontend = Frontend::connect(&daemon.socket("hostile"), 0)?;
         let mut ring = frontend.ring(0, RING_SIZE)?;
-        let kick = ring.kick_fd().try_clone()?;
+        let kick = ring.eventfds.kick.try_clone()?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<()> {
             let stop = &stop;
@@ -431,7 +431,7 @@ fn memory_that_is_taken_away() -> Result<()> {
                 }
                 ring.kick();
             }
-            frontend.memory().shrink(0)?;
+            frontend.memory().file().set_len(0)?;
             ring.kick();
             idle.kick();
             for index in [0, 1] {

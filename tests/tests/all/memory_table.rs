@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use frontkit::Memory;
 use tests::daemon::{DIRECTORY, Daemon};
 use tests::driver::{RING_BYTES, Ring, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
-use tests::guest_memory::GuestMemory;
 
 const BLOCK: u32 = 4096;
 /// Where additional regions begin, and their length.
@@ -38,7 +38,7 @@ fn fill(frontend: &Frontend, ring: &mut Ring, blocks: u8) {
     assert!(requests.iter().all(|request| ring.status(*request) == status::OK));
 }
 
-fn holds(memory: &GuestMemory, addr: u64, block: u8) -> bool {
+fn holds(memory: &Memory, addr: u64, block: u8) -> bool {
     memory.read(addr, BLOCK as usize).iter().all(|byte| *byte == block + 1)
 }
 
@@ -65,8 +65,8 @@ fn regions_come_and_go_while_another_is_used() -> Result<()> {
             rounds
         });
         for round in 0..50u64 {
-            let one = GuestMemory::new(MORE + (round % 3) * MORE_BYTES, MORE_BYTES)?;
-            let two = GuestMemory::new(MORE + 8 * MORE_BYTES, MORE_BYTES)?;
+            let one = Memory::new(MORE + (round % 3) * MORE_BYTES, MORE_BYTES)?;
+            let two = Memory::new(MORE + 8 * MORE_BYTES, MORE_BYTES)?;
             frontend.add_region(&one)?;
             frontend.set_regions(&[&one, &two])?;
             frontend.remove_region(&one)?;
@@ -86,7 +86,7 @@ fn a_new_region_is_used_at_once_and_a_removed_one_breaks_only_the_ring_that_name
     let mut careless = frontend.ring(0, 64)?;
     let mut careful = frontend.ring(1, 64)?;
     fill(&frontend, &mut careful, 4);
-    let more = GuestMemory::new(MORE, MORE_BYTES)?;
+    let more = Memory::new(MORE, MORE_BYTES)?;
     frontend.add_region(&more)?;
     let buffer = [writable(MORE + 512, BLOCK)];
     assert_eq!(careless.run(kind::IN, 8, &buffer), (status::OK, BLOCK + 1));
@@ -129,7 +129,7 @@ fn requests_in_flight_outlive_their_memory() -> Result<()> {
     let mut ring = frontend.ring(0, 64)?;
     fill(&frontend, &mut ring, 8);
     for round in 0..3 {
-        let more = GuestMemory::new(MORE, MORE_BYTES)?;
+        let more = Memory::new(MORE, MORE_BYTES)?;
         frontend.add_region(&more)?;
         let place = |block: u8| MORE + u64::from(block) * u64::from(BLOCK);
         let requests: Vec<_> = (0..8)
@@ -142,7 +142,7 @@ fn requests_in_flight_outlive_their_memory() -> Result<()> {
         } else {
             frontend.remove_region(&more)?;
         }
-        assert_eq!(ring.used_index(), 8 + 8 * round, "a memory table does not wait for requests");
+        assert_eq!(ring.queue.used_index(), 8 + 8 * round, "a memory table does not wait for requests");
         for _ in &requests {
             assert_eq!(ring.wait_used().1, BLOCK + 1);
         }
@@ -190,7 +190,7 @@ fn a_ring_is_reset_in_the_middle_of_its_requests() -> Result<()> {
         ring.kick_if_wanted();
         daemon.wait_ring("disk", 0, |ring| ring.figures.in_flight > 0)?;
         let base = frontend.stop(&ring)?;
-        assert_eq!(ring.used_index(), base, "what was taken was drained, and published before the answer");
+        assert_eq!(ring.queue.used_index(), base, "what was taken was drained, and published before the answer");
         frontend.start(&ring, base)?;
         ring.kick();
         for _ in &requests {
@@ -198,7 +198,7 @@ fn a_ring_is_reset_in_the_middle_of_its_requests() -> Result<()> {
         }
         assert!(requests.iter().all(|request| ring.status(*request) == status::OK));
         total += 8;
-        assert_eq!(ring.used_index(), total, "each request was answered once");
+        assert_eq!(ring.queue.used_index(), total, "each request was answered once");
     }
     assert!((0..8).all(|block| holds(frontend.memory(), DATA + u64::from(block) * u64::from(BLOCK), block)));
     daemon.stop()
@@ -220,7 +220,7 @@ fn a_disabled_ring_waits() -> Result<()> {
     for _ in 0..100 {
         assert_eq!(other.run(kind::IN, 0, &[writable(DATA, BLOCK)]), (status::OK, BLOCK + 1));
     }
-    assert_eq!(ring.used_index(), 4, "a disabled ring serves nothing");
+    assert_eq!(ring.queue.used_index(), 4, "a disabled ring serves nothing");
     frontend.link().set_vring_enable(0, true)?;
     assert_eq!(ring.wait_used(), (request.head, BLOCK + 1), "no kick is lost over it");
     assert!(holds(frontend.memory(), DATA + 65536, 1));
@@ -234,7 +234,7 @@ fn a_ring_in_a_region_that_was_added_later() -> Result<()> {
     let mut frontend = Frontend::connect(&daemon.socket("disk"), 0)?;
     let mut first = frontend.ring(0, 64)?;
     fill(&frontend, &mut first, 2);
-    let more = Arc::new(GuestMemory::new(MORE, 2 * RING_BYTES)?);
+    let more = Arc::new(Memory::new(MORE, 2 * RING_BYTES)?);
     frontend.add_region(&more)?;
     let mut ring = Ring::new(Arc::clone(&more), 1, 32);
     frontend.start(&ring, 0)?;

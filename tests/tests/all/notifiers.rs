@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use frontkit::Memory;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tests::daemon::{DIRECTORY, Daemon};
 use tests::driver::{RING_BYTES, Ring, writable};
 use tests::frontend::{Frontend, kind, status};
-use tests::guest_memory::GuestMemory;
 
 const SECTOR: u32 = 512;
 const RING_SIZE: u16 = 8;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Guest = (Frontend, Vec<Ring>);
 
 fn guest(daemon: &Daemon, export: &str, queues: usize) -> Result<Guest> {
-    let memory = Arc::new(GuestMemory::new(0, (queues as u64 + 1) * RING_BYTES)?);
+    let memory = Arc::new(Memory::new(0, (queues as u64 + 1) * RING_BYTES)?);
     let mut frontend = Frontend::connect_with(&daemon.socket(export), 0, memory)?;
     let rings: Result<Vec<Ring>> = (0..queues).map(|index| frontend.ring(index, RING_SIZE)).collect();
     Ok((frontend, rings?))
@@ -40,7 +40,7 @@ fn all_answer((_, rings): &mut Guest) -> usize {
     let data = rings.len() as u64 * RING_BYTES;
     let mut answers = 0;
     for ring in rings {
-        ring.want_notifications(true);
+        ring.queue.arm();
         let request = ring.request(kind::IN, 0, &[writable(data, SECTOR)]);
         ring.kick_if_wanted();
         assert!(ring.wait_call(PATIENCE), "ring {} notifies nobody", ring.index());

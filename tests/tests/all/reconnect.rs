@@ -4,11 +4,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use frontkit::Memory;
 use tempfile::TempDir;
 use tests::daemon::Daemon;
 use tests::driver::{Request, Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, Tracker, kind, status};
-use tests::guest_memory::GuestMemory;
 use tests::image;
 use tests::vringd;
 
@@ -50,11 +50,11 @@ impl Place {
     }
 
     /// The same frontend once more: its memory, its tracker and its rings, which go on where they were.
-    fn connect_again(&self, memory: &Arc<GuestMemory>, tracker: &Tracker, rings: &[Ring]) -> Result<Frontend> {
+    fn connect_again(&self, memory: &Arc<Memory>, tracker: &Tracker, rings: &[Ring]) -> Result<Frontend> {
         let mut frontend = Frontend::connect_with(&self.0.path().join("disk.sock"), 0, Arc::clone(memory))?;
         frontend.track(tracker)?;
         for ring in rings {
-            frontend.start(ring, ring.used_index())?;
+            frontend.start(ring, ring.queue.used_index())?;
             ring.kick();
         }
         Ok(frontend)
@@ -63,7 +63,7 @@ impl Place {
 
 /// A frontend with two rings, and writes of its own on each of them in flight.
 struct Busy {
-    memory: Arc<GuestMemory>,
+    memory: Arc<Memory>,
     tracker: Tracker,
     rings: Vec<Ring>,
     requests: Vec<Vec<Request>>,
@@ -170,7 +170,7 @@ fn requests_in_flight_are_finished_when_the_connection_is_lost() -> Result<()> {
     let frontend = place.connect_again(&memory, &tracker, &rings)?;
     for (ring, requests) in rings.iter().zip(&requests) {
         assert_eq!(
-            usize::from(ring.used_index()),
+            usize::from(ring.queue.used_index()),
             requests.len(),
             "the old session was drained before the new one began"
         );

@@ -227,8 +227,8 @@ fn each_line_of_a_json_log_is_an_object_that_names_its_export() -> Result<()> {
     let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
     let ring = frontend.ring(0, 64)?;
     // A descriptor chain that leads nowhere breaks the ring, which is a line about a ring.
-    ring.set_available_entry(0, 9999);
-    ring.set_available_index(1);
+    ring.queue.set_available_entry(0, 9999);
+    ring.queue.set_available_index(1);
     ring.kick();
     daemon.wait_until(LIMIT, |said| said.contains("the ring is broken"))?;
     drop((frontend, ring));

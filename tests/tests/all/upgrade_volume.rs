@@ -93,7 +93,7 @@ fn contents(block: u64, version: u8) -> Vec<u8> {
 }
 
 fn write(ring: &mut Ring, block: u64, version: u8) {
-    let memory = ring.memory().clone();
+    let memory = ring.queue.memory().clone();
     memory.write(DATA, &contents(block, version));
     assert_eq!(ring.run(kind::OUT, block * SECTORS_A_BLOCK, &[readable(DATA, BLOCK)]).0, status::OK);
 }
@@ -101,7 +101,7 @@ fn write(ring: &mut Ring, block: u64, version: u8) {
 fn read(ring: &mut Ring, block: u64) -> Vec<u8> {
     let request = ring.run(kind::IN, block * SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]);
     assert_eq!(request, (status::OK, BLOCK + 1));
-    ring.memory().read(READ_AT, BLOCK as usize)
+    ring.queue.memory().read(READ_AT, BLOCK as usize)
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use frontkit::Memory;
 use tempfile::TempDir;
 use tests::daemon::Daemon;
 use tests::driver::{Ring, readable};
 use tests::frontend::{DATA, Frontend, Tracker, kind, status};
-use tests::guest_memory::GuestMemory;
 use tests::vringd;
 
 const BLOCK: u32 = 4096;
@@ -53,7 +53,7 @@ impl Place {
 
 /// A virtual machine: what stays with it while daemons come and go.
 struct Machine {
-    memory: Arc<GuestMemory>,
+    memory: Arc<Memory>,
     tracker: Option<Tracker>,
     ring: Ring,
     frontend: Frontend,
@@ -88,7 +88,7 @@ impl Machine {
         if let Some(tracker) = &self.tracker {
             self.frontend.track(tracker)?;
         }
-        self.frontend.start(&self.ring, self.ring.used_index())
+        self.frontend.start(&self.ring, self.ring.queue.used_index())
     }
 
     /// Whether writes are stable when they are answered.
@@ -243,7 +243,7 @@ fn an_upgrade_knows_no_more_than_there_was_to_know() -> Result<()> {
     daemon.upgrade()?;
     let frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&memory))?;
     let mut machine = Machine { memory, tracker: None, ring, frontend };
-    machine.frontend.start(&machine.ring, machine.ring.used_index())?;
+    machine.frontend.start(&machine.ring, machine.ring.queue.used_index())?;
     assert!(machine.writes_through(&daemon)?, "nobody has told this session of a cache");
     daemon.stop()
 }
@@ -252,7 +252,7 @@ fn an_upgrade_knows_no_more_than_there_was_to_know() -> Result<()> {
 fn features_that_come_behind_a_ring_bring_no_cache_that_nobody_knows_of() -> Result<()> {
     let place = Place::new()?;
     let daemon = place.serve(ON)?;
-    let memory = Arc::new(GuestMemory::new(0, DATA + 64 * u64::from(BLOCK))?);
+    let memory = Arc::new(Memory::new(0, DATA + 64 * u64::from(BLOCK))?);
     let mut frontend = Frontend::connect_with(&place.path("disk.sock"), FLUSH | CONFIG_WCE, Arc::clone(&memory))?;
     let ring = frontend.ring(0, RING_SIZE)?;
     let mut machine = Machine { memory, tracker: None, ring, frontend };

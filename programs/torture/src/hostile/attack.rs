@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tests::driver::{NEXT, Ring, WRITE};
+use tests::driver::Ring;
 
 use super::raw::Raw;
-use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, STATUS, Session, settle};
+use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, Session, lay_out, settle};
 use crate::neighbour::case::Protocol;
 use crate::neighbour::guest::Guest;
 use crate::rng::Rng;
@@ -170,9 +170,7 @@ impl Victim {
     /// Writes a read in three descriptors from `at` on.
     pub(crate) fn lay_out(&self, at: u16) {
         self.session.memory.write(HEADER, &[0; 16]);
-        self.ring.set_descriptor(at, HEADER, 16, NEXT, at + 1);
-        self.ring.set_descriptor(at + 1, BUFFER, BLOCK, NEXT | WRITE, at + 2);
-        self.ring.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
+        lay_out(&self.ring, at, BUFFER, BLOCK);
     }
 
     /// Kicks, and gives the server time to look.

@@ -51,7 +51,7 @@ fn get(victim: &mut Victim) -> Result<u8> {
 fn write(victim: &mut Victim, at: u16) {
     victim.lay_out(at);
     victim.session.memory.write(HEADER, &kind::OUT.to_le_bytes());
-    victim.ring.set_descriptor(at + 1, BUFFER, BLOCK, NEXT, at + 2);
+    victim.ring.queue.set_descriptor(at + 1, BUFFER, BLOCK, NEXT, at + 2);
     victim.ring.publish(at);
     victim.ring.kick();
 }

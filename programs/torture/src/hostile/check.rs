@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Result, anyhow, ensure};
 use tests::driver::{RING_BYTES, readable, writable};
 use tests::frontend::{kind, status};
-use tests::fuse::{OUT_HEADER_BYTES, ROOT, init_body, op};
+use tests::fuse::{self, OUT_HEADER_BYTES, ROOT, init_body, op};
 
 use super::p9;
-use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, Session, fuse_request, is_used};
+use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, Session, is_used};
 
 /// Whether an export serves a frontend that behaves: this is what every attack must leave behind. When it does not, `look` tells
 /// what it sees of the server while the session is there.
@@ -47,7 +47,7 @@ fn check_directory(session: &mut Session) -> Result<()> {
         [(op::INIT, 0, init_body(7, 38)), (op::GETATTR, ROOT, vec![0; 16])].into_iter().enumerate()
     {
         let unique = number as u64 + 1;
-        let bytes = fuse_request(opcode, unique, node, &body);
+        let bytes = fuse::request(opcode, unique, node, &body);
         memory.write(HEADER, &bytes);
         ring.add(&[readable(HEADER, bytes.len() as u32), writable(BUFFER, BLOCK)]);
         ring.kick();

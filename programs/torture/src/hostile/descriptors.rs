@@ -10,12 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use frontkit::borrow;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_setfl, ftruncate, memfd_create, open};
 
 use super::attack::{Attack, Expect, On, Scene, Victim};
 use super::raw::request;
-use super::session::{INFLIGHT_SHMFD, RING_SIZE, Session, borrow, bytes, ring_state, settle};
+use super::session::{INFLIGHT_SHMFD, RING_SIZE, Session, bytes, ring_state, settle};
 
 const fn attack(name: &'static str, what: &'static str, run: fn(&mut Scene<'_>) -> Result<()>) -> Attack {
     Attack { name, what, on: On::Any, expect: Expect::Anything, run }
@@ -34,7 +35,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             scene.let_go();
             let mut session = scene.session()?;
             let ring = tests::driver::Ring::new(session.memory.clone(), index, RING_SIZE);
-            let _refused = session.start(&ring, fd.as_fd(), borrow(ring.call_fd()));
+            let _refused = session.start(&ring, fd.as_fd(), borrow(&ring.eventfds.call));
             let mut victim = Victim { session, ring };
             victim.lay_out(0);
             victim.ring.publish(0);
@@ -58,8 +59,9 @@ pub(crate) const ATTACKS: &[Attack] = &[
             // So that it is used, where it counts from the next start on as well.
             let state = ring_state(scene.device.request_ring() as u32, 0);
             let _stopped = victim.session.raw.ask(request::GET_VRING_BASE, &state);
-            let _started = victim.session.raw.order(request::SET_VRING_KICK, &which, &[borrow(victim.ring.kick_fd())]);
-            victim.ring.set_available_index(RING_SIZE + 1);
+            let _started =
+                victim.session.raw.order(request::SET_VRING_KICK, &which, &[borrow(&victim.ring.eventfds.kick)]);
+            victim.ring.queue.set_available_index(RING_SIZE + 1);
             victim.kick();
             scene.keep((victim, fd));
         }
@@ -74,7 +76,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         let mut session = scene.session()?;
         let _refused = session.raw.order(request::SET_VRING_ERR, &which, &[full.as_fd()]);
         let ring = session.ring(scene.device.request_ring())?;
-        ring.set_available_index(RING_SIZE + 1);
+        ring.queue.set_available_index(RING_SIZE + 1);
         let victim = Victim { session, ring };
         victim.kick();
         scene.keep((victim, full));
@@ -103,7 +105,7 @@ fn called(scene: &mut Scene<'_>, call: OwnedFd) -> Result<()> {
     scene.let_go();
     let mut session = scene.session()?;
     let ring = tests::driver::Ring::new(session.memory.clone(), scene.device.request_ring(), RING_SIZE);
-    let _refused = session.start(&ring, borrow(ring.kick_fd()), call.as_fd());
+    let _refused = session.start(&ring, borrow(&ring.eventfds.kick), call.as_fd());
     let mut victim = Victim { session, ring };
     for _ in 0..4 {
         victim.lay_out(0);
@@ -120,7 +122,7 @@ fn called_in_vain(scene: &Scene<'_>) -> Result<(Victim, OwnedFd)> {
     let index = scene.device.request_ring();
     let mut session = scene.session()?;
     let ring = tests::driver::Ring::new(session.memory.clone(), index, RING_SIZE);
-    session.start(&ring, borrow(ring.kick_fd()), call.as_fd())?;
+    session.start(&ring, borrow(&ring.eventfds.kick), call.as_fd())?;
     Ok((Victim { session, ring }, call))
 }
 

@@ -5,14 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use frontkit::{USER_BASE, borrow};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use tests::guest_memory::USER_BASE;
 
 use super::attack::{Attack, Expect, On, Scene};
 use super::raw::{NEED_REPLY, VERSION, message, request};
-use super::session::{NOWHERE, RING_SIZE, Session, areas, borrow, bytes, file, ring_areas, ring_state, settle};
+use super::session::{NOWHERE, RING_SIZE, Session, areas, bytes, file, ring_areas, ring_state, settle};
 use crate::rng::Rng;
 
 const fn attack(name: &'static str, what: &'static str, run: fn(&mut Scene<'_>) -> Result<()>) -> Attack {
@@ -57,7 +57,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         for size in [0, 1, 3, 1000, 32769, 65535, 65536, 1 << 31, u32::MAX] {
             let _refused = victim.session.raw.order(request::SET_VRING_NUM, &ring_state(index, size), &[]);
             let kick = u64::from(index).to_ne_bytes();
-            let _refused = victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(victim.ring.kick_fd())]);
+            let _refused =
+                victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(&victim.ring.eventfds.kick)]);
             let _stopped = victim.session.raw.ask(request::GET_VRING_BASE, &ring_state(index, 0));
         }
         scene.keep(victim);
@@ -70,7 +71,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let _stopped = victim.session.raw.ask(request::GET_VRING_BASE, &ring_state(index, 0));
             let _refused = victim.session.raw.order(request::SET_VRING_BASE, &ring_state(index, base), &[]);
             let kick = u64::from(index).to_ne_bytes();
-            let _started = victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(victim.ring.kick_fd())]);
+            let _started =
+                victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(&victim.ring.eventfds.kick)]);
             victim.ring.kick();
         }
         settle();
@@ -127,7 +129,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let Ok(base) = victim.session.raw.ask(request::GET_VRING_BASE, &ring_state(index, 0)) else { break };
             let base = base.get(4..8).and_then(|base| base.try_into().ok()).map_or(0, u32::from_ne_bytes);
             let based = victim.session.raw.order(request::SET_VRING_BASE, &ring_state(index, base), &[]);
-            let kicked = victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(victim.ring.kick_fd())]);
+            let kicked =
+                victim.session.raw.order(request::SET_VRING_KICK, &kick, &[borrow(&victim.ring.eventfds.kick)]);
             if based.is_err() || kicked.is_err() {
                 break;
             }
@@ -338,8 +341,8 @@ fn placed(scene: &mut Scene<'_>, place: fn(u64) -> [u64; 3]) -> Result<()> {
     let raw = &mut session.raw;
     let _refused = raw.order(request::SET_VRING_NUM, &ring_state(index, u32::from(RING_SIZE)), &[]);
     let _refused = raw.order(request::SET_VRING_ADDR, &ring_areas(index, 0, places), &[]);
-    let _refused = raw.order(request::SET_VRING_CALL, &which, &[borrow(ring.call_fd())]);
-    let _refused = raw.order(request::SET_VRING_KICK, &which, &[borrow(ring.kick_fd())]);
+    let _refused = raw.order(request::SET_VRING_CALL, &which, &[borrow(&ring.eventfds.call)]);
+    let _refused = raw.order(request::SET_VRING_KICK, &which, &[borrow(&ring.eventfds.kick)]);
     let _refused = raw.order(request::SET_VRING_ENABLE, &ring_state(index, 1), &[]);
     ring.kick();
     settle();

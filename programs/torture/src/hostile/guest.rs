@@ -5,14 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use frontkit::Memory;
 use tests::driver::{INDIRECT, NEXT, Ring, WRITE, readable, writable, write_descriptor};
 use tests::frontend::{DATA, INDIRECT_DESC, kind};
-use tests::fuse::{init_body, op};
-use tests::guest_memory::GuestMemory;
+use tests::fuse::{self, init_body, op};
 
 use super::attack::{Attack, Expect, On, Scene, Victim};
 use super::session::{
-    BLOCK, BUFFER, HEADER, MEMORY_BYTES, NOWHERE, RING_SIZE, STATUS, TABLE, areas, bytes, fuse_request, is_used,
+    BLOCK, BUFFER, HEADER, MEMORY_BYTES, NOWHERE, RING_SIZE, STATUS, TABLE, areas, bytes, is_used, lay_out,
 };
 use crate::rng::Rng;
 
@@ -40,10 +40,10 @@ const fn only(on: On, name: &'static str, what: &'static str, run: fn(&mut Scene
 
 pub(crate) const ATTACKS: &[Attack] = &[
     guest("avail-index-jumps", "moves the available index by more than the ring holds", Expect::Broken, |scene| {
-        lie(scene, |ring| ring.set_available_index(RING_SIZE + 1))
+        lie(scene, |ring| ring.queue.set_available_index(RING_SIZE + 1))
     }),
     guest("avail-index-backwards", "moves the available index back by one", Expect::Broken, |scene| {
-        lie(scene, |ring| ring.set_available_index(u16::MAX))
+        lie(scene, |ring| ring.queue.set_available_index(u16::MAX))
     }),
     guest("head-outside", "offers a head outside the descriptor table", Expect::Broken, |scene| {
         lie(scene, |ring| ring.publish(RING_SIZE))
@@ -51,20 +51,20 @@ pub(crate) const ATTACKS: &[Attack] = &[
     guest("head-far-outside", "offers head 65535", Expect::Broken, |scene| lie(scene, |ring| ring.publish(u16::MAX))),
     guest("chain-loops", "two descriptors that continue at each other", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT, 1);
-            ring.set_descriptor(1, BUFFER, BLOCK, NEXT, 0);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT, 1);
+            ring.queue.set_descriptor(1, BUFFER, BLOCK, NEXT, 0);
             ring.publish(0);
         })
     }),
     guest("chain-continues-at-itself", "a descriptor that continues at itself", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(7, BUFFER, BLOCK, NEXT | WRITE, 7);
+            ring.queue.set_descriptor(7, BUFFER, BLOCK, NEXT | WRITE, 7);
             ring.publish(7);
         })
     }),
     guest("next-outside", "a chain that continues outside the table", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT, RING_SIZE);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT, RING_SIZE);
             ring.publish(0);
         })
     }),
@@ -82,49 +82,49 @@ pub(crate) const ATTACKS: &[Attack] = &[
     }),
     guest("buffers-of-length-zero", "a chain of empty buffers", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 0, NEXT, 1);
-            ring.set_descriptor(1, BUFFER, 0, NEXT | WRITE, 2);
-            ring.set_descriptor(2, NOWHERE, 0, WRITE, 0);
+            ring.queue.set_descriptor(0, HEADER, 0, NEXT, 1);
+            ring.queue.set_descriptor(1, BUFFER, 0, NEXT | WRITE, 2);
+            ring.queue.set_descriptor(2, NOWHERE, 0, WRITE, 0);
             ring.publish(0);
         })
     }),
     guest("nothing-writable", "a request without room for an answer", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 16, 0, 0);
+            ring.queue.set_descriptor(0, HEADER, 16, 0, 0);
             ring.publish(0);
         })
     }),
     guest("nothing-readable", "a request without a request", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, BUFFER, BLOCK, WRITE, 0);
+            ring.queue.set_descriptor(0, BUFFER, BLOCK, WRITE, 0);
             ring.publish(0);
         })
     }),
     guest("readable-behind-writable", "a readable buffer behind a writable one", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, STATUS, 1, NEXT | WRITE, 1);
-            ring.set_descriptor(1, HEADER, 16, 0, 0);
+            ring.queue.set_descriptor(0, STATUS, 1, NEXT | WRITE, 1);
+            ring.queue.set_descriptor(1, HEADER, 16, 0, 0);
             ring.publish(0);
         })
     }),
     guest("unknown-flags", "descriptors with every flag that means nothing", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT | 0xfff8, 1);
-            ring.set_descriptor(1, STATUS, 1, WRITE | 0xfff8, 0);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT | 0xfff8, 1);
+            ring.queue.set_descriptor(1, STATUS, 1, WRITE | 0xfff8, 0);
             ring.publish(0);
         })
     }),
     guest("indirect-nested", "an indirect table in an indirect table", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            write_descriptor(ring.memory(), TABLE, TABLE + 4096, 32, INDIRECT, 0);
+            write_descriptor(ring.queue.memory(), TABLE, TABLE + 4096, 32, INDIRECT, 0);
             table(ring, 16, INDIRECT);
         })
     }),
     guest("indirect-in-the-middle", "an indirect table that other descriptors follow", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, HEADER, 16, NEXT, 1);
-            ring.set_descriptor(1, TABLE, 32, INDIRECT | NEXT, 2);
-            ring.set_descriptor(2, STATUS, 1, WRITE, 0);
+            ring.queue.set_descriptor(0, HEADER, 16, NEXT, 1);
+            ring.queue.set_descriptor(1, TABLE, 32, INDIRECT | NEXT, 2);
+            ring.queue.set_descriptor(2, STATUS, 1, WRITE, 0);
             ring.publish(0);
         })
     }),
@@ -139,14 +139,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     }),
     guest("indirect-outside-memory", "an indirect table where there is no memory", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            ring.set_descriptor(0, NOWHERE, 32, INDIRECT, 0);
+            ring.queue.set_descriptor(0, NOWHERE, 32, INDIRECT, 0);
             ring.publish(0);
         })
     }),
     guest("indirect-loops", "an indirect table whose entries continue at each other", Expect::Broken, |scene| {
         lie(scene, |ring| {
-            write_descriptor(ring.memory(), TABLE, HEADER, 16, NEXT, 1);
-            write_descriptor(ring.memory(), TABLE + 16, BUFFER, 16, NEXT, 0);
+            write_descriptor(ring.queue.memory(), TABLE, HEADER, 16, NEXT, 1);
+            write_descriptor(ring.queue.memory(), TABLE + 16, BUFFER, 16, NEXT, 0);
             table(ring, 32, INDIRECT);
         })
     }),
@@ -155,7 +155,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             for at in 0..32768_u64 {
                 let next = at as u16 + 1;
                 let flags = if at < 32767 { NEXT | WRITE } else { WRITE };
-                write_descriptor(ring.memory(), TABLE + 16 * at, BUFFER, BLOCK, flags, next);
+                write_descriptor(ring.queue.memory(), TABLE + 16 * at, BUFFER, BLOCK, flags, next);
             }
             table(ring, 16 * 32768, INDIRECT);
         })
@@ -169,14 +169,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     }),
     guest("same-head-twice", "a head offered again before it was used", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            request_in(ring, 0);
+            lay_out(ring, 0, BUFFER, BLOCK);
             ring.publish(0);
             ring.publish(0);
         })
     }),
     guest("same-head-everywhere", "a ring full of one head", Expect::Anything, |scene| {
         lie(scene, |ring| {
-            request_in(ring, 3);
+            lay_out(ring, 3, BUFFER, BLOCK);
             for _ in 0..RING_SIZE {
                 ring.publish(3);
             }
@@ -187,9 +187,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let [desc, used, avail] = areas(ring);
             for (at, area) in [desc, used, avail].into_iter().enumerate() {
                 let head = 3 * at as u16;
-                ring.set_descriptor(head, HEADER, 16, NEXT, head + 1);
-                ring.set_descriptor(head + 1, area, BLOCK, NEXT | WRITE, head + 2);
-                ring.set_descriptor(head + 2, STATUS, 1, WRITE, 0);
+                lay_out(ring, head, area, BLOCK);
             }
             ring.publish(3);
             ring.publish(6);
@@ -200,7 +198,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         let mut victim = scene.victim()?;
         let [_, used, _] = areas(&victim.ring);
         for at in 0..8 {
-            request_in(&victim.ring, 3 * at);
+            lay_out(&victim.ring, 3 * at, BUFFER, BLOCK);
             victim.ring.publish(3 * at);
             victim.ring.kick();
             let noise = bytes(&mut scene.random, 6 + 8 * usize::from(RING_SIZE));
@@ -218,12 +216,12 @@ pub(crate) const ATTACKS: &[Attack] = &[
     }),
     guest("flood-of-kicks", "kicks without end, until the counter is full", Expect::Anything, |scene| {
         let mut victim = scene.victim()?;
-        let kick = victim.ring.kick_fd().try_clone()?;
+        let kick = victim.ring.eventfds.kick.try_clone()?;
         for round in 0..50_000_u32 {
             // The largest step fills the counter at once; what does not fit is refused.
             let _full = kick.write(if round % 1000 == 999 { 1 << 63 } else { 1 });
         }
-        request_in(&victim.ring, 0);
+        lay_out(&victim.ring, 0, BUFFER, BLOCK);
         victim.ring.publish(0);
         // It may have been seen without a kick, which does not fit any more.
         is_used(&victim.ring, 1, A_MOMENT);
@@ -266,28 +264,19 @@ fn lie(scene: &mut Scene<'_>, lie: impl FnOnce(&mut Ring)) -> Result<()> {
 
 fn buffer(scene: &mut Scene<'_>, address: u64, len: u32) -> Result<()> {
     lie(scene, |ring| {
-        ring.set_descriptor(0, HEADER, 16, NEXT, 1);
-        ring.set_descriptor(1, address, len, NEXT | WRITE, 2);
-        ring.set_descriptor(2, STATUS, 1, WRITE, 0);
+        lay_out(ring, 0, address, len);
         ring.publish(0);
     })
 }
 
 /// Offers the table of descriptors at [`TABLE`].
 fn table(ring: &mut Ring, len: u32, flags: u16) {
-    ring.set_descriptor(0, TABLE, len, flags, 1);
+    ring.queue.set_descriptor(0, TABLE, len, flags, 1);
     ring.publish(0);
 }
 
-/// A read in three descriptors from `at` on.
-fn request_in(ring: &Ring, at: u16) {
-    ring.set_descriptor(at, HEADER, 16, NEXT, at + 1);
-    ring.set_descriptor(at + 1, BUFFER, BLOCK, NEXT | WRITE, at + 2);
-    ring.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
-}
-
 /// Offers requests while another thread makes changes.
-fn under_changes(scene: &mut Scene<'_>, change: fn(&GuestMemory, [u64; 3], &mut Rng)) -> Result<()> {
+fn under_changes(scene: &mut Scene<'_>, change: fn(&Memory, [u64; 3], &mut Rng)) -> Result<()> {
     for _ in 0..4 {
         // Only the last one is looked at; the others end whatever state their rings are in.
         scene.let_go();
@@ -307,7 +296,7 @@ fn under_changes(scene: &mut Scene<'_>, change: fn(&GuestMemory, [u64; 3], &mut 
             });
             for round in 0..CHANGES {
                 let head = (round % 16) as u16 * 3;
-                request_in(ring, head);
+                lay_out(ring, head, BUFFER, BLOCK);
                 ring.publish(head);
                 if round % 8 == 0 {
                     ring.kick();
@@ -322,14 +311,14 @@ fn under_changes(scene: &mut Scene<'_>, change: fn(&GuestMemory, [u64; 3], &mut 
 }
 
 /// Changes lengths, addresses, flags and links of one of the first descriptors.
-fn flip(memory: &GuestMemory, [desc, ..]: [u64; 3], random: &mut Rng) {
+fn flip(memory: &Memory, [desc, ..]: [u64; 3], random: &mut Rng) {
     let (address, len) = random.pick(&[(HEADER, 16), (NOWHERE, BLOCK), (BUFFER, u32::MAX), (BUFFER, BLOCK)]);
     let flags = random.next() as u16 & (NEXT | WRITE | INDIRECT);
     write_descriptor(memory, desc + 16 * random.within(0..=47), address, len, flags, random.next() as u16);
 }
 
 /// Writes some bytes somewhere into one of the areas.
-fn scribble(memory: &GuestMemory, [desc, used, avail]: [u64; 3], random: &mut Rng) {
+fn scribble(memory: &Memory, [desc, used, avail]: [u64; 3], random: &mut Rng) {
     let size = u64::from(RING_SIZE);
     let (start, room) = random.pick(&[(desc, 16 * size), (used, 6 + 8 * size), (avail, 6 + 2 * size)]);
     let count = random.within(1..=16);
@@ -361,11 +350,11 @@ fn disk_noise(scene: &mut Scene<'_>) -> Result<()> {
                 _ => (BUFFER, random.pick(&lengths)),
             };
             let at = head + at as u16;
-            ring.set_descriptor(at, address, len, flags, at + 1);
+            ring.queue.set_descriptor(at, address, len, flags, at + 1);
         }
         ring.publish(head);
         ring.kick();
-        if !is_used(ring, ring.next_available(), A_MOMENT) {
+        if !is_used(ring, ring.queue.next_available(), A_MOMENT) {
             break;
         }
     }
@@ -379,19 +368,19 @@ fn fuse_noise(scene: &mut Scene<'_>) -> Result<()> {
     let Victim { session, ring } = &mut victim;
     for round in 0..NOISE {
         let request =
-            if round == 0 { fuse_request(op::INIT, 1, 0, &init_body(7, 38)) } else { fuse(random, round as u64) };
+            if round == 0 { fuse::request(op::INIT, 1, 0, &init_body(7, 38)) } else { fuse(random, round as u64) };
         // Each request in flight has a place of its own.
         let slot = (round % usize::from(NOISE_AT_ONCE)) as u16;
         let place = DATA + u64::from(slot) * (1 << 16);
         session.memory.write(place, &request);
         let head = 2 * slot;
         let room = random.pick(&[0, 16, 100, 8192]);
-        ring.set_descriptor(head, place, request.len() as u32, NEXT, head + 1);
-        ring.set_descriptor(head + 1, place + (1 << 15), room, WRITE, 0);
+        ring.queue.set_descriptor(head, place, request.len() as u32, NEXT, head + 1);
+        ring.queue.set_descriptor(head + 1, place + (1 << 15), room, WRITE, 0);
         ring.publish(head);
         ring.kick();
-        let behind = ring.next_available().saturating_sub(NOISE_AT_ONCE / 2);
-        if ring.used_index() < behind && !is_used(ring, ring.next_available(), A_MOMENT) {
+        let behind = ring.queue.next_available().saturating_sub(NOISE_AT_ONCE / 2);
+        if ring.queue.used_index() < behind && !is_used(ring, ring.queue.next_available(), A_MOMENT) {
             break;
         }
     }
@@ -420,7 +409,7 @@ fn fuse(random: &mut Rng, unique: u64) -> Vec<u8> {
             }
         }
     }
-    let mut request = fuse_request(opcode, unique, node, &body);
+    let mut request = fuse::request(opcode, unique, node, &body);
     if random.once_in(4) {
         // A length that lies.
         let claimed = random.pick(&[0, 39, 40, 4096, u32::MAX]);

@@ -3,15 +3,15 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
+use frontkit::{Memory, USER_BASE};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
-use tests::driver::{NEXT, RING_BYTES, WRITE};
+use tests::driver::{RING_BYTES, Ring};
 use tests::frontend::DATA;
-use tests::guest_memory::{GuestMemory, USER_BASE};
 
 use super::attack::{Attack, Expect, On, Scene};
 use super::raw::request;
 use super::session::{
-    BLOCK, BUFFER, HEADER, MEMORY_BYTES, Region, STATUS, Session, borrowed, file, ring_state, settle, table,
+    self, BLOCK, BUFFER, HEADER, MEMORY_BYTES, Region, Session, borrowed, file, ring_state, settle, table,
 };
 
 const fn attack(
@@ -92,7 +92,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         Expect::Anything,
         |scene| {
             let victim = scene.victim()?;
-            let [_, used, _] = super::session::areas(&victim.ring);
+            let [_, used, _] = session::areas(&victim.ring);
             lay_out(&victim.ring, BUFFER, BLOCK);
             let mut ring = victim.ring;
             for at in 0..REQUESTS {
@@ -125,7 +125,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack("second-region-shrinks", "truncates a region that holds only buffers", Expect::Anything, |scene| {
         let mut victim = scene.victim()?;
-        let more = GuestMemory::new(ELSEWHERE, ELSEWHERE_BYTES)?;
+        let more = Memory::new(ELSEWHERE, ELSEWHERE_BYTES)?;
         let region = Region::of(&more).single();
         let added = victim.session.raw.order(request::ADD_MEM_REG, &region, &[file(&more)]);
         if !added.context("ADD_MEM_REG is not answered")? {
@@ -286,7 +286,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     }),
     attack("memory-before-features", "starts everything before anything is negotiated", Expect::Anything, |scene| {
         let mut raw = scene.fresh()?;
-        let memory = GuestMemory::new(0, MEMORY_BYTES)?;
+        let memory = Memory::new(0, MEMORY_BYTES)?;
         let table = table(&[Region::of(&memory)]);
         let _silent = raw.send(request::SET_MEM_TABLE, 1, &table, &[file(&memory)]);
         for index in 0..4 {
@@ -300,13 +300,10 @@ pub(crate) const ATTACKS: &[Attack] = &[
 ];
 
 /// Fills the descriptor table with requests of three descriptors: header, data at `buffer`, status.
-fn lay_out(ring: &tests::driver::Ring, buffer: u64, len: u32) {
-    ring.memory().write(HEADER, &[0; 16]);
+fn lay_out(ring: &Ring, buffer: u64, len: u32) {
+    ring.queue.memory().write(HEADER, &[0; 16]);
     for at in 0..REQUESTS {
-        let head = 3 * at;
-        ring.set_descriptor(head, HEADER, 16, NEXT, head + 1);
-        ring.set_descriptor(head + 1, buffer, len, NEXT | WRITE, head + 2);
-        ring.set_descriptor(head + 2, STATUS, 1, WRITE, 0);
+        session::lay_out(ring, 3 * at, buffer, len);
     }
 }
 

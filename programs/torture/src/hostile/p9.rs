@@ -79,12 +79,12 @@ fn send(victim: &mut Victim, random: &mut Rng, messages: impl Iterator<Item = Ve
         session.memory.write(place, &message);
         let head = 2 * slot;
         let room = if number < 2 { 8192 } else { random.pick(&[0, 6, 7, 11, 100, 8192]) };
-        ring.set_descriptor(head, place, message.len() as u32, NEXT, head + 1);
-        ring.set_descriptor(head + 1, place + (1 << 15), room, WRITE, 0);
+        ring.queue.set_descriptor(head, place, message.len() as u32, NEXT, head + 1);
+        ring.queue.set_descriptor(head + 1, place + (1 << 15), room, WRITE, 0);
         ring.publish(head);
         ring.kick();
-        let behind = ring.next_available().saturating_sub(AT_ONCE / 2);
-        if ring.used_index() < behind && !is_used(ring, behind, PATIENCE) {
+        let behind = ring.queue.next_available().saturating_sub(AT_ONCE / 2);
+        if ring.queue.used_index() < behind && !is_used(ring, behind, PATIENCE) {
             break;
         }
     }

@@ -1,15 +1,15 @@
 //! A frontend that has set everything up as it should: from here on it may lie.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::driver::Ring;
+use frontkit::{Areas, Memory, USER_BASE, borrow};
+use tests::driver::{NEXT, Ring, WRITE};
 use tests::frontend::{DATA, EVENT_IDX};
-use tests::guest_memory::{GuestMemory, USER_BASE};
 
 use super::raw::{Raw, request};
 use crate::rng::Rng;
@@ -81,7 +81,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// The whole of `memory`.
-    pub(crate) fn of(memory: &GuestMemory) -> Self {
+    pub(crate) fn of(memory: &Memory) -> Self {
         let info = memory.info();
         Self {
             guest_addr: info.guest_phys_addr,
@@ -121,22 +121,15 @@ pub(crate) fn ring_areas(index: u32, flags: u32, [desc, used, avail]: [u64; 3]) 
 }
 
 /// The file behind memory.
-pub(crate) fn file(memory: &GuestMemory) -> BorrowedFd<'_> {
-    // SAFETY: the file is open as long as the memory is borrowed.
-    unsafe { BorrowedFd::borrow_raw(memory.info().mmap_handle) }
-}
-
-/// A descriptor of a type that does not lend it.
-pub(crate) fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
-    // SAFETY: it is open as long as its owner is borrowed.
-    unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
+pub(crate) fn file(memory: &Memory) -> BorrowedFd<'_> {
+    memory.file().as_fd()
 }
 
 /// A connected frontend with memory.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) raw: Raw,
-    pub(crate) memory: Arc<GuestMemory>,
+    pub(crate) memory: Arc<Memory>,
 }
 
 impl Session {
@@ -145,7 +138,7 @@ impl Session {
     pub(crate) fn open(socket: &Path, without: u64, more: u64) -> Result<Self> {
         let mut raw = Raw::connect(socket)?;
         raw.negotiate(EVENT_IDX | without, PROTOCOL | more).context("the server does not negotiate")?;
-        let memory = Arc::new(GuestMemory::new(0, MEMORY_BYTES)?);
+        let memory = Arc::new(Memory::new(0, MEMORY_BYTES)?);
         let obeyed = raw.order(request::SET_MEM_TABLE, &table(&[Region::of(&memory)]), &[file(&memory)]);
         ensure!(obeyed.context("SET_MEM_TABLE is not answered")?, "SET_MEM_TABLE is refused");
         Ok(Self { raw, memory })
@@ -165,18 +158,17 @@ impl Session {
     /// Sets a fresh ring up and starts it.
     pub(crate) fn ring(&mut self, index: usize) -> Result<Ring> {
         let ring = Ring::new(self.memory.clone(), index, RING_SIZE);
-        self.start(&ring, borrow(ring.kick_fd()), borrow(ring.call_fd()))?;
+        self.start(&ring, borrow(&ring.eventfds.kick), borrow(&ring.eventfds.call))?;
         Ok(ring)
     }
 
     /// Starts a ring with any descriptors.
     pub(crate) fn start(&mut self, ring: &Ring, kick: BorrowedFd<'_>, call: BorrowedFd<'_>) -> Result<()> {
         let index = u32::try_from(ring.index())?;
-        let areas = ring.addresses();
-        let areas = [areas.desc_table_addr, areas.used_ring_addr, areas.avail_ring_addr];
+        let areas = areas(ring).map(|area| area + USER_BASE);
         let which = u64::from(index).to_ne_bytes();
         let orders: [(u32, Vec<u8>, &[BorrowedFd<'_>]); 6] = [
-            (request::SET_VRING_NUM, ring_state(index, u32::from(ring.size())), &[]),
+            (request::SET_VRING_NUM, ring_state(index, u32::from(ring.queue.size())), &[]),
             (request::SET_VRING_BASE, ring_state(index, 0), &[]),
             (request::SET_VRING_ADDR, ring_areas(index, 0, areas), &[]),
             (request::SET_VRING_CALL, which.to_vec(), &[call]),
@@ -194,8 +186,15 @@ impl Session {
 
 /// Guest addresses of a ring's descriptor table, used ring and available ring.
 pub(crate) fn areas(ring: &Ring) -> [u64; 3] {
-    let areas = ring.addresses();
-    [areas.desc_table_addr, areas.used_ring_addr, areas.avail_ring_addr].map(|address| address - USER_BASE)
+    let Areas { desc, avail, used } = ring.queue.areas();
+    [desc, used, avail]
+}
+
+/// Writes a read in three descriptors from `at` on: header, data at `buffer`, status.
+pub(crate) fn lay_out(ring: &Ring, at: u16, buffer: u64, len: u32) {
+    ring.queue.set_descriptor(at, HEADER, 16, NEXT, at + 1);
+    ring.queue.set_descriptor(at + 1, buffer, len, NEXT | WRITE, at + 2);
+    ring.queue.set_descriptor(at + 2, STATUS, 1, WRITE, 0);
 }
 
 /// Gives the server time to meet what was laid out.
@@ -206,24 +205,13 @@ pub(crate) fn settle() {
 /// Whether everything up to `wanted` is used before `limit` has passed.
 pub(crate) fn is_used(ring: &Ring, wanted: u16, limit: Duration) -> bool {
     let end = Instant::now() + limit;
-    while ring.used_index() != wanted {
+    while ring.queue.used_index() != wanted {
         if Instant::now() > end {
             return false;
         }
         thread::sleep(LOOK_AGAIN_AFTER);
     }
     true
-}
-
-/// A FUSE request (linux/fuse.h, `struct fuse_in_header` and a body), by root.
-pub(crate) fn fuse_request(opcode: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
-    let mut bytes = ((tests::fuse::IN_HEADER_BYTES + body.len()) as u32).to_le_bytes().to_vec();
-    bytes.extend(opcode.to_le_bytes());
-    bytes.extend(unique.to_le_bytes());
-    bytes.extend(node.to_le_bytes());
-    bytes.extend([0; 16]);
-    bytes.extend(body);
-    bytes
 }
 
 /// A descriptor, borrowed for a message.

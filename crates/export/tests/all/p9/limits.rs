@@ -47,7 +47,7 @@ fn a_ring_that_stops_owes_nothing_to_a_limit() {
     let sent = client.send(0, &flush(91, 500));
     outcome(client.guest.wait(sent), Kind::Flush).unwrap();
     // GET_VRING_BASE is answered when nothing is in flight.
-    client.guest.frontend.get_vring_base(0).unwrap();
+    client.guest.session.link().get_vring_base(0).unwrap();
     assert_eq!(held.iter().filter(|sent| client.guest.is_answered(**sent)).count(), held.len());
 }
 

@@ -4,8 +4,6 @@ use crate::p9::client::{Client, MSIZE, ROOT, Server, data_of, outcome, read, wri
 use device::p9::Kind;
 use engine::{Execution, Poll, WorkerSpec};
 use passthrough::Options;
-use vhost::vhost_user::VhostUserFrontend;
-use vhost::vhost_user::message::VhostUserConfigFlags;
 
 const EXECUTIONS: [Execution; 4] = [Execution::Inline, Execution::Uring, Execution::Pool(2), Execution::Auto];
 
@@ -19,9 +17,7 @@ fn a_guest_finds_the_tag() {
     let server = Server::new(1, Execution::Inline, Options::default());
     let mut client = Client::new(&server, 1);
     let tag = [&6_u16.to_le_bytes()[..], b"shared"].concat();
-    let flags = VhostUserConfigFlags::WRITABLE;
-    let (_, shown) = client.guest.frontend.get_config(0, 8, flags, &[0; 8]).unwrap();
-    assert_eq!(shown, tag);
+    assert_eq!(client.guest.session.config(0, 8).unwrap(), tag);
     // VIRTIO_9P_MOUNT_TAG
     assert_eq!(server.export.status().features_negotiated & 1, 1);
 }

@@ -61,7 +61,7 @@ fn a_ring_that_stops_lets_go_of_locks_that_it_waits_for() {
     let other = client.open("file");
     let waiting = client.send(0, &lock(2, other, 2));
     server.wait_until("a lock is waited for", |status| status.locks_waiting == 1);
-    client.guest.frontend.get_vring_base(0).unwrap();
+    client.guest.session.link().get_vring_base(0).unwrap();
     // P9_LOCK_BLOCKED: a client that goes on asks again.
     assert_eq!(outcome(client.guest.wait(waiting), Kind::Lock), Ok(vec![1]));
 }
@@ -75,7 +75,7 @@ fn a_guest_that_resets_the_device_leaves_nothing() {
     let sent = client.send(0, &lock(1, fid, 1));
     assert_eq!(outcome(client.guest.wait(sent), Kind::Lock), Ok(vec![0]));
     assert_eq!((server.status().fids, server.status().tree.lock_owners), (2, 1));
-    client.guest.frontend.reset_device().unwrap();
+    client.guest.session.link().reset_device().unwrap();
     // The frontend stays.
     server.wait_until("everything is given up", |status| status.fids == 0 && status.tree.lock_owners == 0);
     assert!(server.export.connected());
@@ -122,7 +122,7 @@ fn a_ring_that_stops_while_its_client_begins_anew_answers_it() {
     let server = Server::new(1, Execution::Auto, Options::default());
     let mut client = client_with_many_fids(&server);
     let sent = [client.send(0, &version(1)), client.send(0, &version(2))];
-    client.guest.frontend.get_vring_base(0).unwrap();
+    client.guest.session.link().get_vring_base(0).unwrap();
     let answered = sent.iter().filter(|sent| client.guest.is_answered(**sent)).count();
     assert_eq!(server.answered("Tversion"), 1 + answered as u64, "what was taken is answered");
     drop(client);
