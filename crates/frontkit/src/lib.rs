@@ -12,5 +12,5 @@ mod session;
 
 pub use eventfds::{Eventfds, borrow, wait_for_any};
 pub use memory::{Area, Memory, USER_BASE};
-pub use queue::{Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, writable, write_chain, write_descriptor};
+pub use queue::{Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, writable, write_descriptor};
 pub use session::{Session, feature};

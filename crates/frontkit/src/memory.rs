@@ -1,6 +1,7 @@
 //! Memory shared with a server: one memfd, accessed by guest address or dealt out in areas that each have one owner.
 
 use std::fs::File;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
@@ -128,6 +129,13 @@ impl Memory {
         unsafe { &*place }
     }
 
+    /// As [`fields`](Self::fields), `len` times one behind the other, and for longer than a borrow.
+    pub(crate) fn row<T: Fields>(self: &Arc<Self>, guest_addr: u64, len: usize) -> Row<T> {
+        let place = self.place(guest_addr, size_of::<T>() * len).cast::<T>();
+        assert!(place.is_aligned(), "a field at {guest_addr:#x} is not aligned");
+        Row { start: place, len, _memory: Arc::clone(self) }
+    }
+
     /// `len` bytes at `guest_addr`, most of them in words: one by one they take several times as long.
     fn pieces(&self, guest_addr: u64, len: usize) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
         // SAFETY: as for `fields`, and any words are bytes.
@@ -178,6 +186,30 @@ impl Drop for Memory {
         // SAFETY: our own mapping; areas hold the value alive, so that none is left, nor any other reference into it.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Numbers that were found once: who accesses them often does not look for them each time.
+#[derive(Debug)]
+pub(crate) struct Row<T> {
+    start: *const T,
+    len: usize,
+    /// Keeps the mapping.
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: as for the memory that it is a part of.
+unsafe impl<T: Fields> Send for Row<T> {}
+// SAFETY: as above.
+unsafe impl<T: Fields> Sync for Row<T> {}
+
+impl<T: Fields> Deref for Row<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: as for `Memory::fields`: `Memory::row` has looked at all of it.
+        unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 }
 

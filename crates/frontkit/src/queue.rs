@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use vhost::VringConfigData;
 
-use crate::memory::{Memory, USER_BASE};
+use crate::memory::{Memory, Row, USER_BASE};
 
 /// The flag of a descriptor that another one follows (2.7.5).
 pub const NEXT: u16 = 1;
@@ -19,6 +19,10 @@ pub const INDIRECT: u16 = 4;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8).
 const QUIET: u16 = 1;
 const DESCRIPTOR_BYTES: u64 = 16;
+/// Flags and index stand before the entries of either ring.
+const FLAGS: usize = 0;
+const INDEX: usize = 1;
+const ENTRIES: usize = 2;
 
 /// A buffer of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +84,13 @@ impl Areas {
 pub struct Queue {
     memory: Arc<Memory>,
     areas: Areas,
+    descriptors: Row<[AtomicU64; 2]>,
+    /// The available ring: flags, index, entries, the index that the driver wants to be told at.
+    avail: Row<AtomicU16>,
+    /// The used ring: flags and index, elements, the index that the device wants to be told at.
+    used: Row<AtomicU16>,
+    elements: Row<[AtomicU32; 2]>,
+    avail_event: Row<AtomicU16>,
     size: u16,
     event_idx: bool,
     /// Next available index, and how far the device was shown it.
@@ -91,11 +102,23 @@ pub struct Queue {
 impl Queue {
     /// An empty queue of `size` descriptors (a power of two), with notifications wanted.
     pub fn new(memory: Arc<Memory>, areas: Areas, size: u16, event_idx: bool) -> Self {
-        let queue = Self { memory, areas, size, event_idx, next_avail: 0, shown: 0, next_used: 0 };
+        let len = usize::from(size);
+        let queue = Self {
+            descriptors: memory.row(areas.desc, len),
+            avail: memory.row(areas.avail, ENTRIES + len + 1),
+            used: memory.row(areas.used, ENTRIES),
+            elements: memory.row(areas.used + 4, len),
+            avail_event: memory.row(areas.used + 4 + 8 * u64::from(size), 1),
+            memory,
+            areas,
+            size,
+            event_idx,
+            next_avail: 0,
+            shown: 0,
+            next_used: 0,
+        };
         // The memory may be that of an earlier queue.
-        for field in [areas.avail, areas.avail + 2, areas.used, areas.used + 2] {
-            queue.field(field).store(0, Ordering::Relaxed);
-        }
+        queue.avail[..ENTRIES].iter().chain(&*queue.used).for_each(|field| field.store(0, Ordering::Relaxed));
         queue
     }
 
@@ -142,39 +165,41 @@ impl Queue {
         self.shown.wrapping_sub(self.next_used)
     }
 
-    #[inline]
-    fn field(&self, at: u64) -> &AtomicU16 {
-        self.memory.fields(at)
-    }
-
     /// Writes one descriptor of the table, whatever it says.
+    #[inline]
     pub fn set_descriptor(&self, at: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        write_descriptor(&self.memory, self.areas.desc + DESCRIPTOR_BYTES * u64::from(at), addr, len, flags, next);
+        store_descriptor(&self.descriptors[usize::from(at)], addr, len, flags, next);
     }
 
     /// Writes one entry of the available ring, whatever it says.
     #[inline]
     pub fn set_available_entry(&self, at: u16, head: u16) {
-        self.field(self.areas.avail + 4 + 2 * u64::from(at % self.size)).store(head.to_le(), Ordering::Relaxed);
+        self.avail[ENTRIES + usize::from(at % self.size)].store(head.to_le(), Ordering::Relaxed);
     }
 
     /// Writes the available index, whatever it says.
     #[inline]
     pub fn set_available_index(&self, index: u16) {
-        self.field(self.areas.avail + 2).store(index.to_le(), Ordering::Release);
+        self.avail[INDEX].store(index.to_le(), Ordering::Release);
     }
 
     /// Writes a chain into free descriptors, those that `at` gives the positions of its buffers, and enters it. Shows the
     /// device nothing yet.
     #[inline]
     pub fn add(&mut self, buffers: &[Buffer], at: impl Fn(usize) -> u16) {
-        write_chain(&self.memory, self.areas.desc, buffers, &at);
+        chain(buffers, &at, |at, addr, len, flags, next| self.set_descriptor(at, addr, len, flags, next));
         self.enter(at(0));
     }
 
     /// As [`add`](Self::add), with an indirect table at `table` in the free descriptor `head`.
     pub fn add_indirect(&mut self, head: u16, table: u64, buffers: &[Buffer]) {
-        write_chain(&self.memory, table, buffers, |position| position as u16);
+        chain(
+            buffers,
+            |position| position as u16,
+            |at, addr, len, flags, next| {
+                write_descriptor(&self.memory, table + DESCRIPTOR_BYTES * u64::from(at), addr, len, flags, next);
+            },
+        );
         self.set_descriptor(head, table, DESCRIPTOR_BYTES as u32 * buffers.len() as u32, INDIRECT, 0);
         self.enter(head);
     }
@@ -209,18 +234,18 @@ impl Queue {
     pub fn wants_kick(&self, before: u16) -> bool {
         // Either the device sees the index that was stored, or its wish for a kick is seen here.
         fence(Ordering::SeqCst);
-        let load = |at: u64| u16::from_le(self.field(at).load(Ordering::Relaxed));
+        let load = |field: &AtomicU16| u16::from_le(field.load(Ordering::Relaxed));
         if self.event_idx {
-            needs_event(load(self.areas.used + 4 + 8 * u64::from(self.size)), self.shown, before)
+            needs_event(load(&self.avail_event[0]), self.shown, before)
         } else {
-            load(self.areas.used) & QUIET == 0
+            load(&self.used[FLAGS]) & QUIET == 0
         }
     }
 
     /// The used index as the device published it.
     #[inline]
     pub fn used_index(&self) -> u16 {
-        u16::from_le(self.field(self.areas.used + 2).load(Ordering::Acquire))
+        u16::from_le(self.used[INDEX].load(Ordering::Acquire))
     }
 
     /// Chains that the device says it has used and that were not taken yet.
@@ -235,9 +260,8 @@ impl Queue {
         if self.unseen() == 0 {
             return None;
         }
-        let at = self.areas.used + 4 + 8 * u64::from(self.next_used % self.size);
-        let element: &[AtomicU32; 2] = self.memory.fields(at);
-        let [head, len] = [0, 1].map(|word: usize| u32::from_le(element[word].load(Ordering::Relaxed)));
+        let [head, len] = &self.elements[usize::from(self.next_used % self.size)];
+        let [head, len] = [head, len].map(|word| u32::from_le(word.load(Ordering::Relaxed)));
         self.next_used = self.next_used.wrapping_add(1);
         Some(Used { head, len })
     }
@@ -245,10 +269,9 @@ impl Queue {
     /// Asks to be told about the next used chain; false when there is one already.
     pub fn arm(&self) -> bool {
         if self.event_idx {
-            let used_event = self.field(self.areas.avail + 4 + 2 * u64::from(self.size));
-            used_event.store(self.next_used.to_le(), Ordering::Relaxed);
+            self.avail[ENTRIES + usize::from(self.size)].store(self.next_used.to_le(), Ordering::Relaxed);
         } else {
-            self.field(self.areas.avail).store(0, Ordering::Relaxed);
+            self.avail[FLAGS].store(0, Ordering::Relaxed);
         }
         // Either the device sees the wish, or what it used is seen here.
         fence(Ordering::SeqCst);
@@ -258,28 +281,31 @@ impl Queue {
     /// Asks for no more notifications. With EVENT_IDX the one that was asked for is the only one.
     pub fn disarm(&self) {
         if !self.event_idx {
-            self.field(self.areas.avail).store(QUIET.to_le(), Ordering::Relaxed);
+            self.avail[FLAGS].store(QUIET.to_le(), Ordering::Relaxed);
         }
     }
 }
 
-/// Writes a chain into the table of descriptors at `table`, each buffer into the descriptor that `at` gives its position.
+/// Tells `write` each descriptor of a chain: which it is, by what `at` says of the position of its buffer, and its fields.
 #[inline]
-pub fn write_chain(memory: &Memory, table: u64, buffers: &[Buffer], at: impl Fn(usize) -> u16) {
+fn chain(buffers: &[Buffer], at: impl Fn(usize) -> u16, write: impl Fn(u16, u64, u32, u16, u16)) {
     for (position, Buffer { addr, len, writable }) in buffers.iter().enumerate() {
         let flags = if *writable { WRITE } else { 0 };
         let (flags, next) = if position + 1 == buffers.len() { (flags, 0) } else { (flags | NEXT, at(position + 1)) };
-        write_descriptor(memory, table + DESCRIPTOR_BYTES * u64::from(at(position)), *addr, *len, flags, next);
+        write(at(position), *addr, *len, flags, next);
     }
 }
 
 /// Writes a descriptor (2.7.5) at the guest address `at`, whatever it says.
-#[inline]
 pub fn write_descriptor(memory: &Memory, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
-    let words: &[AtomicU64; 2] = memory.fields(at);
-    words[0].store(addr.to_le(), Ordering::Relaxed);
+    store_descriptor(memory.fields(at), addr, len, flags, next);
+}
+
+#[inline]
+fn store_descriptor([first, second]: &[AtomicU64; 2], addr: u64, len: u32, flags: u16, next: u16) {
     let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
-    words[1].store(rest.to_le(), Ordering::Relaxed);
+    first.store(addr.to_le(), Ordering::Relaxed);
+    second.store(rest.to_le(), Ordering::Relaxed);
 }
 
 /// Whether going from `before` to `now` passes `event` (2.7.7.2, 2.7.10.1).

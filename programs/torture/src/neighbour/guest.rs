@@ -79,16 +79,16 @@ impl Answer {
 
 /// A guest.
 pub(crate) enum Guest {
-    Fuse(fuse::Client),
-    P9(p9::Client),
+    Fuse(Box<fuse::Client>),
+    P9(Box<p9::Client>),
 }
 
 impl Guest {
     /// Connects.
     pub(crate) fn connect(socket: &Path, protocol: Protocol) -> Result<Self> {
         Ok(match protocol {
-            Protocol::Fuse => Self::Fuse(fuse::Client::begin(socket)?),
-            Protocol::P9 => Self::P9(p9::Client::begin(socket)?),
+            Protocol::Fuse => Self::Fuse(Box::new(fuse::Client::begin(socket)?)),
+            Protocol::P9 => Self::P9(Box::new(p9::Client::begin(socket)?)),
         })
     }
 
