@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use control::client::{Client, ClientError};
 use control::model::{Attach, Export, Info, NewWorker, RingInfo, Settings, Worker};
 use http::Method;
@@ -172,17 +172,12 @@ impl Daemon {
 
     /// Fails if the daemon has ended, with its last words.
     pub fn check_alive(&mut self) -> Result<()> {
-        if !self.process.is_running()? {
-            bail!("the daemon has ended; it said:\n{}", self.output());
-        }
-        Ok(())
+        self.process.check_alive("the daemon")
     }
 
     /// Ends the daemon as an operator does (SIGTERM). It must end well.
     pub fn stop(mut self) -> Result<()> {
-        let status = self.terminate()?;
-        ensure!(status.success(), "the daemon ended with {status}; it said:\n{}", self.output());
-        Ok(())
+        self.process.stop("the daemon", END_LIMIT)
     }
 
     /// Sends SIGTERM and says how the daemon ended.

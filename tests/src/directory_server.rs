@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -173,8 +173,7 @@ impl DirectoryServer {
             None => command,
         };
         let mut process = Group::start(&command, &files.path().join("server.log"))?;
-        process
-            .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
+        process.wait_for_sockets(START_LIMIT, &[socket])?;
         Ok(Self { process, files, program, protocol: directory.protocol })
     }
 
@@ -224,17 +223,12 @@ impl DirectoryServer {
     ///
     /// virtiofsd serves one frontend and ends, which is no failure of its.
     pub fn check_alive(&mut self) -> Result<()> {
-        if self.program == Program::Vringd && !self.process.is_running()? {
-            bail!("the server has ended; it said:\n{}", self.output());
-        }
-        Ok(())
+        if self.program == Program::Vringd { self.process.check_alive("the server") } else { Ok(()) }
     }
 
     /// Ends the server as an operator does (SIGTERM). It must end well.
     pub fn stop(mut self) -> Result<()> {
-        let status = self.process.terminate(END_LIMIT)?;
-        ensure!(status.success(), "the server ended with {status}; it said:\n{}", self.output());
-        Ok(())
+        self.process.stop("the server", END_LIMIT)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -65,9 +64,7 @@ impl Server {
         let process = Group::start(&command, &directory.path().join("server.log"))?;
         let mut server = Self { process, directory, is_vringd };
         let socket = server.socket();
-        server
-            .process
-            .wait_until(START_LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
+        server.process.wait_for_sockets(START_LIMIT, &[socket])?;
         Ok(server)
     }
 
@@ -123,10 +120,7 @@ impl Server {
 
     /// Fails if the server has ended, with its last words.
     pub fn check_alive(&mut self) -> Result<()> {
-        if !self.process.is_running()? {
-            bail!("the server has ended; it said:\n{}", self.output());
-        }
-        Ok(())
+        self.process.check_alive("the server")
     }
 
     /// Ends the server as an operator does (SIGTERM) and says how it ended.

@@ -1,6 +1,7 @@
 //! Child processes that end when they must.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::usage;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::interrupt;
@@ -144,6 +145,12 @@ impl Group {
         }
     }
 
+    /// As [`wait_until`](Self::wait_until) all of `sockets` are there.
+    pub fn wait_for_sockets(&mut self, limit: Duration, sockets: &[impl AsRef<Path>]) -> Result<()> {
+        let is_there = |path: &_| fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+        self.wait_until(limit, |_| sockets.iter().all(is_there))
+    }
+
     /// Asks the leader to end, as an operator's SIGTERM does, and waits for it.
     pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         if self.ended()?.is_none()
@@ -152,6 +159,21 @@ impl Group {
             kill_process(leader, Signal::TERM)?;
         }
         self.wait(limit)
+    }
+
+    /// As [`terminate`](Self::terminate). The leader, which people know as `name`, must end well.
+    pub fn stop(&mut self, name: &str, limit: Duration) -> Result<()> {
+        let status = self.terminate(limit)?;
+        ensure!(status.success(), "{name} ended with {status}; it said:\n{}", self.output());
+        Ok(())
+    }
+
+    /// Fails if the leader, which people know as `name`, has ended, with its last words.
+    pub fn check_alive(&mut self, name: &str) -> Result<()> {
+        if !self.is_running()? {
+            bail!("{name} has ended by itself: {}; it said:\n{}", self.state(), self.output());
+        }
+        Ok(())
     }
 
     /// Whether the leader has not ended yet.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use procfs::ProcError;
 use procfs::process::{Process, Stat, all_processes};
 use serde::{Deserialize, Serialize};
@@ -167,6 +167,37 @@ pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
+/// Descriptors that process `pid` has open.
+///
+/// # Errors
+/// The process does not exist.
+pub fn descriptors(pid: u32) -> Result<usize, Error> {
+    process(pid)?.fd_count().map_err(|cause| Error::NoProcess { pid, cause })
+}
+
+/// Memory of process `pid` of its own, in KiB (RssAnon): what it shares with guests is not.
+///
+/// # Errors
+/// The process does not exist.
+pub fn own_memory_kib(pid: u32) -> Result<u64> {
+    process(pid)?.status()?.rssanon.context("the kernel tells no RssAnon")
+}
+
+/// Processor time that the threads of process `pid` have used, in nanoseconds. A thread is accounted for when it sleeps.
+///
+/// # Errors
+/// The process does not exist.
+pub fn cpu_ns_of_threads(pid: u32) -> Result<u64, Error> {
+    let tasks = process(pid)?.tasks().map_err(|cause| Error::NoProcess { pid, cause })?;
+    // A thread may end meanwhile.
+    Ok(tasks.flatten().filter_map(|task| Some(task.schedstat().ok()?.sum_exec_runtime)).sum())
+}
+
+/// As [`cpu_ns_of_threads`], of the first thread alone; `None` when the kernel does not say.
+pub fn cpu_ns_of_first_thread(pid: u32) -> Option<u64> {
+    Some(process(pid).ok()?.schedstat().ok()?.sum_exec_runtime)
+}
+
 /// Processor time in seconds of a process and of the children that it waited for. A process that has ended can be asked until
 /// it is waited for.
 ///
@@ -239,6 +270,18 @@ mod tests {
         child.wait().unwrap();
         assert!(!is_alive(child.id()));
         assert!(is_alive(std::process::id()));
+    }
+
+    #[test]
+    fn figures_of_a_process_are_what_the_kernel_says_of_it() {
+        let pid = std::process::id();
+        let before = descriptors(pid).unwrap();
+        let _more = [0; 64].map(|_: u8| std::fs::File::open("/dev/null").unwrap());
+        assert!(descriptors(pid).unwrap() >= before + 32, "other tests open and close some, too");
+        assert!(own_memory_kib(pid).unwrap() > 0);
+        thread::sleep(Duration::from_millis(1));
+        let [first, all] = [cpu_ns_of_first_thread(pid).unwrap(), cpu_ns_of_threads(pid).unwrap()];
+        assert!(0 < first && first <= all);
     }
 
     #[test]

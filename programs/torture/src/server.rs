@@ -10,9 +10,10 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use guest::process::{Group, shown};
+use guest::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -256,10 +257,7 @@ impl Server {
 
     /// Fails if it has ended, with its last words.
     pub(crate) fn check_alive(&mut self) -> Result<()> {
-        if !self.process.is_running()? {
-            bail!("the server has ended by itself: {}; it said:\n{}", self.process.state(), self.output());
-        }
-        Ok(())
+        self.process.check_alive("the server")
     }
 
     /// What it said.
@@ -297,9 +295,7 @@ impl Server {
 
     /// Ends it as an operator does (SIGTERM). It must end well.
     pub(crate) fn stop(mut self) -> Result<()> {
-        let status = self.process.terminate(END_LIMIT)?;
-        ensure!(status.success(), "the server ended with {status}; it said:\n{}", self.output());
-        Ok(())
+        self.process.stop("the server", END_LIMIT)
     }
 
     /// Requests that it has taken so far, as `vringd ctl` tells; none if it is too young to answer.
@@ -324,16 +320,8 @@ impl Server {
         serde_json::from_slice(&output.stdout).context("`ctl --json export show` prints JSON")
     }
 
-    /// Processor time that all its threads have used, in nanoseconds (`/proc/PID/task/*/schedstat`).
+    /// Processor time that all its threads have used, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> Result<u64> {
-        let tasks = format!("/proc/{}/task", self.process.id());
-        let mut sum = 0;
-        for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
-            // A thread may end meanwhile.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let on_cpu = text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
-            sum += on_cpu.with_context(|| format!("{tasks} has a schedstat without figures: {text:?}"))?;
-        }
-        Ok(sum)
+        Ok(usage::cpu_ns_of_threads(self.process.id())?)
     }
 }

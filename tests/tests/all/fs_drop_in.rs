@@ -1,7 +1,7 @@
 //! vringd in virtiofsd's place: started as those start it that know virtiofsd.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn serves_once(command: &Command, socket: &Path, tag: &str, files: &Path) -> Result<()> {
     let lab = Lab::take_turn();
     let mut server = Group::start(command, &files.join("log"))?;
-    server.wait_until(LIMIT, |_| socket.metadata().is_ok_and(|metadata| metadata.file_type().is_socket()))?;
+    server.wait_for_sockets(LIMIT, &[socket])?;
     let script = format!(
         "mkdir /mnt/share; mount -t virtiofs {tag} /mnt/share
          test \"$(cat /mnt/share/file)\" = content

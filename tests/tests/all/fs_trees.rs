@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use guest::usage::{descriptors, own_memory_kib};
 use tempfile::TempDir;
 use tests::directory_server::{Cache, Directory, DirectoryServer};
 use tests::fs_guest;
@@ -100,16 +101,6 @@ fn lay_out(root: &Path, directories: u64, files: u64) -> Result<()> {
     })
 }
 
-fn descriptors(pid: u32) -> Result<usize> {
-    Ok(fs::read_dir(format!("/proc/{pid}/fd")).context("the server's descriptors")?.count())
-}
-
-fn resident_kib(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("a process has memory")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
-
 #[test]
 fn million_files_take_bounded_descriptors_and_memory_returns() -> Result<()> {
     let lab = Lab::take_turn();
@@ -134,12 +125,12 @@ fn million_files_take_bounded_descriptors_and_memory_returns() -> Result<()> {
          test -e /mnt/share/d0/7";
     let mut guest = fs_guest::boot(&lab, Kernel::Debian, &server, body)?;
     guest.wait_for("mounted", LIMIT)?;
-    let before_kib = resident_kib(server.id())?;
+    let before_kib = own_memory_kib(server.id())?;
     guest.tell("go")?;
     let (mut most, mut most_kib) = (0, 0);
     while !guest.said("done")? {
         most = most.max(descriptors(server.id())?);
-        most_kib = most_kib.max(resident_kib(server.id())?);
+        most_kib = most_kib.max(own_memory_kib(server.id())?);
         thread::sleep(Duration::from_millis(50));
     }
     let walked = fs::read_to_string(guest.shared().join("walked"))?;
@@ -151,7 +142,7 @@ fn million_files_take_bounded_descriptors_and_memory_returns() -> Result<()> {
 
     guest.wait_for("unmounted", LIMIT)?;
     let after = descriptors(server.id())?;
-    let after_kib = resident_kib(server.id())?;
+    let after_kib = own_memory_kib(server.id())?;
     println!("{after} descriptors and {after_kib} KiB after the directory was unmounted");
     ensure!(after <= OWN_DESCRIPTORS, "{after} descriptors are left");
     ensure!(

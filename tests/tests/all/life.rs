@@ -54,8 +54,7 @@ fn second_serves(image: &Path, more: &[&str]) -> Result<()> {
     command.arg("disk").arg("--socket").arg(directory.path().join("second.sock")).args(more).arg(image);
     let mut second = Group::start(&command, &directory.path().join("log"))?;
     second.wait_until(LIMIT, |said| said.contains("listening"))?;
-    assert!(second.terminate(LIMIT)?.success());
-    Ok(())
+    second.stop("the daemon", LIMIT)
 }
 
 #[test]
@@ -178,7 +177,7 @@ fn an_inherited_socket_is_served_and_left_alone() -> Result<()> {
         assert!(load.finish()?.is_clean());
         daemon.wait_until(LIMIT, |said| said.matches("session ended export").count() == round)?;
     }
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
+    daemon.stop("the daemon", LIMIT)?;
     assert!(socket.exists(), "it belongs to whoever made it");
     Ok(())
 }

@@ -213,9 +213,7 @@ impl Server {
     }
 
     fn end(mut self) -> Result<()> {
-        let status = self.process.terminate(END_LIMIT)?;
-        ensure!(status.success(), "{status}: {}", self.process.output());
-        Ok(())
+        self.process.stop("the server", END_LIMIT)
     }
 }
 
@@ -290,9 +288,7 @@ fn an_inherited_connection_is_a_client() -> Result<()> {
     let mut process = Group::start_with(&command, OwnedFd::from(theirs), &place.path().join("server.log"))?;
     let worked = Client { stream: ours }.works_in(&place.path().join("shared"), "file");
     worked.with_context(|| process.output())?;
-    let status = process.terminate(END_LIMIT)?;
-    ensure!(status.success(), "{status}: {}", process.output());
-    Ok(())
+    process.stop("the server", END_LIMIT)
 }
 
 const EXPORT: &str = "[[export]]\nname = 'p9'\nkind = 'dir'\nlisten = 'unix:@DIR@/p9.sock'\nqueues = 2\n\

@@ -104,8 +104,7 @@ impl Disk {
     }
 
     fn stop(mut self) -> Result<()> {
-        let status = self.process.terminate(LIMIT)?;
-        ensure!(status.success(), "{status}: {}", self.process.output());
+        self.process.stop("the server", LIMIT)?;
         for name in ["disk.sock", "control.sock"] {
             ensure!(!self.path().join(name).exists(), "{name} is left behind");
         }

@@ -71,7 +71,7 @@ fn the_service_manager_hears_of_each_step() -> Result<()> {
         manager.wait("WATCHDOG=1")?;
     }
     drop((frontend, ring));
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
+    daemon.stop("the daemon", LIMIT)?;
     manager.wait("STOPPING=1")?;
     Ok(())
 }
@@ -98,8 +98,7 @@ fn the_watchdog_is_left_alone_while_a_worker_hangs() -> Result<()> {
     ring.wait_used();
     daemon.wait_until(LIMIT, |said| said.contains("the service manager's watchdog hears of us again"))?;
     drop((frontend, ring));
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
-    Ok(())
+    daemon.stop("the daemon", LIMIT)
 }
 
 /// Its other workers serve other guests, whom a restart would harm.
@@ -124,8 +123,7 @@ fn one_blocked_worker_is_no_dead_daemon() -> Result<()> {
     manager.wait("WATCHDOG=1")?;
     assert!(!daemon.output().contains("is left alone"), "{}", daemon.output());
     drop((frontend, ring, other));
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
-    Ok(())
+    daemon.stop("the daemon", LIMIT)
 }
 
 /// Starts vringd as a service manager does that has made sockets: descriptors from 3 on, with names.
@@ -178,7 +176,7 @@ fn sockets_that_were_made_for_it_are_served_by_name_and_left_alone() -> Result<(
         let sectors = u64::from_le_bytes(frontend.config(0, 8)?.try_into().expect("eight bytes"));
         assert_eq!(sectors * 512, capacity_bytes);
     }
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
+    daemon.stop("the daemon", LIMIT)?;
     for name in ["c.sock", "one.sock", "two.sock"] {
         assert!(at(name).exists(), "{name} belongs to whoever made it");
     }
@@ -198,8 +196,7 @@ fn the_only_export_takes_the_only_socket() -> Result<()> {
     let mut ring = frontend.ring(0, 64)?;
     assert_eq!(ring.run(kind::OUT, 0, &[readable(DATA, 512)]).0, status::OK);
     drop((frontend, ring));
-    assert!(daemon.terminate(LIMIT)?.success(), "{}", daemon.output());
-    Ok(())
+    daemon.stop("the daemon", LIMIT)
 }
 
 #[test]
@@ -233,7 +230,7 @@ fn each_line_of_a_json_log_is_an_object_that_names_its_export() -> Result<()> {
     daemon.wait_until(LIMIT, |said| said.contains("the ring is broken"))?;
     drop((frontend, ring));
     daemon.wait_until(LIMIT, |said| said.contains("session ended"))?;
-    assert!(daemon.terminate(LIMIT)?.success());
+    daemon.stop("the daemon", LIMIT)?;
     let text = std::fs::read_to_string(&log)?;
     let lines: Vec<serde_json::Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let line = |message: &str| {

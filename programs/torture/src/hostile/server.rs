@@ -16,6 +16,7 @@ use control::client::Client;
 use control::model::Export;
 use guest::lab::Lab;
 use guest::process::Group;
+use guest::usage;
 use tempfile::TempDir;
 
 use super::session::Device;
@@ -88,9 +89,10 @@ impl Server {
         fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
         let process = Group::start(&command, &files.path().join("server.log"))?;
         let mut server = Self { program, quiet: None, process, files };
-        let sockets: Vec<PathBuf> = program.devices().iter().map(|device| server.socket(*device)).collect();
         let quiet = server.files.path().join("quiet.sock");
-        server.process.wait_until(START_LIMIT, |_| quiet.exists() && sockets.iter().all(|socket| socket.exists()))?;
+        let mut sockets = vec![quiet.clone()];
+        sockets.extend(program.devices().iter().map(|device| server.socket(*device)));
+        server.process.wait_for_sockets(START_LIMIT, &sockets)?;
         let spec = Spec {
             rw: Rw::RandRw,
             mix: 50,
@@ -134,17 +136,12 @@ impl Server {
 
     /// Descriptors that it has open.
     pub(crate) fn descriptors(&self) -> Result<usize> {
-        let directory = format!("/proc/{}/fd", self.process.id());
-        Ok(fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?.count())
+        Ok(usage::descriptors(self.process.id())?)
     }
 
-    /// Memory of its own, in KiB (proc(5), RssAnon): that of guests is not.
+    /// Memory of its own, in KiB: that of guests is not.
     pub(crate) fn memory_kib(&self) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.process.id());
-        let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line.and_then(|line| line.split_whitespace().next()).and_then(|number| number.parse().ok());
-        number.with_context(|| format!("{path} has no RssAnon"))
+        usage::own_memory_kib(self.process.id())
     }
 
     /// Whether the quiet disk goes on being served.

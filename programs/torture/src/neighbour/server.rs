@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use guest::process::Group;
 use tempfile::TempDir;
 
@@ -47,8 +47,8 @@ impl Server {
         let mut command = Command::new(vringd);
         command.arg("serve").arg(path);
         let mut process = Group::start(&command, &sockets.path().join("server.log"))?;
-        let there = |name: &str| sockets.path().join(format!("{name}.sock")).exists();
-        process.wait_until(START_LIMIT, |_| EXPORTS.iter().all(|name| there(name)))?;
+        let all = EXPORTS.map(|name| sockets.path().join(format!("{name}.sock")));
+        process.wait_for_sockets(START_LIMIT, &all)?;
         Ok(Self { process, sockets, attacked })
     }
 
@@ -69,8 +69,6 @@ impl Server {
 
     /// Ends it, which must go well.
     pub(super) fn stop(mut self) -> Result<()> {
-        let status = self.process.terminate(END_LIMIT)?;
-        ensure!(status.success(), "the server ended with {status}; it said:\n{}", self.output());
-        Ok(())
+        self.process.stop("the server", END_LIMIT)
     }
 }

@@ -1,10 +1,10 @@
 //! The register that tells a device of requests, written without waiting for the answer.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use guest::usage::cpu_ns_of_first_thread;
 use serde::Serialize;
 
 use super::qtest::{ANSWER_TIME_MAX, Qtest, write_command};
@@ -89,12 +89,11 @@ impl Doorbell {
     }
 }
 
-/// Processor time of a process's first thread, which is the one of QEMU's main loop, in nanoseconds: the first field of
-/// `/proc/PID/schedstat`.
+/// Processor time of a process's first thread, which is the one of QEMU's main loop, in nanoseconds.
 fn main_thread_ns(pid: u32) -> Option<u64> {
     // The kernel accounts for a thread when it sleeps, which it does soon after it has answered.
     thread::sleep(Duration::from_millis(1));
-    fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    cpu_ns_of_first_thread(pid)
 }
 
 #[cfg(test)]
