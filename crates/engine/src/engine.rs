@@ -7,6 +7,7 @@ pub use ask::Told;
 use ask::{ANSWER_TIMEOUT, answered, answered_late};
 
 use crate::directory::{Directory, WorkerEntry};
+use crate::favoured::Favoured;
 use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
@@ -17,7 +18,7 @@ use crate::{Io, Poll, Ring, RingId};
 use policy::{Favour, Journal, PollWindow};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Errors of the engine's verbs. They follow the kernel's vhost workers, and are stricter where those succeed silently.
@@ -111,7 +112,7 @@ struct Shared<R: Ring> {
     directory: Arc<Directory<R>>,
     workers_max: usize,
     /// What workers favour that choose by themselves.
-    favour: Mutex<Favour>,
+    favour: Arc<Favoured>,
     died: OnceLock<Died<R>>,
 }
 
@@ -122,7 +123,7 @@ impl<R: Ring> Engine<R> {
         let shared = Shared {
             directory: Arc::new(Directory::new()),
             workers_max,
-            favour: Mutex::default(),
+            favour: Arc::default(),
             died: OnceLock::new(),
         };
         Engine { shared: Arc::new(shared) }
@@ -273,18 +274,12 @@ impl<R: Ring> Engine<R> {
 
     /// What workers favour that choose by themselves how they wait.
     pub fn favour(&self) -> Favour {
-        *self.shared.favour.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.favour.get()
     }
 
-    /// Has all workers favour this, now and later.
+    /// Has all workers favour this, now and later. Wakes none: they hear of it when they next look at what they do.
     pub fn set_favour(&self, favour: Favour) {
-        // Held until all are told, so that whoever comes last is whom all of them hear last.
-        let mut favoured = self.shared.favour.lock().unwrap_or_else(PoisonError::into_inner);
-        *favoured = favour;
-        for worker in self.shared.directory.lock().workers.values() {
-            // A dead one chooses nothing.
-            let _ = worker.mailbox.send(Mail::Favour(favour));
-        }
+        self.shared.favour.set(favour);
     }
 
     /// What a worker's policy saw and decided. Asks nobody: works for a hung worker too, and wakes none.
@@ -515,15 +510,15 @@ fn spawn<R: Ring>(
     let engine = Arc::downgrade(shared);
     // Out here: a worker may be bound to one processor.
     learn_sleep_price();
-    let favour = *shared.favour.lock().unwrap_or_else(PoisonError::into_inner);
-    let poll = PollWindow::new(poll, favour, sleep_price());
+    let favour = shared.favour.clone();
+    let poll = PollWindow::new(poll, favour.get(), sleep_price());
     let body = move || {
         // Sleeping with a deadline is precise to 50 microseconds by default; workers need better.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let worker = spec
             .apply()
             .map_err(EngineError::from)
-            .and_then(|()| Worker::new(number, mailbox, directory, poll).map_err(EngineError::Uring));
+            .and_then(|()| Worker::new(number, mailbox, directory, (poll, favour)).map_err(EngineError::Uring));
         let mut worker = match worker {
             Ok(worker) => worker,
             Err(error) => {

@@ -10,6 +10,7 @@ mod clock;
 mod counter;
 mod directory;
 mod engine;
+mod favoured;
 mod figures;
 mod file;
 mod io;

@@ -3,7 +3,7 @@
 use crate::figures::{StayPage, WorkerPage};
 use crate::reply::Post;
 use crate::{Completion, Io, Panic, Poll, RingId};
-use policy::{Favour, Journal};
+use policy::Journal;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
@@ -57,7 +57,6 @@ pub(crate) enum Mail<R> {
     /// Answered at once, to show that the worker takes its turns.
     Ping(Sender<()>),
     Poll(Poll),
-    Favour(Favour),
     SweepFiles(Sender<()>),
     Stop,
 }
@@ -92,7 +91,7 @@ pub(crate) struct Mailbox<R> {
     pulse: AtomicU64,
     /// What the worker has done; only the worker writes it.
     pub(crate) figures: Arc<WorkerPage>,
-    /// What its policy saw and decided. The worker never waits for it.
+    /// What its policy saw and decided. The worker never waits for who reads it.
     pub(crate) journal: Mutex<Journal>,
     pending: AtomicBool,
     sleeping: AtomicBool,

@@ -8,6 +8,7 @@ mod rings;
 
 use crate::clock::thread_cpu_now_ns;
 use crate::directory::Directory;
+use crate::favoured::Favoured;
 use crate::lane::{Lane, Tag};
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::panic::catch;
@@ -17,9 +18,9 @@ use crate::slots::{Here, Slot, ring_of, ring_of_mut};
 use crate::{Io, Ring, RingId};
 use policy::{PollWindow, Sample, Wait};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, TryLockError};
 
 /// Looking instead of sleeping shortens the wait of a guest that waits for one answer. With more work than this under way
 /// the guest has enough to do, and a sleep lets completions gather.
@@ -50,6 +51,7 @@ pub(crate) struct Worker<R: Ring> {
     detaching: Vec<u32>,
     mail: VecDeque<Mail<R>>,
     poll: PollWindow,
+    favour: Arc<Favoured>,
     /// When the worker ran out of work, and what it waits for since.
     idle: Option<Idle>,
     outstanding: u32,
@@ -79,7 +81,7 @@ impl<R: Ring> Worker<R> {
         number: u32,
         mailbox: Arc<Mailbox<R>>,
         directory: Arc<Directory<R>>,
-        poll: PollWindow,
+        (poll, favour): (PollWindow, Arc<Favoured>),
     ) -> std::io::Result<Self> {
         let mut lane = Lane::new()?;
         lane.prepare_bells()?;
@@ -100,6 +102,7 @@ impl<R: Ring> Worker<R> {
             detaching: Vec::new(),
             mail: VecDeque::new(),
             poll,
+            favour,
             idle: None,
             outstanding: 0,
             requests: 0,
@@ -166,28 +169,41 @@ impl<R: Ring> Worker<R> {
     /// Tells the policy what was done lately, which may have another tactic tried or chosen.
     #[cold]
     fn look_back(&mut self) {
-        // Somebody reads the journal: this look comes a turn later.
-        let Ok(mut journal) = self.mailbox.journal.try_lock() else { return };
+        self.is_cut |= self.poll.set_favour(self.favour.get());
+        let mut journal = match self.mailbox.journal.try_lock() {
+            Ok(journal) => journal,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody reads the journal: this look comes a turn later.
+            Err(TryLockError::WouldBlock) => return,
+        };
         if std::mem::take(&mut self.is_cut) {
             journal.cut();
         }
         let (at_ns, requests, waits) = (self.lane.now_ns, self.requests, self.waits);
         let sample = Sample { at_ns, requests, waits, cpu_ns: thread_cpu_now_ns() };
-        match catch(|| journal.look(self.poll.trial(), sample)) {
+        let looked = catch(|| journal.look(self.poll.trial(), sample));
+        drop(journal);
+        match looked {
             Ok(None) => {}
             Ok(Some(verdict)) => {
                 self.lane.figures.trials.add(1);
                 if verdict.before != verdict.after {
                     self.lane.figures.changes.add(1);
-                    let (worker, before, after, why) = (self.number, verdict.before, verdict.after, verdict.why());
-                    tracing::debug!(worker, %before, %after, why, "the worker waits by another tactic");
+                    let (worker, before, after) = (self.number, verdict.before, verdict.after);
+                    tracing::debug!(worker, %before, %after, why = verdict.why(), "the worker waits by another tactic");
                 }
             }
             Err(why) => {
-                tracing::error!(worker = self.number, reason = %why, "the policy failed: the worker waits as it did last");
+                let worker = self.number;
+                tracing::error!(worker, reason = %why, "the policy failed: the worker polls as it has learned to by now");
                 self.poll.pin();
             }
         }
+        self.show_policy();
+    }
+
+    fn show_policy(&self) {
+        self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
         self.lane.figures.waits_by(self.poll.tactic());
     }
 
@@ -333,14 +349,8 @@ impl<R: Ring> Worker<R> {
                 let _ = answer.send(());
             }
             Mail::Poll(mode) => {
-                self.poll.set_mode(mode);
-                self.lane.figures.waits_by(self.poll.tactic());
-                self.is_cut = true;
-                self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
-            }
-            Mail::Favour(favour) => {
-                self.poll.set_favour(favour);
-                self.is_cut = true;
+                self.is_cut |= self.poll.set_mode(mode);
+                self.show_policy();
             }
             Mail::SweepFiles(done) => {
                 self.lane.sweep_files();

@@ -26,15 +26,23 @@ pub struct Stretch {
     verdicts: Vec<Verdict>,
 }
 
-/// A recorded trial, and what another favour would have made of it.
+/// A decision that was recorded or is made again, and what another favour would have made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Replayed {
-    /// What was decided.
-    pub recorded: Verdict,
-    /// The same again, from the same samples.
+    /// What was decided; `None` for a decision that the record does not have.
+    pub recorded: Option<Verdict>,
+    /// The decision that is made from the same samples; `None` when it is not made.
     pub again: Option<Verdict>,
-    /// With what is favoured now.
+    /// The decision with another favour; `None` when nobody asked, or when the tactic that it would have started from was given up.
     pub instead: Option<Verdict>,
+}
+
+impl Replayed {
+    /// Whether the same was decided again.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        self.recorded == self.again
+    }
 }
 
 impl Stretch {
@@ -50,29 +58,73 @@ impl Stretch {
         self.verdicts.len()
     }
 
-    /// Decides again. A recorded decision that is not made again has no `again`; there is none where a program of another version
-    /// recorded it with another rule.
+    /// What is favoured in it.
     #[must_use]
-    pub fn replay(&self, favour: Option<Favour>) -> Vec<Replayed> {
+    pub fn favour(&self) -> Favour {
+        self.before.favour()
+    }
+
+    /// Whether a policy can have written this, wherever it was read.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let grows = |one: &Sample, next: &Sample| {
+            one.at_ns <= next.at_ns
+                && one.requests <= next.requests
+                && one.waits <= next.waits
+                && one.cpu_ns <= next.cpu_ns
+        };
+        self.before.is_sound()
+            && self.samples.len() <= SAMPLES_MAX
+            && self.verdicts.len() <= self.samples.len()
+            && self.samples.is_sorted_by(grows)
+            && self.verdicts.is_sorted_by(|one, next| one.at_ns < next.at_ns)
+    }
+
+    /// Decides again, and as if `instead` had been favoured, from the tactic that this would have chosen before: at the beginning the one
+    /// that was chosen then.
+    #[must_use]
+    pub fn replay(&self, instead: Option<Favour>) -> Vec<Replayed> {
+        let mut other = self.before.incumbent();
+        self.replay_from(&mut other, instead)
+    }
+
+    fn replay_from(&self, other: &mut Tactic, instead: Option<Favour>) -> Vec<Replayed> {
         let mut trial = self.before.clone();
-        let mut other = self.before.chosen();
-        let mut again = Vec::new();
+        let mut recorded = self.verdicts.iter().copied().peekable();
+        let mut replayed = Vec::new();
+        let missed = |recorded| Replayed { recorded: Some(recorded), again: None, instead: None };
         for sample in &self.samples {
             let Some(verdict) = trial.look(*sample) else { continue };
-            let instead = favour.and_then(|favour| trial.judge_as(other, favour));
-            other = instead.map_or(other, |verdict| verdict.after);
-            again.push((verdict, instead));
-        }
-        let of = |recorded: &Verdict| {
-            let found = again.iter().find(|(verdict, _)| verdict.at_ns == recorded.at_ns);
-            Replayed {
-                recorded: *recorded,
-                again: found.map(|(verdict, _)| *verdict).filter(|verdict| verdict == recorded),
-                instead: found.and_then(|(_, instead)| *instead),
+            while let Some(earlier) = recorded.next_if(|earlier| earlier.at_ns < verdict.at_ns) {
+                replayed.push(missed(earlier));
             }
-        };
-        self.verdicts.iter().map(of).collect()
+            let instead = instead.and_then(|favour| trial.judge_as(*other, favour));
+            *other = instead.map_or(*other, |verdict| verdict.after);
+            let recorded = recorded.next_if(|recorded| recorded.at_ns == verdict.at_ns);
+            replayed.push(Replayed { recorded, again: Some(verdict), instead });
+        }
+        replayed.extend(recorded.map(missed));
+        replayed
     }
+}
+
+/// Replays the stretches of one worker, the oldest first.
+#[must_use]
+pub fn replay(stretches: &[Stretch], instead: Option<Favour>) -> Vec<Replayed> {
+    let Some(first) = stretches.first() else { return Vec::new() };
+    let mut other = first.before.incumbent();
+    stretches.iter().flat_map(|stretch| stretch.replay_from(&mut other, instead)).collect()
+}
+
+/// The tactic that holds, since when, and by which decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// The tactic.
+    pub tactic: Tactic,
+    /// Since when, in nanoseconds of the samples' clock.
+    pub since_ns: u64,
+    /// What chose it; `None` when there was no trial, or when it came back with its load.
+    pub by: Option<Verdict>,
 }
 
 /// The journal of one worker.
@@ -80,6 +132,7 @@ impl Stretch {
 pub struct Journal {
     stretches: VecDeque<Stretch>,
     verdicts: VecDeque<Verdict>,
+    held: Option<Held>,
     trials: u64,
     changes: u64,
     /// Samples that follow do not belong to the stretch before.
@@ -89,12 +142,12 @@ pub struct Journal {
 impl Journal {
     /// Shows a sample to the policy and writes down what came of it.
     pub fn look(&mut self, trial: &mut Trial, sample: Sample) -> Option<Verdict> {
-        let is_full = self.stretches.back().is_none_or(|stretch| stretch.samples.len() >= SAMPLES_MAX);
-        if is_full || std::mem::take(&mut self.is_cut) {
+        let is_cut = std::mem::take(&mut self.is_cut);
+        if is_cut || self.stretches.back().is_none_or(|stretch| stretch.samples.len() >= SAMPLES_MAX) {
             if self.stretches.len() == STRETCHES_MAX {
                 self.stretches.pop_front();
             }
-            let before = trial.clone();
+            let before = trial.without_past();
             self.stretches.push_back(Stretch { before, samples: Vec::new(), verdicts: Vec::new() });
         }
         let verdict = trial.look(sample);
@@ -109,6 +162,11 @@ impl Journal {
                 self.verdicts.pop_front();
             }
             self.verdicts.push_back(verdict);
+        }
+        let tactic = trial.chosen();
+        if self.held.is_none_or(|held| held.tactic != tactic) {
+            let by = verdict.filter(|verdict| verdict.before != verdict.after);
+            self.held = Some(Held { tactic, since_ns: sample.at_ns, by });
         }
         verdict
     }
@@ -142,11 +200,10 @@ impl Journal {
         self.changes
     }
 
-    /// Since when the present tactic holds, in nanoseconds; `None` when it is the one before any trial.
+    /// The tactic that held at the last look; `None` before the first.
     #[must_use]
-    pub fn since_ns(&self) -> Option<u64> {
-        let changed = self.verdicts.iter().rev().find(|verdict| verdict.before != verdict.after);
-        changed.map(|verdict| verdict.at_ns)
+    pub fn held(&self) -> Option<Held> {
+        self.held
     }
 }
 
@@ -201,20 +258,30 @@ mod tests {
         let saved = serde_json::to_string(&journal.stretches()).unwrap();
         let stretches: Vec<Stretch> = serde_json::from_str(&saved).unwrap();
         assert_eq!(stretches, journal.stretches());
-        let replayed: Vec<Replayed> = stretches.iter().flat_map(|stretch| stretch.replay(None)).collect();
+        assert!(stretches.iter().all(Stretch::is_sound));
+        let replayed = replay(&stretches, None);
         assert_eq!(replayed.len() as u64, journal.trials());
-        for decision in replayed {
-            assert_eq!(decision.again, Some(decision.recorded));
-            assert_eq!(decision.instead, None);
-        }
+        assert!(replayed.iter().all(|decision| decision.is_same() && decision.instead.is_none()));
+    }
+
+    #[test]
+    fn a_record_with_a_decision_too_much_or_too_few_is_told_from_the_right_one() {
+        let mut stretch = record(Favour::Balance, 2.0).stretches().remove(0);
+        let right = stretch.replay(None);
+        let taken = stretch.verdicts.remove(1);
+        let fewer = stretch.replay(None);
+        assert_eq!(fewer.len(), right.len());
+        assert_eq!((fewer[1].recorded, fewer[1].again), (None, Some(taken)));
+        stretch.verdicts.insert(1, Verdict { at_ns: taken.at_ns + 1, ..taken });
+        let more = stretch.replay(None);
+        assert_eq!(more.iter().filter(|decision| !decision.is_same()).count(), 2);
     }
 
     #[test]
     fn another_favour_decides_otherwise_by_the_same_record() {
-        let journal = record(Favour::Balance, 2.0);
-        let stretches = journal.stretches();
+        let stretches = record(Favour::Balance, 2.0).stretches();
         let instead = |favour| -> Vec<Tactic> {
-            let replayed = stretches.iter().flat_map(|stretch| stretch.replay(Some(favour)));
+            let replayed = replay(&stretches, Some(favour)).into_iter();
             replayed.filter_map(|decision| decision.instead).map(|verdict| verdict.after).collect()
         };
         assert!(!instead(Favour::Balance).contains(&Tactic::Sleep), "it is 10 % slower");
@@ -225,11 +292,62 @@ mod tests {
     fn a_journal_has_a_bound_and_its_end_is_what_is_kept() {
         let journal = record(Favour::Balance, 60.0);
         assert_eq!(journal.verdicts().len(), VERDICTS_MAX);
-        let samples: usize = journal.stretches().iter().map(|stretch| stretch.samples.len()).sum();
+        let samples: usize = journal.stretches().iter().map(Stretch::samples).sum();
         assert!(samples <= SAMPLES_MAX * STRETCHES_MAX);
-        assert_eq!(journal.stretches().last().unwrap().verdicts.last(), journal.verdicts().last());
-        for decision in journal.stretches().iter().flat_map(|stretch| stretch.replay(None)) {
-            assert_eq!(decision.again, Some(decision.recorded));
-        }
+        let stretches = journal.stretches();
+        let last = stretches.iter().rev().find_map(|stretch| stretch.verdicts.last());
+        assert_eq!(last, journal.verdicts().last());
+        assert!(replay(&journal.stretches(), None).iter().all(Replayed::is_same));
+    }
+
+    #[test]
+    fn what_holds_is_known_with_its_cause_however_often_it_is_confirmed() {
+        let (mut trial, mut journal) = (Trial::new(Favour::Balance), Journal::default());
+        let mut machine = Machine::new(SPIN_WINS, 0.1);
+        machine.drive(&mut trial, 4000.0, |trial, sample| journal.look(trial, sample));
+        let held = journal.held().unwrap();
+        assert_eq!((held.tactic, held.by.map(|verdict| verdict.after)), (Tactic::Spin, Some(Tactic::Spin)));
+        assert!(
+            held.since_ns < 1_000_000_000 && journal.verdicts().iter().all(|verdict| verdict.at_ns > held.since_ns)
+        );
+        // Without a load it is another, and nobody chose it.
+        machine.prices = [(50e6, 20e3); 3];
+        machine.drive(&mut trial, 5.0, |trial, sample| journal.look(trial, sample));
+        let held = journal.held().unwrap();
+        assert_eq!((held.tactic, held.by), (Tactic::Learned, None));
+        assert!(held.since_ns > 4_000_000_000_000);
+    }
+
+    /// What is no record of ours is refused, and nothing that is let in does harm.
+    #[test]
+    fn a_record_that_lies_is_told_from_one_that_does_not() {
+        let saved = serde_json::to_value(record(Favour::Balance, 2.0).stretches()).unwrap();
+        let sound = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut stretch = saved[0].clone();
+            change(&mut stretch);
+            serde_json::from_value::<Stretch>(stretch).is_ok_and(|stretch| {
+                let _ = stretch.is_sound() && !stretch.replay(Some(Favour::Latency)).is_empty();
+                stretch.is_sound()
+            })
+        };
+        let cost = serde_json::json!({ "time_ns": 1.0, "cpu_ns": 1.0 });
+        let eight = vec![cost; 8];
+        let trying = |costs: serde_json::Value, given_up: [bool; 3]| serde_json::json!({ "trying": { "costs": costs, "given_up": given_up, "turn": "learned", "began": null, "interruptions": 0 } });
+        assert!(sound(&|_| {}));
+        assert!(sound(&|stretch| stretch["before"]["next_ns"] = u64::MAX.into()));
+        assert!(!sound(&|stretch| stretch["before"]["rest_ns"] = 0.into()));
+        assert!(!sound(&|stretch| stretch["before"]["rest_ns"] = u64::MAX.into()));
+        assert!(!sound(
+            &|stretch| stretch["before"]["state"] = trying(serde_json::json!([[], eight, eight]), [true, false, false])
+        ));
+        assert!(!sound(
+            &|stretch| stretch["before"]["state"] = trying(serde_json::json!([eight, eight, eight]), [false; 3])
+        ));
+        assert!(!sound(&|stretch| stretch["before"]["state"] = trying(serde_json::json!([[], [], []]), [true; 3])));
+        assert!(sound(&|stretch| stretch["before"]["state"] = trying(serde_json::json!([[], [], []]), [false; 3])));
+        assert!(!sound(&|stretch| stretch["samples"][1]["requests"] = u64::MAX.into()));
+        assert!(!sound(&|stretch| stretch["samples"] = serde_json::json!([])));
+        assert!(!sound(&|stretch| stretch["before"]["state"] = "asleep".into()));
+        assert!(!sound(&|stretch| stretch["before"]["more"] = 1.into()));
     }
 }

@@ -20,7 +20,7 @@ mod poll;
 mod trial;
 
 pub use execution::{Call, Chooser, Look, Route};
-pub use journal::{Journal, Replayed, Stretch};
+pub use journal::{Held, Journal, Replayed, Stretch, replay};
 pub use pace::Direction;
 pub use placement::{Candidate, place, private_workers};
 pub use poll::{PollWindow, SleepPrice, Wait};

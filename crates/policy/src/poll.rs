@@ -205,17 +205,23 @@ impl PollWindow {
         self.price = price;
     }
 
-    /// Another mode from now on, which begins without knowledge.
-    pub fn set_mode(&mut self, mode: Poll) {
-        if mode != self.mode {
+    /// Another mode from now on, which begins without knowledge. Whether it is another.
+    pub fn set_mode(&mut self, mode: Poll) -> bool {
+        let is_another = mode != self.mode || self.is_pinned;
+        if is_another {
             *self = PollWindow::new(mode, self.favour, self.price);
         }
+        is_another
     }
 
-    /// Another favour from now on. What was learned of waits holds.
-    pub fn set_favour(&mut self, favour: Favour) {
-        self.favour = favour;
-        self.trial.set_favour(favour);
+    /// Another favour from now on. What was learned of waits holds. Whether it is another.
+    pub fn set_favour(&mut self, favour: Favour) -> bool {
+        let is_another = favour != self.favour;
+        if is_another {
+            self.favour = favour;
+            self.trial.set_favour(favour);
+        }
+        is_another
     }
 
     /// The longest window that may be, in nanoseconds; `None` when nothing is chosen here.
@@ -281,10 +287,8 @@ impl PollWindow {
         self.max_ns().map(|_| self.trial.chosen())
     }
 
-    /// Nothing is tried or chosen any more: the windows stay what they are.
+    /// Nothing is tried or learned any more: the windows stay what was learned, until a mode is set.
     pub fn pin(&mut self) {
-        (self.completions.window_ns, self.requests.window_ns) =
-            (self.window_ns(Wait::Completion), self.window_ns(Wait::Request));
         self.is_pinned = true;
     }
 }

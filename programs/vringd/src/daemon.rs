@@ -534,13 +534,15 @@ impl control::Daemon for Daemon {
             let figures = self.engine.worker_figures(number).unwrap_or_default();
             let journal = self.engine.worker_journal(number).unwrap_or_default();
             let verdicts = journal.verdicts();
+            let held = journal.held().filter(|held| figures.tactic == Some(held.tactic));
             WorkerPolicy {
                 id: number,
                 name: worker_name(number),
                 poll: status.poll,
-                pinned: status.alive && figures.tactic.is_none(),
+                pinned: matches!(status.poll, engine::Poll::Off | engine::Poll::Fixed(_)),
                 tactic: figures.tactic,
-                since_seconds: journal.since_ns().map(|at_ns| now_ns.saturating_sub(at_ns) as f64 / 1e9),
+                since_seconds: held.map(|held| now_ns.saturating_sub(held.since_ns) as f64 / 1e9),
+                chosen_by: held.and_then(|held| held.by).map(|verdict| Decision::new(&verdict, now_ns)),
                 poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
                 trials: figures.trials,
                 changes: figures.changes,

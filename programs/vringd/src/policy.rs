@@ -1,15 +1,17 @@
 //! `vringd policy`: what a saved record of the policy tells, and would tell with something else favoured.
 
 use crate::failure::Failure;
+use clap::ValueEnum;
 use control::model::Favour;
 use control::model::policy::PolicyRecord;
 use policy::{Replayed, Tactic};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Largest record that is read, in bytes: a daemon's own has at most some megabytes.
-const RECORD_BYTES_MAX: u64 = 256 << 20;
+/// Largest record that is read, in bytes: `vringd ctl` receives no longer one.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `vringd policy`.
 #[derive(Debug, clap::Args)]
@@ -35,9 +37,8 @@ enum Command {
 }
 
 fn favoured(text: &str) -> Result<Favour, String> {
-    let named = text.strip_prefix("favour=");
-    let found = named.and_then(|name| Favour::ALL.into_iter().find(|favour| favour.to_string() == name));
-    found.ok_or_else(|| "takes favour=latency, favour=balance or favour=efficiency".to_owned())
+    let named = text.strip_prefix("favour=").and_then(|name| Favour::from_str(name, false).ok());
+    named.ok_or_else(|| "takes favour=latency, favour=balance or favour=efficiency".to_owned())
 }
 
 /// Runs the command.
@@ -49,10 +50,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     match told {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Err(Failure::Runtime(format!(
-            "{}: not all decisions were made again: it is the record of a program with other rules ({}; this is {})",
+            "{}: its decisions are not those that this program ({}) makes from its samples: it was changed, or made by a program with \
+             other rules ({})",
             file.display(),
-            record.program,
-            env!("CARGO_PKG_VERSION")
+            env!("CARGO_PKG_VERSION"),
+            record.program
         ))),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::Runtime(format!("cannot write the output: {error}"))),
@@ -61,20 +63,29 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn read(path: &Path) -> Result<PolicyRecord, Failure> {
     let refuse = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
-    let bytes = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?.len();
-    if bytes > RECORD_BYTES_MAX {
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut text = String::new();
+    let bytes = file.take(RECORD_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| refuse(error.to_string()))?;
+    if bytes as u64 > RECORD_BYTES_MAX {
         return Err(refuse(format!(
-            "{bytes} bytes are no record of a policy: give what `vringd ctl policy --record` saved"
+            "longer than {RECORD_BYTES_MAX} bytes: give what `vringd ctl policy --record` saved"
         )));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     // The form comes first: fields of another one are no faults.
     let form: Form = parse(&text).map_err(|why| refuse(format!("no record of a policy: {why}")))?;
     if form.version != PolicyRecord::VERSION {
         let (found, known) = (form.version, PolicyRecord::VERSION);
         return Err(refuse(format!("version: form {found} of a record, and this program reads form {known}")));
     }
-    parse(&text).map_err(refuse)
+    let record: PolicyRecord = parse(&text).map_err(refuse)?;
+    for (index, worker) in record.workers.iter().enumerate() {
+        if let Some(bad) = worker.stretches.iter().position(|stretch| !stretch.is_sound()) {
+            return Err(refuse(format!(
+                "workers[{index}].stretches[{bad}]: no policy comes to this state or order of samples"
+            )));
+        }
+    }
+    Ok(record)
 }
 
 #[derive(serde::Deserialize)]
@@ -84,10 +95,13 @@ struct Form {
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut json).map_err(|error| match error.path().to_string().as_str() {
-        "." => error.into_inner().to_string(),
-        field => format!("{field}: {}", error.inner()),
-    })
+    let value =
+        serde_path_to_error::deserialize(&mut json).map_err(|error| match error.path().to_string().as_str() {
+            "." => error.inner().to_string(),
+            field => format!("{field}: {}", error.inner()),
+        })?;
+    json.end().map_err(|error| error.to_string())?;
+    Ok(value)
 }
 
 /// Whether all decisions were made again.
@@ -95,14 +109,14 @@ fn tell(record: &PolicyRecord, with: Option<Favour>, json: bool, out: &mut impl 
     let mut all_same = true;
     let mut decisions = 0;
     for worker in &record.workers {
-        for decision in worker.stretches.iter().flat_map(|stretch| stretch.replay(with)) {
-            all_same &= decision.again.is_some();
+        for decision in policy::replay(&worker.stretches, with) {
+            all_same &= decision.is_same();
             decisions += 1;
             if json {
                 serde_json::to_writer(&mut *out, &serde_json::json!({ "worker": worker.id, "decision": decision }))?;
                 writeln!(out)?;
-            } else {
-                writeln!(out, "{}", sentence(worker.id, &decision, with))?;
+            } else if let Some(line) = sentence(worker.id, &decision, with) {
+                writeln!(out, "{line}")?;
             }
         }
     }
@@ -112,18 +126,23 @@ fn tell(record: &PolicyRecord, with: Option<Favour>, json: bool, out: &mut impl 
     Ok(all_same)
 }
 
-fn sentence(worker: u32, decision: &Replayed, with: Option<Favour>) -> String {
-    let recorded = &decision.recorded;
-    let at = recorded.at_ns as f64 / 1e9;
-    let same = if decision.again.is_some() { "" } else { " (NOT decided again)" };
-    let mut text = format!("worker-{worker} {at:.3} s: {}{same}", step(recorded.before, recorded.after));
-    if let Some(favour) = with {
+fn sentence(worker: u32, decision: &Replayed, with: Option<Favour>) -> Option<String> {
+    let verdict = decision.again.or(decision.recorded)?;
+    let note = match (decision.is_same(), decision.recorded) {
+        (true, _) => "",
+        (false, None) => " (NOT in the record)",
+        (false, Some(_)) if decision.again.is_none() => " (NOT decided again)",
+        (false, Some(_)) => " (recorded OTHERWISE)",
+    };
+    let at = verdict.at_ns as f64 / 1e9;
+    let mut text = format!("worker-{worker} {at:.3} s: {}{note}", step(verdict.before, verdict.after));
+    if let (Some(favour), Some(_)) = (with, decision.again) {
         text += &match &decision.instead {
             Some(other) => format!("; with favour={favour}: {}", step(other.before, other.after)),
             None => format!("; with favour={favour}: unknown, its tactic was given up in this trial"),
         };
     }
-    text + &format!(": {}", recorded.why())
+    Some(text + &format!(": {}", verdict.why()))
 }
 
 fn step(before: Tactic, after: Tactic) -> String {

@@ -41,6 +41,7 @@ mod p9_posix;
 mod p9_qemu;
 mod p9_stream;
 mod p9_trees;
+mod policy;
 mod powercut_device;
 mod qemu;
 mod qemu_img;

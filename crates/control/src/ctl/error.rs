@@ -31,7 +31,7 @@ pub enum CtlError {
     /// the daemon answers, but its program was not replaced: its log may say why
     NotUpgraded,
     /// cannot write {path}: {source}
-    Write {
+    Open {
         /// The file.
         path: PathBuf,
         /// How the system answered.
@@ -59,7 +59,7 @@ impl CtlError {
             | Self::Gone { .. }
             | Self::NotUpgraded
             | Self::Output { .. } => 1,
-            Self::Client(_) | Self::Description(_) | Self::Write { .. } => 2,
+            Self::Client(_) | Self::Description(_) | Self::Open { .. } => 2,
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct PolicyArgs {
     pub count: Option<u32>,
 
     /// Save what was seen and decided in the last minutes, for `vringd policy replay`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "favour")]
     pub record: Option<PathBuf>,
 }
 
@@ -60,9 +60,9 @@ fn line(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<(), CtlErr
 }
 
 fn record(record: &PolicyRecord, path: &Path, json: bool, out: &mut dyn Write) -> Result<(), CtlError> {
-    let refused = |source| CtlError::Write { path: path.to_owned(), source };
-    let text = serde_json::to_string(record).map_err(std::io::Error::from)?;
-    std::fs::write(path, text + "\n").map_err(refused)?;
+    let refused = |source| CtlError::Open { path: path.to_owned(), source };
+    let mut file = std::fs::File::create(path).map_err(refused)?;
+    line(record, &mut file)?;
     if !json {
         let of = |count: fn(&policy::Stretch) -> usize| -> usize {
             record.workers.iter().flat_map(|worker| &worker.stretches).map(count).sum()
@@ -94,10 +94,8 @@ fn row(worker: &WorkerPolicy) -> Vec<String> {
         Some(tactic) => tactic.to_string(),
         None => NOTHING.to_owned(),
     };
-    // What chose the present tactic, which later trials may have confirmed.
-    let chose = worker.decisions.iter().find(|decision| decision.before != decision.after);
     let times = |ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), |ratio| format!("{ratio:.2}x"));
-    let chose = chose.filter(|decision| Some(decision.after) == worker.tactic);
+    let chose = worker.chosen_by.as_ref();
     vec![
         worker.id.to_string(),
         worker.name.clone(),

@@ -376,7 +376,7 @@ pub(super) fn worker(worker: &Worker) -> String {
         ("numa node", or_nothing(worker.numa_node)),
         ("cgroup", or_nothing(worker.cgroup.as_ref())),
         ("poll", format!("{}, window {} µs now", worker.poll, worker.poll_window_us_now)),
-        ("waits by", worker.tactic.map_or_else(|| "pinned".to_owned(), |tactic| tactic.to_string())),
+        ("waits by", or_nothing(worker.tactic)),
         ("rings", worker_rings(worker)),
         ("turns", figures.turns.to_string()),
         ("syscalls", figures.syscalls.to_string()),

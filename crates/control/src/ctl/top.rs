@@ -125,7 +125,7 @@ fn worker_row(worker: &WorkerSample) -> Vec<String> {
         format!("{:.0}", worker.syscalls_per_second),
         format!("{:.0}", worker.sleeps_per_second),
         worker.polls_hit.map_or_else(|| NOTHING.to_owned(), |share| format!("{:.0}", share * 100.0)),
-        worker.tactic.map_or_else(|| "pinned".to_owned(), |tactic| tactic.to_string()),
+        cells::or_nothing(worker.tactic),
         worker.poll_window_us_now.to_string(),
     ]
 }

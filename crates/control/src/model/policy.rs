@@ -28,9 +28,12 @@ pub struct WorkerPolicy {
     /// The tactic that holds; absent when the window is pinned or the worker is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tactic: Option<Tactic>,
-    /// For how long it has held, in seconds; absent when no trial chose it.
+    /// For how long it has held, in seconds; absent before the worker has been busy for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<f64>,
+    /// The decision that chose it; absent when no trial did, or when it came back with its load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen_by: Option<Decision>,
     /// Length of the poll window at this moment, in microseconds.
     pub poll_window_us_now: u32,
     /// Trials that came to a decision.
@@ -62,8 +65,7 @@ impl Decision {
     /// A verdict as it is told at this time of its clock.
     #[must_use]
     pub fn new(verdict: &Verdict, now_ns: u64) -> Self {
-        let same = Cost { time_ns: 1.0, cpu_ns: 1.0 };
-        let cost = verdict.cost(verdict.after).unwrap_or(same);
+        let cost = verdict.cost(verdict.after).unwrap_or(Cost::SAME);
         Self {
             seconds_ago: now_ns.saturating_sub(verdict.at_ns) as f64 / 1e9,
             before: verdict.before,

@@ -588,6 +588,7 @@ impl Daemon for Fake {
             pinned: worker.tactic.is_none(),
             tactic: worker.tactic,
             since_seconds: (worker.figures.policy_changes > 0).then_some(75.0),
+            chosen_by: (worker.figures.policy_changes > 0).then(|| decisions().remove(1)),
             poll_window_us_now: worker.poll_window_us_now,
             trials: if worker.figures.policy_trials == 0 { 0 } else { worker.figures.policy_trials + looks },
             changes: worker.figures.policy_changes,

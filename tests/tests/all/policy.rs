@@ -1,0 +1,83 @@
+//! What the daemon chooses by itself is told, can be recorded, and is decided again from the record.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bench::frontend::{Load, Rw, Spec};
+use serde_json::Value;
+use tests::daemon::{DIRECTORY, Daemon};
+use tests::vringd;
+
+/// A trial needs a fifth of a second of a processor that nothing interrupts.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs `vringd` to its end, with its log and errors.
+fn run(daemon: &Daemon, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new(vringd::program()?);
+    command.args(arguments).current_dir(daemon.directory());
+    command.env("VRINGD_CONTROL", daemon.control());
+    command.output().context("vringd runs")
+}
+
+/// The same, for what has to succeed.
+fn said(daemon: &Daemon, arguments: &[&str]) -> Result<String> {
+    let output = run(daemon, arguments)?;
+    ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn decisions_are_told_recorded_and_made_again() -> Result<()> {
+    let daemon = Daemon::serve(&format!(
+        "workers = 1\nfavour = 'efficiency'\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\nqueues = 1\n\
+         storage = {{ kind = 'memory', size = '16M' }}\n"
+    ))?;
+    let spec = Spec { rw: Rw::RandRw, mix: 50, depth: 1, queues: 1, verify: true, ..Spec::default() };
+    let load = Load::start(&daemon.socket("disk"), &spec)?;
+    let policy = || -> Result<Value> { Ok(serde_json::from_str(&said(&daemon, &["ctl", "policy", "--json"])?)?) };
+    let start = Instant::now();
+    let worker = loop {
+        let policy = policy()?;
+        assert_eq!(policy["favour"], "efficiency");
+        let worker = policy["workers"][0].clone();
+        if worker["trials"].as_u64() >= Some(1) {
+            break worker;
+        }
+        ensure!(start.elapsed() < PATIENCE, "nothing was tried: {worker}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(worker["pinned"], false);
+    assert!(worker["decisions"][0]["why"].as_str().is_some_and(|why| why.contains("us a request")), "{worker}");
+    assert!(said(&daemon, &["ctl", "policy"])?.starts_with("favours efficiency\n"));
+    // The preference is another at once, and the work goes on.
+    assert!(said(&daemon, &["ctl", "policy", "--favour", "latency"])?.starts_with("favours latency\n"));
+    let saved = said(&daemon, &["ctl", "policy", "--record", "record.json"])?;
+    assert!(saved.starts_with("saved ") && saved.ends_with(" to record.json\n"), "{saved}");
+    let (report, _) = load.finish_connected()?;
+    assert!(report.is_clean(), "{:?}", report.faults);
+
+    let told = said(&daemon, &["policy", "replay", "record.json", "--with", "favour=balance"])?;
+    assert!(told.lines().count() >= 1 && told.lines().all(|line| line.starts_with("worker-0 ")), "{told}");
+    let json = said(&daemon, &["policy", "replay", "record.json", "--json"])?;
+    let first: Value = serde_json::from_str(json.lines().next().context("a decision")?)?;
+    assert_eq!(first["decision"]["recorded"], first["decision"]["again"]);
+
+    let record = std::fs::read_to_string(daemon.directory().join("record.json"))?;
+    let mut other: Value = serde_json::from_str(&record)?;
+    other["workers"][0]["stretches"][0]["verdicts"] = Value::Array(Vec::new());
+    for (text, status, word) in [
+        (other.to_string(), 1, "its decisions are not those that this program"),
+        (record.replacen("\"version\":1", "\"version\":7", 1), 2, "version: form 7 of a record"),
+        (record.replacen("\"samples\":[{", "\"samples\":[{\"more\":1,", 1), 2, "stretches[0].samples[0]"),
+        (format!("{record} {{}}"), 2, "no record of a policy: trailing characters"),
+        ("disk.img".to_owned(), 2, "no record of a policy"),
+    ] {
+        std::fs::write(daemon.directory().join("other.json"), text)?;
+        let output = run(&daemon, &["policy", "replay", "other.json"])?;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains("other.json") && error.contains(word) && error.lines().count() == 1, "{error}");
+    }
+    daemon.stop()
+}
