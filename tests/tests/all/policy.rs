@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs `vringd` to its end, with its log and errors.
 fn run(daemon: &Daemon, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new(vringd::program()?);
-    command.args(arguments).current_dir(daemon.directory());
-    command.env("VRINGD_CONTROL", daemon.control());
+    command.args(arguments).current_dir(daemon.path());
+    command.env("VRINGD_CONTROL", "control.sock");
     command.output().context("vringd runs")
 }
 
@@ -63,7 +63,7 @@ fn decisions_are_told_recorded_and_made_again() -> Result<()> {
     let first: Value = serde_json::from_str(json.lines().next().context("a decision")?)?;
     assert_eq!(first["decision"]["recorded"], first["decision"]["again"]);
 
-    let record = std::fs::read_to_string(daemon.directory().join("record.json"))?;
+    let record = std::fs::read_to_string(daemon.path().join("record.json"))?;
     let mut other: Value = serde_json::from_str(&record)?;
     other["workers"][0]["stretches"][0]["verdicts"] = Value::Array(Vec::new());
     for (text, status, word) in [
@@ -73,7 +73,7 @@ fn decisions_are_told_recorded_and_made_again() -> Result<()> {
         (format!("{record} {{}}"), 2, "no record of a policy: trailing characters"),
         ("disk.img".to_owned(), 2, "no record of a policy"),
     ] {
-        std::fs::write(daemon.directory().join("other.json"), text)?;
+        std::fs::write(daemon.path().join("other.json"), text)?;
         let output = run(&daemon, &["policy", "replay", "other.json"])?;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(status), "{error}");
