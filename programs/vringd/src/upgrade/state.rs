@@ -2,7 +2,7 @@
 //! prose.
 //!
 //! A field more, a field less or another meaning is another [`VERSION`]: a program that does not know a field would lose
-//! what is in it without a word.
+//! what is in it without a word. The exception is a field that is left out where a program that does not know it would do the same.
 
 use crate::confine::Held;
 use control::model::{CpuList, Favour, NewDisk, NewExport, NewGroup, Poll, Span};
