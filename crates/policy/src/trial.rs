@@ -298,7 +298,7 @@ fn median(costs: &[Cost]) -> Option<Cost> {
         parts.sort_unstable_by(f64::total_cmp);
         let middle = parts.len() / 2;
         let below = parts.get(middle.checked_sub(1)?)?;
-        Some(if parts.len() % 2 == 0 { (below + parts[middle]) / 2.0 } else { parts[middle] })
+        Some(if parts.len().is_multiple_of(2) { (below + parts[middle]) / 2.0 } else { parts[middle] })
     };
     Some(Cost { time_ns: of(|cost| cost.time_ns)?, cpu_ns: of(|cost| cost.cpu_ns)? })
 }
