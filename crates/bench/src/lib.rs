@@ -18,6 +18,7 @@ pub mod image;
 pub mod parse;
 pub mod programs;
 pub mod progress;
+pub mod regret;
 pub mod stats;
 pub mod table;
 pub mod words;

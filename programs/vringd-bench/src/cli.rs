@@ -40,6 +40,8 @@ enum Bench {
     Fs(Box<bench::fs::Args>),
     /// Synchronous writes with an intent log, against peers, the host, and the same storage without it
     Commits(Box<bench::commits::Args>),
+    /// The policy against every fixed poll window, cell by cell
+    Regret(Box<bench::regret::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),
     /// See that exports of a group share its limits evenly
@@ -99,6 +101,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
                 bench::fs::run(&args, &own()?).map_err(Failure::Runtime)
             }
             Bench::Commits(args) => bench::commits::run(&args, &own()?).map_err(Failure::Runtime),
+            Bench::Regret(args) => bench::regret::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::Moves(args) => moves::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::Limits(args) => shares::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::List(args) => experiments::command::list(&args).map(done).map_err(Failure::Usage),

@@ -15,7 +15,7 @@ use crate::words::count;
 
 /// Who runs.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A vhost-user-blk server, driven by our frontend.
     Server(Template),
     /// fio on the image itself.
@@ -24,9 +24,9 @@ pub(super) enum Kind {
 
 /// Who runs, under which name.
 #[derive(Debug)]
-pub(super) struct Contender {
-    pub(super) name: String,
-    pub(super) kind: Kind,
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
 }
 
 impl contest::Contender for Contender {
@@ -37,17 +37,17 @@ impl contest::Contender for Contender {
 
 /// The conditions of a contest.
 #[derive(Debug)]
-pub(super) struct Rules<'a> {
-    pub(super) spec: &'a Spec,
-    pub(super) image: Option<&'a Path>,
-    pub(super) socket: &'a Path,
-    pub(super) server_cpus: &'a [usize],
-    pub(super) idle: Option<Duration>,
+pub(crate) struct Rules<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) image: Option<&'a Path>,
+    pub(crate) socket: &'a Path,
+    pub(crate) server_cpus: &'a [usize],
+    pub(crate) idle: Option<Duration>,
 }
 
 impl Contender {
     /// One run.
-    pub(super) fn run(&self, rules: &Rules<'_>, progress: &Progress) -> Result<Measured> {
+    pub(crate) fn run(&self, rules: &Rules<'_>, progress: &Progress) -> Result<Measured> {
         progress.begin(&self.name, rules.spec.length());
         match &self.kind {
             Kind::Server(template) => {
@@ -68,7 +68,7 @@ impl Contender {
 }
 
 /// Lets `load` come to its end, and then looks for so long, still connected, how quiet the server with this pid is.
-pub(super) fn measure(load: Load, idle: Option<(Duration, u32)>, progress: &Progress) -> Result<Measured> {
+pub(crate) fn measure(load: Load, idle: Option<(Duration, u32)>, progress: &Progress) -> Result<Measured> {
     load.wait(|load| progress.look(load.elapsed(), || count(load.rate_so_far())));
     let (report, connection) = load.finish_connected()?;
     let idle = idle.map(|(time, pid)| idle_settled(pid, time)).transpose()?;

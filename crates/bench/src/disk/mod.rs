@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::server::{Template, sockets};
 use crate::words::count;
 use crate::{fio, parse, report};
-use contender::{Contender, Kind, Rules};
+pub(crate) use contender::{Contender, Kind, Rules};
 
 /// How long a run counts when neither --time nor --ops is given.
 const TIME_DEFAULT: Duration = Duration::from_secs(5);
@@ -155,7 +155,7 @@ impl Args {
 }
 
 /// The command line of our server.
-fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
+pub(crate) fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
     let own = Template::parse("--ours", arguments)?;
     let mut words = vec![vringd.to_string_lossy().into_owned(), "disk".into()];
     if !own.mentions("socket") {
