@@ -9,7 +9,7 @@ use frontkit::blk::{self, HEADER_BYTES};
 use frontkit::{Areas, Eventfds, Memory, Queue};
 
 pub use frontkit::blk::NO_STATUS;
-pub use frontkit::{Buffer, INDIRECT, NEXT, WRITE, readable, writable, write_descriptor};
+pub use frontkit::{Buffer, INDIRECT, NEXT, WRITE, readable, tear_descriptor, writable, write_descriptor};
 
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);

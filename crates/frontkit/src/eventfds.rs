@@ -1,7 +1,7 @@
 //! How driver and device tell each other: an eventfd each way.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -59,8 +59,16 @@ fn wait(calls: &mut [PollFd<'_>], limit: Duration) -> Result<()> {
     }
 }
 
+mod owner {
+    /// What owns the descriptor that it names, and does not lend it.
+    pub trait Owner: std::os::fd::AsRawFd {}
+
+    impl Owner for super::EventFd {}
+    impl Owner for vhost::vhost_user::Frontend {}
+}
+
 /// A descriptor of a type that does not lend it.
-pub fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
-    // SAFETY: it is open as long as its owner is borrowed.
+pub fn borrow(owner: &impl owner::Owner) -> BorrowedFd<'_> {
+    // SAFETY: an `Owner` keeps it open, and is borrowed as long.
     unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
 }

@@ -12,5 +12,7 @@ mod session;
 
 pub use eventfds::{Eventfds, borrow, wait_for_any};
 pub use memory::{Area, Memory, USER_BASE};
-pub use queue::{Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, writable, write_descriptor};
-pub use session::{Session, feature};
+pub use queue::{
+    Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, tear_descriptor, writable, write_descriptor,
+};
+pub use session::{Session, connect, feature};

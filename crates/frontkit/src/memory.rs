@@ -125,7 +125,8 @@ impl Memory {
         let place = self.place(guest_addr, size_of::<T>()).cast::<T>();
         assert!(place.is_aligned(), "a field at {guest_addr:#x} is not aligned");
         // SAFETY: inside the mapping, which lives as long as `self`, and aligned. Any bytes are such numbers, and nobody
-        // here accesses these bytes otherwise than atomically.
+        // here accesses these bytes otherwise than atomically. Two threads of a frontend that lies may do so in different sizes, which
+        // the language leaves open and every processor that this runs on does as it is told.
         unsafe { &*place }
     }
 

@@ -4,7 +4,7 @@
 //! which descriptors a chain uses, and kicks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use vhost::VringConfigData;
 
@@ -299,6 +299,15 @@ fn chain(buffers: &[Buffer], at: impl Fn(usize) -> u16, write: impl Fn(u16, u64,
 /// Writes a descriptor (2.7.5) at the guest address `at`, whatever it says.
 pub fn write_descriptor(memory: &Memory, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
     store_descriptor(memory.fields(at), addr, len, flags, next);
+}
+
+/// As [`write_descriptor`], byte by byte: who reads it meanwhile may find half of it.
+pub fn tear_descriptor(memory: &Memory, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
+    let [addr, len] = [addr.to_le_bytes().to_vec(), len.to_le_bytes().to_vec()];
+    let bytes = [addr, len, flags.to_le_bytes().to_vec(), next.to_le_bytes().to_vec()].concat();
+    for (at, byte) in (at..).zip(bytes) {
+        memory.fields::<AtomicU8>(at).store(byte, Ordering::Relaxed);
+    }
 }
 
 #[inline]

@@ -189,8 +189,14 @@ pub fn own_memory_kib(pid: u32) -> Result<u64> {
 /// The process does not exist.
 pub fn cpu_ns_of_threads(pid: u32) -> Result<u64, Error> {
     let tasks = process(pid)?.tasks().map_err(|cause| Error::NoProcess { pid, cause })?;
-    // A thread may end meanwhile.
-    Ok(tasks.flatten().filter_map(|task| Some(task.schedstat().ok()?.sum_exec_runtime)).sum())
+    let used = tasks.map(|task| task?.schedstat()).map(|schedstat| match schedstat {
+        Ok(schedstat) => Ok(schedstat.sum_exec_runtime),
+        // A thread may end meanwhile.
+        Err(ProcError::NotFound(_)) => Ok(0),
+        Err(ProcError::Io(error, _)) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(0),
+        Err(cause) => Err(Error::NoProcess { pid, cause }),
+    });
+    used.sum()
 }
 
 /// As [`cpu_ns_of_threads`], of the first thread alone; `None` when the kernel does not say.

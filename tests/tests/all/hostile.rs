@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 use bench::frontend::{Load, Rw, Spec};
 use control::model::{RingState, SessionState};
 use tests::daemon::{DIRECTORY, Daemon};
-use tests::driver::{INDIRECT, NEXT, PATIENCE, Ring, WRITE, readable, writable, write_descriptor};
+use tests::driver::{INDIRECT, NEXT, PATIENCE, Ring, WRITE, readable, tear_descriptor, writable, write_descriptor};
 use tests::frontend::{DATA, Frontend, INDIRECT_DESC, kind, status};
 
 const BLOCK: u32 = 4096;
@@ -284,7 +284,7 @@ fn rewrite(memory: &frontkit::Memory, stop: &AtomicBool) {
             _ => (BUFFER, BLOCK),
         };
         let flags = (seed >> 50) as u16 & (NEXT | WRITE | INDIRECT);
-        write_descriptor(memory, 16 * at, addr, len, flags, (seed >> 55) as u16);
+        tear_descriptor(memory, 16 * at, addr, len, flags, (seed >> 55) as u16);
     }
 }
 

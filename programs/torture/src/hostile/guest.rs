@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use frontkit::Memory;
-use tests::driver::{INDIRECT, NEXT, Ring, WRITE, readable, writable, write_descriptor};
+use tests::driver::{INDIRECT, NEXT, Ring, WRITE, readable, tear_descriptor, writable, write_descriptor};
 use tests::frontend::{DATA, INDIRECT_DESC, kind};
 use tests::fuse::{self, init_body, op};
 
@@ -314,7 +314,7 @@ fn under_changes(scene: &mut Scene<'_>, change: fn(&Memory, [u64; 3], &mut Rng))
 fn flip(memory: &Memory, [desc, ..]: [u64; 3], random: &mut Rng) {
     let (address, len) = random.pick(&[(HEADER, 16), (NOWHERE, BLOCK), (BUFFER, u32::MAX), (BUFFER, BLOCK)]);
     let flags = random.next() as u16 & (NEXT | WRITE | INDIRECT);
-    write_descriptor(memory, desc + 16 * random.within(0..=47), address, len, flags, random.next() as u16);
+    tear_descriptor(memory, desc + 16 * random.within(0..=47), address, len, flags, random.next() as u16);
 }
 
 /// Writes some bytes somewhere into one of the areas.
