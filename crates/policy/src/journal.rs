@@ -84,12 +84,14 @@ impl Stretch {
     /// that was chosen then.
     #[must_use]
     pub fn replay(&self, instead: Option<Favour>) -> Vec<Replayed> {
-        let mut other = self.before.incumbent();
-        self.replay_from(&mut other, instead)
+        replay(std::slice::from_ref(self), instead)
     }
 
     fn replay_from(&self, other: &mut Tactic, instead: Option<Favour>) -> Vec<Replayed> {
         let mut trial = self.before.clone();
+        if trial.is_new() {
+            *other = trial.incumbent();
+        }
         let mut recorded = self.verdicts.iter().copied().peekable();
         let mut replayed = Vec::new();
         let missed = |recorded| Replayed { recorded: Some(recorded), again: None, instead: None };
@@ -162,6 +164,9 @@ impl Journal {
                 self.verdicts.pop_front();
             }
             self.verdicts.push_back(verdict);
+        }
+        if is_cut && self.stretches.back().is_some_and(|stretch| stretch.before.is_new()) {
+            self.held = None;
         }
         let tactic = trial.chosen();
         if self.held.is_none_or(|held| held.tactic != tactic) {

@@ -170,6 +170,10 @@ pub struct Trial {
     state: State,
     /// The rest behind the next trial.
     rest_ns: u64,
+    /// What a request has cost with the chosen tactic so far: by it a load that comes back is told from another one.
+    usual_ns: Option<f64>,
+    /// Looks in a row that saw another load.
+    shifted: u32,
     /// When the present rest ends.
     rests_until_ns: u64,
     /// When the last trial began.
@@ -188,17 +192,9 @@ pub struct Trial {
 enum State {
     /// Too little is done to learn anything from. What was found before is kept, as the load may come back.
     Quiet,
-    Resting {
-        /// What a request has cost so far.
-        usual_ns: Option<f64>,
-        /// Looks in a row that saw another load.
-        shifted: u32,
-    },
+    Resting,
     Trying(Rounds),
 }
-
-/// A rest of which nothing is known yet.
-const FRESH: State = State::Resting { usual_ns: None, shifted: 0 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -312,6 +308,8 @@ impl Trial {
             chosen: Tactic::Learned,
             state: State::Quiet,
             rest_ns: REST_NS,
+            usual_ns: None,
+            shifted: 0,
             rests_until_ns: 0,
             tried_ns: 0,
             calm_ns: CALM_NS,
@@ -330,9 +328,14 @@ impl Trial {
 
     /// What is favoured from now on: what was found by another measure is tried again at once.
     pub fn set_favour(&mut self, favour: Favour) {
-        if favour != self.favour {
-            *self = Trial { favour, chosen: self.chosen, ..Trial::new(favour) };
+        if favour == self.favour {
+            return;
         }
+        let state = match self.state {
+            State::Quiet => State::Quiet,
+            State::Resting | State::Trying(_) => State::Resting,
+        };
+        *self = Trial { favour, chosen: self.chosen, state, last: self.last, ..Trial::new(favour) };
     }
 
     /// The tactic now: the one that holds, or the one whose turn it is.
@@ -341,7 +344,7 @@ impl Trial {
     pub fn tactic(&self) -> Tactic {
         match &self.state {
             State::Trying(rounds) => rounds.turn,
-            State::Resting { .. } => self.chosen,
+            State::Resting => self.chosen,
             State::Quiet => Tactic::Learned,
         }
     }
@@ -350,7 +353,7 @@ impl Trial {
     #[must_use]
     pub fn chosen(&self) -> Tactic {
         match &self.state {
-            State::Trying(_) | State::Resting { .. } => self.chosen,
+            State::Trying(_) | State::Resting => self.chosen,
             State::Quiet => Tactic::Learned,
         }
     }
@@ -372,13 +375,18 @@ impl Trial {
     pub fn is_sound(&self) -> bool {
         let trying = match &self.state {
             State::Trying(rounds) => rounds.is_sound(self.chosen) && rounds.next().is_some(),
-            State::Resting { usual_ns, .. } => usual_ns.is_none_or(f64::is_finite),
-            State::Quiet => true,
+            State::Resting | State::Quiet => true,
         };
         trying
+            && self.usual_ns.is_none_or(f64::is_finite)
             && self.judged.is_none()
             && (REST_NS..=REST_NS_MAX).contains(&self.rest_ns)
             && (CALM_NS..=CALM_NS_MAX).contains(&self.calm_ns)
+    }
+
+    /// Whether nothing was seen or chosen yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.last.is_none() && self.chosen == Tactic::Learned
     }
 
     /// Forgets the last trial, which only [`Trial::judge_as`] looks at.
@@ -390,7 +398,7 @@ impl Trial {
     pub fn look(&mut self, sample: Sample) -> Option<Verdict> {
         let verdict = match &self.state {
             State::Trying(_) => self.go_on(&sample),
-            State::Quiet | State::Resting { .. } => {
+            State::Quiet | State::Resting => {
                 self.rest(&sample);
                 None
             }
@@ -414,24 +422,24 @@ impl Trial {
         let waits = sample.waits.saturating_sub(last.waits).saturating_mul(1_000_000_000);
         let is_above = |a_second: u64| waits >= a_second.saturating_mul(passed_ns);
         let cost = Cost::between(&last, sample);
-        let State::Resting { usual_ns, shifted } = &mut self.state else {
+        if self.state == State::Quiet {
             if is_above(WAITS_A_SECOND_BUSY) && passed_ns > 0 {
-                self.state = FRESH;
+                self.state = State::Resting;
             }
             return;
-        };
+        }
         let Some(cost) = cost.filter(|_| is_above(WAITS_A_SECOND_QUIET)) else {
             self.state = State::Quiet;
             return;
         };
-        let usual = usual_ns.get_or_insert(cost.time_ns);
+        let usual = self.usual_ns.get_or_insert(cost.time_ns);
         if cost.time_ns > *usual * SHIFT || cost.time_ns * SHIFT < *usual {
-            *shifted = shifted.saturating_add(1);
+            self.shifted = self.shifted.saturating_add(1);
         } else {
-            *shifted = 0;
+            self.shifted = 0;
             *usual += (cost.time_ns - *usual) / 8.0;
         }
-        let is_another = *shifted >= SHIFT_LOOKS && sample.at_ns >= self.tried_ns.saturating_add(self.calm_ns);
+        let is_another = self.shifted >= SHIFT_LOOKS && sample.at_ns >= self.tried_ns.saturating_add(self.calm_ns);
         if is_another {
             self.calm_ns = self.calm_ns.saturating_mul(2).min(CALM_NS_MAX);
         }
@@ -451,11 +459,13 @@ impl Trial {
         let since = rounds.began.or(self.last).unwrap_or(*sample);
         let passed_ns = sample.at_ns.saturating_sub(since.at_ns);
         let requests = sample.requests.saturating_sub(since.requests);
+        let waits = sample.waits.saturating_sub(since.waits);
         self.next_ns = sample.at_ns.saturating_add(SETTLE_NS);
         if passed_ns > INTERRUPTED_NS {
             rounds.began = None;
             rounds.interruptions += 1;
-            if rounds.interruptions > INTERRUPTIONS_MAX {
+            let is_idle = waits.saturating_mul(1_000_000_000) < WAITS_A_SECOND_QUIET.saturating_mul(passed_ns);
+            if is_idle || rounds.interruptions > INTERRUPTIONS_MAX {
                 self.give_trial_up(sample);
             }
             return None;
@@ -480,11 +490,12 @@ impl Trial {
             rounds.turn = next;
             return None;
         }
-        let State::Trying(rounds) = std::mem::replace(&mut self.state, FRESH) else { return None };
+        let State::Trying(rounds) = std::mem::replace(&mut self.state, State::Resting) else { return None };
         self.next_ns = sample.at_ns.saturating_add(LOOK_NS);
         let verdict = rounds.verdict(sample.at_ns, self.chosen, self.favour);
         self.judged = Some(rounds);
         self.chosen = verdict.after;
+        (self.usual_ns, self.shifted) = (None, 0);
         if verdict.before != verdict.after {
             (self.rest_ns, self.calm_ns) = (REST_NS, CALM_NS);
             self.rests_until_ns = sample.at_ns.saturating_add(REST_NS);
@@ -494,7 +505,7 @@ impl Trial {
 
     /// A trial that nothing can come of: what was chosen before holds.
     fn give_trial_up(&mut self, sample: &Sample) {
-        self.state = FRESH;
+        self.state = State::Resting;
         self.next_ns = sample.at_ns.saturating_add(LOOK_NS);
     }
 }
@@ -598,6 +609,37 @@ pub(crate) mod tests {
             machine.run(&mut trial, 2.0);
             assert_eq!(trial.chosen(), Tactic::Spin, "round {round}");
         }
+    }
+
+    /// What was found for one load is not what holds for another that comes after a pause.
+    #[test]
+    fn another_load_behind_a_pause_is_tried_anew() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(0.0, 0.0); 3], 0.1);
+        for round in 0..20 {
+            machine.prices = [(100e3, 60e3), (70e3, 20e3), (110e3, 100e3)];
+            machine.run(&mut trial, 2.0);
+            assert_eq!(trial.chosen(), Tactic::Sleep, "round {round}");
+            machine.prices = [(50e6, 20e3); 3];
+            machine.run(&mut trial, 5.0);
+            machine.prices = [(20e3, 9e3), (40e3, 12e3), (10e3, 10e3)];
+            machine.run(&mut trial, 2.0);
+            assert_eq!(trial.chosen(), Tactic::Spin, "round {round}");
+            machine.prices = [(50e6, 20e3); 3];
+            machine.run(&mut trial, 5.0);
+        }
+    }
+
+    #[test]
+    fn another_favour_leaves_what_was_found_until_it_is_tried() {
+        let mut trial = Trial::new(Favour::Balance);
+        let mut machine = Machine::new([(100e3, 90e3), (112e3, 30e3), (90e3, 100e3)], 0.05);
+        machine.run(&mut trial, 30.0);
+        assert_eq!(trial.chosen(), Tactic::Spin);
+        trial.set_favour(Favour::Efficiency);
+        assert_eq!((trial.chosen(), trial.tactic()), (Tactic::Spin, Tactic::Spin));
+        machine.run(&mut trial, 3.0);
+        assert_ne!(trial.chosen(), Tactic::Spin);
     }
 
     /// A device whose pace changes all the time, by which nothing else becomes the better choice, is not tried all the time.

@@ -37,6 +37,13 @@ pub enum CtlError {
         /// How the system answered.
         source: io::Error,
     },
+    /// cannot write {path}: {source} (what is there now is no record)
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// How the system answered.
+        source: io::Error,
+    },
     /// cannot write the output: {source}
     Output {
         /// How the system answered.
@@ -58,6 +65,7 @@ impl CtlError {
             | Self::AddedSome { .. }
             | Self::Gone { .. }
             | Self::NotUpgraded
+            | Self::Save { .. }
             | Self::Output { .. } => 1,
             Self::Client(_) | Self::Description(_) | Self::Open { .. } => 2,
         }

@@ -60,7 +60,7 @@ pub(super) struct WorkerSample {
     pub(super) sleeps_per_second: f64,
     /// Poll windows in which work arrived, of all; absent when there was none.
     pub(super) polls_hit: Option<f64>,
-    /// The tactic by which it waits; absent when its window is pinned or it is dead.
+    /// The tactic by which it waits; absent when its window is pinned, it is dead or the policy has failed.
     pub(super) tactic: Option<Tactic>,
     pub(super) poll_window_us_now: u32,
 }

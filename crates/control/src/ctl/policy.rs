@@ -7,6 +7,7 @@ use crate::model::Favour;
 use crate::model::policy::{Policy, PolicyRecord, PolicySettings, WorkerPolicy};
 use hyper::Method;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,9 +61,10 @@ fn line(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<(), CtlErr
 }
 
 fn record(record: &PolicyRecord, path: &Path, json: bool, out: &mut dyn Write) -> Result<(), CtlError> {
-    let refused = |source| CtlError::Open { path: path.to_owned(), source };
-    let mut file = std::fs::File::create(path).map_err(refused)?;
-    line(record, &mut file)?;
+    let mut text = serde_json::to_vec(record).map_err(std::io::Error::from)?;
+    text.push(b'\n');
+    let mut file = File::create(path).map_err(|source| CtlError::Open { path: path.to_owned(), source })?;
+    file.write_all(&text).map_err(|source| CtlError::Save { path: path.to_owned(), source })?;
     if !json {
         let of = |count: fn(&policy::Stretch) -> usize| -> usize {
             record.workers.iter().flat_map(|worker| &worker.stretches).map(count).sum()

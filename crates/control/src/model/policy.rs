@@ -25,7 +25,7 @@ pub struct WorkerPolicy {
     pub poll: Poll,
     /// The window is a person's choice, and nothing is tried.
     pub pinned: bool,
-    /// The tactic that holds; absent when the window is pinned or the worker is dead.
+    /// The tactic that holds; absent when the window is pinned, the worker is dead or the policy has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tactic: Option<Tactic>,
     /// For how long it has held, in seconds; absent before the worker has been busy for the first time.

@@ -56,7 +56,7 @@ pub struct Worker {
     pub poll: Poll,
     /// Length of the poll window at this moment, in microseconds.
     pub poll_window_us_now: u32,
-    /// The tactic by which it waits for work; absent when its poll window is pinned or it is dead.
+    /// The tactic by which it waits for work; absent when its poll window is pinned, it is dead or the policy has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tactic: Option<Tactic>,
     /// Kernel thread id.

@@ -20,7 +20,10 @@ use super::listen::Peer;
 use super::{answer, routes};
 use crate::daemon::Daemon;
 use crate::model::config::NewExport;
-use crate::model::{ByteSize, CpuList, Execution, FieldError, FileMode, Listen, NewDisk, Placement, Poll, Span};
+use crate::model::policy::PolicyRecord;
+use crate::model::{
+    ByteSize, CpuList, Execution, Favour, FieldError, FileMode, Listen, NewDisk, Placement, Poll, Span,
+};
 
 /// Methods that an input chooses from; the last one is none that any route knows.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "BREW"];
@@ -96,8 +99,8 @@ async fn talk(daemon: Arc<dyn Daemon>, bytes: Vec<u8>) -> Vec<u8> {
     answered
 }
 
-/// Reads `data` as each value that a person can write, and as the description of an export and of a disk. Whether any of that was
-/// understood.
+/// Reads `data` as each value that a person can write, as the description of an export and of a disk, and as the record of a policy,
+/// from which it is decided again. Whether any of that was understood.
 ///
 /// # Panics
 /// When what was understood is not understood again after it was shown.
@@ -120,6 +123,14 @@ pub fn text(data: &[u8]) -> bool {
     values.contains(&true)
         | exports.into_iter().any(|new| described(new, NewExport::check))
         | disks.into_iter().any(|new| described(new, NewDisk::check))
+        | serde_json::from_str(text).is_ok_and(|record| replayed(&record))
+}
+
+/// Whatever a record says: a policy that could be in this state decides.
+fn replayed(record: &PolicyRecord) -> bool {
+    let sound = record.workers.iter().filter(|worker| worker.stretches.iter().all(policy::Stretch::is_sound));
+    sound.for_each(|worker| drop(policy::replay(&worker.stretches, Some(Favour::Latency))));
+    true
 }
 
 fn value<T: FromStr + fmt::Display + fmt::Debug + PartialEq + Serialize + DeserializeOwned>(text: &str) -> bool {
