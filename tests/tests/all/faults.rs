@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{Load, Rw, Spec};
-use control::model::{Export, NewExport, Owner, Poll, RingState, SessionState, Settings};
+use control::client::Client;
+use control::model::{Export, NewExport, Owner, Poll, RingInfo, RingState, SessionState, Settings};
 use http::Method;
 use tests::daemon::{DIRECTORY, Daemon, directory, refusal};
 use tests::driver::{readable, writable};
@@ -248,11 +249,15 @@ fn the_failure_of_the_only_export_is_the_end() -> Result<()> {
 #[test]
 fn a_second_signal_does_not_wait_for_storage() -> Result<()> {
     let directory = directory()?;
-    let mut daemon = disk(directory.path(), &["--read-latency", "3600s"])?;
+    let control = directory.path().join("control.sock");
+    let mut daemon = disk(directory.path(), &["--read-latency", "3600s", "--control", &control.to_string_lossy()])?;
     let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
     let mut ring = frontend.ring(0, 64)?;
     ring.request(kind::IN, 0, &[writable(DATA, 512)]);
     ring.kick_if_wanted();
+    // What no worker has taken yet is not waited for.
+    let client = Client::new(&control)?;
+    wait("the request is in flight", || Ok(client.get::<RingInfo>("/v1/exports/disk/rings/0")?.in_flight == 1))?;
     let term = || {
         let id = rustix::process::Pid::from_raw(i32::try_from(daemon.id()).unwrap_or(0)).expect("a process id");
         rustix::process::kill_process(id, rustix::process::Signal::TERM)
