@@ -257,7 +257,10 @@ fn a_second_signal_does_not_wait_for_storage() -> Result<()> {
     ring.kick_if_wanted();
     // What no worker has taken yet is not waited for.
     let client = Client::new(&control)?;
-    wait("the request is in flight", || Ok(client.get::<RingInfo>("/v1/exports/disk/rings/0")?.in_flight == 1))?;
+    wait(
+        "the request is in flight",
+        || Ok(client.get::<RingInfo>("/v1/exports/disk/rings/0")?.figures.in_flight == 1),
+    )?;
     let term = || {
         let id = rustix::process::Pid::from_raw(i32::try_from(daemon.id()).unwrap_or(0)).expect("a process id");
         rustix::process::kill_process(id, rustix::process::Signal::TERM)
