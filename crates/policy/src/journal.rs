@@ -323,6 +323,41 @@ mod tests {
         assert!(held.since_ns > 4_000_000_000_000);
     }
 
+    /// Whatever is changed from outside, and in whatever state: the record is one that a policy can have made, and is decided again.
+    #[test]
+    fn a_policy_that_is_changed_from_outside_is_recorded_anew() {
+        let (mut trial, mut journal) = (Trial::new(Favour::Balance), Journal::default());
+        let mut machine = Machine::new(SPIN_WINS, 0.1);
+        let look = |journal: &mut Journal, trial: &mut Trial, machine: &mut Machine, seconds| {
+            machine.drive(trial, seconds, |trial, sample| journal.look(trial, sample));
+        };
+        look(&mut journal, &mut trial, &mut machine, 2.0);
+        assert_eq!(journal.held().map(|held| (held.tactic, held.by.is_some())), Some((Tactic::Spin, true)));
+        // Another favour keeps what holds, with its cause.
+        trial.set_favour(Favour::Latency);
+        journal.cut();
+        look(&mut journal, &mut trial, &mut machine, 0.07);
+        assert_eq!(journal.stretches().last().map(Stretch::favour), Some(Favour::Latency));
+        assert_eq!(journal.held().map(|held| (held.tactic, held.by.is_some())), Some((Tactic::Spin, true)));
+        look(&mut journal, &mut trial, &mut machine, 2.0);
+        // Another mode begins without knowledge, and the tactic of before holds no more.
+        let cuts = journal.stretches().len();
+        trial = Trial::new(Favour::Latency);
+        journal.cut();
+        look(&mut journal, &mut trial, &mut machine, 0.001);
+        assert_eq!(journal.held().map(|held| (held.tactic, held.by)), Some((Tactic::Learned, None)));
+        assert_eq!(journal.stretches().len(), cuts + 1);
+        look(&mut journal, &mut trial, &mut machine, 2.0);
+        let stretches = journal.stretches();
+        assert!(stretches.iter().all(Stretch::is_sound));
+        let replayed = replay(&stretches, Some(Favour::Efficiency));
+        assert!(replayed.iter().all(Replayed::is_same));
+        // As the policy does, the one that might have been begins with nothing.
+        let begins = stretches[cuts].replay(Some(Favour::Efficiency));
+        assert_eq!(begins[0].instead.map(|verdict| verdict.before), Some(Tactic::Learned));
+        assert!(replayed.contains(&begins[0]));
+    }
+
     /// What is no record of ours is refused, and nothing that is let in does harm.
     #[test]
     fn a_record_that_lies_is_told_from_one_that_does_not() {
@@ -337,7 +372,7 @@ mod tests {
         };
         let cost = serde_json::json!({ "time_ns": 1.0, "cpu_ns": 1.0 });
         let eight = vec![cost; 8];
-        let trying = |costs: serde_json::Value, given_up: [bool; 3]| serde_json::json!({ "trying": { "costs": costs, "given_up": given_up, "turn": "learned", "began": null, "interruptions": 0 } });
+        let trying = |costs: serde_json::Value, given_up: [bool; 3]| serde_json::json!({ "trying": { "costs": costs, "given_up": given_up, "turn": "learned", "began": null } });
         assert!(sound(&|_| {}));
         assert!(sound(&|stretch| stretch["before"]["next_ns"] = u64::MAX.into()));
         assert!(!sound(&|stretch| stretch["before"]["rest_ns"] = 0.into()));
