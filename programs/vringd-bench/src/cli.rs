@@ -40,7 +40,7 @@ enum Bench {
     Fs(Box<bench::fs::Args>),
     /// Synchronous writes with an intent log, against peers, the host, and the same storage without it
     Commits(Box<bench::commits::Args>),
-    /// The policy against every fixed poll window, cell by cell
+    /// The policy against fixed poll windows, cell by cell
     Regret(Box<bench::regret::Args>),
     /// Move rings between workers under verified load
     Moves(moves::Args),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::contest::Standing;
-use crate::stats::Spread;
+use crate::contest::{Results, Standing};
+use crate::stats::Ratio;
 
 /// The policy among contenders.
 pub(super) const POLICY: &str = "policy";
@@ -63,13 +63,13 @@ impl On {
             On::Tmpfs => "",
             On::Disk => "--direct",
             On::Sim20us => {
-                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --read-latency 20us"
+                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --channels 256 --read-latency 20us"
             }
             On::Sim80us => {
-                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --read-latency 80us"
+                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --channels 256 --read-latency 80us"
             }
             On::Sim500us => {
-                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --read-latency 500us"
+                "--storage sim --size 256M --distribution log_normal --latency-spread 0.3 --channels 256 --read-latency 500us"
             }
         }
     }
@@ -102,43 +102,45 @@ pub(super) fn cells(only: &[On], depths: &[u16], polling: bool) -> Vec<Cell> {
         .collect()
 }
 
-/// The policy in a cell, as multiples of what is best there.
+/// The policy in a cell, against the best there is of each: with the interval that the rounds admit, as everywhere.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Regret {
     /// The fixed window with the most requests a second.
-    pub(super) best: String,
-    /// Requests a second, to that of the best.
-    pub(super) rate: f64,
-    /// 99th percentile, to the shortest of all fixed windows.
-    pub(super) p99: f64,
-    /// The fixed window with the least processor time a request, of those near the best.
+    pub(super) fastest: String,
+    /// Requests a second, to that.
+    pub(super) rate: Option<Ratio>,
+    /// The fixed window with the shortest 99th percentile.
+    pub(super) shortest: String,
+    /// 99th percentile, to that.
+    pub(super) p99: Option<Ratio>,
+    /// The fixed window with the most requests a second of processor time, of those near the fastest.
     pub(super) cheapest: Option<String>,
-    /// Processor time a request, to that of the cheapest.
-    pub(super) cpu: Option<f64>,
-    /// Requests a second of the policy, to the same once more.
-    pub(super) noise: f64,
+    /// Requests a second of processor time, to that.
+    pub(super) per_cpu: Option<Ratio>,
+    /// Requests a second, to the policy once more.
+    pub(super) noise: Option<Ratio>,
 }
 
 impl Regret {
     /// `None` when somebody did not run.
-    pub(super) fn of(standings: &[Standing]) -> Option<Regret> {
-        let find = |name: &str| standings.iter().find(|standing| standing.contender == name);
-        let (policy, again) = (find(POLICY)?, find(AGAIN)?);
-        let fixed = || standings.iter().filter(|standing| ![POLICY, AGAIN].contains(&&*standing.contender));
-        let best = fixed().max_by(|one, other| one.iops.median.total_cmp(&other.iops.median))?;
-        let p99_us = fixed().map(|standing| standing.p99_us.median).min_by(f64::total_cmp)?;
-        let per_cpu = |standing: &&Standing| standing.ops_per_cpu_s.map(|spread: Spread| spread.median);
-        let near = fixed().filter(|standing| standing.iops.median >= NEAR * best.iops.median);
+    pub(super) fn of(results: &Results) -> Option<Regret> {
+        let fixed = || results.medians.iter().filter(|standing| ![POLICY, AGAIN].contains(&&*standing.contender));
+        let to = |standing: &Standing| results.ratios_to(&standing.contender);
+        let fastest = fixed().max_by(|one, other| one.iops.median.total_cmp(&other.iops.median))?;
+        let shortest = fixed().min_by(|one, other| one.p99_us.median.total_cmp(&other.p99_us.median))?;
+        let per_cpu = |standing: &Standing| standing.ops_per_cpu_s.map_or(0.0, |spread| spread.median);
+        let near = fixed().filter(|standing| standing.iops.median >= NEAR * fastest.iops.median);
         let cheapest = near
-            .filter_map(|standing| Some((standing, per_cpu(&standing)?)))
-            .max_by(|(_, one), (_, other)| one.total_cmp(other));
+            .filter(|standing| standing.ops_per_cpu_s.is_some())
+            .max_by(|one, other| per_cpu(one).total_cmp(&per_cpu(other)));
         Some(Regret {
-            best: best.contender.clone(),
-            rate: policy.iops.median / best.iops.median,
-            p99: policy.p99_us.median / p99_us,
-            cheapest: cheapest.map(|(standing, _)| standing.contender.clone()),
-            cpu: cheapest.zip(per_cpu(&policy)).map(|((_, least), own)| least / own),
-            noise: policy.iops.median / again.iops.median,
+            fastest: fastest.contender.clone(),
+            rate: to(fastest)?.iops,
+            shortest: shortest.contender.clone(),
+            p99: to(shortest)?.p99_latency,
+            cheapest: cheapest.map(|standing| standing.contender.clone()),
+            per_cpu: cheapest.and_then(to).and_then(|ratios| ratios.ops_per_cpu_s),
+            noise: results.ratios_to(AGAIN)?.iops,
         })
     }
 }
@@ -146,25 +148,24 @@ impl Regret {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contest::Results;
     use crate::contest::tests::{Named, run};
 
     #[test]
-    fn what_is_best_and_what_is_cheapest_are_two_questions() {
-        let contenders = [POLICY, AGAIN, "off", "fixed=20", "fixed=200"].map(|name| Named(name, None));
+    fn what_is_fastest_and_what_is_cheapest_are_two_questions() {
+        let contenders = [POLICY, "off", "fixed=20", "fixed=200", AGAIN].map(|name| Named(name, None));
         let runs = vec![
             run(POLICY, 1, 950.0, 0.5),
-            run(AGAIN, 1, 1000.0, 0.5),
             run("off", 1, 400.0, 0.01),
             run("fixed=20", 1, 980.0, 0.2),
             run("fixed=200", 1, 1000.0, 1.0),
+            run(AGAIN, 1, 1000.0, 0.5),
         ];
-        let regret = Regret::of(&Results::of(&contenders, runs).medians).unwrap();
-        assert_eq!((regret.best.as_str(), regret.cheapest.as_deref()), ("fixed=200", Some("fixed=20")));
-        let near = |one: f64, other: f64| (one - other).abs() < 1e-9;
+        let regret = Regret::of(&Results::of(&contenders, runs)).unwrap();
+        assert_eq!((regret.fastest.as_str(), regret.cheapest.as_deref()), ("fixed=200", Some("fixed=20")));
+        let near = |ratio: Option<Ratio>, wanted: f64| (ratio.unwrap().value - wanted).abs() < 1e-9;
         assert!(near(regret.rate, 0.95) && near(regret.noise, 0.95) && near(regret.p99, 1000.0 / 950.0), "{regret:?}");
-        assert!(near(regret.cpu.unwrap(), (980.0 / 0.2) / (950.0 / 0.5)), "{regret:?}");
-        assert_eq!(Regret::of(&[]), None);
+        assert!(near(regret.per_cpu, (950.0 / 0.5) / (980.0 / 0.2)), "{regret:?}");
+        assert_eq!(Regret::of(&Results::of(&contenders, Vec::new())), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `bench regret`: how much worse the policy is than the best fixed choice, cell by cell.
 //!
-//! A cell is a storage, a number of requests in flight and a frontend that sleeps or polls. In each, the policy and every fixed poll
-//! window take turns, round after round. What is best is known only afterwards, and differs from cell to cell.
+//! A cell is a storage, a number of requests in flight and a frontend that sleeps or polls. In each, the policy and four fixed poll
+//! windows take turns, round after round. What is best is known only afterwards, and differs from cell to cell.
 
 mod cell;
 mod table;
@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueHint;
 use serde::Serialize;
 
 use crate::args::{Json, split};
 use crate::contest::{Results, hold};
 use crate::disk::{Contender, Kind, Rules, our_command};
+use crate::environment::Mount;
 use crate::frontend::{Rw, Spec};
 use crate::image::{Image, MakeImage};
 use crate::parse;
@@ -29,11 +30,11 @@ const FIXED: [&str; 4] = ["off", "fixed=20", "fixed=50", "fixed=200"];
 /// Files are as large.
 const FILE_BYTES: &str = "256M";
 
-/// The policy against every fixed poll window, in turns, cell by cell
+/// The policy against fixed poll windows, in turns, cell by cell
 ///
-/// Serves each storage with `--poll adaptive` and with each fixed window, drives 4 KiB random reads, and says by how much the policy misses
-/// the fastest of them, the shortest 99th percentile, and the least processor time a request among those within 3 % of the fastest. The
-/// noise of the harness is that of two that are alike: the policy takes part twice.
+/// Serves each storage with `--poll adaptive`, `off`, `fixed=20`, `fixed=50` and `fixed=200`, drives 4 KiB random reads, and says by how much
+/// the policy misses the fastest of them, the shortest 99th percentile, and the most requests a second of processor time among those within
+/// 3 % of the fastest. The policy takes part twice, so that what differs between the two shows the noise of the harness.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     pub polling: bool,
 
-    /// More arguments for our server, such as '--favour efficiency'
+    /// More arguments for our server but --poll and --socket, such as '--favour efficiency'
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     pub ours: String,
 
@@ -58,11 +59,11 @@ pub struct Args {
     pub rounds: u32,
 
     /// How long a run counts
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::positive_duration)]
     pub time: Duration,
 
-    /// How long to run before counting: a trial takes a fifth of a second
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
+    /// How long to run before counting: a new server tries at once and some two seconds later, as one that has run for long seldom does
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse::duration)]
     pub ramp: Duration,
 
     /// Directory on the disk to measure
@@ -81,12 +82,21 @@ Examples:
   What does efficiency cost where it matters most?
     vringd bench regret --on disk --on tmpfs --depth 1 --ours '--favour efficiency'";
 
+/// On what terms a run was made.
+#[derive(Debug, Serialize)]
+struct Conditions<'a> {
+    rounds: u32,
+    time_s: f64,
+    ramp_s: f64,
+    ours: &'a str,
+    dir: String,
+}
+
 /// What a run leaves for a program.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    rounds: u32,
-    time_s: f64,
-    ours: &'a str,
+    #[serde(flatten)]
+    conditions: &'a Conditions<'a>,
     cells: &'a [Outcome],
 }
 
@@ -95,7 +105,6 @@ struct Document<'a> {
 struct Outcome {
     #[serde(flatten)]
     cell: Cell,
-    #[serde(flatten)]
     regret: Option<Regret>,
     #[serde(flatten)]
     results: Results,
@@ -107,11 +116,11 @@ struct Outcome {
 /// A server cannot be started or driven, files cannot be laid out, or a result cannot be written.
 pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let cells = cells(&args.on, &args.depth, args.polling);
-    split("--ours", &args.ours)?;
+    args.check(&cells)?;
     let runs = cells.len() * (FIXED.len() + 2);
     let progress = Progress::new(runs as u64 * u64::from(args.rounds), 0);
     let sockets = sockets()?;
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let (mut outcomes, mut failures): (Vec<Outcome>, Vec<String>) = (Vec::new(), Vec::new());
     for group in cells.chunk_by(|one, next| one.on == next.on) {
         let Some(on) = group.first().map(|cell| cell.on) else { continue };
         let image = on.lies_in(&args.dir).map(|dir| -> Result<Image> {
@@ -131,29 +140,60 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
                 idle: None,
             };
             let what = format!("{cell},");
-            let results = hold(&contenders, (&what, args.rounds), &progress, |it| it.run(&rules, &progress).map(Some))?;
-            let regret = Regret::of(&results.medians);
-            outcomes.push(Outcome { cell: *cell, regret, results });
+            match hold(&contenders, (&what, args.rounds), &progress, |it| it.run(&rules, &progress).map(Some)) {
+                Ok(results) => outcomes.push(Outcome { cell: *cell, regret: Regret::of(&results), results }),
+                // What other cells came to took its time.
+                Err(error) => failures.push(format!("{error:#}")),
+            }
         }
     }
     drop(progress);
-    let time_s = args.time.as_secs_f64();
-    let document = Document { rounds: args.rounds, time_s, ours: &args.ours, cells: &outcomes };
-    args.json.show(|| table::render(&outcomes, args.rounds), &document)?;
-    let is_clean = outcomes.iter().all(|outcome| outcome.results.is_clean());
+    let conditions = Conditions {
+        rounds: args.rounds,
+        time_s: args.time.as_secs_f64(),
+        ramp_s: args.ramp.as_secs_f64(),
+        ours: &args.ours,
+        dir: args.dir.display().to_string(),
+    };
+    let document = Document { conditions: &conditions, cells: &outcomes };
+    args.json.show(|| table::render(&outcomes, &conditions), &document)?;
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    let is_clean = failures.is_empty() && outcomes.iter().all(|outcome| outcome.results.is_clean());
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Args {
+    /// What would fail late, or measure something else, is refused before anything is laid out.
+    fn check(&self, cells: &[Cell]) -> Result<()> {
+        let words = split("--ours", &self.ours)?;
+        let taken = ["--poll", "--socket"];
+        if let Some(word) = words.iter().find(|word| taken.contains(&word.split('=').next().unwrap_or(word))) {
+            bail!("--ours {word}: is what this benchmark sets itself");
+        }
+        let is_memory = Mount::of(&self.dir).is_some_and(|mount| mount.kind == "tmpfs");
+        if cells.iter().any(|cell| cell.on == On::Disk) && is_memory {
+            bail!(
+                "--dir {}: is in memory (tmpfs); give a directory on a disk, or leave --on disk out",
+                self.dir.display()
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The policy, the policy once more, and every fixed window.
 fn contenders(vringd: &Path, on: On, ours: &str) -> Result<Vec<Contender>> {
-    let windows = [(cell::POLICY, "adaptive"), (cell::AGAIN, "adaptive")].into_iter();
-    let all = windows.chain(FIXED.map(|window| (window, window)));
-    all.map(|(name, window)| {
-        let arguments = format!("{} --poll {window} {ours}", on.arguments());
-        let template = our_command(vringd, &arguments, on.lies_in(Path::new("")).is_some())?;
-        Ok(Contender { name: name.to_owned(), kind: Kind::Server(template) })
-    })
-    .collect()
+    let fixed = FIXED.map(|window| (window, window));
+    // The two that are alike are far from each other, so that what drifts differs between them as it does between others.
+    let [one, two, three, four] = fixed;
+    let all = [(cell::POLICY, "adaptive"), one, two, (cell::AGAIN, "adaptive"), three, four];
+    all.into_iter()
+        .map(|(name, window)| {
+            let arguments = format!("{} --poll {window} {ours}", on.arguments());
+            let template = our_command(vringd, &arguments, on.lies_in(Path::new("")).is_some())?;
+            Ok(Contender { name: name.to_owned(), kind: Kind::Server(template) })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -177,6 +217,18 @@ mod tests {
     }
 
     #[test]
+    fn what_would_measure_something_else_is_refused_at_once() {
+        let refused = |line: &str| {
+            let words = shlex::split(line).unwrap();
+            let args = Cli::try_parse_from(std::iter::once("bench".into()).chain(words)).unwrap().args;
+            args.check(&cells(&args.on, &args.depth, false)).unwrap_err().to_string()
+        };
+        assert!(refused("--on null --ours '--poll off'").starts_with("--ours --poll: "));
+        assert!(refused("--on null --ours '--socket=/x'").starts_with("--ours --socket=/x: "));
+        assert!(refused("--on disk --dir /dev/shm").starts_with("--dir /dev/shm: is in memory"));
+    }
+
+    #[test]
     fn each_window_is_a_contender_and_the_policy_is_two() {
         let contenders = contenders(Path::new("/v"), On::Disk, "--favour latency").unwrap();
         let commands: Vec<String> = contenders
@@ -187,8 +239,8 @@ mod tests {
             })
             .collect();
         assert_eq!(commands[0], "/v disk --socket S --direct --poll adaptive --favour latency I");
-        assert_eq!(commands[0], commands[1]);
-        assert_eq!(commands[2], "/v disk --socket S --direct --poll off --favour latency I");
+        assert_eq!(commands[0], commands[3]);
+        assert_eq!(commands[1], "/v disk --socket S --direct --poll off --favour latency I");
         assert_eq!(commands.len(), FIXED.len() + 2);
     }
 }
