@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ impl Frontend {
 
     /// As [`connect`](Self::connect), with the first region of a frontend whose connection ended.
     pub fn connect_with(socket: &Path, without: u64, memory: Arc<Memory>) -> Result<Self> {
-        let stream = frontkit::connect(socket).context("cannot connect")?;
+        let stream = UnixStream::connect(socket).context("cannot connect")?;
         let all = |offered: VhostUserProtocolFeatures| {
             ensure!(offered.contains(VhostUserProtocolFeatures::REPLY_ACK), "REPLY_ACK is offered");
             Ok(offered)

@@ -15,4 +15,4 @@ pub use memory::{Area, Memory, USER_BASE};
 pub use queue::{
     Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, tear_descriptor, writable, write_descriptor,
 };
-pub use session::{Session, connect, feature};
+pub use session::{Session, feature};

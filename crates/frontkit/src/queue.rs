@@ -331,6 +331,15 @@ mod tests {
 
     const SIZE: u16 = 8;
 
+    #[test]
+    fn a_descriptor_that_is_torn_is_whole_in_the_end() {
+        let memory = Memory::new(0, 4096).unwrap();
+        write_descriptor(&memory, 64, 0x0102_0304_0506_0708, 0x090a_0b0c, 0x0d0e, 0x0f10);
+        tear_descriptor(&memory, 128, 0x0102_0304_0506_0708, 0x090a_0b0c, 0x0d0e, 0x0f10);
+        assert_eq!(memory.read(64, 16), memory.read(128, 16));
+        assert_ne!(memory.read(64, 16), [0; 16]);
+    }
+
     /// Our queue, the memory behind it, and the server's ring on the same memory, mapped a second time.
     fn pair(event_idx: bool) -> (Queue, Area, vring::SplitRing) {
         let (memory, mut buffers) = Memory::with_areas(1 << 30, 0, Areas::packed_bytes(SIZE), &[4096]).unwrap();

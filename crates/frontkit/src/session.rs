@@ -1,9 +1,6 @@
 //! A vhost-user server as its frontend sees it: a connection, features, memory and queues.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
-use std::{io, thread};
 
 use anyhow::{Context, Result};
 use vhost::VhostBackend;
@@ -12,10 +9,6 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend};
 
 use crate::{Eventfds, Memory, Queue};
 
-/// How often a connection that is refused is tried again...
-const ATTEMPTS: u32 = 50;
-/// ...and how long after.
-const AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Most queues of a device.
 const QUEUES_MAX: u64 = 256;
 
@@ -38,20 +31,6 @@ pub struct Session {
     pub features: u64,
     /// The protocol features that were agreed on.
     pub protocol: VhostUserProtocolFeatures,
-}
-
-/// Connects to a server whose socket is there, and may not be listened on yet: it is made before that.
-///
-/// # Errors
-/// Nobody listens within half a second, or the system refuses the connection.
-pub fn connect(socket: &Path) -> io::Result<UnixStream> {
-    for _ in 0..ATTEMPTS {
-        match UnixStream::connect(socket) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => thread::sleep(AGAIN_AFTER),
-            done => return done,
-        }
-    }
-    UnixStream::connect(socket)
 }
 
 impl Session {

@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::interrupt;
 
+/// How long a socket that is there may not be known by its path to be listened on: it may be in another network namespace.
+const LISTEN_GRACE: Duration = Duration::from_millis(500);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Enough for any console of a guest that is well; a program gone wild writes without end.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
@@ -145,10 +147,19 @@ impl Group {
         }
     }
 
-    /// As [`wait_until`](Self::wait_until) all of `sockets` are there.
+    /// As [`wait_until`](Self::wait_until) all of `sockets` are there and listened on. Connects to none: a server may serve one
+    /// connection and end.
     pub fn wait_for_sockets(&mut self, limit: Duration, sockets: &[impl AsRef<Path>]) -> Result<()> {
-        let is_there = |path: &_| fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-        self.wait_until(limit, |_| sockets.iter().all(is_there))
+        let is_there = |path: &Path| fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+        let mut there_since = None;
+        self.wait_until(limit, |_| {
+            let paths = || sockets.iter().map(AsRef::as_ref);
+            if !paths().all(is_there) {
+                return false;
+            }
+            let waited = there_since.get_or_insert_with(Instant::now).elapsed();
+            paths().all(is_listened_on) || waited > LISTEN_GRACE
+        })
     }
 
     /// Asks the leader to end, as an operator's SIGTERM does, and waits for it.
@@ -239,5 +250,37 @@ pub(crate) fn kill_family(leader: Pid) {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+/// Whether the kernel knows a listening socket by this path (proc(5), `/proc/net/unix`), in this network namespace.
+fn is_listened_on(path: &Path) -> bool {
+    /// linux/net.h: `__SO_ACCEPTCON`, "performed a listen".
+    const ACCEPTS: u32 = 1 << 16;
+    let Ok(sockets) = fs::read_to_string("/proc/net/unix") else { return false };
+    sockets.lines().any(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let accepts = fields
+            .next()
+            .and_then(|flags| u32::from_str_radix(flags, 16).ok())
+            .is_some_and(|flags| flags & ACCEPTS != 0);
+        accepts && fields.nth(3).is_some_and(|name| Path::new(name) == path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn a_socket_that_is_bound_is_not_yet_listened_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let bound = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&bound, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert!(path.exists() && !is_listened_on(&path));
+        listen(&bound, 1).unwrap();
+        assert!(is_listened_on(&path));
     }
 }

@@ -186,17 +186,19 @@ pub fn own_memory_kib(pid: u32) -> Result<u64> {
 /// Processor time that the threads of process `pid` have used, in nanoseconds. A thread is accounted for when it sleeps.
 ///
 /// # Errors
-/// The process does not exist.
-pub fn cpu_ns_of_threads(pid: u32) -> Result<u64, Error> {
-    let tasks = process(pid)?.tasks().map_err(|cause| Error::NoProcess { pid, cause })?;
-    let used = tasks.map(|task| task?.schedstat()).map(|schedstat| match schedstat {
-        Ok(schedstat) => Ok(schedstat.sum_exec_runtime),
-        // A thread may end meanwhile.
-        Err(ProcError::NotFound(_)) => Ok(0),
-        Err(ProcError::Io(error, _)) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(0),
-        Err(cause) => Err(Error::NoProcess { pid, cause }),
-    });
-    used.sum()
+/// The process does not exist, or the kernel tells of none of its threads.
+pub fn cpu_ns_of_threads(pid: u32) -> Result<u64> {
+    let (mut used_ns, mut threads) = (0, 0);
+    for task in process(pid)?.tasks().map_err(|cause| Error::NoProcess { pid, cause })? {
+        match task.and_then(|task| task.schedstat()) {
+            Ok(schedstat) => (used_ns, threads) = (used_ns + schedstat.sum_exec_runtime, threads + 1),
+            // A thread may end meanwhile.
+            Err(ProcError::NotFound(_)) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read the schedstat of process {pid}")),
+        }
+    }
+    ensure!(threads > 0, "the kernel tells no schedstat of process {pid}");
+    Ok(used_ns)
 }
 
 /// As [`cpu_ns_of_threads`], of the first thread alone; `None` when the kernel does not say.

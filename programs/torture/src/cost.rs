@@ -111,7 +111,7 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
     let (requests, cpu_ns, start) = (load.tally().requests(), server.cpu_ns()?, Instant::now());
     run_for(&mut load, Duration::from_secs(options.seconds))?;
     let (requests, cpu_ns, seconds) =
-        (load.tally().requests() - requests, server.cpu_ns()? - cpu_ns, start.elapsed().as_secs_f64());
+        (load.tally().requests() - requests, server.cpu_ns()?.saturating_sub(cpu_ns), start.elapsed().as_secs_f64());
     ensure!(requests > 0, "nothing was completed");
 
     load.drain()?;

@@ -52,6 +52,16 @@ fn decisions_are_told_recorded_and_made_again() -> Result<()> {
     assert!(said(&daemon, &["ctl", "policy"])?.starts_with("favours efficiency\n"));
     // The preference is another at once, and the work goes on.
     assert!(said(&daemon, &["ctl", "policy", "--favour", "latency"])?.starts_with("favours latency\n"));
+    // The busy worker hears of it without being told.
+    loop {
+        let record: Value = daemon.client().get("/v1/policy/record")?;
+        let last = record["workers"][0]["stretches"].as_array().and_then(|stretches| stretches.last().cloned());
+        if last.is_some_and(|last| last["before"]["favour"] == "latency" && last["verdicts"][0].is_object()) {
+            break;
+        }
+        ensure!(start.elapsed() < 2 * PATIENCE, "nothing was tried for the new preference: {record}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let saved = said(&daemon, &["ctl", "policy", "--record", "record.json"])?;
     assert!(saved.starts_with("saved ") && saved.ends_with(" to record.json\n"), "{saved}");
     let (report, _) = load.finish_connected()?;

@@ -1,6 +1,7 @@
 //! A virtio-9p driver without a kernel: memory, rings, and messages as bytes.
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,7 +58,7 @@ impl Guest {
     pub(crate) fn new(socket: &Path, queues: usize) -> Guest {
         let memory = Arc::new(Memory::new(0, QUEUE_BYTES * queues as u64).unwrap());
         // EVENT_IDX among the features: the device is kicked without a look.
-        let mut session = Session::negotiate(frontkit::connect(socket).unwrap(), Ok, Ok).unwrap();
+        let mut session = Session::negotiate(UnixStream::connect(socket).unwrap(), Ok, Ok).unwrap();
         session.share(&[&memory]).unwrap();
         let mut guest = Guest { session, memory, rings: Vec::new() };
         (0..queues).for_each(|index| guest.start(index));
