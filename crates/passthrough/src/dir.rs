@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::handle::last_error;
-use crate::handover::Listing;
+use crate::handover::form::Listing;
 use crate::sync::{Counted, lock};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

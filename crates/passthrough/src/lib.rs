@@ -3,7 +3,8 @@
 //! Nodes, open files, credentials, extended attributes and locks of a host directory, as blocking calls on the thread that
 //! asks. Neither a protocol nor a virtqueue enters this room.
 //!
-//! A file uses those in rows above its own; what passes a part of a tree on knows the forms in `handover` as well.
+//! A file uses those in rows above its own and beside it; what passes a part of a tree on knows `handover::{form, descriptors, error}` as
+//! well, which know no tree.
 //!
 //! | file | concern |
 //! |---|---|

@@ -1,5 +1,5 @@
 use super::*;
-use crate::handover::Outgoing;
+use crate::handover::descriptors::Outgoing;
 use proptest::prelude::*;
 use rustix::fs::{CWD, Mode};
 use std::thread;

@@ -2,7 +2,8 @@
 
 use super::{Files, OpenFile};
 use crate::dir::Stream;
-use crate::handover::{FileForm, Outgoing};
+use crate::handover::descriptors::Outgoing;
+use crate::handover::form::FileForm;
 use crate::ids::Handle;
 use crate::share::Place;
 use crate::sync::{Counted, read, write};

@@ -13,14 +13,12 @@
 //! by itself (mappings, sizes) is left behind. Options are not part of it: whoever describes the tree has them.
 
 pub(crate) mod bytes;
-mod descriptors;
-mod error;
-mod form;
+pub(crate) mod descriptors;
+pub(crate) mod error;
+pub(crate) mod form;
 
 pub use descriptors::Descriptor;
-pub(crate) use descriptors::{Incoming, Outgoing};
 pub use error::{AdoptError, NotHandedOver};
-pub(crate) use form::{FactsForm, FileForm, Listing, MountForm, NameForm, NodeForm, OwnerForm, RecordForm};
 
 use crate::dir::Stream;
 use crate::lock::Place;
@@ -29,6 +27,8 @@ use crate::source::open_proc;
 use crate::sync::lock;
 use crate::{OpenFile, Options, ROOT, Source, Tree};
 use bytes::{Pieces, Reader};
+use descriptors::{Incoming, Outgoing};
+use form::{FileForm, MountForm, NodeForm, OwnerForm, RecordForm};
 use rustix::fs::OFlags;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -2,7 +2,9 @@
 
 use super::known::{Known, Name};
 use super::record::Record;
-use crate::handover::{AdoptError, Incoming, NameForm, NodeForm, Outgoing, RecordForm};
+use crate::handover::descriptors::{Incoming, Outgoing};
+use crate::handover::error::AdoptError;
+use crate::handover::form::{NameForm, NodeForm, RecordForm};
 use crate::ids::Node;
 use crate::node::Inode;
 use crate::table::Table;

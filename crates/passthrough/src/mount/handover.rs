@@ -1,7 +1,9 @@
 //! What was found out about the mounts of a tree that goes on in another program.
 
 use super::{Facts, Mount, Mounts};
-use crate::handover::{AdoptError, FactsForm, Incoming, MountForm, Outgoing};
+use crate::handover::descriptors::{Incoming, Outgoing};
+use crate::handover::error::AdoptError;
+use crate::handover::form::{FactsForm, MountForm};
 use rustix::io::Errno;
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@
 use super::{Key, LockKind, Locks, Owner, Place, Ranges, State};
 use crate::Result;
 use crate::closing::{Closing, Sort};
-use crate::handover::{Outgoing, OwnerForm};
+use crate::handover::descriptors::Outgoing;
+use crate::handover::form::OwnerForm;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -304,8 +304,20 @@ impl Committer {
         let sealed = batch.seal(sequence, position, chain_before);
         debug_assert_eq!(sealed.bytes, bytes);
         let (beside, versions) = (!state.flights.is_empty(), batch.pins.len() as u64);
-        let mut flight =
-            Flight { sequence, start, chain_before, began_ns: now_ns, beside, versions, bytes, ..Flight::default() };
+        let mut flight = Flight {
+            sequence,
+            start,
+            chain_before,
+            began_ns: now_ns,
+            beside,
+            requests: 0,
+            versions,
+            bytes,
+            waiters: Vec::new(),
+            leader: None,
+            written: None,
+            batch: None,
+        };
         if batch.last {
             // Swapped, so that both lists keep their memory.
             std::mem::swap(&mut flight.waiters, waiters);

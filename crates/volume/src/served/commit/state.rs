@@ -90,7 +90,6 @@ pub(in crate::served) struct Waiter {
 }
 
 /// A record that was sealed and has not landed.
-#[derive(Default)]
 pub(super) struct Flight {
     pub(super) sequence: u64,
     /// Head of the log before it.
