@@ -241,6 +241,8 @@ impl<R: Ring> Worker<R> {
             return false;
         }
         self.flush();
+        // From here on it answers at once: a long window is no long turn.
+        self.mailbox.turns(self.lane.now_ns);
         loop {
             if self.anything_ready() {
                 if self.lane.has_completions() {

@@ -1,5 +1,6 @@
 //! The daemon behind the control API: exports and disks by name, workers by number.
 
+use crate::choices::{self, worker_name};
 use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
@@ -10,7 +11,7 @@ use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
 use control::model::config::{ExportKind, NewExport};
-use control::model::policy::{Decision, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
+use control::model::policy::{Policy, PolicyRecord, PolicySettings};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
 };
@@ -527,29 +528,7 @@ impl control::Daemon for Daemon {
     }
 
     fn policy(&self) -> Result<Policy, ApiError> {
-        let now_ns = engine::monotonic_ns();
-        let workers = self.engine.workers();
-        let of = |status: &engine::WorkerStatus| {
-            let number = status.number;
-            let figures = self.engine.worker_figures(number).unwrap_or_default();
-            let journal = self.engine.worker_journal(number).unwrap_or_default();
-            let verdicts = journal.verdicts();
-            let held = journal.held().filter(|held| figures.tactic == Some(held.tactic));
-            WorkerPolicy {
-                id: number,
-                name: worker_name(number),
-                poll: status.poll,
-                pinned: matches!(status.poll, engine::Poll::Off | engine::Poll::Fixed(_)),
-                tactic: figures.tactic,
-                since_seconds: held.map(|held| now_ns.saturating_sub(held.since_ns) as f64 / 1e9),
-                chosen_by: held.and_then(|held| held.by).map(|verdict| Decision::new(&verdict, now_ns)),
-                poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
-                trials: figures.trials,
-                changes: figures.changes,
-                decisions: verdicts.iter().rev().map(|verdict| Decision::new(verdict, now_ns)).collect(),
-            }
-        };
-        Ok(Policy { favour: self.engine.favour(), workers: workers.iter().map(of).collect() })
+        Ok(choices::policy(&self.engine))
     }
 
     fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
@@ -560,16 +539,7 @@ impl control::Daemon for Daemon {
     }
 
     fn policy_record(&self) -> Result<PolicyRecord, ApiError> {
-        let of = |status: engine::WorkerStatus| {
-            let journal = self.engine.worker_journal(status.number).unwrap_or_default();
-            WorkerRecord { id: status.number, stretches: journal.stretches() }
-        };
-        Ok(PolicyRecord {
-            version: PolicyRecord::VERSION,
-            program: env!("CARGO_PKG_VERSION").to_owned(),
-            favour: self.engine.favour(),
-            workers: self.engine.workers().into_iter().map(of).collect(),
-        })
+        Ok(choices::record(&self.engine))
     }
 
     fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
@@ -581,11 +551,6 @@ impl control::Daemon for Daemon {
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
     }
-}
-
-/// The name of a worker's thread.
-fn worker_name(number: u32) -> String {
-    format!("worker-{number}")
 }
 
 /// Starts another shared worker where one has died, so that rings find a place that come after. The dead one stays listed

@@ -3,6 +3,7 @@
 //! It is a library for `vringd-bench` alone, which is what `cargo run` runs, so that one build does all. Nothing that measures, no
 //! guest and no load may enter here: root runs this.
 
+mod choices;
 mod cli;
 mod clients;
 mod config;

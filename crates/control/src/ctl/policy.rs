@@ -36,13 +36,13 @@ pub struct PolicyArgs {
 }
 
 pub(super) fn run(args: &PolicyArgs, client: &Client, json: bool, out: &mut dyn Write) -> Result<(), CtlError> {
+    if let Some(path) = &args.record {
+        return record(&client.get("/v1/policy/record")?, path, json, out);
+    }
     let policy: Policy = match args.favour {
         Some(favour) => client.send(Method::PATCH, "/v1/policy", &PolicySettings { favour })?,
         None => client.get("/v1/policy")?,
     };
-    if let Some(path) = &args.record {
-        return record(&client.get("/v1/policy/record")?, path, json, out);
-    }
     if json && !args.follow {
         serde_json::to_writer_pretty(&mut *out, &policy).map_err(std::io::Error::from)?;
         writeln!(out)?;
@@ -64,7 +64,8 @@ fn record(record: &PolicyRecord, path: &Path, json: bool, out: &mut dyn Write) -
     let mut text = serde_json::to_vec(record).map_err(std::io::Error::from)?;
     text.push(b'\n');
     let mut file = File::create(path).map_err(|source| CtlError::Open { path: path.to_owned(), source })?;
-    file.write_all(&text).map_err(|source| CtlError::Save { path: path.to_owned(), source })?;
+    let saved = file.write_all(&text).and_then(|()| if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) });
+    saved.map_err(|source| CtlError::Save { path: path.to_owned(), source })?;
     if !json {
         let of = |count: fn(&policy::Stretch) -> usize| -> usize {
             record.workers.iter().flat_map(|worker| &worker.stretches).map(count).sum()
@@ -125,7 +126,9 @@ fn follow(
         std::thread::sleep(FOLLOW_EVERY);
         policy = client.get("/v1/policy")?;
         for worker in &policy.workers {
-            let new = worker.trials.saturating_sub(seen.get(&worker.id).copied().unwrap_or(0));
+            // One that counts less than before is another by this number: all of its decisions are new.
+            let seen = seen.get(&worker.id).copied().filter(|seen| *seen <= worker.trials).unwrap_or(0);
+            let new = worker.trials - seen;
             for decision in worker.decisions.iter().take(usize::try_from(new).unwrap_or(usize::MAX)).rev() {
                 if json {
                     line(&serde_json::json!({ "worker": worker.id, "decision": decision }), out)?;

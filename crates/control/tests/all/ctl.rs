@@ -76,6 +76,8 @@ fn the_policy_is_shown_followed_changed_and_saved() {
     assert_eq!(saved, client.get::<Value>("/v1/policy/record").unwrap());
     let (status, text) = ctl(&served, "policy --record /nonexistent/record.json");
     assert!(status == 2 && text.starts_with("cannot write /nonexistent/record.json: "), "{text}");
+    let (status, text) = ctl(&served, "policy --record /dev/full");
+    assert!(status == 1 && text.starts_with("cannot write /dev/full: ") && text.contains("no record"), "{text}");
 }
 
 #[test]

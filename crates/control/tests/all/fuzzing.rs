@@ -73,7 +73,7 @@ fn text_seeds() -> Vec<(&'static str, Vec<u8>)> {
                      attr_timeout = '1s'\nreaddirplus = 'off'\n";
     let stream = "name = 'e'\nkind = 'dir'\nlisten = 'unix:/run/e.sock'\nqueues = 9\n[directory]\npath = '/srv'\n\
                   protocol = '9p'\nsecurity_model = 'mapped-xattr'\nfmode = '0640'\nmultidevs = 'warn'\nmsize = '64K'\n";
-    let record = r#"{"version":1,"program":"0.1.0","favour":"balance","workers":[{"id":0,"stretches":[{"before":{"favour":"balance","chosen":"learned","state":{"trying":{"costs":[[],[],[]],"given_up":[false,false,false],"turn":"learned","began":null,"interruptions":0}},"rest_ns":2000000000,"usual_ns":null,"shifted":0,"rests_until_ns":0,"tried_ns":0,"calm_ns":500000000,"last":null,"judged":null,"next_ns":0},"samples":[{"at_ns":1000000,"requests":1,"waits":1,"cpu_ns":9},{"at_ns":9000000,"requests":99,"waits":99,"cpu_ns":999}],"verdicts":[]}]}]}"#;
+    let record = r#"{"version":1,"program":"0.1.0","favour":"balance","workers":[{"id":0,"stretches":[{"before":{"favour":"balance","chosen":"learned","state":{"trying":{"costs":[[],[],[]],"given_up":[false,false,false],"turn":"learned","began":null}},"rest_ns":2000000000,"usual_ns":null,"shifted":0,"rests_until_ns":0,"tried_ns":0,"calm_ns":500000000,"last":null,"judged":null,"next_ns":0},"samples":[{"at_ns":1000000,"requests":1,"waits":1,"cpu_ns":9},{"at_ns":9000000,"requests":99,"waits":99,"cpu_ns":999}],"verdicts":[]}]}]}"#;
     [
         ("size", "10G"),
         ("size_long", "2MiB"),
