@@ -7,11 +7,13 @@
 //! | `poll` | how long a worker looks before it sleeps |
 //! | `journal` | what was seen and decided, and the same decisions again |
 //! | `trial` | which way of waiting does most: tactics take turns |
-//! | `placement` | which worker has which ring |
+//! | `placement` | which worker has a new ring |
+//! | [`balance`] | which worker has which ring under load, and how many workers there are |
 //!
 //! Nothing here reads a clock, starts a thread or makes a system call: what was seen comes in, what is to be done goes out. So the
 //! same code decides in the daemon and in a test that plays a day in a second.
 
+pub mod balance;
 mod execution;
 mod journal;
 mod pace;

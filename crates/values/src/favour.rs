@@ -41,6 +41,17 @@ impl Favour {
             Self::Efficiency => 1,
         }
     }
+
+    /// The share of its time that a worker may be busy before its rings get another one: with random arrivals a request then waits
+    /// for one, three or nine others on average (`busy / (1 - busy)`, the queue of an M/M/1 server).
+    #[must_use]
+    pub fn busy_max(self) -> f64 {
+        match self {
+            Self::Latency => 0.5,
+            Self::Balance => 0.75,
+            Self::Efficiency => 0.9,
+        }
+    }
 }
 
 impl fmt::Display for Favour {
