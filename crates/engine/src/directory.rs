@@ -6,8 +6,8 @@ use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
 use crate::{Poll, Pulse, RingId};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One worker as the directory knows it.
 pub(crate) struct WorkerEntry<R> {
@@ -37,12 +37,16 @@ pub(crate) struct State<R> {
     pub(crate) next_ring: u64,
 }
 
+/// Who is told of work.
+#[derive(Clone, Copy, Debug)]
+pub struct Watcher(u32);
+
 pub(crate) struct Directory<R> {
     state: Mutex<State<R>>,
-    /// Somebody wants to hear when a worker that slept has something to do.
-    watched: AtomicBool,
+    /// Who wants to hear when a worker that slept has something to do: a bit for each of `watchers`.
+    watched: AtomicU32,
     /// What tells them.
-    stirred: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    watchers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Rings that end without a caller who takes them back.
     pub(crate) burials: Arc<Burials>,
 }
@@ -57,31 +61,34 @@ impl<R> Directory<R> {
                 next_worker: 0,
                 next_ring: 0,
             }),
-            watched: AtomicBool::new(false),
-            stirred: OnceLock::new(),
+            watched: AtomicU32::new(0),
+            watchers: Mutex::default(),
             burials: Arc::default(),
         }
     }
 
-    /// Sets what is called from a worker's thread when [`watch_for_work`](Self::watch_for_work) has been answered with yes
-    /// and a worker has something to do again. Only the first one counts.
-    pub(crate) fn on_work(&self, stirred: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.stirred.set(stirred);
+    /// Adds what is called from a worker's thread when [`watch_for_work`](Self::watch_for_work) has been answered with yes
+    /// and a worker has something to do again.
+    pub(crate) fn on_work(&self, stirred: Box<dyn Fn() + Send + Sync>) -> Watcher {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.push(stirred);
+        // Who comes behind the last bit would share the first one's, and hear of work that it did not ask about.
+        Watcher(1 << ((watchers.len() - 1) % u32::BITS as usize))
     }
 
     /// Asks to be told of the next work. False when there is some already.
     ///
     /// A worker first shows its pulse and then looks at `watched`; here it is the other way round, both in one order for
     /// all threads. So either the worker sees that it is watched, or we see that it works.
-    pub(crate) fn watch_for_work(&self) -> bool {
-        self.watched.store(true, Ordering::SeqCst);
+    pub(crate) fn watch_for_work(&self, Watcher(bit): Watcher) -> bool {
+        self.watched.fetch_or(bit, Ordering::SeqCst);
         let idle = {
             let state = self.lock();
             let alive = state.workers.values().filter(|worker| worker.alive).map(|worker| &worker.mailbox);
             alive.chain(state.ending.values()).all(|mailbox| mailbox.pulse() == Pulse::Idle)
         };
         if !idle {
-            self.watched.store(false, Ordering::SeqCst);
+            self.watched.fetch_and(!bit, Ordering::SeqCst);
         }
         idle
     }
@@ -89,11 +96,18 @@ impl<R> Directory<R> {
     /// A worker has something to do: tells whoever asked to hear of it, once.
     #[inline]
     pub(crate) fn stir(&self) {
-        if self.watched.load(Ordering::SeqCst)
-            && self.watched.swap(false, Ordering::SeqCst)
-            && let Some(stirred) = self.stirred.get()
-        {
-            stirred();
+        if self.watched.load(Ordering::SeqCst) != 0 {
+            self.tell(self.watched.swap(0, Ordering::SeqCst));
+        }
+    }
+
+    #[cold]
+    fn tell(&self, watched: u32) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, stirred) in watchers.iter().enumerate() {
+            if watched >> (index % u32::BITS as usize) & 1 == 1 {
+                stirred();
+            }
         }
     }
 

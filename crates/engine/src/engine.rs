@@ -6,7 +6,7 @@ pub use ask::Told;
 
 use ask::{ANSWER_TIMEOUT, answered, answered_late};
 
-use crate::directory::{Directory, WorkerEntry};
+use crate::directory::{Directory, Watcher, WorkerEntry};
 use crate::favoured::Favoured;
 use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use values::PolicyMode;
 
 /// Errors of the engine's verbs. They follow the kernel's vhost workers, and are stricter where those succeed silently.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -135,16 +136,16 @@ impl<R: Ring> Engine<R> {
         let _ = self.shared.died.set(Box::new(died));
     }
 
-    /// Sets what is called after [`watch_for_work`](Self::watch_for_work) has said yes, once, as soon as a worker has
-    /// something to do. It is called on that worker's thread and must return at once. Only the first one counts.
-    pub fn on_work(&self, stirred: impl Fn() + Send + Sync + 'static) {
-        self.shared.directory.on_work(Box::new(stirred));
+    /// Adds what is called after [`watch_for_work`](Self::watch_for_work) has said yes, once, as soon as a worker has
+    /// something to do. It is called on that worker's thread and must return at once.
+    pub fn on_work(&self, stirred: impl Fn() + Send + Sync + 'static) -> Watcher {
+        self.shared.directory.on_work(Box::new(stirred))
     }
 
     /// Asks to be told of the next work. False when a worker has some already. Wakes nobody, and costs workers nothing that
     /// do not sleep.
-    pub fn watch_for_work(&self) -> bool {
-        self.shared.directory.watch_for_work()
+    pub fn watch_for_work(&self, watcher: Watcher) -> bool {
+        self.shared.directory.watch_for_work(watcher)
     }
 
     /// Starts a worker and returns its number.
@@ -280,6 +281,16 @@ impl<R: Ring> Engine<R> {
     /// Has all workers favour this, now and later. Wakes none: they hear of it when they next look at what they do.
     pub fn set_favour(&self, favour: Favour) {
         self.shared.favour.set(favour);
+    }
+
+    /// Whether workers choose by themselves how they wait.
+    pub fn policy_mode(&self) -> PolicyMode {
+        self.shared.favour.mode()
+    }
+
+    /// Has all workers go on choosing, or wait as they do. Wakes none, as [`set_favour`](Self::set_favour).
+    pub fn set_policy_mode(&self, mode: PolicyMode) {
+        self.shared.favour.set_mode(mode);
     }
 
     /// What a worker's policy saw and decided. Asks nobody: works for a hung worker too, and wakes none.

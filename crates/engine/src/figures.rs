@@ -9,6 +9,8 @@ use policy::Tactic;
 pub struct WorkerFigures {
     /// Turns of the loop.
     pub turns: u64,
+    /// Time in turns that had work, in nanoseconds: neither polling nor asleep.
+    pub busy_ns: u64,
     /// Calls of io_uring_enter.
     pub enters: u64,
     /// Times the worker went to sleep.
@@ -39,6 +41,7 @@ pub struct WorkerFigures {
 #[derive(Debug, Default)]
 pub(crate) struct WorkerPage {
     pub(crate) turns: Counter,
+    pub(crate) busy_ns: Counter,
     pub(crate) enters: Counter,
     pub(crate) sleeps: Counter,
     pub(crate) polls_hit: Counter,
@@ -63,6 +66,7 @@ impl WorkerPage {
     pub(crate) fn read(&self, cpu_ns: u64) -> WorkerFigures {
         WorkerFigures {
             turns: self.turns.get(),
+            busy_ns: self.busy_ns.get(),
             enters: self.enters.get(),
             sleeps: self.sleeps.get(),
             polls_hit: self.polls_hit.get(),

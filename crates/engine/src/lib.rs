@@ -32,6 +32,7 @@ mod worker;
 pub use bell::{Bell, BellError, may_be_watched};
 pub use clock::monotonic_ns;
 pub use counter::Counter;
+pub use directory::Watcher;
 pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
 pub use figures::{RingStay, StayPage, WorkerFigures};
 pub use file::{File, SharedFile};

@@ -6,7 +6,7 @@
 mod completions;
 mod rings;
 
-use crate::clock::thread_cpu_now_ns;
+use crate::clock::{monotonic_ns, thread_cpu_now_ns};
 use crate::directory::Directory;
 use crate::favoured::Favoured;
 use crate::lane::{Lane, Tag};
@@ -21,6 +21,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, TryLockError};
+use values::PolicyMode;
 
 /// Looking instead of sleeping shortens the wait of a guest that waits for one answer. With more work than this under way
 /// the guest has enough to do, and a sleep lets completions gather.
@@ -54,6 +55,8 @@ pub(crate) struct Worker<R: Ring> {
     favour: Arc<Favoured>,
     /// When the worker ran out of work, and what it waits for since.
     idle: Option<Idle>,
+    /// What it has been busy with since then is not counted yet.
+    busy_since_ns: u64,
     outstanding: u32,
     /// Requests taken, and waits that a poll window could have covered: what the policy compares tactics by.
     requests: u64,
@@ -104,6 +107,7 @@ impl<R: Ring> Worker<R> {
             poll,
             favour,
             idle: None,
+            busy_since_ns: monotonic_ns(),
             outstanding: 0,
             requests: 0,
             waits: 0,
@@ -143,6 +147,7 @@ impl<R: Ring> Worker<R> {
                 let wait = if self.outstanding > 0 { Wait::Completion } else { Wait::Request };
                 // The turn's own work is no wait.
                 self.lane.tick();
+                self.count_busy();
                 let looked = self.outstanding <= POLL_OUTSTANDING_MAX;
                 self.idle = Some(Idle { since_ns: self.lane.now_ns, wait, looked, slept: false });
             }
@@ -154,22 +159,40 @@ impl<R: Ring> Worker<R> {
 
     /// Tells the poll window how long the worker had waited.
     fn found_work(&mut self) {
-        // What no window is used for teaches nothing about one.
-        if let Some(Idle { since_ns, wait, looked: true, slept }) = self.idle.take() {
-            self.waits += 1;
-            self.poll.set_price(sleep_price());
-            self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
-            self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
+        match self.idle.take() {
+            Some(Idle { since_ns, wait, looked, slept }) => {
+                self.busy_since_ns = self.lane.now_ns;
+                // What no window is used for teaches nothing about one.
+                if looked {
+                    self.waits += 1;
+                    self.poll.set_price(sleep_price());
+                    self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
+                    self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
+                }
+            }
+            // A worker that never runs out of work is busy all the same.
+            None => self.count_busy(),
         }
         if self.poll.is_due(self.lane.now_ns) {
             self.look_back();
         }
     }
 
+    #[inline]
+    fn count_busy(&mut self) {
+        self.lane.figures.busy_ns.add(self.lane.now_ns.saturating_sub(self.busy_since_ns));
+        self.busy_since_ns = self.lane.now_ns;
+    }
+
     /// Tells the policy what was done lately, which may have another tactic tried or chosen.
     #[cold]
     fn look_back(&mut self) {
         self.is_cut |= self.poll.set_favour(self.favour.get());
+        self.is_cut |= self.poll.freeze(self.favour.mode() == PolicyMode::Fixed);
+        if self.poll.is_frozen() {
+            self.poll.trial().look_later(self.lane.now_ns);
+            return self.show_policy();
+        }
         let mut journal = match self.mailbox.journal.try_lock() {
             Ok(journal) => journal,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

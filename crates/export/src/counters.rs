@@ -71,6 +71,11 @@ impl RequestCounters {
             count.add(1);
         }
     }
+
+    /// Of all kinds.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.iter().map(Counter::get).sum()
+    }
 }
 
 /// A ring's counters, but for those that its queue and its gate keep.

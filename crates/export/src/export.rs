@@ -3,6 +3,7 @@
 mod door;
 mod handover;
 mod limits;
+mod placing;
 mod verbs;
 
 use crate::device::Device;
@@ -18,7 +19,7 @@ use crate::target::ExportTarget;
 use crate::workers::Own;
 use crate::{Carried, DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Socket};
 use door::Door;
-use engine::{EngineError, Placement, Poll, Told};
+use engine::{EngineError, Poll, Told};
 use passthrough::Tree;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -44,6 +45,8 @@ pub struct Export {
     socket: String,
     handover: Handover,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held while rings are given workers, so that a policy does not undo what an operator does at the same time.
+    placing: Mutex<()>,
 }
 
 impl Export {
@@ -143,7 +146,7 @@ impl Export {
                 }
             })
             .map_err(ExportError::Thread)?;
-        Ok(Export { shared, served, socket, handover, thread: Mutex::new(Some(thread)) })
+        Ok(Export { shared, served, socket, handover, thread: Mutex::new(Some(thread)), placing: Mutex::default() })
     }
 
     /// Its name.
@@ -226,58 +229,12 @@ impl Export {
         running.filter_map(|(index, ring)| Some((index, self.shared.engine().worker_of(ring.id)?))).collect()
     }
 
-    /// Attaches a ring to a worker, now and for its next lives.
-    ///
-    /// # Errors
-    /// No such ring, no such or a dead worker, one that belongs to another export, or one that hangs, here or there.
-    pub fn attach(&self, index: u16, worker: u32) -> Result<(), ExportError> {
-        if index >= self.shared.queues {
-            return Err(ExportError::NoSuchRing { index, queues: self.shared.queues });
-        }
-        let status = self.shared.engine().workers().into_iter().find(|candidate| candidate.number == worker);
-        let status = status.ok_or(engine::EngineError::NoSuchWorker(worker))?;
-        if status.owner != crate::DAEMON && status.owner != self.shared.name() {
-            return Err(ExportError::ForeignWorker { worker, owner: status.owner });
-        }
-        if !status.alive {
-            return Err(engine::EngineError::WorkerDead(worker).into());
-        }
-        let running = self.shared.rings.lock().running(index);
-        if let Some(running) = running {
-            self.shared.engine().attach_to(running.id, worker)?;
-        }
-        self.shared.rings.lock().attach(index, worker);
-        Ok(())
-    }
-
     /// Whether its settings can be changed: rings hear of that from their workers.
     ///
     /// # Errors
     /// A worker that hangs.
     pub fn takes_changes(&self) -> Result<(), ExportError> {
         Ok(self.shared.rings.take_changes()?)
-    }
-
-    /// Places all rings anew.
-    ///
-    /// # Errors
-    /// Workers that hang: nothing has changed. Workers that cannot be started; rings that were moved by then stay where they
-    /// are.
-    pub fn set_placement(&self, placement: Placement) -> Result<(), ExportError> {
-        self.shared.rings.take_changes()?;
-        self.shared.lock().placement = placement;
-        self.shared.rings.lock().release();
-        for (index, running) in self.shared.rings.running() {
-            let worker = self.shared.place(index)?;
-            // A ring that stops at this moment is placed when it starts again.
-            match self.shared.engine().attach_to(running.id, worker) {
-                Ok(()) | Err(engine::EngineError::NoSuchRing) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let mut state = self.shared.lock();
-        state.own.free_unused(self.shared.engine());
-        Ok(())
     }
 
     /// Changes how the export's own workers look for work.

@@ -28,6 +28,11 @@ impl RingPage {
         }
     }
 
+    /// Requests answered.
+    pub(crate) fn requests(&self) -> u64 {
+        self.counters.requests.total()
+    }
+
     /// Requests taken and not yet answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.queue.in_flight.get() as usize

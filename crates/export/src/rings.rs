@@ -67,6 +67,17 @@ impl Rings {
         record.attached_to.or(record.home)
     }
 
+    /// Whether an operator attached it to a worker.
+    pub(crate) fn is_attached(&self, index: u16) -> bool {
+        self.records.get(&index).is_some_and(|record| record.attached_to.is_some())
+    }
+
+    /// Whether it runs, and no operator has attached it to a worker.
+    pub(crate) fn is_free(&self, ring: RingId) -> bool {
+        let is_it = |record: &&Record| record.running.as_ref().is_some_and(|running| running.id == ring);
+        self.records.values().find(is_it).is_some_and(|record| record.attached_to.is_none())
+    }
+
     /// Rings that an operator attached to a worker.
     pub(crate) fn attached(&self) -> Vec<(u16, u32)> {
         self.records.iter().filter_map(|(index, record)| Some((*index, record.attached_to?))).collect()

@@ -183,6 +183,8 @@ pub struct PollWindow {
     trial: Trial,
     /// The windows stay what they are.
     is_pinned: bool,
+    /// Nothing is learned or tried for now.
+    is_frozen: bool,
 }
 
 impl PollWindow {
@@ -196,7 +198,16 @@ impl PollWindow {
             })
         };
         let (completions, requests) = (learned(Wait::Completion), learned(Wait::Request));
-        PollWindow { mode, favour, price, completions, requests, trial: Trial::new(favour), is_pinned: false }
+        PollWindow {
+            mode,
+            favour,
+            price,
+            completions,
+            requests,
+            trial: Trial::new(favour),
+            is_pinned: false,
+            is_frozen: false,
+        }
     }
 
     /// What a sleep costs, as far as that is known by now. What was learned holds; the windows follow with what comes next.
@@ -209,7 +220,8 @@ impl PollWindow {
     pub fn set_mode(&mut self, mode: Poll) -> bool {
         let is_another = mode != self.mode || self.is_pinned;
         if is_another {
-            *self = PollWindow::new(mode, self.favour, self.price);
+            let is_frozen = self.is_frozen;
+            *self = PollWindow { is_frozen, ..PollWindow::new(mode, self.favour, self.price) };
         }
         is_another
     }
@@ -222,6 +234,27 @@ impl PollWindow {
             self.trial.set_favour(favour);
         }
         is_another
+    }
+
+    /// Has all stay as it is from now on, or no more. Whether that is another thing than before.
+    pub fn freeze(&mut self, frozen: bool) -> bool {
+        let is_another = frozen != self.is_frozen;
+        if is_another {
+            self.is_frozen = frozen;
+            self.trial.stop();
+        }
+        is_another
+    }
+
+    /// Whether all stays as it is.
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    /// The tactic at this moment. One that was chosen and frozen holds without a load, too: nobody would choose it again.
+    #[inline]
+    fn tactic_now(&self) -> Tactic {
+        if self.is_frozen { self.trial.incumbent() } else { self.trial.tactic() }
     }
 
     /// The longest window that may be, in nanoseconds; `None` when nothing is chosen here.
@@ -240,7 +273,7 @@ impl PollWindow {
             Wait::Completion => &self.completions,
             Wait::Request => &self.requests,
         };
-        match (self.max_ns(), self.trial.tactic()) {
+        match (self.max_ns(), self.tactic_now()) {
             (None, _) | (_, Tactic::Learned) => learned.window_ns,
             (_, Tactic::Sleep) => 0,
             (Some(max_ns), Tactic::Spin) => max_ns,
@@ -255,7 +288,7 @@ impl PollWindow {
     /// Work came `wait_ns` after the worker ran out of it; with a sleep in between, a wake-up earlier than that.
     #[inline]
     pub fn observe(&mut self, wait: Wait, wait_ns: u64, slept: bool) {
-        let Some(max_ns) = self.max_ns() else { return };
+        let Some(max_ns) = self.max_ns().filter(|_| !self.is_frozen) else { return };
         let window_ns = self.window_ns(wait);
         // Whoever never looks learns nothing about looking: what was learned before is tried again as it was.
         if self.trial.tactic() == Tactic::Sleep {
@@ -284,7 +317,7 @@ impl PollWindow {
 
     /// The tactic that holds; `None` when nothing is chosen here.
     pub fn tactic(&self) -> Option<Tactic> {
-        self.max_ns().map(|_| self.trial.chosen())
+        self.max_ns().map(|_| if self.is_frozen { self.trial.incumbent() } else { self.trial.chosen() })
     }
 
     /// Nothing is tried or learned any more: the windows stay what was learned, until a mode is set.
@@ -319,6 +352,22 @@ mod tests {
         // One in ten is worth nobody's look; nine in ten are.
         assert_eq!(after(50, &[8_000, 90_000, 90_000, 90_000, 90_000, 90_000, 90_000, 90_000, 90_000, 90_000]), 0);
         assert!(after(50, &[8_000, 8_000, 8_000, 8_000, 8_000, 8_000, 8_000, 8_000, 8_000, 900_000]) >= 8_000);
+    }
+
+    #[test]
+    fn what_is_frozen_learns_and_tries_nothing() {
+        let mut poll = PollWindow::new(Poll::Adaptive(50), Favour::Balance, PRICE);
+        let before = poll.window_ns(Wait::Request);
+        assert!(poll.freeze(true) && !poll.freeze(true));
+        (0..1000).for_each(|_| poll.observe(Wait::Request, 5_000_000, true));
+        assert_eq!(poll.window_ns(Wait::Request), before);
+        assert_eq!(poll.tactic(), Some(Tactic::Learned));
+        // Another window is another one at once.
+        assert!(poll.set_mode(Poll::Fixed(7)) && poll.is_frozen());
+        assert_eq!(poll.window_ns(Wait::Request), 7_000);
+        assert!(poll.set_mode(Poll::Adaptive(50)) && poll.freeze(false));
+        (0..1000).for_each(|_| poll.observe(Wait::Request, 5_000_000, true));
+        assert_eq!(poll.window_ns(Wait::Request), 0);
     }
 
     #[test]

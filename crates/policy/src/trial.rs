@@ -124,6 +124,19 @@ impl Trial {
         *self = Trial { favour, chosen: self.chosen, state, last: self.last, ..Trial::new(favour) };
     }
 
+    /// Ends what is being tried without a verdict. What is chosen holds.
+    pub(crate) fn stop(&mut self) {
+        if matches!(self.state, State::Trying(_)) {
+            self.state = State::Resting;
+        }
+        (self.last, self.shifted) = (None, 0);
+    }
+
+    /// Asks for no sample for the usual time.
+    pub fn look_later(&mut self, now_ns: u64) {
+        self.next_ns = now_ns.saturating_add(LOOK_NS);
+    }
+
     /// The tactic now: the one that holds, or the one whose turn it is.
     #[inline]
     #[must_use]

@@ -1,6 +1,6 @@
 //! What the daemon chooses by itself, as the control API tells it.
 
-use control::model::policy::{Decision, Policy, PolicyRecord, WorkerPolicy, WorkerRecord};
+use control::model::policy::{Decision, PlacementPolicy, Policy, PolicyRecord, WorkerPolicy, WorkerRecord};
 use engine::{Poll, WorkerStatus};
 use export::Engine;
 
@@ -10,7 +10,7 @@ pub(crate) fn worker_name(number: u32) -> String {
 }
 
 /// What is chosen now, since when, and why.
-pub(crate) fn policy(engine: &Engine) -> Policy {
+pub(crate) fn policy(engine: &Engine, placement: PlacementPolicy) -> Policy {
     let now_ns = engine::monotonic_ns();
     let of = |status: &WorkerStatus| {
         let number = status.number;
@@ -32,7 +32,8 @@ pub(crate) fn policy(engine: &Engine) -> Policy {
             decisions: journal.verdicts().iter().rev().map(|verdict| Decision::new(verdict, now_ns)).collect(),
         }
     };
-    Policy { favour: engine.favour(), workers: engine.workers().iter().map(of).collect() }
+    let workers = engine.workers().iter().map(of).collect();
+    Policy { favour: engine.favour(), policy: engine.policy_mode(), workers, placement }
 }
 
 /// What was seen and decided lately.

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::service::Sockets;
 use control::model::config::ExportKind;
-use control::model::{Favour, Listen, NewDisk, NewExport, NewGroup, Poll, Protocol, Span};
+use control::model::{Favour, Listen, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span};
 use disk::{StorageSpec, User, may_use};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
@@ -51,6 +51,9 @@ pub(crate) struct Config {
     /// What is preferred where short answers and free processors cannot both be had; balance when left out.
     #[serde(default)]
     pub(crate) favour: Favour,
+    /// Whether the daemon chooses by itself how workers wait and which ring they have; auto when left out.
+    #[serde(default)]
+    pub(crate) policy: PolicyMode,
     /// What the process gives up.
     #[serde(default)]
     pub(crate) sandbox: Confinement,
@@ -120,6 +123,7 @@ impl Config {
             workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX).min(WORKERS_MAX),
             poll,
             favour: Favour::default(),
+            policy: PolicyMode::default(),
             sandbox: Confinement::default(),
             one_disk: false,
             groups: Vec::new(),

@@ -7,6 +7,7 @@ use crate::convert;
 use crate::directory;
 use crate::limit::Groups;
 use crate::p9;
+use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
@@ -57,6 +58,8 @@ pub(crate) struct Daemon {
     pub(crate) held: Held,
     /// For the program that follows this one.
     pub(crate) upgrade: Upgrade,
+    /// Rings that the policy has moved.
+    pub(crate) placements: Placements,
 }
 
 impl Daemon {
@@ -87,6 +90,7 @@ impl Daemon {
             bound_at: None,
             held: Held::default(),
             upgrade: Upgrade::default(),
+            placements: Placements::default(),
         })
     }
 
@@ -229,6 +233,7 @@ impl Daemon {
                 cqes: figures.cqes,
                 mailbox_messages: figures.messages,
                 cpu_seconds: figures.cpu_ns as f64 / 1e9,
+                busy_seconds: figures.busy_ns as f64 / 1e9,
             },
         }
     }
@@ -528,13 +533,19 @@ impl control::Daemon for Daemon {
     }
 
     fn policy(&self) -> Result<Policy, ApiError> {
-        Ok(choices::policy(&self.engine))
+        Ok(choices::policy(&self.engine, self.placements.told()))
     }
 
     fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
         let _open = self.upgrade.gate();
-        self.engine.set_favour(settings.favour);
-        tracing::info!(favour = %settings.favour, "another preference");
+        if let Some(favour) = settings.favour {
+            self.engine.set_favour(favour);
+            tracing::info!(%favour, "another preference");
+        }
+        if let Some(policy) = settings.policy {
+            self.engine.set_policy_mode(policy);
+            tracing::info!(%policy, "another policy");
+        }
         self.policy()
     }
 

@@ -3,7 +3,7 @@
 use crate::isolation::IsolationArgs;
 use control::ctl::{DirectoryFlags, LimitFlags};
 use control::model::config::{ExportKind, NewExport};
-use control::model::{CpuList, Favour, FileMode, Listen, Placement, Poll, Span};
+use control::model::{CpuList, Favour, FileMode, Listen, Placement, PolicyMode, Poll, Span};
 use std::path::PathBuf;
 
 /// Serve one directory on one socket, until SIGTERM or SIGINT.
@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// What is preferred where short answers and free processors cannot both be had
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) favour: Favour,
+    /// Whether to choose by itself how workers wait and which ring they have
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub(crate) policy: PolicyMode,
 
     /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]; with --listen the clients that may be
     /// connected, 1 to 1024 [default: 64]

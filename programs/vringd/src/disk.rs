@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use control::ctl::{Behind, DiskFlags, Served};
 use control::model::config::NewExport;
-use control::model::{ByteSize, Favour, Span};
+use control::model::{ByteSize, Favour, PolicyMode, Span};
 use disk::StorageSpec;
 use std::path::PathBuf;
 
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// What is preferred where short answers and free processors cannot both be had
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) favour: Favour,
+    /// Whether to choose by itself how workers wait and which ring they have
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub(crate) policy: PolicyMode,
 
     /// What stands behind the disk
     #[arg(long, value_name = "KIND", value_parser = kinds(), default_value = "file", help_heading = "Storage")]

@@ -13,10 +13,10 @@ pub(crate) fn disk(args: disk::Args) -> Result<Config, Failure> {
     let control = args.control.clone();
     let poll = args.disk.poll.unwrap_or_default();
     let sandbox = args.confinement.clone();
-    let (stuck_after, favour) = (args.stuck_after, args.favour);
+    let (stuck_after, favour, policy) = (args.stuck_after, args.favour, args.policy);
     let export = args.into_export().map_err(Failure::Usage)?;
     let one = Config::of_one(export, control, poll, Sockets::inherited()?)?;
-    Ok(Config { sandbox, stuck_after, favour, one_disk: true, ..one })
+    Ok(Config { sandbox, stuck_after, favour, policy, one_disk: true, ..one })
 }
 
 /// The daemon of `vringd dir`.
@@ -24,9 +24,9 @@ pub(crate) fn dir(args: dir::Args) -> Result<(Config, Alone), Failure> {
     let control = args.control.clone();
     let poll = args.poll.unwrap_or_default();
     let isolation = args.isolation.clone();
-    let (stuck_after, favour) = (args.stuck_after, args.favour);
+    let (stuck_after, favour, policy) = (args.stuck_after, args.favour, args.policy);
     let config = Config::of_one(args.into_export(), control, poll, Sockets::inherited()?)?;
-    let config = Config { stuck_after, favour, ..config };
+    let config = Config { stuck_after, favour, policy, ..config };
     Ok((config, Alone { isolation, pid_file: None, one_session: false }))
 }
 

@@ -10,7 +10,7 @@ use crate::prepared::{Contents, Prepared};
 use crate::service::{Service, Watchdog, take_descriptor};
 use crate::upgrade::Along;
 use crate::virtiofsd::PidFile;
-use crate::watch::Watch;
+use crate::{placer, watch};
 use control::model::{NewDisk, NewExport};
 use control::{ControlServer, ControlSocket, Daemon as _};
 use sandbox::{Mode, Role};
@@ -137,6 +137,7 @@ fn serve(
     let daemon = Daemon::new(config.workers, config.workers_max, config.poll, stop)?;
     let daemon = daemon.held_by(held);
     daemon.engine().set_favour(config.favour);
+    daemon.engine().set_policy_mode(config.policy);
     let alone = prepared.first_mut().filter(|prepared| prepared.tree.is_some());
     let daemon = match alone {
         Some(prepared) => daemon.alone(prepared.bound_at.take()),
@@ -186,7 +187,8 @@ pub(crate) fn live(
     daemon.upgrade.set_along(Along { control: along, stuck_after, one });
     let control = control.map(|socket| control::serve(socket, daemon.clone())).transpose();
     let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;
-    let stuck = Watch::start(daemon, stuck_after)?;
+    let stuck = watch::start(daemon, stuck_after)?;
+    let placer = placer::start(daemon)?;
     service.ready(&daemon.status_line());
     let watchdog = look_after(service, daemon, control.as_ref())?;
     // An error means that nobody can ask for the end any more, which is an end too.
@@ -195,7 +197,7 @@ pub(crate) fn live(
     let failed = one && !daemon.failures().is_empty();
     tracing::info!("stopping: sessions end, requests in flight are finished");
     service.stopping("requests in flight are finished");
-    drop((watchdog, stuck, control));
+    drop((watchdog, stuck, placer, control));
     daemon.end_all();
     Ok(if failed { ExitCode::from(EXPORT_FAILED) } else { ExitCode::SUCCESS })
 }

@@ -6,11 +6,10 @@
 
 use crate::daemon::Daemon;
 use crate::failure::Failure;
+use crate::lookout::{Look, Lookout};
 use engine::monotonic_ns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often it looks while a request is late, to say soon that it has been answered.
@@ -18,67 +17,30 @@ const LATE_LOOK: Duration = Duration::from_secs(5);
 /// It looks no more often than this, however short the time that is allowed.
 const LOOK_MIN: Duration = Duration::from_millis(20);
 
-enum Event {
-    /// A worker has something to do.
-    Work,
-    Stop,
-}
-
-/// The thread. It ends when this is dropped.
-pub(crate) struct Watch {
-    events: Sender<Event>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    /// Watches for requests that take longer than `stuck_after`; zero watches for none.
-    ///
-    /// # Errors
-    /// When there can be no thread.
-    pub(crate) fn start(daemon: &Arc<Daemon>, stuck_after: Duration) -> Result<Option<Watch>, Failure> {
-        if stuck_after.is_zero() {
-            return Ok(None);
-        }
-        let (events, heard) = channel();
-        let stir = events.clone();
-        daemon.engine().on_work(move || {
-            let _ = stir.send(Event::Work);
-        });
-        let watched = daemon.clone();
-        let watch = move || watch(&watched, stuck_after, &heard);
-        let thread = std::thread::Builder::new().name("stuck".into()).spawn(watch);
-        let thread = thread.map_err(|error| Failure::Runtime(format!("cannot start a thread: {error}")))?;
-        Ok(Some(Watch { events, thread: Some(thread) }))
+/// Watches for requests that take longer than `stuck_after`; zero watches for none.
+///
+/// # Errors
+/// When there can be no thread.
+pub(crate) fn start(daemon: &Arc<Daemon>, stuck_after: Duration) -> Result<Option<Lookout>, Failure> {
+    if stuck_after.is_zero() {
+        return Ok(None);
     }
+    Lookout::start("stuck", daemon, Late::new(stuck_after)).map(Some)
 }
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.events.send(Event::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+impl Look for Late {
+    fn may_rest(&self) -> bool {
+        self.none()
     }
-}
 
-fn watch(daemon: &Daemon, stuck_after: Duration, events: &Receiver<Event>) {
-    let mut late = Late::new(stuck_after);
-    loop {
-        let wait = if late.none() && daemon.engine().watch_for_work() {
-            match events.recv() {
-                Ok(Event::Work) => stuck_after,
-                Ok(Event::Stop) | Err(_) => return,
-            }
-        } else {
-            let now_ns = monotonic_ns();
-            let (news, wait) = late.look(now_ns, oldest_requests(daemon));
-            news.iter().for_each(News::log);
-            wait
-        };
-        match events.recv_timeout(wait) {
-            Ok(Event::Work) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-        }
+    fn pause(&self) -> Duration {
+        Duration::from_nanos(self.stuck_after_ns)
+    }
+
+    fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
+        let (news, wait) = self.look_at(monotonic_ns(), oldest_requests(daemon));
+        news.iter().for_each(News::log);
+        wait
     }
 }
 
@@ -147,7 +109,7 @@ impl Late {
     }
 
     /// What is new, and when to look again.
-    fn look(&mut self, now_ns: u64, oldest: Vec<OldestRequest>) -> (Vec<News>, Duration) {
+    fn look_at(&mut self, now_ns: u64, oldest: Vec<OldestRequest>) -> (Vec<News>, Duration) {
         let mut news = Vec::new();
         let mut before = std::mem::take(&mut self.known);
         let mut wait_ns = self.stuck_after_ns;
@@ -203,39 +165,39 @@ mod tests {
     #[test]
     fn a_late_request_is_named_once_and_once_more_at_its_end() {
         let mut late = Late::new(Duration::from_secs(30));
-        assert_eq!(late.look(100 * SECOND, vec![at(0, 90)]), (vec![], Duration::from_secs(20)));
-        assert_eq!(late.look(120 * SECOND, vec![at(0, 90), at(1, 119)]), (vec![stuck(0, 30)], LATE_LOOK));
+        assert_eq!(late.look_at(100 * SECOND, vec![at(0, 90)]), (vec![], Duration::from_secs(20)));
+        assert_eq!(late.look_at(120 * SECOND, vec![at(0, 90), at(1, 119)]), (vec![stuck(0, 30)], LATE_LOOK));
         assert!(!late.none());
-        assert_eq!(late.look(125 * SECOND, vec![at(0, 90), at(1, 124)]).0, []);
-        assert_eq!(late.look(130 * SECOND, vec![at(1, 129)]), (vec![answered(0, 40)], Duration::from_secs(29)));
+        assert_eq!(late.look_at(125 * SECOND, vec![at(0, 90), at(1, 124)]).0, []);
+        assert_eq!(late.look_at(130 * SECOND, vec![at(1, 129)]), (vec![answered(0, 40)], Duration::from_secs(29)));
         assert!(late.none());
-        assert_eq!(late.look(200 * SECOND, vec![]), (vec![], Duration::from_secs(30)));
+        assert_eq!(late.look_at(200 * SECOND, vec![]), (vec![], Duration::from_secs(30)));
     }
 
     #[test]
     fn one_late_request_may_follow_another() {
         let mut late = Late::new(Duration::from_secs(1));
-        assert_eq!(late.look(10 * SECOND, vec![at(3, 5)]).0, [stuck(3, 5)]);
-        assert_eq!(late.look(11 * SECOND, vec![at(3, 8)]).0, [answered(3, 6), stuck(3, 3)]);
-        assert_eq!(late.look(12 * SECOND, vec![]).0, [answered(3, 4)]);
+        assert_eq!(late.look_at(10 * SECOND, vec![at(3, 5)]).0, [stuck(3, 5)]);
+        assert_eq!(late.look_at(11 * SECOND, vec![at(3, 8)]).0, [answered(3, 6), stuck(3, 3)]);
+        assert_eq!(late.look_at(12 * SECOND, vec![]).0, [answered(3, 4)]);
     }
 
     #[test]
     fn a_worker_that_stops_answering_answers_nothing() {
         let mut late = Late::new(Duration::from_secs(1));
-        assert_eq!(late.look(10 * SECOND, vec![at(0, 5)]).0, [stuck(0, 5)]);
+        assert_eq!(late.look_at(10 * SECOND, vec![at(0, 5)]).0, [stuck(0, 5)]);
         let hung = OldestRequest { answers: false, ..at(0, 8) };
-        assert_eq!(late.look(12 * SECOND, vec![hung.clone()]).0, []);
-        assert_eq!(late.look(14 * SECOND, vec![hung]).0, []);
-        assert_eq!(late.look(16 * SECOND, vec![at(0, 5)]).0, []);
-        assert_eq!(late.look(18 * SECOND, vec![]).0, [answered(0, 13)]);
+        assert_eq!(late.look_at(12 * SECOND, vec![hung.clone()]).0, []);
+        assert_eq!(late.look_at(14 * SECOND, vec![hung]).0, []);
+        assert_eq!(late.look_at(16 * SECOND, vec![at(0, 5)]).0, []);
+        assert_eq!(late.look_at(18 * SECOND, vec![]).0, [answered(0, 13)]);
     }
 
     #[test]
     fn looks_are_neither_too_rare_nor_too_frequent() {
         let mut late = Late::new(Duration::from_nanos(1));
-        assert_eq!(late.look(SECOND, vec![]).1, LOOK_MIN);
+        assert_eq!(late.look_at(SECOND, vec![]).1, LOOK_MIN);
         let mut late = Late::new(Duration::MAX);
-        assert!(late.look(SECOND, vec![at(0, 0)]).1 > Duration::from_secs(1 << 32));
+        assert!(late.look_at(SECOND, vec![at(0, 0)]).1 > Duration::from_secs(1 << 32));
     }
 }

@@ -1,4 +1,5 @@
-//! What the daemon chooses by itself is told, can be recorded, and is decided again from the record.
+//! What the daemon chooses by itself is told, can be recorded, and is decided again from the record; and it can be told to choose
+//! nothing.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -89,5 +90,73 @@ fn decisions_are_told_recorded_and_made_again() -> Result<()> {
         assert_eq!(output.status.code(), Some(status), "{error}");
         assert!(error.contains("other.json") && error.contains(word) && error.lines().count() == 1, "{error}");
     }
+    daemon.stop()
+}
+
+/// Two queues on a worker each, with so little to do that one worker is enough.
+fn idle_workers(policy: &str) -> Result<(Daemon, Load)> {
+    let daemon = Daemon::serve(&format!(
+        "workers = 2\npolicy = '{policy}'\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\nqueues = 2\n\
+         limits = {{ iops = 2000 }}\nstorage = {{ kind = 'memory', size = '16M' }}\n"
+    ))?;
+    let spec = Spec { rw: Rw::RandRw, mix: 50, depth: 1, queues: 2, verify: true, ..Spec::default() };
+    let load = Load::start(&daemon.socket("disk"), &spec)?;
+    daemon.wait_ring("disk", 1, |ring| ring.worker.is_some())?;
+    Ok((daemon, load))
+}
+
+fn workers_of(daemon: &Daemon) -> Result<Vec<Option<u32>>> {
+    (0..2).map(|ring| Ok(daemon.ring("disk", ring)?.worker)).collect()
+}
+
+fn placement(daemon: &Daemon) -> Result<Value> {
+    Ok(daemon.client().get::<Value>("/v1/policy")?["placement"].clone())
+}
+
+/// Looks that decide are a tenth of a second apart, and ten of them gather.
+const LONG_ENOUGH: Duration = Duration::from_secs(4);
+
+#[test]
+fn rings_with_little_to_do_share_a_worker_until_somebody_says_otherwise() -> Result<()> {
+    let (daemon, load) = idle_workers("auto")?;
+    let start = Instant::now();
+    let gathered = loop {
+        let placement = placement(&daemon)?;
+        if placement["moves"].as_u64() >= Some(1) {
+            break placement;
+        }
+        ensure!(start.elapsed() < PATIENCE, "no ring is moved: {placement}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(gathered["decisions"][0]["cause"], "gather", "{gathered}");
+    let workers = workers_of(&daemon)?;
+    assert_eq!(workers[0], workers[1]);
+    assert!(said(&daemon, &["ctl", "policy"])?.contains("processors' work on 2 workers, where 1 are enough"));
+    // Attached by hand, a ring stays where it is.
+    let other = workers[0].map(|worker| 1 - worker).context("a worker")?;
+    daemon.attach("disk", 0, other)?;
+    std::thread::sleep(LONG_ENOUGH);
+    assert_eq!(daemon.ring("disk", 0)?.worker, Some(other));
+    let (report, _) = load.finish_connected()?;
+    assert!(report.is_clean(), "{:?}", report.faults);
+    daemon.stop()
+}
+
+#[test]
+fn a_fixed_policy_moves_and_tries_nothing_until_it_may() -> Result<()> {
+    let (daemon, load) = idle_workers("fixed")?;
+    let before = workers_of(&daemon)?;
+    std::thread::sleep(LONG_ENOUGH);
+    assert_eq!((workers_of(&daemon)?, placement(&daemon)?["changes"].clone()), (before, 0.into()));
+    assert!(said(&daemon, &["ctl", "policy"])?.starts_with("fixed: nothing is tried, learned or moved\n"));
+    assert!(daemon.workers()?.iter().all(|worker| worker.figures.policy_trials == 0));
+    assert!(said(&daemon, &["ctl", "policy", "--set", "auto"])?.starts_with("favours balance\n"));
+    let start = Instant::now();
+    while placement(&daemon)?["changes"] == 0 {
+        ensure!(start.elapsed() < PATIENCE, "no ring is moved");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (report, _) = load.finish_connected()?;
+    assert!(report.is_clean(), "{:?}", report.faults);
     daemon.stop()
 }

@@ -3,8 +3,8 @@
 use super::cells::{NOTHING, table, uptime};
 use super::error::CtlError;
 use crate::client::Client;
-use crate::model::Favour;
-use crate::model::policy::{Policy, PolicyRecord, PolicySettings, WorkerPolicy};
+use crate::model::policy::{Decision, PlacementDecision, Policy, PolicyRecord, PolicySettings, WorkerPolicy};
+use crate::model::{Favour, PolicyMode};
 use hyper::Method;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +22,10 @@ pub struct PolicyArgs {
     #[arg(long, value_enum, value_name = "WHAT")]
     pub favour: Option<Favour>,
 
+    /// Keep all as it is, or choose again.
+    #[arg(long = "set", value_enum, value_name = "MODE")]
+    pub mode: Option<PolicyMode>,
+
     /// Print each decision as it is made, until interrupted.
     #[arg(long, conflicts_with = "record")]
     pub follow: bool,
@@ -31,7 +35,7 @@ pub struct PolicyArgs {
     pub count: Option<u32>,
 
     /// Save what was seen and decided in the last minutes, for `vringd policy replay`.
-    #[arg(long, value_name = "FILE", conflicts_with = "favour")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["favour", "mode"])]
     pub record: Option<PathBuf>,
 }
 
@@ -39,9 +43,11 @@ pub(super) fn run(args: &PolicyArgs, client: &Client, json: bool, out: &mut dyn 
     if let Some(path) = &args.record {
         return record(&client.get("/v1/policy/record")?, path, json, out);
     }
-    let policy: Policy = match args.favour {
-        Some(favour) => client.send(Method::PATCH, "/v1/policy", &PolicySettings { favour })?,
-        None => client.get("/v1/policy")?,
+    let settings = PolicySettings { favour: args.favour, policy: args.mode };
+    let policy: Policy = if settings == PolicySettings::default() {
+        client.get("/v1/policy")?
+    } else {
+        client.send(Method::PATCH, "/v1/policy", &settings)?
     };
     if json && !args.follow {
         serde_json::to_writer_pretty(&mut *out, &policy).map_err(std::io::Error::from)?;
@@ -77,18 +83,36 @@ fn record(record: &PolicyRecord, path: &Path, json: bool, out: &mut dyn Write) -
 }
 
 fn show(policy: &Policy) -> String {
+    let chooses = match policy.policy {
+        PolicyMode::Auto => format!("favours {}", policy.favour),
+        PolicyMode::Fixed => "fixed: nothing is tried, learned or moved".to_owned(),
+    };
     if policy.workers.is_empty() {
-        return format!("favours {}; no workers\n", policy.favour);
+        return format!("{chooses}; no workers\n");
     }
     let headers =
         [">WORKER", "NAME", "POLL", "WAITS BY", ">WINDOW µs", ">SINCE", ">GAIN", ">CPU/REQUEST", ">TRIALS", ">CHANGES"];
-    let mut text = format!("favours {}\n\n{}", policy.favour, table(&headers, policy.workers.iter().map(row)));
+    let mut text = format!("{chooses}\n\n{}", table(&headers, policy.workers.iter().map(row)));
     for worker in &policy.workers {
         if let Some(last) = worker.decisions.first() {
             text += &format!("\n{}, {} ago: {}\n", worker.name, uptime(last.seconds_ago), last.why);
         }
     }
+    if let Some(last) = policy.placement.decisions.first() {
+        text += &format!("\nrings, {} ago: {}\n", uptime(last.seconds_ago), moved(last));
+    }
     text
+}
+
+/// Which rings were moved, and why.
+fn moved(decision: &PlacementDecision) -> String {
+    const SHOWN: usize = 8;
+    let rings = decision.moves.iter().take(SHOWN);
+    let mut rings: Vec<String> = rings.map(|it| format!("{}/{} to {}", it.export, it.ring, it.to)).collect();
+    if decision.moves.len() > SHOWN {
+        rings.push(format!("{} more", decision.moves.len() - SHOWN));
+    }
+    format!("{}: {}", rings.join(", "), decision.why)
 }
 
 fn row(worker: &WorkerPolicy) -> Vec<String> {
@@ -122,29 +146,41 @@ fn follow(
     out: &mut dyn Write,
 ) -> Result<(), CtlError> {
     loop {
+        let changes = policy.placement.changes;
         let seen: BTreeMap<u32, u64> = policy.workers.iter().map(|worker| (worker.id, worker.trials)).collect();
         std::thread::sleep(FOLLOW_EVERY);
         policy = client.get("/v1/policy")?;
+        let mut news: Vec<(String, serde_json::Value)> = Vec::new();
         for worker in &policy.workers {
-            // One that counts less than before is another by this number: all of its decisions are new.
-            let seen = seen.get(&worker.id).copied().filter(|seen| *seen <= worker.trials).unwrap_or(0);
-            let new = worker.trials - seen;
-            for decision in worker.decisions.iter().take(usize::try_from(new).unwrap_or(usize::MAX)).rev() {
-                if json {
-                    line(&serde_json::json!({ "worker": worker.id, "decision": decision }), out)?;
-                } else if decision.before == decision.after {
-                    writeln!(out, "{} stays with {}: {}", worker.name, decision.after, decision.why)?;
-                } else {
-                    writeln!(out, "{} {} -> {}: {}", worker.name, decision.before, decision.after, decision.why)?;
-                }
-                out.flush()?;
-                if let Some(left) = &mut left {
-                    *left -= 1;
-                    if *left == 0 {
-                        return Ok(());
-                    }
+            let new = newer(worker.trials, seen.get(&worker.id).copied().unwrap_or(0));
+            for decision in worker.decisions.iter().take(new).rev() {
+                let Decision { before, after, why, .. } = decision;
+                let step = if before == after { format!("stays with {after}") } else { format!("{before} -> {after}") };
+                let text = format!("{} {step}: {why}", worker.name);
+                news.push((text, serde_json::json!({ "worker": worker.id, "decision": decision })));
+            }
+        }
+        for decision in policy.placement.decisions.iter().take(newer(policy.placement.changes, changes)).rev() {
+            news.push((moved(decision), serde_json::json!({ "placement": decision })));
+        }
+        for (text, value) in news {
+            if json {
+                line(&value, out)?;
+            } else {
+                writeln!(out, "{text}")?;
+            }
+            out.flush()?;
+            if let Some(left) = &mut left {
+                *left -= 1;
+                if *left == 0 {
+                    return Ok(());
                 }
             }
         }
     }
+}
+
+/// How many are new of so many, of which so many were seen. Who counts less than before is another: all of its are new.
+fn newer(now: u64, seen: u64) -> usize {
+    usize::try_from(if seen <= now { now - seen } else { now }).unwrap_or(usize::MAX)
 }

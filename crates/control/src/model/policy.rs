@@ -1,17 +1,61 @@
 //! What the daemon chooses by itself, and why.
 
+use policy::balance::Cause;
 use policy::{Cost, Stretch, Tactic, Verdict};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use values::{Favour, Poll};
+use values::{Favour, PolicyMode, Poll};
 
 /// What is chosen now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Policy {
     /// What is preferred where both cannot be had.
     pub favour: Favour,
+    /// Whether anything is chosen.
+    #[serde(default)]
+    pub policy: PolicyMode,
     /// The workers, by number.
     pub workers: Vec<WorkerPolicy>,
+    /// Which of the daemon's workers have which rings.
+    #[serde(default)]
+    pub placement: PlacementPolicy,
+}
+
+/// Which of the daemon's workers have which rings, as far as that was changed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlacementPolicy {
+    /// Decisions to move rings.
+    pub changes: u64,
+    /// Rings that were moved.
+    pub moves: u64,
+    /// The last decisions, the latest first.
+    pub decisions: Vec<PlacementDecision>,
+}
+
+/// Rings that were given other workers together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlacementDecision {
+    /// How long ago, in seconds.
+    pub seconds_ago: f64,
+    /// What it was for.
+    pub cause: Cause,
+    /// The rings.
+    pub moves: Vec<RingMove>,
+    /// Why, with the numbers.
+    pub why: String,
+}
+
+/// A ring that was given another worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RingMove {
+    /// Its export.
+    pub export: String,
+    /// Its index.
+    pub ring: u16,
+    /// The worker before.
+    pub from: u32,
+    /// The worker from then on.
+    pub to: u32,
 }
 
 /// How a worker waits for work.
@@ -78,11 +122,15 @@ impl Decision {
 }
 
 /// What can be changed about the choices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
-    /// What shall be preferred where both cannot be had.
-    pub favour: Favour,
+    /// What shall be preferred where both cannot be had; as before when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub favour: Option<Favour>,
+    /// Whether to go on choosing; as before when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyMode>,
 }
 
 /// All that was seen and decided lately: what `vringd policy replay` reads.

@@ -69,7 +69,7 @@ pub struct Worker {
     pub figures: WorkerFigures,
 }
 
-/// What a worker has done since it was made. All but `cpu_seconds` are counts.
+/// What a worker has done since it was made. All but times are counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerFigures {
     /// Turns of the loop.
@@ -96,6 +96,9 @@ pub struct WorkerFigures {
     pub mailbox_messages: u64,
     /// CPU time of the thread, in seconds.
     pub cpu_seconds: f64,
+    /// Time in turns that had work, in seconds: neither polling nor asleep.
+    #[serde(default)]
+    pub busy_seconds: f64,
 }
 
 /// How a new worker shall be. Everything left out is inherited from the daemon.

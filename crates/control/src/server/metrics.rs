@@ -5,6 +5,7 @@ mod volume;
 
 use crate::daemon::Daemon;
 use crate::error::ApiError;
+use crate::model::policy::PlacementPolicy;
 use crate::model::{
     DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
     StorageInfo, VolumeInfo, Worker,
@@ -23,8 +24,12 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// The text of a scrape.
 pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
-    let snapshot =
-        Snapshot { info: daemon.info()?, exports: daemon.exports()?, workers: daemon.workers(&Scope::Daemon)? };
+    let snapshot = Snapshot {
+        info: daemon.info()?,
+        placement: daemon.policy()?.placement,
+        exports: daemon.exports()?,
+        workers: daemon.workers(&Scope::Daemon)?,
+    };
     let mut registry = Registry::with_prefix("vringd");
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
@@ -36,6 +41,7 @@ pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
 #[derive(Debug)]
 struct Snapshot {
     info: Info,
+    placement: PlacementPolicy,
     exports: Vec<Export>,
     workers: Vec<Worker>,
 }
@@ -87,6 +93,11 @@ const DAEMON: &[Figure<Info>] = &[
         "Largest number of workers the daemon will run",
         Read::NowCount(|info| info.workers_max as u64),
     ),
+];
+
+const PLACEMENT: &[Figure<PlacementPolicy>] = &[
+    Figure("policy_placements", "Decisions to move rings between shared workers", Read::Count(|it| it.changes)),
+    Figure("policy_ring_moves", "Rings that the policy has moved between shared workers", Read::Count(|it| it.moves)),
 ];
 
 const EXPORT: &[Figure<Export>] = &[
@@ -235,6 +246,11 @@ const WORKER: &[Figure<Worker>] = &[
         Read::Seconds(|worker| worker.figures.cpu_seconds),
     ),
     Figure(
+        "worker_busy",
+        "Time in turns of the worker that had work, in seconds",
+        Read::Seconds(|worker| worker.figures.busy_seconds),
+    ),
+    Figure(
         "worker_poll_window",
         "Length of the poll window at this moment, in seconds",
         Read::NowSeconds(|worker| f64::from(worker.poll_window_us_now) / 1e6),
@@ -261,7 +277,7 @@ const LATENCIES: &[Latency<RingInfo>] = &[
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        let daemon = [(vec![], &self.info)];
+        let (daemon, placement) = ([(vec![], &self.info)], [(vec![], &self.placement)]);
         let exports: Vec<_> = self.exports.iter().map(|export| (export_labels(export), export)).collect();
         let disks: Vec<_> = self.behind(|export| export.storage.as_ref());
         let directories: Vec<_> = self.behind(|export| export.directory.as_ref());
@@ -271,6 +287,7 @@ impl Collector for Snapshot {
         let workers: Vec<_> = self.workers.iter().map(|worker| (worker_labels(worker), worker)).collect();
         self.encode_build(encoder)?;
         DAEMON.iter().try_for_each(|figure| figure.encode(encoder, &daemon))?;
+        PLACEMENT.iter().try_for_each(|figure| figure.encode(encoder, &placement))?;
         EXPORT.iter().try_for_each(|figure| figure.encode(encoder, &exports))?;
         DISK.iter().try_for_each(|figure| figure.encode(encoder, &disks))?;
         DIRECTORY.iter().try_for_each(|figure| figure.encode(encoder, &directories))?;

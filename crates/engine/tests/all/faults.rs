@@ -253,17 +253,20 @@ fn work_is_heard_of_once_and_only_by_who_asked() {
     }
     let stirs = Arc::new(AtomicU32::new(0));
     let heard = stirs.clone();
-    engine.on_work(move || {
+    let watcher = engine.on_work(move || {
         heard.fetch_add(1, Ordering::SeqCst);
     });
+    let other = engine.on_work(|| panic!("told without having asked"));
     let back = Back::new();
     let (id, front) = attach(&engine, &back, 0);
     for _ in 0..20 {
         let held = hold(&engine, id);
-        assert!(!engine.watch_for_work(), "a worker is busy");
+        assert!(!engine.watch_for_work(watcher), "a worker is busy");
+        // Whoever is told no forgets nobody else's question.
+        assert!(!engine.watch_for_work(other), "a worker is busy");
         drop(held);
         let before = stirs.load(Ordering::SeqCst);
-        eventually("all sleep", || engine.watch_for_work());
+        eventually("all sleep", || engine.watch_for_work(watcher));
         front.submit(Work::Inline);
         eventually("heard", || stirs.load(Ordering::SeqCst) > before);
         front.wait_all();
@@ -277,6 +280,6 @@ fn work_is_heard_of_once_and_only_by_who_asked() {
     front.submit(Work::Timer(3_600_000_000));
     eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight() == 1).unwrap());
     eventually("asleep", || engine.workers()[0].pulse == Pulse::Waiting);
-    assert!(!engine.watch_for_work(), "a request is under way");
+    assert!(!engine.watch_for_work(watcher), "a request is under way");
     std::mem::forget(engine);
 }

@@ -99,6 +99,7 @@ fn daemon(state: &State, stop: Sender<()>) -> Result<Daemon, String> {
     let daemon = Daemon::new(0, state.workers_max, engine::Poll::default(), stop);
     let daemon = daemon.map_err(|error| error.to_string())?.held_by(state.held.clone());
     daemon.engine().set_favour(state.favour);
+    daemon.engine().set_policy_mode(state.policy);
     for worker in &state.workers {
         let start = || -> Result<(), String> {
             let (spec, poll) = (restore::worker(worker), worker.poll);

@@ -193,11 +193,22 @@ mod tests {
             let bytes = [&MAGIC[..], &version.to_le_bytes(), &(body.len() as u64).to_le_bytes(), body].concat();
             decode(&bytes)
         };
-        let known = State { disks: Vec::new(), favour: control::model::Favour::default(), ..samples::state() };
+        let known = State {
+            disks: Vec::new(),
+            favour: control::model::Favour::default(),
+            policy: control::model::PolicyMode::default(),
+            ..samples::state()
+        };
         assert_eq!(with(2).unwrap(), (known, 2));
         // What is the usual is not written: a program that does not know it reads the state.
-        let usual = encode(&State { favour: control::model::Favour::default(), ..samples::state() }).unwrap();
-        assert!(!String::from_utf8_lossy(&usual).contains("favour"));
+        let usual = encode(&State {
+            favour: control::model::Favour::default(),
+            policy: control::model::PolicyMode::default(),
+            ..samples::state()
+        })
+        .unwrap();
+        let text = String::from_utf8_lossy(&usual);
+        assert!(!text.contains("favour") && !text.contains("policy"), "{text}");
         for version in [0, 1, VERSION + 1] {
             let line = with(version).unwrap_err().to_string();
             assert!(line.contains(&format!("has version {version} and this program reads versions 2 to 3")), "{line}");

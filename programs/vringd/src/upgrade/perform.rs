@@ -162,6 +162,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         descriptors: out.meanings(),
         workers_max: daemon.workers_max,
         favour: daemon.engine().favour(),
+        policy: daemon.engine().policy_mode(),
         workers: daemon.engine().workers().iter().filter_map(collect::worker).collect(),
         control,
         held: daemon.held.clone(),

@@ -94,6 +94,7 @@ pub(super) fn state() -> State {
             poll: "fixed=20".parse().unwrap(),
         }],
         favour: control::model::Favour::Efficiency,
+        policy: control::model::PolicyMode::Fixed,
         control: None,
         stuck_after: "30s".parse().unwrap(),
         one: true,

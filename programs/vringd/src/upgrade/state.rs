@@ -5,7 +5,7 @@
 //! what is in it without a word. The exception is a field that is left out where a program that does not know it would do the same.
 
 use crate::confine::Held;
-use control::model::{CpuList, Favour, NewDisk, NewExport, NewGroup, Poll, Span};
+use control::model::{CpuList, Favour, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,6 +38,9 @@ pub(crate) struct State {
     /// What is favoured. Not written when it is the usual, so that programs can read it that do not know it.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub(crate) favour: Favour,
+    /// Whether anything is chosen by itself. Not written when it is the usual, too.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub(crate) policy: PolicyMode,
     /// The workers, by number.
     pub(crate) workers: Vec<Worker>,
     /// The control socket, if there is one.
@@ -59,8 +62,8 @@ pub(crate) struct State {
     pub(crate) exports: Vec<Export>,
 }
 
-fn is_usual(favour: &Favour) -> bool {
-    *favour == Favour::default()
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A worker.

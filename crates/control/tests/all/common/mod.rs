@@ -2,16 +2,20 @@
 
 use control::error::RingRefs;
 use control::model::directory::Directory;
-use control::model::policy::{Decision, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
+use control::model::policy::{
+    Decision, PlacementDecision, PlacementPolicy, Policy, PolicyRecord, PolicySettings, RingMove, WorkerPolicy,
+    WorkerRecord,
+};
 use control::model::{
     Attach, DirectoryInfo, Disk, Execution, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info,
     LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, P9Info,
-    Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures,
-    SessionState, Settings, StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
+    PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState,
+    SessionFigures, SessionState, Settings, StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, VolumeOptions, listed, may_use};
 use policy::Tactic;
+use policy::balance::Cause;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +34,7 @@ struct Books {
     stopping: bool,
     looks: u64,
     favour: Favour,
+    policy: PolicyMode,
     policy_looks: u64,
 }
 
@@ -131,6 +136,7 @@ impl Fake {
             cqes: 3001,
             mailbox_messages: 6,
             cpu_seconds: 1.25,
+            busy_seconds: 0.75,
         };
         books.workers[2].state = WorkerState::Dead;
         drop(books);
@@ -267,6 +273,26 @@ fn decisions() -> Vec<Decision> {
         of(11.0, Tactic::Learned, Tactic::Learned, 1.0, 1.0, "learned took 14.0 us a request"),
         of(75.0, Tactic::Sleep, Tactic::Learned, 1.43, 0.61, "sleep took 20.0 us a request"),
     ]
+}
+
+/// Rings are moved at every second look.
+fn placement(looks: u64) -> PlacementPolicy {
+    let of = |cause, moves: &[(u16, u32, u32)], seconds_ago, why: &str| PlacementDecision {
+        seconds_ago,
+        cause,
+        moves: moves.iter().map(|&(ring, from, to)| RingMove { export: "disk".into(), ring, from, to }).collect(),
+        why: why.into(),
+    };
+    let decisions = vec![
+        of(Cause::Gather, &[(1, 1, 0)], 5.0, "0.31 processors' work on 2 workers, where 1 are enough"),
+        of(
+            Cause::Spread,
+            &[(0, 0, 1), (1, 0, 1)],
+            95.0,
+            "worker 0 is busy for 97 % of its time; 0.97 processors' work on 1 workers",
+        ),
+    ];
+    PlacementPolicy { changes: 2 + looks / 2, moves: 3 + looks / 2, decisions }
 }
 
 fn visible(worker: &Worker, scope: &Scope) -> bool {
@@ -594,11 +620,15 @@ impl Daemon for Fake {
             changes: worker.figures.policy_changes,
             decisions: if worker.figures.policy_trials == 0 { vec![] } else { decisions() },
         };
-        Ok(Policy { favour: books.favour, workers: books.workers.iter().map(of).collect() })
+        let workers = books.workers.iter().map(of).collect();
+        Ok(Policy { favour: books.favour, policy: books.policy, workers, placement: placement(looks) })
     }
 
     fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
-        self.books.lock().unwrap().favour = settings.favour;
+        let mut books = self.books.lock().unwrap();
+        books.favour = settings.favour.unwrap_or(books.favour);
+        books.policy = settings.policy.unwrap_or(books.policy);
+        drop(books);
         self.policy()
     }
 
