@@ -7,11 +7,12 @@
 //! 1. **Seen**: the busy time of workers and rings between two samples ([`LOOK_NS`] apart), a mean of the last few.
 //! 2. **Spread** when a worker is busy for more than what is favoured: rings go to less busy workers, the largest part first, and new
 //!    workers are asked for when those that are there do not suffice. What the rings of a *saturated* worker would do with more of it
-//!    cannot be seen, so they are taken for four times as demanding as they are; what that was too much is gathered.
+//!    cannot be seen, so they are taken for four times as demanding as they are, or for what they did when they could; what that was
+//!    too much is gathered.
 //! 3. **Gather** when all fits on fewer workers with room to spare ([`ROOM`]) for a second: one that idles costs wake-ups and batches.
 //! 4. **Judge**: the rate of the rings concerned and the processor time a request, before and after. A change that lost is undone, and so
 //!    is a spread off a saturated worker that gained no more than what is favoured tolerates and took more processor time.
-//! 5. **Rest**: what was undone is not tried again, and after two turns back and forth or [`CHANGES_MAX`] changes nothing is, until the load
+//! 5. **Rest**: what was undone is not tried again, and after three turns back and forth or [`CHANGES_MAX`] changes nothing is, until the load
 //!    is another one. That is what makes it settle whatever the machine is like, and whatever noise does to it.
 //!
 //! From the literature. SPDK's dynamic scheduler (`module/scheduler/dynamic`): load as busy time over busy and idle time, a thread moved
@@ -50,7 +51,7 @@ const GONE_NS: u64 = 2_000_000_000;
 const BAND: f64 = 0.05;
 /// ...and rings are gathered only onto workers that stay so far below it.
 const ROOM: f64 = 0.15;
-/// Looks in a row that have to ask for a spread...
+/// Looks in a row that have to ask for a spread, at least...
 const SPREAD_LOOKS: u32 = 2;
 /// ...and for a gathering: a burst that has ended is often followed by another.
 const GATHER_LOOKS: u32 = 10;
@@ -209,6 +210,7 @@ impl Balance {
                 if self.rest.look(sample.at_ns, &self.seen) {
                     // What is gathered is judged by what it did under the same load.
                     self.gathers = 0;
+                    self.seen.forget_wishes();
                 }
                 self.watch(sample)
             }
@@ -224,7 +226,8 @@ impl Balance {
         // A worker that is busy with one ring, or with pinned ones, keeps nobody else from being gathered.
         let is_calm = !is_over || self.is_stuck || !self.rest.may_spread();
         self.gathers = if is_calm && self.rest.may_gather() { self.gathers + 1 } else { 0 };
-        if self.spreads >= SPREAD_LOOKS {
+        // The more was changed under this load, the longer the next reason has to last.
+        if self.spreads >= SPREAD_LOOKS.max(self.rest.changes()) {
             let verdict = self.spread(sample, START_LOOKS);
             if verdict.is_some() {
                 return verdict;
@@ -282,7 +285,8 @@ impl Balance {
             self.state = State::Judging(change);
             return None;
         };
-        self.seen = change.seen().clone();
+        let before = std::mem::replace(&mut self.seen, change.seen().clone());
+        self.seen.remember(&before);
         let busiest = change.busiest(&self.seen);
         if change.is_good(outcome, busiest, self.favour) {
             self.rest.kept();
@@ -305,6 +309,7 @@ impl Balance {
 
     /// The present state as a plan, on at most so many workers, those that serve most first; without a number on those that serve.
     fn plan(&self, sample: &Sample, workers: Option<usize>) -> Plan {
+        let wishes = (workers.is_some() || self.spreads > 0).then(|| self.seen.wishes());
         let movable = self.seen.rings.iter().filter(|(_, ring)| ring.movable && ring.load >= LOAD_MIN);
         let items: Vec<Item> = movable
             .map(|(ring, it)| Item {
@@ -312,7 +317,7 @@ impl Balance {
                 export: it.export,
                 worker: it.worker,
                 node: it.node,
-                demand: if workers.is_some() || self.spreads > 0 { self.seen.demand(it) } else { it.load },
+                demand: wishes.as_ref().map_or(it.load, |wishes| self.seen.demand(it, wishes)),
             })
             .collect();
         // Only what the sample still shows can be given a ring.

@@ -13,9 +13,9 @@ pub struct Costs {
     pub publish: u32,
     /// Waking a client that sleeps: the worker's share.
     pub notify_ns: f64,
-    /// From an event to when a sleeper runs.
+    /// From an event to when a sleeper runs on an idle processor. Where none is idle it waits for one instead.
     pub wake_ns: f64,
-    /// What going to sleep and waking up takes of the sleeper's processor.
+    /// What going to sleep takes: work that comes meanwhile is seen, and nobody is woken for it.
     pub sleep_ns: f64,
     /// How long a worker polls before it sleeps.
     pub poll_ns: f64,
@@ -23,6 +23,8 @@ pub struct Costs {
     pub client_request_ns: f64,
     /// A client's system call for a submission of one or more requests, and for the answers it takes at once.
     pub client_call_ns: f64,
+    /// What a client's request costs more while its ring's worker is on another processor: lines that travel.
+    pub line_ns: f64,
     /// Kicking a worker that sleeps: the client's share, a leave of the guest included.
     pub kick_ns: f64,
     /// Another thread on the same processor.
@@ -50,14 +52,15 @@ impl Costs {
             data_ns: 0.0,
             turn_ns: 600.0,
             publish: 16,
-            notify_ns: 1_000.0,
-            wake_ns: 3_500.0,
+            notify_ns: 800.0,
+            wake_ns: 2_000.0,
             sleep_ns: 1_500.0,
             poll_ns: 0.0,
             client_request_ns: 72.0,
             client_call_ns: 300.0,
-            kick_ns: 1_500.0,
-            switch_ns: 500.0,
+            line_ns: 80.0,
+            kick_ns: 800.0,
+            switch_ns: 300.0,
             slice_ns: 3_000_000.0,
             move_ns: 20_000.0,
             streams: 8.0,
@@ -90,6 +93,7 @@ impl Costs {
             client_call_ns: 4_000.0,
             kick_ns: 1_000.0,
             crowd_ns: 200.0,
+            line_ns: 0.0,
             ..Costs::here()
         }
     }

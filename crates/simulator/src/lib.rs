@@ -26,6 +26,8 @@ mod outcome;
 mod random;
 mod scenario;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 mod world;
 
 pub use costs::Costs;

@@ -39,7 +39,7 @@ enum Doing {
     Waking,
     Queued,
     Running,
-    /// On a processor, without anything to do.
+    /// On a processor, without anything to do: polling, or on its way to sleep.
     Polling,
 }
 
@@ -211,7 +211,12 @@ impl<'a> World<'a> {
         match self.threads[thread].doing {
             Doing::Sleeping => {
                 self.threads[thread].doing = Doing::Waking;
-                self.after(self.scenario.costs.wake_ns, Event::Woken(thread));
+                let (from, to, _) = self.range(thread);
+                if self.cpus[from..to].iter().any(|cpu| cpu.thread.is_none()) {
+                    self.after(self.scenario.costs.wake_ns, Event::Woken(thread));
+                } else {
+                    self.runnable(thread);
+                }
             }
             Doing::Polling => {
                 self.polled(thread);
@@ -258,16 +263,14 @@ impl<'a> World<'a> {
         let cost =
             if is_client { self.begin_client(thread) } else { self.begin_worker(thread - self.clients.len(), cpu) };
         let Some(cost_ns) = cost else {
-            if is_client || self.scenario.costs.poll_ns <= 0.0 {
-                self.sleep(thread);
-                return;
-            }
+            let costs = &self.scenario.costs;
+            let looks_ns = costs.sleep_ns + if is_client { 0.0 } else { costs.poll_ns };
             let now_ns = self.now_ns;
             let it = &mut self.threads[thread];
             (it.doing, it.polls_since_ns) = (Doing::Polling, now_ns);
             it.polls += 1;
             let polls = it.polls;
-            self.after(self.scenario.costs.poll_ns, Event::PolledOut(thread, polls));
+            self.after(looks_ns, Event::PolledOut(thread, polls));
             return;
         };
         let factor = match self.sibling(cpu) {
@@ -314,7 +317,6 @@ impl<'a> World<'a> {
     fn sleep(&mut self, thread: usize) {
         let it = &mut self.threads[thread];
         it.doing = Doing::Sleeping;
-        it.owed_ns += self.scenario.costs.sleep_ns;
         let cpu = it.cpu;
         let (_, _, queue) = self.range(thread);
         self.cpus[cpu].thread = None;

@@ -131,7 +131,11 @@ impl Change {
                 let is_dear = self.was_saturated && outcome.rate * (1.0 - tolerance) <= 1.0 && outcome.cpu > DEARER;
                 !(lost || is_dear && favour.tolerance().is_some())
             }
-            Cause::Gather => outcome.rate >= 1.0 - tolerance.max(NOISE) && busiest <= favour.busy_max() + BAND,
+            Cause::Gather => {
+                // Fewer requests have to be cheaper ones: else workers are merely too few.
+                let is_cheap = outcome.rate >= 1.0 - tolerance && outcome.cpu * DEARER < 1.0;
+                (outcome.rate >= 1.0 - NOISE || is_cheap) && busiest <= favour.busy_max() + BAND
+            }
             Cause::Undo => true,
         }
     }

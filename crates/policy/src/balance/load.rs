@@ -9,6 +9,8 @@ pub(super) const SATURATED: f64 = 0.9;
 /// What a ring of a saturated worker might do with a worker of its own, as a multiple of what it does. Too much is corrected when it
 /// has one; too little takes another step.
 const GROWTH: f64 = 4.0;
+/// By how much a ring may exceed what it is known to wish.
+const KNOWN: f64 = 1.2;
 /// A ring with less is idle: it stays where it is, since a move would wake two workers for nothing.
 pub(super) const LOAD_MIN: f64 = 0.002;
 /// What the latest stretch counts in a mean.
@@ -37,6 +39,8 @@ pub(super) struct RingSeen {
     pub(super) load: f64,
     /// Requests a second.
     pub(super) rate: f64,
+    /// The share that it had when its worker had time to spare, under the same load: what it wishes.
+    pub(super) wish: Option<f64>,
 }
 
 /// What all of them did lately: a mean that forgets.
@@ -45,6 +49,15 @@ pub(super) struct RingSeen {
 pub(super) struct Seen {
     pub(super) workers: BTreeMap<u32, WorkerSeen>,
     pub(super) rings: BTreeMap<u64, RingSeen>,
+}
+
+/// What rings of saturated workers get.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Wishes {
+    /// By worker: the sum, and of how many.
+    workers: BTreeMap<u32, (f64, f64)>,
+    /// The mean of all.
+    all: f64,
 }
 
 impl Seen {
@@ -76,6 +89,7 @@ impl Seen {
                 node: it.node,
                 load: it.busy_ns.map_or(-1.0, |busy_ns| share(was.busy_ns.unwrap_or(busy_ns), busy_ns)),
                 rate: it.requests.saturating_sub(was.requests) as f64 * 1e9 / passed_ns,
+                wish: None,
             };
             rings.insert(it.ring, seen);
         }
@@ -99,13 +113,56 @@ impl Seen {
                 mean(&mut new.rate, old.rate);
             }
         }
-        *self = Seen { workers, rings };
+        let before = std::mem::replace(self, Seen { workers, rings });
+        self.remember(&before);
     }
 
-    /// What a ring might do with as much of a worker as it likes.
-    pub(super) fn demand(&self, ring: &RingSeen) -> f64 {
-        let saturated = self.workers.get(&ring.worker).is_some_and(|worker| worker.busy >= SATURATED);
-        if saturated { (ring.load * GROWTH).min(1.0) } else { ring.load }
+    /// Notes what rings wish that can be seen now, and keeps what was seen before of those that cannot.
+    pub(super) fn remember(&mut self, before: &Seen) {
+        let Seen { workers, rings } = self;
+        for (number, ring) in rings {
+            let saturated = workers.get(&ring.worker).is_some_and(|worker| worker.busy >= SATURATED);
+            let known = ring.wish.or_else(|| before.rings.get(number).and_then(|old| old.wish));
+            // One that gets more than it was known to wish is not known.
+            ring.wish = if saturated { known.filter(|wish| ring.load <= wish * KNOWN) } else { Some(ring.load) };
+        }
+    }
+
+    /// The load is another one.
+    pub(super) fn forget_wishes(&mut self) {
+        self.rings.values_mut().for_each(|ring| ring.wish = None);
+    }
+
+    /// What the rings of saturated workers get on average: on each such worker, and on all together.
+    pub(super) fn wishes(&self) -> Wishes {
+        let mut wishes = Wishes::default();
+        let mut all = (0.0, 0.0);
+        for ring in self.rings.values().filter(|ring| ring.load >= LOAD_MIN && self.is_saturated(ring.worker)) {
+            let (load, count) = wishes.workers.entry(ring.worker).or_default();
+            (*load, *count) = (*load + ring.load, *count + 1.0);
+            all = (all.0 + ring.load, all.1 + 1.0);
+        }
+        wishes.all = if all.1 > 0.0 { all.0 / all.1 } else { 0.0 };
+        wishes
+    }
+
+    fn is_saturated(&self, worker: u32) -> bool {
+        self.workers.get(&worker).is_some_and(|worker| worker.busy >= SATURATED)
+    }
+
+    /// What a ring might do with as much of a worker as it likes: what it did when it could, if that was seen. On a saturated worker nobody knows: rings there are taken for alike but
+    /// for what they get relative to their neighbours, so that one among many wishes as much as one among few.
+    pub(super) fn demand(&self, ring: &RingSeen, wishes: &Wishes) -> f64 {
+        if let Some(wish) = ring.wish {
+            return wish.max(ring.load);
+        }
+        match wishes.workers.get(&ring.worker) {
+            Some((load, count)) if self.is_saturated(ring.worker) && *load > 0.0 => {
+                let relative = ring.load * count / load;
+                (GROWTH * wishes.all * relative).clamp(ring.load.min(1.0), 1.0)
+            }
+            _ => ring.load,
+        }
     }
 
     /// A worker's time that none of its movable rings had: that of pinned ones, and its own.

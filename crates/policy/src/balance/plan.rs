@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// workers, many times over if it is paid back within a second...
 const MOVE_GAIN: f64 = 0.002;
 /// ...and what all moves of a plan have to take off the busiest one that is helped: what is less is noise.
-const PLAN_GAIN: f64 = 0.03;
+const PLAN_GAIN: f64 = 0.08;
 /// By how much a worker on another node than a ring's memory counts as busier.
 const REMOTE: f64 = 0.15;
 

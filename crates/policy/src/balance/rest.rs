@@ -53,6 +53,11 @@ impl Rest {
         !self.no_gather && self.is_open()
     }
 
+    /// Changes under this load.
+    pub(super) fn changes(&self) -> u32 {
+        self.changes
+    }
+
     fn is_open(&self) -> bool {
         self.looks < SETTLED_LOOKS && self.changes < CHANGES_MAX && self.turns <= TURNS_MAX
     }
@@ -97,7 +102,7 @@ impl Rest {
         (self.looks, self.shifted) = (0, 0);
     }
 
-    /// A look while nothing is under way. Whether the load is no longer what it was.
+    /// A look while nothing is under way. Whether the load differs from what it was.
     pub(super) fn look(&mut self, at_ns: u64, seen: &Seen) -> bool {
         self.looks = self.looks.saturating_add(1);
         if self.looks <= USUAL_LOOKS {

@@ -352,7 +352,9 @@ proptest! {
                 }
             }
             let best = bins.iter().map(|load| load.min(1.0)).sum::<f64>() / REQUEST_NS * 1e9;
-            let share = 1.0 - favour.tolerance().unwrap_or_default().max(0.1);
+            // Where hardly anything is left over, which ring wishes more than it gets is not known.
+            let is_full = wishes.iter().sum::<f64>() > 0.7 * f64::from(processors);
+            let share = 1.0 - favour.tolerance().unwrap_or_default().max(if is_full { 0.2 } else { 0.05 });
             prop_assert!(played.rate() >= share * best - 1.0, "{favour}: {} of {best}", played.rate());
         }
     }

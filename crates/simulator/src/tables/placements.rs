@@ -7,11 +7,11 @@ use values::Favour;
 /// The rings, and the exports that they are divided among.
 const RINGS: u32 = 256;
 const EXPORTS: u32 = 100;
-const RUN_NS: u64 = 1_000_000_000;
+const RUN_NS: u64 = 500_000_000;
 /// Behind this the policy is compared: it has found its way.
-const SETTLED_NS: u64 = 6_000_000_000;
+const SETTLED_NS: u64 = 4_000_000_000;
 /// A load that never settles is compared over so long.
-const BURSTS_NS: u64 = 6_000_000_000;
+const BURSTS_NS: u64 = 4_000_000_000;
 
 /// The policy and the best of some fixed placements under the same load.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ impl Against {
 }
 
 fn costs() -> Costs {
-    // A request of the page cache: two microseconds, as a copy and a call.
-    Costs { request_ns: 1_200.0, data_ns: 800.0, ..Costs::here() }
+    // A request of the page cache: two microseconds, as a copy and a call. Memory for a quarter of the processors at full speed.
+    Costs { request_ns: 1_200.0, data_ns: 800.0, streams: 32.0, ..Costs::here() }
 }
 
 /// Runs the policy and fixed placements: one worker, a worker for each ring, and as many as processors, with rings in turn and with the

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// Requests of a worker's turn.
 const TURN_REQUESTS: u32 = 64;
 /// A client with a rate of its own waits until it may make so many.
-const BURST: u32 = 4;
+const BURST: u32 = 8;
 
 /// A client, and its ring.
 #[derive(Clone, Debug)]
@@ -104,7 +104,9 @@ impl World<'_> {
         if it.taking + it.making == 0 {
             return None;
         }
-        Some(costs.client_call_ns + f64::from(it.taking + it.making) / 2.0 * costs.client_request_ns)
+        let worker = &self.threads[self.clients.len() + it.worker];
+        let line_ns = if worker.cpu == self.threads[number].cpu { 0.0 } else { costs.line_ns };
+        Some(costs.client_call_ns + f64::from(it.taking + it.making) / 2.0 * (costs.client_request_ns + line_ns))
     }
 
     pub(super) fn end_client(&mut self, number: usize) {

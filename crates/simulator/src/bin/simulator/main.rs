@@ -2,13 +2,15 @@
 
 mod validate;
 
-use simulator::tables;
+use simulator::{Shape, tables};
 use std::process::ExitCode;
 use values::Favour;
 
 const USAGE: &str = "usage: cargo run --release -p simulator -- COMMAND
   vhost                   the vhost note's two tables beside the simulated ones
-  policy [PROCESSORS…]    the policy against fixed placements; 1 to 128 processors without a number
+  policy PROCESSORS…      the policy against fixed placements
+  balance PROCESSORS…     the same with the default of what is favoured alone
+  why LOAD PROCESSORS     what the policy does about an even, zipf or bursty load, and why
   phases                  loads that change every few seconds
   validate VRINGD-BENCH   measures with that program, and compares";
 
@@ -16,10 +18,23 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["vhost"] => print!("{}", tables::vhost()),
-        ["policy", numbers @ ..] => {
-            let numbers: Vec<u16> = numbers.iter().filter_map(|it| it.parse().ok()).collect();
-            let processors = if numbers.is_empty() { vec![1, 2, 4, 8, 16, 32, 64, 128] } else { numbers };
-            print!("{}", tables::placements(&processors, &Favour::ALL));
+        [command @ ("policy" | "balance"), numbers @ ..] => {
+            let processors: Vec<u16> = numbers.iter().filter_map(|it| it.parse().ok()).collect();
+            let favours: &[Favour] = if *command == "policy" { &Favour::ALL } else { &[Favour::Balance] };
+            print!("{}", tables::placements(&processors, favours));
+        }
+        ["why", load, processors] => {
+            let shape = Shape::ALL.into_iter().find(|it| it.name().eq_ignore_ascii_case(load));
+            let (Some(shape), Ok(processors)) = (shape, processors.parse()) else {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            };
+            for outcome in tables::against(shape, processors, &[Favour::Balance]).policy {
+                for it in &outcome.verdicts {
+                    let (seconds, cause, moves) = (it.at_ns as f64 / 1e9, it.cause, it.moves.len());
+                    println!("{seconds:6.1} s  {cause:?}  {moves} moves, {} workers: {}", it.workers, it.why());
+                }
+            }
         }
         ["phases"] => {
             for processors in [2, 16, 64] {

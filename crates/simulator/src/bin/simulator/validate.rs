@@ -5,7 +5,7 @@ use simulator::{Client, Costs, Host, Placing, Scenario, run};
 use std::process::Command;
 
 /// Rounds of a cell. The best of them is the one that others on the machine disturbed least.
-const ROUNDS: &str = "15";
+const ROUNDS: &str = "16";
 
 /// A configuration that can be measured on two processors.
 struct Cell {
@@ -29,27 +29,32 @@ const CELLS: [Cell; 8] = [
 struct Measured {
     best: f64,
     median: f64,
-    best_per_cpu: f64,
+    /// Processor time of a request.
+    server_ns: f64,
+    client_ns: f64,
 }
 
 pub(crate) fn validate(program: &str) -> Result<String, String> {
     let mut text = format!(
-        "{:<44}{:>10}{:>10}{:>11}{:>8}{:>22}\n",
-        "null, 4 KiB", "median", "best", "simulated", "ratio", "per CPU s, ratio"
+        "{:<46}{:>8}{:>8}{:>11}{:>7}{:>13}{:>11}{:>7}{:>13}\n",
+        "null, 4 KiB", "median", "best", "simulated", "ratio", "server ns", "simulated", "ratio", "client ns"
     );
     for cell in &CELLS {
         let measured = measure(program, cell)?;
         let simulated = run(&scenario(cell));
         let who = if cell.per_queue { "a worker per queue" } else { "one worker" };
         let name = format!("{} CPU, {} queue, depth {}, {who}", cell.processors, cell.queues, cell.depth);
+        let server_ns = 1e9 / simulated.rate_per_cpu().max(1.0);
         text += &format!(
-            "{name:<44}{:>9.2}M{:>9.2}M{:>10.2}M{:>8.2}{:>9.2}M{:>13.2}\n",
+            "{name:<46}{:>7.2}M{:>7.2}M{:>10.2}M{:>7.2}{:>13.0}{:>11.0}{:>7.2}{:>13.0}\n",
             measured.median / 1e6,
             measured.best / 1e6,
             simulated.rate / 1e6,
             simulated.rate / measured.best,
-            measured.best_per_cpu / 1e6,
-            simulated.rate_per_cpu() / measured.best_per_cpu,
+            measured.server_ns,
+            server_ns,
+            server_ns / measured.server_ns.max(1.0),
+            measured.client_ns,
         );
     }
     Ok(text)
@@ -73,7 +78,7 @@ fn measure(program: &str, cell: &Cell) -> Result<Measured, String> {
     let (queues, depth) = (cell.queues.to_string(), cell.depth.to_string());
     let mut command = Command::new(program);
     command.args(["bench", "disk", "--ours", &ours, "--queues", &queues, "--depth", &depth, "--rounds", ROUNDS]);
-    command.args(["--time", "200ms", "--ramp", "100ms", "--log-level", "error", "--json", "-"]);
+    command.args(["--time", "300ms", "--ramp", "100ms", "--log-level", "error", "--json", "-"]);
     if cell.processors == 1 {
         command.args(["--server-cpus", "0", "--load-cpus", "0"]);
     }
@@ -91,7 +96,11 @@ fn measure(program: &str, cell: &Cell) -> Result<Measured, String> {
     let (Some(best), Some(median)) = (rates.last().copied(), rates.get(rates.len() / 2).copied()) else {
         return Err("the bench's JSON has no rates".to_owned());
     };
-    // What a request costs is disturbed less than how many there are; its median stands for the quiet machine.
-    let per_cpu = value["medians"][0]["ops_per_cpu_s"]["median"].as_f64().unwrap_or_default();
-    Ok(Measured { best, median, best_per_cpu: per_cpu })
+    // All rounds together: the kernel counts a server's time in ticks.
+    let sum = |of: &dyn Fn(&Value) -> Option<f64>| -> f64 { runs.iter().filter_map(of).sum() };
+    let operations = sum(&|run| run["ops"].as_f64()).max(1.0);
+    let server = |run: &Value| Some(run["server"]["user_s"].as_f64()? + run["server"]["system_s"].as_f64()?);
+    let server_ns = sum(&server) / operations * 1e9;
+    let client_ns = sum(&|run| run["load_cpu_s"].as_f64()) / operations * 1e9;
+    Ok(Measured { best, median, server_ns, client_ns })
 }
