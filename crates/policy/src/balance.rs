@@ -12,12 +12,14 @@
 //! 3. **Gather** when all fits on fewer workers with room to spare ([`ROOM`]) for a second: one that idles costs wake-ups and batches.
 //! 4. **Judge**: the rate of the rings concerned and the processor time a request, before and after. A change that lost is undone, and so
 //!    is a spread off a saturated worker that gained no more than what is favoured tolerates and took more processor time.
-//! 5. **Rest**: what was undone is not tried again, and after three turns back and forth or [`CHANGES_MAX`] changes nothing is, until the load
-//!    is another one. That is what makes it settle whatever the machine is like, and whatever noise does to it.
+//! 5. **Rest**: what was undone is not tried again, and after three turns back and forth, [`CHANGES_MAX`] changes or three seconds
+//!    without one nothing is, until the load is another one. That is what makes it settle whatever the machine is like, and whatever
+//!    noise does to it.
 //!
-//! From the literature. SPDK's dynamic scheduler (`module/scheduler/dynamic`): load as busy time over busy and idle time, a thread moved
-//! off a core above 95 % and onto the busiest that stays below 80 %, one core emptied after the other. Its two fixed limits are what is
-//! favoured here, and that it never looks at what a move did is what the vhost note's two jobs speak against: two workers do 0.77x of one
+//! From the literature. SPDK's dynamic scheduler (`module/scheduler/dynamic`): load as busy time over busy and idle time, threads moved off
+//! a core that is busy for 95 %, all others gathered on the first core where they fit, those below 20 % on one. Its fixed limits are what
+//! is favoured here. It takes a thread's busy time for what it wants, also where its core had no more to give; and that it never looks
+//! at what a move did is what the vhost note's two jobs speak against: two workers do 0.77x of one
 //! there. Little's law and the M/M/1 queue give the limits their meaning: a worker that is busy for a share `b` of its time keeps a request
 //! waiting for `b / (1 - b)` others. Work stealing (Blumofe and Leiserson, 1999) balances without anybody's plan, but takes from the victim's
 //! queue with an atomic operation a request, and a ring has one owner. Receiver-initiated sharing (Eager, Lazowska and Zahorjan, 1986) is best
