@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use frontkit::Memory;
-use guest::{Machine, Shell, uml};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tests::daemon::{DIRECTORY, Daemon};
 use tests::driver::{RING_BYTES, Ring, writable};
 use tests::frontend::{Frontend, kind, status};
-use tests::lab::Lab;
-use tests::vringd::{self, PROGRAM_VARIABLE};
 
 const SECTOR: u32 = 512;
 const RING_SIZE: u16 = 8;
@@ -27,8 +24,6 @@ const DESCRIPTORS_A_RING: u64 = 4;
 const DESCRIPTORS_SPARE: u64 = 512;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The name of the test below, for who has it run elsewhere.
-const THOUSANDS: &str = "thousands_of_rings_answer_within_the_usual_limit_on_locked_memory";
 
 /// A frontend with its rings.
 type Guest = (Frontend, Vec<Ring>);
@@ -141,24 +136,4 @@ fn exports_that_fit() -> Result<usize> {
     let fit = usize::try_from(most.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS_A_RING)? / QUEUES;
     ensure!(fit * QUEUES > 1100, "RLIMIT_NOFILE of {most} leaves room for {fit} disks of {QUEUES} rings: raise it");
     Ok(fit.min(wanted))
-}
-
-/// In a guest that has this machine's file system, and where nobody has lowered the hard limit on descriptors.
-#[test]
-#[ignore = "takes minutes: `cargo xtask test --long` runs it"]
-fn ten_thousand_rings_answer_where_root_may_have_the_descriptors() -> Result<()> {
-    const LIMIT: Duration = Duration::from_secs(1800);
-    let lab = Lab::take_turn();
-    let mut guest = uml::boot(&lab.kit(), &Machine { memory_mib: 4096, ..Machine::default() }, &[])?;
-    let (tests, program) = (std::env::current_exe()?, vringd::program()?);
-    let script = format!(
-        "mkdir -p /mnt/host && mount -t hostfs none /mnt/host && mount -t tmpfs tmpfs /mnt/host/tmp
-         mount --bind /proc /mnt/host/proc && mount --bind /sys /mnt/host/sys && mount --bind /dev /mnt/host/dev
-         {PROGRAM_VARIABLE}='{}' chroot /mnt/host '{}' --exact notifiers::{THOUSANDS} --nocapture 2>&1",
-        program.display(),
-        tests.display(),
-    );
-    let output = guest.run(&script, LIMIT)?;
-    ensure!(output.status == 0 && output.stdout.contains("10240 rings answered"), "{output:?}");
-    Box::new(guest).end()
 }
