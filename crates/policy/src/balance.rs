@@ -28,12 +28,14 @@
 mod judge;
 mod load;
 mod plan;
+mod record;
 mod rest;
 mod sample;
 #[cfg(test)]
 mod tests;
 
 pub use judge::Outcome;
+pub use record::{Record, Stretch};
 pub use sample::{Allowed, Bound, Cpu, Machine, RingLoad, Sample, WorkerLoad};
 
 use judge::Change;
@@ -224,10 +226,10 @@ impl Balance {
         let limit = self.favour.busy_max();
         let is_over = self.busiest().1 > limit + BAND;
         self.is_stuck &= is_over;
-        self.spreads = if is_over && self.rest.may_spread() { self.spreads + 1 } else { 0 };
+        self.spreads = if is_over && self.rest.may_spread() { self.spreads.saturating_add(1) } else { 0 };
         // A worker that is busy with one ring, or with pinned ones, keeps nobody else from being gathered.
         let is_calm = !is_over || self.is_stuck || !self.rest.may_spread();
-        self.gathers = if is_calm && self.rest.may_gather() { self.gathers + 1 } else { 0 };
+        self.gathers = if is_calm && self.rest.may_gather() { self.gathers.saturating_add(1) } else { 0 };
         // The more was changed under this load, the longer the next reason has to last.
         if self.spreads >= SPREAD_LOOKS.max(self.rest.changes()) {
             let verdict = self.spread(sample, START_LOOKS);

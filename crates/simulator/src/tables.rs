@@ -2,10 +2,12 @@
 
 mod phases;
 mod placements;
+mod together;
 mod vhost;
 
 pub use phases::{Phase, phases, table as phases_table};
 pub use placements::{Against, against, placements};
+pub use together::{together, together_cell};
 pub use vhost::{JOBS, PUBLISHED, vhost, vhost_cell};
 
 /// Columns, the first to the left, the others to the right.

@@ -1,6 +1,6 @@
 //! What holds for any scenario, and what the policy makes of some.
 
-use crate::tables::{JOBS, PUBLISHED, phases, vhost_cell};
+use crate::tables::{JOBS, PUBLISHED, phases, together_cell, vhost_cell};
 use crate::{Client, Costs, Host, Placing, Scenario, Shape, run};
 use proptest::prelude::*;
 use values::Favour;
@@ -85,6 +85,19 @@ fn the_policy_takes_the_better_of_the_notes_placements() {
             let best = fixed.into_iter().fold(0.0, f64::max);
             assert!(outcome.rate >= 0.95 * best, "{jobs} jobs: {} of {best}", outcome.rate);
         }
+    }
+}
+
+/// Where clients need the processors too, it takes no more of them than helps.
+#[test]
+fn the_policy_shares_processors_with_clients() {
+    for (processors, clients) in [(1, 2), (2, 1), (2, 4)] {
+        let fixed = [1, 2].map(|workers| together_cell(processors, clients, Placing::Workers(workers)).rate);
+        let policy = together_cell(processors, clients, Placing::Policy(Favour::Balance)).rate;
+        assert!(
+            policy >= 0.95 * fixed.into_iter().fold(0.0, f64::max),
+            "{processors}, {clients}: {policy} of {fixed:?}"
+        );
     }
 }
 

@@ -99,7 +99,7 @@ impl Change {
 
     /// Takes in a look; the outcome when there were enough of them.
     pub(super) fn look(&mut self, latest: Seen) -> Option<Outcome> {
-        self.looks += 1;
+        self.looks = self.looks.saturating_add(1);
         if self.looks <= SETTLE_LOOKS {
             return None;
         }

@@ -73,8 +73,8 @@ impl Rest {
 
     /// Something is changed.
     pub(super) fn changed(&mut self, cause: Cause) {
-        self.changes += 1;
-        self.turns += u32::from(self.last.is_some_and(|last| last != cause));
+        self.changes = self.changes.saturating_add(1);
+        self.turns = self.turns.saturating_add(u32::from(self.last.is_some_and(|last| last != cause)));
         self.last = Some(cause);
         self.unlearn();
     }

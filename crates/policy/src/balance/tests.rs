@@ -263,6 +263,39 @@ fn rings_stay_near_their_memory_when_that_costs_nothing() {
     }
 }
 
+/// A saved record, read again, gives the decisions that were made.
+#[test]
+fn a_record_decides_again_as_it_did() {
+    let mut record = Record::default();
+    let mut balance = Balance::new(Favour::Balance);
+    let mut played = Played::new(&[0.3; 12], 8);
+    played.noise = 0.1;
+    // The controller that the record keeps sees what this one is shown.
+    let mut driver = balance.clone();
+    let mut made = Vec::new();
+    for (place, wish) in [0.3, 0.9, 0.05, 0.6].into_iter().enumerate() {
+        played.wishes = vec![wish; 12 - place];
+        played.wishes.resize(12, 0.0);
+        for _ in 0..170 {
+            played.run(&mut driver, 0.1);
+            made.extend(record.look(&mut balance, played.shown.clone()));
+        }
+    }
+    assert_eq!(balance, driver);
+    assert!(changes(&made) >= 3, "{made:?}");
+    let text = serde_json::to_string(&record).unwrap();
+    let mut read: Record = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, record);
+    let again: Vec<Verdict> = read.stretches().flat_map(|stretch| stretch.replay().unwrap().to_vec()).collect();
+    assert_eq!(again[..], made[made.len() - again.len()..]);
+    assert!(!again.is_empty() && read.stretches().count() <= 2);
+    // What was made up is noticed.
+    let invented = text.replacen("\"cause\":\"spread\"", "\"cause\":\"gather\"", 1);
+    read = serde_json::from_str(&invented).unwrap();
+    assert!(invented == text || read.stretches().any(|stretch| stretch.replay().is_err()));
+    assert!(serde_json::from_str::<Record>("[{}]").is_err());
+}
+
 /// The state and the verdicts survive being written and read.
 #[test]
 fn what_is_written_decides_as_what_was_not() {

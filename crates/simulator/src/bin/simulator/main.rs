@@ -11,6 +11,7 @@ const USAGE: &str = "usage: cargo run --release -p simulator -- COMMAND
   policy PROCESSORS…      the policy against fixed placements
   balance PROCESSORS…     the same with the default of what is favoured alone
   why LOAD PROCESSORS     what the policy does about an even, zipf or bursty load, and why
+  together                workers and clients on the same processors
   phases                  loads that change every few seconds
   validate VRINGD-BENCH   measures with that program, and compares";
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
                 }
             }
         }
+        ["together"] => print!("{}", tables::together()),
         ["phases"] => {
             for processors in [2, 16, 64] {
                 let all = tables::phases(processors, &[1, 16, 2, 64, 4, 64], Favour::Balance);
