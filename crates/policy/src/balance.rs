@@ -44,6 +44,7 @@ use plan::{Bin, Item, Plan};
 use rest::Rest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use utoipa::ToSchema;
 use values::Favour;
 
@@ -88,6 +89,16 @@ pub enum Cause {
     Gather,
     /// The last change lost, or gained less than it took.
     Undo,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Spread => "spread",
+            Cause::Gather => "gather",
+            Cause::Undo => "undo",
+        })
+    }
 }
 
 /// What is to be done, and the numbers that say why.

@@ -3,6 +3,7 @@
 use control::model::policy::{Decision, PlacementPolicy, Policy, PolicyRecord, WorkerPolicy, WorkerRecord};
 use engine::{Poll, WorkerStatus};
 use export::Engine;
+use policy::balance::Stretch;
 
 /// The name of a worker's thread.
 pub(crate) fn worker_name(number: u32) -> String {
@@ -37,7 +38,7 @@ pub(crate) fn policy(engine: &Engine, placement: PlacementPolicy) -> Policy {
 }
 
 /// What was seen and decided lately.
-pub(crate) fn record(engine: &Engine) -> PolicyRecord {
+pub(crate) fn record(engine: &Engine, placement: Vec<Stretch>) -> PolicyRecord {
     let of = |status: WorkerStatus| {
         let journal = engine.worker_journal(status.number).unwrap_or_default();
         WorkerRecord { id: status.number, stretches: journal.stretches() }
@@ -47,5 +48,6 @@ pub(crate) fn record(engine: &Engine) -> PolicyRecord {
         program: env!("CARGO_PKG_VERSION").to_owned(),
         favour: engine.favour(),
         workers: engine.workers().into_iter().map(of).collect(),
+        placement,
     }
 }

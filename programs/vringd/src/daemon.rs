@@ -550,7 +550,7 @@ impl control::Daemon for Daemon {
     }
 
     fn policy_record(&self) -> Result<PolicyRecord, ApiError> {
-        Ok(choices::record(&self.engine))
+        Ok(choices::record(&self.engine, self.placements.record()))
     }
 
     fn upgrade(&self, new: api::NewUpgrade) -> ApiError {

@@ -7,7 +7,7 @@ use control::model::PolicyMode;
 use control::model::policy::{PlacementDecision, PlacementPolicy, RingMove};
 use engine::{RingId, catch, monotonic_ns};
 use export::{DAEMON, Export};
-use policy::balance::{Balance, LOOK_NS, Machine, Sample, Verdict, WorkerLoad};
+use policy::balance::{Balance, LOOK_NS, Machine, Record, Sample, Stretch, Verdict, WorkerLoad};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ pub(crate) struct Placements(Mutex<Told>);
 struct Told {
     changes: u64,
     moves: u64,
+    record: Record,
     /// The last ones, the latest first, and when they were made.
     decisions: VecDeque<(u64, PlacementDecision)>,
 }
@@ -47,6 +48,11 @@ impl Placements {
             moves: told.moves,
             decisions: told.decisions.iter().map(ago).collect(),
         }
+    }
+
+    /// What was seen and decided lately.
+    pub(crate) fn record(&self) -> Vec<Stretch> {
+        self.lock().record.stretches().cloned().collect()
     }
 
     fn add(&self, at_ns: u64, decision: PlacementDecision) {
@@ -99,7 +105,7 @@ impl Look for Placer {
             self.balance = None;
             return LOOK_IDLY;
         };
-        if let Some(verdict) = self.decide(daemon, &sample) {
+        if let Some(verdict) = self.decide(daemon, sample) {
             carry_out(daemon, &verdict, &found);
         }
         LOOK.max(began.elapsed() * SHARE)
@@ -107,11 +113,17 @@ impl Look for Placer {
 }
 
 impl Placer {
-    fn decide(&mut self, daemon: &Daemon, sample: &Sample) -> Option<Verdict> {
+    fn decide(&mut self, daemon: &Daemon, sample: Sample) -> Option<Verdict> {
         let favour = daemon.engine().favour();
+        let is_new = self.balance.as_ref().is_none_or(|balance| balance.favour() != favour);
         let balance = self.balance.get_or_insert_with(|| Balance::new(favour));
         balance.set_favour(favour);
-        let decided = catch(|| balance.look(sample));
+        let mut told = daemon.placements.lock();
+        if is_new {
+            told.record.cut(balance);
+        }
+        let decided = catch(|| told.record.look(balance, sample));
+        drop(told);
         decided.unwrap_or_else(|why| {
             tracing::error!(reason = %why, "the policy failed: rings stay on the workers that they have");
             self.has_failed = true;

@@ -85,6 +85,10 @@ fn read(path: &Path) -> Result<PolicyRecord, Failure> {
             )));
         }
     }
+    let is_bad = |stretch: &policy::balance::Stretch| engine::catch(|| stretch.replay().1.len()).is_err();
+    if let Some(bad) = record.placement.iter().position(is_bad) {
+        return Err(refuse(format!("placement[{bad}]: no policy comes to this state or order of samples")));
+    }
     Ok(record)
 }
 
@@ -117,6 +121,22 @@ fn tell(record: &PolicyRecord, with: Option<Favour>, json: bool, out: &mut impl 
                 writeln!(out)?;
             } else if let Some(line) = sentence(worker.id, &decision, with) {
                 writeln!(out, "{line}")?;
+            }
+        }
+    }
+    for stretch in &record.placement {
+        let (recorded, again) = stretch.replay();
+        all_same &= recorded == again;
+        decisions += again.len();
+        for (place, verdict) in again.iter().enumerate() {
+            let is_same = recorded.get(place) == Some(verdict);
+            if json {
+                serde_json::to_writer(&mut *out, &serde_json::json!({ "placement": verdict, "is_same": is_same }))?;
+                writeln!(out)?;
+            } else {
+                let note = if is_same { "" } else { " (NOT in the record)" };
+                let (at, rings) = (verdict.at_ns as f64 / 1e9, verdict.moves.len());
+                writeln!(out, "rings {at:.3} s: {} {rings}{note}: {}", verdict.cause, verdict.why())?;
             }
         }
     }

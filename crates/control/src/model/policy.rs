@@ -1,6 +1,6 @@
 //! What the daemon chooses by itself, and why.
 
-use policy::balance::Cause;
+use policy::balance::{self, Cause};
 use policy::{Cost, Stretch, Tactic, Verdict};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -145,6 +145,9 @@ pub struct PolicyRecord {
     pub favour: Favour,
     /// The workers, by number.
     pub workers: Vec<WorkerRecord>,
+    /// Which workers have which rings: samples and decisions, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<balance::Stretch>,
 }
 
 impl PolicyRecord {

@@ -3,30 +3,37 @@
 use super::{Balance, Sample, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use utoipa::ToSchema;
 
 /// Samples of one stretch: half a minute.
 const SAMPLES_MAX: usize = 300;
+/// Workers and rings in them, together: some 3 MiB.
+const LOADS_MAX: usize = 32_768;
 /// Stretches that are kept.
 const STRETCHES_MAX: usize = 2;
 
 /// Samples in a row: the controller as it was before the first of them, and what it decided.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stretch {
+    /// Its fields are the program's own.
+    #[schema(value_type = Object)]
     before: Balance,
     samples: Vec<Sample>,
     verdicts: Vec<Verdict>,
 }
 
 impl Stretch {
-    /// The controller decides again, from the same samples.
-    ///
-    /// # Errors
-    /// It comes to something else: what it comes to.
-    pub fn replay(&self) -> Result<&[Verdict], Vec<Verdict>> {
+    /// The controller decides again, from the same samples: what is recorded and what it comes to.
+    #[must_use]
+    pub fn replay(&self) -> (&[Verdict], Vec<Verdict>) {
         let mut balance = self.before.clone();
-        let verdicts: Vec<Verdict> = self.samples.iter().filter_map(|sample| balance.look(sample)).collect();
-        if verdicts == self.verdicts { Ok(&self.verdicts) } else { Err(verdicts) }
+        (&self.verdicts, self.samples.iter().filter_map(|sample| balance.look(sample)).collect())
+    }
+
+    fn is_full(&self) -> bool {
+        let loads: usize = self.samples.iter().map(|sample| sample.workers.len() + sample.rings.len()).sum();
+        self.samples.len() >= SAMPLES_MAX || loads >= LOADS_MAX
     }
 }
 
@@ -38,7 +45,7 @@ pub struct Record(VecDeque<Stretch>);
 impl Record {
     /// Has the controller look at a sample, and notes both it and what came of it.
     pub fn look(&mut self, balance: &mut Balance, sample: Sample) -> Option<Verdict> {
-        if self.0.back().is_none_or(|stretch| stretch.samples.len() >= SAMPLES_MAX) {
+        if self.0.back().is_none_or(Stretch::is_full) {
             self.cut(balance);
         }
         let verdict = balance.look(&sample);

@@ -635,7 +635,7 @@ impl Daemon for Fake {
     fn policy_record(&self) -> Result<PolicyRecord, ApiError> {
         let favour = self.books.lock().unwrap().favour;
         let workers = vec![WorkerRecord { id: 0, stretches: vec![] }];
-        Ok(PolicyRecord { version: PolicyRecord::VERSION, program: "0.1.0".into(), favour, workers })
+        Ok(PolicyRecord { version: PolicyRecord::VERSION, program: "0.1.0".into(), favour, workers, placement: vec![] })
     }
 
     fn worker_free(&self, scope: &Scope, id: u32) -> Result<(), ApiError> {
