@@ -16,7 +16,7 @@ use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, Poll, Ring, RingId};
 use policy::{Favour, Journal, PollWindow};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -237,12 +237,11 @@ impl<R: Ring> Engine<R> {
     /// All workers, by number.
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let state = self.shared.directory.lock();
-        let of = |number: u32| {
-            let mut rings: Vec<RingId> =
-                state.rings.iter().filter(|(_, home)| home.worker == number).map(|(id, _)| *id).collect();
-            rings.sort_unstable();
-            rings
-        };
+        let mut rings: HashMap<u32, Vec<RingId>> = HashMap::new();
+        for (id, home) in &state.rings {
+            rings.entry(home.worker).or_default().push(*id);
+        }
+        rings.values_mut().for_each(|ids| ids.sort_unstable());
         state
             .workers
             .iter()
@@ -254,7 +253,7 @@ impl<R: Ring> Engine<R> {
                 tid: worker.tid,
                 alive: worker.alive,
                 pulse: worker.mailbox.pulse(),
-                rings: of(number),
+                rings: rings.remove(&number).unwrap_or_default(),
             })
             .collect()
     }

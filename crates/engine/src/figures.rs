@@ -11,6 +11,8 @@ pub struct WorkerFigures {
     pub turns: u64,
     /// Time in turns that had work, in nanoseconds: neither polling nor asleep.
     pub busy_ns: u64,
+    /// Time spent looking for work in vain or not, in nanoseconds.
+    pub polled_ns: u64,
     /// Calls of io_uring_enter.
     pub enters: u64,
     /// Times the worker went to sleep.
@@ -42,6 +44,7 @@ pub struct WorkerFigures {
 pub(crate) struct WorkerPage {
     pub(crate) turns: Counter,
     pub(crate) busy_ns: Counter,
+    pub(crate) polled_ns: Counter,
     pub(crate) enters: Counter,
     pub(crate) sleeps: Counter,
     pub(crate) polls_hit: Counter,
@@ -67,6 +70,7 @@ impl WorkerPage {
         WorkerFigures {
             turns: self.turns.get(),
             busy_ns: self.busy_ns.get(),
+            polled_ns: self.polled_ns.get(),
             enters: self.enters.get(),
             sleeps: self.sleeps.get(),
             polls_hit: self.polls_hit.get(),

@@ -106,8 +106,8 @@ impl<R: Ring> Worker<R> {
             mail: VecDeque::new(),
             poll,
             favour,
-            idle: None,
-            busy_since_ns: monotonic_ns(),
+            idle: Some(Idle { since_ns: monotonic_ns(), wait: Wait::Request, looked: false, slept: false }),
+            busy_since_ns: 0,
             outstanding: 0,
             requests: 0,
             waits: 0,
@@ -122,7 +122,8 @@ impl<R: Ring> Worker<R> {
         loop {
             self.lane.figures.turns.add(1);
             self.lane.tick();
-            self.mailbox.turns(self.lane.now_ns);
+            let began_ns = self.lane.now_ns;
+            self.mailbox.turns(began_ns);
             if std::mem::take(&mut self.slept) {
                 // The pulse before the look at who watches; see `Directory::watch_for_work`.
                 fence(Ordering::SeqCst);
@@ -139,7 +140,7 @@ impl<R: Ring> Worker<R> {
                 return;
             }
             if worked {
-                self.found_work();
+                self.found_work(began_ns);
                 if self.anything_ready() {
                     self.flush();
                     continue;
@@ -147,9 +148,13 @@ impl<R: Ring> Worker<R> {
                 let wait = if self.outstanding > 0 { Wait::Completion } else { Wait::Request };
                 // The turn's own work is no wait.
                 self.lane.tick();
-                self.count_busy();
+                self.count_busy(self.lane.now_ns);
                 let looked = self.outstanding <= POLL_OUTSTANDING_MAX;
                 self.idle = Some(Idle { since_ns: self.lane.now_ns, wait, looked, slept: false });
+            } else if self.idle.is_none() {
+                // What looked like work could not be taken, as a limit holds it up.
+                self.count_busy(began_ns);
+                self.idle = Some(Idle { since_ns: began_ns, wait: Wait::Request, looked: false, slept: false });
             }
             if !self.look() {
                 self.sleep();
@@ -157,21 +162,21 @@ impl<R: Ring> Worker<R> {
         }
     }
 
-    /// Tells the poll window how long the worker had waited.
-    fn found_work(&mut self) {
+    /// Tells the poll window how long the worker had waited until this turn began.
+    fn found_work(&mut self, began_ns: u64) {
         match self.idle.take() {
             Some(Idle { since_ns, wait, looked, slept }) => {
-                self.busy_since_ns = self.lane.now_ns;
+                self.busy_since_ns = began_ns;
                 // What no window is used for teaches nothing about one.
                 if looked {
                     self.waits += 1;
                     self.poll.set_price(sleep_price());
-                    self.poll.observe(wait, self.lane.now_ns.saturating_sub(since_ns), slept);
+                    self.poll.observe(wait, began_ns.saturating_sub(since_ns), slept);
                     self.lane.figures.poll_window_ns.set(self.poll.longest_ns());
                 }
             }
             // A worker that never runs out of work is busy all the same.
-            None => self.count_busy(),
+            None => self.count_busy(began_ns),
         }
         if self.poll.is_due(self.lane.now_ns) {
             self.look_back();
@@ -179,9 +184,9 @@ impl<R: Ring> Worker<R> {
     }
 
     #[inline]
-    fn count_busy(&mut self) {
-        self.lane.figures.busy_ns.add(self.lane.now_ns.saturating_sub(self.busy_since_ns));
-        self.busy_since_ns = self.lane.now_ns;
+    fn count_busy(&mut self, until_ns: u64) {
+        self.lane.figures.busy_ns.add(until_ns.saturating_sub(self.busy_since_ns));
+        self.busy_since_ns = until_ns;
     }
 
     /// Tells the policy what was done lately, which may have another tactic tried or chosen.
@@ -263,9 +268,20 @@ impl<R: Ring> Worker<R> {
         if self.lane.now_ns >= end_ns {
             return false;
         }
-        self.flush();
+        if self.lane.queued() > 0 || self.lane.has_completions() {
+            self.lane.submit();
+            self.lane.tick();
+        }
         // From here on it answers at once: a long window is no long turn.
-        self.mailbox.turns(self.lane.now_ns);
+        let began_ns = self.lane.now_ns;
+        self.mailbox.turns(began_ns);
+        let has_work = self.poll_until(end_ns);
+        self.lane.figures.polled_ns.add(self.lane.now_ns.saturating_sub(began_ns));
+        has_work
+    }
+
+    /// Looks for work until this time. True when there is some.
+    fn poll_until(&mut self, end_ns: u64) -> bool {
         loop {
             if self.anything_ready() {
                 if self.lane.has_completions() {

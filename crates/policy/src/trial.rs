@@ -129,7 +129,7 @@ impl Trial {
         if matches!(self.state, State::Trying(_)) {
             self.state = State::Resting;
         }
-        (self.last, self.shifted) = (None, 0);
+        self.shifted = 0;
     }
 
     /// Asks for no sample for the usual time.

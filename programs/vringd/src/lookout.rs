@@ -3,9 +3,9 @@
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is looked for.
 pub(crate) trait Look: Send + 'static {
@@ -13,7 +13,7 @@ pub(crate) trait Look: Send + 'static {
     fn may_rest(&self) -> bool;
 
     /// From a worker's first work to the first look.
-    fn pause(&self) -> Duration;
+    fn pause(&mut self) -> Duration;
 
     /// Looks. The time until the next one.
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration;
@@ -53,15 +53,26 @@ impl Lookout {
                 } else {
                     look.look(&daemon)
                 };
-                match heard.recv_timeout(wait) {
-                    Ok(Event::Work) | Err(RecvTimeoutError::Timeout) => {}
-                    Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                if !passes(wait, &heard) {
+                    return;
                 }
             }
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run);
         let thread = thread.map_err(|error| Failure::Runtime(format!("cannot start a thread: {error}")))?;
         Ok(Lookout { events, thread: Some(thread) })
+    }
+}
+
+/// Lets time pass, whatever work there is meanwhile. False when the thread is to end.
+fn passes(wait: Duration, heard: &Receiver<Event>) -> bool {
+    let Some(end) = Instant::now().checked_add(wait) else { return !matches!(heard.recv(), Ok(Event::Stop) | Err(_)) };
+    loop {
+        match heard.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Event::Work) => {}
+            Err(RecvTimeoutError::Timeout) => return true,
+            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::lookout::{Look, Lookout};
 use control::model::PolicyMode;
 use control::model::policy::{PlacementDecision, PlacementPolicy, RingMove};
-use engine::{RingId, catch, monotonic_ns};
-use export::{DAEMON, Export};
+use engine::{Pulse, RingId, WorkerFigures, catch, monotonic_ns};
+use export::DAEMON;
 use policy::balance::{Balance, LOOK_NS, Machine, Record, Sample, Stretch, Verdict, WorkerLoad};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_nanos(LOOK_NS);
 const LOOK_IDLY: Duration = Duration::from_secs(1);
 /// A look may take this part of the time between two: with thousands of rings there are fewer.
 const SHARE: u32 = 50;
+/// A turn that has lasted so long says that its worker hangs, or serves something slow on the spot.
+const LONG_TURN_NS: u64 = 50_000_000;
 /// Decisions that are remembered.
 const DECISIONS: usize = 16;
 
@@ -73,42 +75,75 @@ impl Placements {
 /// # Errors
 /// There can be no thread.
 pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Lookout, Failure> {
-    Lookout::start("placer", daemon, Placer { balance: None, has_failed: false })
+    Lookout::start("placer", daemon, Placer::default())
 }
 
+#[derive(Default)]
 struct Placer {
     /// What is known; nothing when nothing is to be decided.
     balance: Option<Balance>,
     /// The policy has failed: rings stay where they are.
     has_failed: bool,
+    /// Work has begun that was not looked at.
+    owes_look: bool,
+    /// How busy each worker has been.
+    busy: HashMap<u32, Busy>,
+    /// Requests of all rings at the last look.
+    requests: u64,
+}
+
+/// A worker's busy time: its turns, or what its thread took for anything but polling, whichever is more. A call that waits is in the first,
+/// what the kernel does while requests are submitted in the second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    turns_ns: u64,
+    worked_ns: u64,
+    sum_ns: u64,
+}
+
+impl Busy {
+    fn add(&mut self, figures: &WorkerFigures) -> u64 {
+        let worked_ns = figures.cpu_ns.saturating_sub(figures.polled_ns);
+        let turned = figures.busy_ns.saturating_sub(self.turns_ns);
+        self.sum_ns += turned.max(worked_ns.saturating_sub(self.worked_ns));
+        (self.turns_ns, self.worked_ns) = (figures.busy_ns, worked_ns.max(self.worked_ns));
+        self.sum_ns
+    }
 }
 
 /// Where a ring was found.
 struct Found {
-    export: Arc<Export>,
+    export: String,
     index: u16,
 }
 
 impl Look for Placer {
     fn may_rest(&self) -> bool {
-        true
+        !self.owes_look
     }
 
-    fn pause(&self) -> Duration {
-        LOOK
+    fn pause(&mut self) -> Duration {
+        self.owes_look = true;
+        if self.balance.is_some() { LOOK } else { LOOK_IDLY }
     }
 
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
+        self.owes_look = false;
         let began = Instant::now();
         let is_fixed = daemon.engine().policy_mode() == PolicyMode::Fixed;
-        let Some((sample, found)) = (!is_fixed && !self.has_failed).then(|| sample(daemon)).flatten() else {
+        let Some((sample, found)) = (!is_fixed && !self.has_failed).then(|| self.sample(daemon)).flatten() else {
             self.balance = None;
             return LOOK_IDLY;
         };
-        if let Some(verdict) = self.decide(daemon, sample) {
+        let requests = sample.rings.iter().fold(0u64, |sum, ring| sum.wrapping_add(ring.requests));
+        // Somebody may wait for the same request for hours.
+        let is_still = std::mem::replace(&mut self.requests, requests) == requests;
+        let verdict = self.decide(daemon, sample);
+        let took = began.elapsed();
+        if let Some(verdict) = verdict {
             carry_out(daemon, &verdict, &found);
         }
-        LOOK.max(began.elapsed() * SHARE)
+        if is_still { LOOK_IDLY } else { (took * SHARE).clamp(LOOK, LOOK_IDLY) }
     }
 }
 
@@ -130,58 +165,70 @@ impl Placer {
             None
         })
     }
+
+    /// What workers and rings have done. `None` when there is nothing to choose from: fewer than two shared workers, or no ring of theirs.
+    fn sample(&mut self, daemon: &Daemon) -> Option<(Sample, HashMap<u64, Found>)> {
+        let engine = daemon.engine();
+        let statuses = engine.workers();
+        let shared = statuses.iter().filter(|worker| worker.owner == DAEMON && worker.alive).count();
+        if shared < 2 {
+            return None;
+        }
+        let now_ns = monotonic_ns();
+        let homes = statuses.iter().flat_map(|worker| worker.rings.iter().map(|ring| (*ring, worker.number)));
+        let homes: HashMap<RingId, u32> = homes.collect();
+        self.busy.retain(|number, _| statuses.iter().any(|worker| worker.number == *number));
+        let mut workers = Vec::new();
+        for worker in statuses.iter().filter(|worker| worker.alive) {
+            let figures = engine.worker_figures(worker.number).unwrap_or_default();
+            // What hangs looks idle, as its turn has not ended. Nothing is given to it, and what it has would not come.
+            let hangs =
+                matches!(worker.pulse, Pulse::Busy { since_ns } if now_ns.saturating_sub(since_ns) > LONG_TURN_NS);
+            workers.push(WorkerLoad {
+                worker: worker.number,
+                shared: worker.owner == DAEMON && !hangs,
+                cpu: None,
+                busy_ns: self.busy.entry(worker.number).or_default().add(&figures),
+                cpu_ns: figures.cpu_ns,
+            });
+        }
+        let (mut rings, mut found) = (Vec::new(), HashMap::new());
+        for (number, export) in daemon.all().into_iter().enumerate() {
+            for (index, load) in export.loads(number as u64, |ring| homes.get(&ring).copied()) {
+                found.insert(load.ring, Found { export: export.name().to_owned(), index });
+                rings.push(load);
+            }
+        }
+        // The number of workers is the operator's.
+        let machine = Machine { workers_max: u32::try_from(shared).unwrap_or(u32::MAX), ..Machine::default() };
+        let is_free = rings.iter().any(|ring| !ring.pinned);
+        is_free.then(|| (Sample { at_ns: now_ns, workers, rings, machine }, found))
+    }
 }
 
-/// What workers and rings have done. `None` when there is nothing to choose from: fewer than two shared workers, or no ring of theirs.
-fn sample(daemon: &Daemon) -> Option<(Sample, HashMap<u64, Found>)> {
-    let engine = daemon.engine();
-    let statuses = engine.workers();
-    let shared = statuses.iter().filter(|worker| worker.owner == DAEMON && worker.alive).count();
-    if shared < 2 {
-        return None;
-    }
-    let homes = statuses.iter().flat_map(|worker| worker.rings.iter().map(|ring| (*ring, worker.number)));
-    let homes: HashMap<RingId, u32> = homes.collect();
-    let workers = statuses.iter().filter(|worker| worker.alive).map(|worker| {
-        let figures = engine.worker_figures(worker.number).unwrap_or_default();
-        WorkerLoad {
-            worker: worker.number,
-            shared: worker.owner == DAEMON,
-            cpu: None,
-            busy_ns: figures.busy_ns,
-            cpu_ns: figures.cpu_ns,
-        }
-    });
-    let workers = workers.collect();
-    let (mut rings, mut found) = (Vec::new(), HashMap::new());
-    for (number, export) in daemon.all().into_iter().enumerate() {
-        for (index, load) in export.loads(number as u64, |ring| homes.get(&ring).copied()) {
-            found.insert(load.ring, Found { export: export.clone(), index });
-            rings.push(load);
-        }
-    }
-    // The number of workers is the operator's.
-    let machine = Machine { workers_max: u32::try_from(shared).unwrap_or(u32::MAX), ..Machine::default() };
-    let is_free = rings.iter().any(|ring| !ring.pinned);
-    is_free.then(|| (Sample { at_ns: monotonic_ns(), workers, rings, machine }, found))
-}
-
-/// Moves what is to be moved, as far as it is still there and free to be.
+/// Moves what is to be moved, as far as it is still there and free to be, for as long as that takes no longer than a look may.
 fn carry_out(daemon: &Daemon, verdict: &Verdict, found: &HashMap<u64, Found>) {
-    // A program that is being replaced keeps its rings where they are.
-    let _open = daemon.upgrade.gate();
+    let end = Instant::now() + LOOK_IDLY;
     let mut moves = Vec::new();
+    // Workers that did not answer: their other rings are not asked for.
+    let mut silent = Vec::new();
     for it in &verdict.moves {
         let Some(Found { export, index }) = found.get(&it.ring) else { continue };
-        match export.shift(RingId(it.ring), it.to) {
-            Ok(true) => {
-                moves.push(RingMove { export: export.name().to_owned(), ring: *index, from: it.from, to: it.to });
-            }
+        if silent.contains(&it.from) || silent.contains(&it.to) {
+            continue;
+        }
+        // A program that is being replaced keeps its rings where they are. It waits for one move, not for all.
+        let _open = daemon.upgrade.gate();
+        if Instant::now() > end || daemon.engine().policy_mode() == PolicyMode::Fixed {
+            break;
+        }
+        let Ok(serving) = daemon.get(export) else { continue };
+        match serving.shift(RingId(it.ring), it.to) {
+            Ok(true) => moves.push(RingMove { export: export.clone(), ring: *index, from: it.from, to: it.to }),
             Ok(false) => {}
             Err(error) => {
-                // Whoever hangs keeps this thread no longer than for one ring.
-                tracing::debug!(export = export.name(), ring = index, to = it.to, %error, "a ring stays where it is");
-                break;
+                silent.extend([it.from, it.to]);
+                tracing::debug!(export, ring = index, to = it.to, %error, "a ring stays where it is");
             }
         }
     }
@@ -189,7 +236,24 @@ fn carry_out(daemon: &Daemon, verdict: &Verdict, found: &HashMap<u64, Found>) {
         return;
     }
     let why = verdict.why();
-    tracing::debug!(rings = moves.len(), cause = ?verdict.cause, why, "rings have other workers");
+    tracing::debug!(rings = moves.len(), cause = %verdict.cause, why, "rings have other workers");
     let decision = PlacementDecision { seconds_ago: 0.0, cause: verdict.cause, moves, why };
     daemon.placements.add(verdict.at_ns, decision);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_busy_with_what_it_waits_for_and_with_what_the_kernel_does_for_it_and_not_with_polling() {
+        let mut busy = Busy::default();
+        let figures =
+            |busy_ns, cpu_ns, polled_ns| WorkerFigures { busy_ns, cpu_ns, polled_ns, ..WorkerFigures::default() };
+        assert_eq!(busy.add(&figures(500, 100, 0)), 500, "it waited in its turns");
+        assert_eq!(busy.add(&figures(600, 1100, 300)), 500 + 700, "it submitted behind them");
+        assert_eq!(busy.add(&figures(600, 2100, 1300)), 1200, "it polled");
+        assert_eq!(busy.add(&figures(600, 2100, 1400)), 1200, "pages are read one after the other");
+        assert_eq!(busy.add(&figures(700, 2200, 1500)), 1300);
+    }
 }

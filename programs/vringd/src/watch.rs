@@ -33,7 +33,7 @@ impl Look for Late {
         self.none()
     }
 
-    fn pause(&self) -> Duration {
+    fn pause(&mut self) -> Duration {
         Duration::from_nanos(self.stuck_after_ns)
     }
 

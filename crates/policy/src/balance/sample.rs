@@ -47,7 +47,7 @@ pub struct RingLoad {
     pub pinned: bool,
     /// The node of its guest's memory, where that is known.
     pub node: Option<u32>,
-    /// Requests taken.
+    /// Requests answered.
     pub requests: u64,
     /// Its worker's time that went into it, in nanoseconds. `None` where that is not measured: then the worker's time is divided
     /// among its rings by requests, which is wrong for rings whose requests cost more than others'.
