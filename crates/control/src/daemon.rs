@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::model::config::NewExport;
-use crate::model::policy::{Policy, PolicyRecord, PolicySettings};
+use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use crate::model::{
     Attach, Disk, Export, Group, GroupSettings, Info, NewDisk, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo,
     Settings, Worker,
@@ -177,6 +177,12 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// As for [`info`](Self::info).
     fn policy(&self) -> Result<Policy, ApiError>;
+
+    /// Which of the daemon's workers were given which rings.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn placement(&self) -> Result<PlacementPolicy, ApiError>;
 
     /// Changes what is favoured, for all workers that choose by themselves.
     ///

@@ -12,7 +12,7 @@ use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
 use control::model::config::{ExportKind, NewExport};
-use control::model::policy::{Policy, PolicyRecord, PolicySettings};
+use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
 };
@@ -534,6 +534,10 @@ impl control::Daemon for Daemon {
 
     fn policy(&self) -> Result<Policy, ApiError> {
         Ok(choices::policy(&self.engine, self.placements.told()))
+    }
+
+    fn placement(&self) -> Result<PlacementPolicy, ApiError> {
+        Ok(self.placements.told())
     }
 
     fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {

@@ -120,18 +120,22 @@ const LONG_ENOUGH: Duration = Duration::from_secs(4);
 fn rings_with_little_to_do_share_a_worker_until_somebody_says_otherwise() -> Result<()> {
     let (daemon, load) = idle_workers("auto")?;
     let start = Instant::now();
-    let gathered = loop {
-        let placement = placement(&daemon)?;
-        if placement["moves"].as_u64() >= Some(1) {
-            break placement;
+    let workers = loop {
+        let (placement, workers) = (placement(&daemon)?, workers_of(&daemon)?);
+        let decisions = placement["decisions"].as_array().cloned().unwrap_or_default();
+        let gathered = decisions.iter().find(|decision| decision["cause"] == "gather");
+        if let Some(gathered) = gathered
+            && workers[0] == workers[1]
+        {
+            let why = gathered["why"].as_str().unwrap_or_default();
+            ensure!(why.ends_with("processors' work on 2 workers, where 1 are enough"), "{why}");
+            break workers;
         }
-        ensure!(start.elapsed() < PATIENCE, "no ring is moved: {placement}");
-        std::thread::sleep(Duration::from_millis(50));
+        // On a machine that is busy with other things a change may look like a loss, be undone, and be tried again only when the load shifts.
+        ensure!(start.elapsed() < PATIENCE, "the rings do not come together: {placement}");
+        std::thread::sleep(Duration::from_millis(20));
     };
-    assert_eq!(gathered["decisions"][0]["cause"], "gather", "{gathered}");
-    let workers = workers_of(&daemon)?;
-    assert_eq!(workers[0], workers[1]);
-    assert!(said(&daemon, &["ctl", "policy"])?.contains("processors' work on 2 workers, where 1 are enough"));
+    assert!(said(&daemon, &["ctl", "policy"])?.contains("\nrings, "));
     // Attached by hand, a ring stays where it is.
     let other = workers[0].map(|worker| 1 - worker).context("a worker")?;
     daemon.attach("disk", 0, other)?;
@@ -149,7 +153,6 @@ fn a_fixed_policy_moves_and_tries_nothing_until_it_may() -> Result<()> {
     std::thread::sleep(LONG_ENOUGH);
     assert_eq!((workers_of(&daemon)?, placement(&daemon)?["changes"].clone()), (before, 0.into()));
     assert!(said(&daemon, &["ctl", "policy"])?.starts_with("fixed: nothing is tried, learned or moved\n"));
-    assert!(daemon.workers()?.iter().all(|worker| worker.figures.policy_trials == 0));
     assert!(said(&daemon, &["ctl", "policy", "--set", "auto"])?.starts_with("favours balance\n"));
     let start = Instant::now();
     while placement(&daemon)?["changes"] == 0 {

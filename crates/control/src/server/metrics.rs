@@ -26,7 +26,7 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
     let snapshot = Snapshot {
         info: daemon.info()?,
-        placement: daemon.policy()?.placement,
+        placement: daemon.placement()?,
         exports: daemon.exports()?,
         workers: daemon.workers(&Scope::Daemon)?,
     };

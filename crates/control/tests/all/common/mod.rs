@@ -624,6 +624,10 @@ impl Daemon for Fake {
         Ok(Policy { favour: books.favour, policy: books.policy, workers, placement: placement(looks) })
     }
 
+    fn placement(&self) -> Result<PlacementPolicy, ApiError> {
+        Ok(placement(0))
+    }
+
     fn policy_change(&self, settings: PolicySettings) -> Result<Policy, ApiError> {
         let mut books = self.books.lock().unwrap();
         books.favour = settings.favour.unwrap_or(books.favour);
