@@ -9,7 +9,7 @@
 //!    workers are asked for when those that are there do not suffice. What the rings of a *saturated* worker would do with more of it
 //!    cannot be seen, so they are taken for four times as demanding as they are, or for what they did when they could; what that was
 //!    too much is gathered.
-//! 3. **Gather** when all fits on fewer workers with room to spare ([`ROOM`]) for a second: one that idles costs wake-ups and batches.
+//! 3. **Gather** when all fits on fewer workers with room to spare (`ROOM`) for a second: one that idles costs wake-ups and batches.
 //! 4. **Judge**: the rate of the rings concerned and the processor time a request, before and after. A change that lost is undone, and so
 //!    is a spread off a saturated worker that gained no more than what is favoured tolerates and took more processor time.
 //! 5. **Rest**: what was undone is not tried again, and after three turns back and forth, [`CHANGES_MAX`] changes or three seconds
