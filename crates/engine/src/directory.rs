@@ -4,10 +4,11 @@ use crate::burial::Burials;
 use crate::figures::StayPage;
 use crate::mailbox::{Mail, Mailbox, RingMail};
 use crate::spec::WorkerSpec;
+use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use crate::{Poll, Pulse, RingId};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// One worker as the directory knows it.
 pub(crate) struct WorkerEntry<R> {
@@ -141,14 +142,20 @@ impl<R> Directory<R> {
 
     /// Sends mail after a ring that is not on the sending worker. When the directory names the sender itself, the ring is on its
     /// way there, ahead of this mail. Mail for a ring that is gone is dropped, which its sender notices.
+    ///
+    /// Look and delivery are one step: the worker that was looked up could hand the ring on and die before the mail comes, which
+    /// then nobody would send after the ring.
     pub(crate) fn forward(&self, id: RingId, mail: RingMail<R>) {
-        let mailbox = {
+        let mail = Mail::Ring(id, mail);
+        let refused = {
             let state = self.lock();
-            state.rings.get(&id).and_then(|home| state.workers.get(&home.worker)).map(|worker| worker.mailbox.clone())
+            match state.rings.get(&id).and_then(|home| state.workers.get(&home.worker)) {
+                Some(worker) => worker.mailbox.send(mail).err(),
+                None => Some(mail),
+            }
         };
-        if let Some(mailbox) = mailbox {
-            let _ = mailbox.send(Mail::Ring(id, mail));
-        }
+        // Out here: what it holds may come back to the directory when it is dropped.
+        drop(refused);
     }
 
     /// Records that a worker's thread has ended. One that panicked stays listed as dead until it is freed.

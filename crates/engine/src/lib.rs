@@ -24,6 +24,7 @@ mod ring;
 mod slots;
 mod solo;
 mod spec;
+mod sync;
 mod timer;
 mod token;
 mod uring;

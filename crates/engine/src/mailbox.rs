@@ -2,15 +2,16 @@
 
 use crate::figures::{StayPage, WorkerPage};
 use crate::reply::Post;
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::{Completion, Io, Panic, Poll, RingId};
 use policy::Journal;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// A request that can be taken back for as long as nobody has begun with it: whoever takes the claim decides.
 #[derive(Clone, Debug, Default)]
@@ -331,5 +332,81 @@ mod tests {
         let request = Token::request;
         let expected = [(request(1), 0, 42), (request(2), 0, -libc::EIO), (Token::other(3), 0, 0), (request(4), 5, 6)];
         assert_eq!(results, expected);
+    }
+
+    /// Waits as a worker's io_uring does, for as long as somebody may still send.
+    fn sleep(mailbox: &Mailbox<()>, senders: &std::sync::atomic::AtomicUsize) {
+        loop {
+            let may_come = senders.load(Ordering::SeqCst) > 0;
+            if rustix::io::read(mailbox.wake_fd(), &mut [0; 8]).is_ok() {
+                return;
+            }
+            assert!(may_come, "a wake-up was lost");
+            interleave::yield_now();
+        }
+    }
+
+    #[test]
+    fn no_message_and_no_wake_up_is_lost_in_any_order() {
+        const SENDERS: u32 = 3;
+        const EACH: u16 = 3;
+        interleave::in_many_orders(4000, || {
+            let mailbox = Arc::new(Mailbox::<()>::new().unwrap());
+            let senders = Arc::new(std::sync::atomic::AtomicUsize::new(SENDERS as usize));
+            let threads: Vec<_> = (0..SENDERS)
+                .map(|slot| {
+                    let (mailbox, senders) = (mailbox.clone(), senders.clone());
+                    interleave::thread::spawn(move || {
+                        for token in 0..EACH {
+                            mailbox.post(slot, Completion::new(Token::request(token), 0));
+                        }
+                        senders.fetch_sub(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            let mut next = [0; SENDERS as usize];
+            let mut mail = VecDeque::new();
+            while next.iter().any(|&next| next < EACH) {
+                if mailbox.pending() {
+                    mailbox.take(&mut mail);
+                } else if mailbox.may_sleep() {
+                    sleep(&mailbox, &senders);
+                    mailbox.awake();
+                }
+                for mail in mail.drain(..) {
+                    let Mail::Done { slot, completion } = mail else { panic!("unexpected mail") };
+                    assert_eq!(completion.token, Token::request(next[slot as usize]), "once each, in their order");
+                    next[slot as usize] += 1;
+                }
+            }
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(!mailbox.pending());
+        });
+    }
+
+    #[test]
+    fn mail_to_a_worker_that_ends_is_handed_back_or_found_in_any_order() {
+        interleave::in_many_orders(2000, || {
+            let mailbox = Arc::new(Mailbox::<()>::new().unwrap());
+            let sender = {
+                let mailbox = mailbox.clone();
+                let send = move || (0..3).filter(|_| mailbox.send(Mail::Stop).is_ok()).count();
+                interleave::thread::spawn(send)
+            };
+            let mut taken = VecDeque::new();
+            mailbox.take(&mut taken);
+            taken.extend(mailbox.close());
+            assert_eq!(sender.join().unwrap(), taken.len());
+        });
+    }
+
+    #[test]
+    fn one_of_many_takes_a_claim() {
+        interleave::in_many_orders(200, || {
+            let claim = Claim::default();
+            let other = claim.clone();
+            let other = interleave::thread::spawn(move || other.take());
+            assert!(claim.take() != other.join().unwrap());
+        });
     }
 }

@@ -32,6 +32,12 @@ impl Reply {
         self.post(result);
     }
 
+    /// What it completes.
+    #[cfg(test)]
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
     fn post(&mut self, result: i32) {
         if let Some(post) = self.post.take() {
             post.post(self.slot, Completion::new(self.token, result));

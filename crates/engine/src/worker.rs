@@ -4,6 +4,8 @@
 //! system call that submits everything and, when there is nothing left to do, sleeps.
 
 mod completions;
+#[cfg(test)]
+mod models;
 mod rings;
 
 use crate::clock::{monotonic_ns, thread_cpu_now_ns};

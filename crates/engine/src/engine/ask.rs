@@ -79,8 +79,8 @@ impl<R: Ring> Engine<R> {
         })
     }
 
-    /// As [`with_ring`](Self::with_ring), without waiting: `f` runs between two turns of the ring's worker, behind all that the
-    /// ring was told before.
+    /// As [`with_ring`](Self::with_ring), without waiting: `f` runs between two turns of the ring's worker. It runs behind all that
+    /// the ring has heard by now; what it was told and has not heard, it may overtake where the ring moves meanwhile.
     ///
     /// # Errors
     /// No such ring, or too much waits for its worker already.

@@ -176,10 +176,15 @@ impl<R: Ring> Worker<R> {
         }
         let unread = std::mem::take(&mut self.mail);
         for message in unread.into_iter().chain(mail) {
-            if let Mail::Adopt { mut ring, .. } = message {
-                tell(&mut *ring, why);
-                // What it started elsewhere may still be under way.
-                std::mem::forget(ring);
+            match message {
+                Mail::Adopt { mut ring, .. } => {
+                    tell(&mut *ring, why);
+                    // What it started elsewhere may still be under way.
+                    std::mem::forget(ring);
+                }
+                // Of a ring that has moved on meanwhile, and may wait for just this; it goes nowhere if the ring is lost.
+                Mail::Ring(id, mail) => self.directory.forward(id, mail),
+                _ => {}
             }
         }
         std::mem::forget(self);
