@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::bitmap::Bits;
 use super::memory::{Array, Pages};
-use super::sync::{AtomicU32, AtomicU64, Padded};
+use super::sync::{AtomicU32, AtomicU64, Padded, yield_now};
 
 /// Of a leaf's counter: memory may be behind it. Set with the first entry, cleared when the memory is given back.
 const BACKED: u32 = 1 << 30;
@@ -174,7 +174,7 @@ impl Map {
             let state = counter.load(Relaxed);
             if state & RECLAIMING != 0 {
                 // The length of one madvise, which is begun only for leaves that nobody used.
-                std::thread::yield_now();
+                yield_now();
                 continue;
             }
             if counter.compare_exchange(state, (state + 1) | BACKED, SeqCst, Relaxed).is_ok() {

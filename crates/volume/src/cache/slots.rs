@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::file::MemoryFile;
 use super::memory::{Array, Pages, Zeroed};
-use super::sync::{AtomicU8, AtomicU32, AtomicU64, Padded};
+use super::sync::{AtomicU8, AtomicU32, AtomicU64, Padded, yield_now};
 use crate::SectorMask;
 
 /// How far a version is on its way into the log. Changed under the committer's lock only.
@@ -193,7 +193,7 @@ impl Slots {
     pub(super) fn wait_installed(&self, slot: u32) {
         while !self.is_installed(slot) {
             // Its writer has put it into the map and has a few stores to do, unless it was interrupted there.
-            std::thread::yield_now();
+            yield_now();
         }
     }
 

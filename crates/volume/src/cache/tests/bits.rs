@@ -1,13 +1,15 @@
 //! The bitmap.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
+use interleave::{in_many_orders, random, thread};
 use proptest::prelude::*;
 
 use super::super::bitmap::Bits;
-use super::turns::{Random, play};
+use super::random::Random;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -153,20 +155,19 @@ fn ended(board: &Board, bits: &Bits, seen: &mut [u64; 8]) {
 
 #[test]
 fn no_finished_mark_is_missed_in_any_order() {
-    for seed in 0..1500 {
-        let bits = Bits::new(300_000, 300_000).unwrap();
-        let board = Board::default();
+    in_many_orders(3000, || {
+        let bits = Arc::new(Bits::new(300_000, 300_000).unwrap());
+        let board = Arc::new(Board::default());
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            let (board, bits, mut random) = (board.clone(), bits.clone(), Random(random()));
+            threads.push(thread::spawn(move || mark(&board, &bits, &mut random, 4)));
+        }
         let mut seen = [0; 8];
-        play(
-            seed,
-            vec![
-                Box::new(|| mark(&board, &bits, &mut Random(seed ^ 1), 4)),
-                Box::new(|| mark(&board, &bits, &mut Random(seed ^ 2), 4)),
-                Box::new(|| take(&board, &bits, &mut seen, &mut Random(seed ^ 3), 6)),
-            ],
-        );
+        take(&board, &bits, &mut seen, &mut Random(random()), 6);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
         ended(&board, &bits, &mut seen);
-    }
+    });
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The cache and its parts, against models: step by step, in turns that a seed decides, and with free threads.
+//! The cache and its parts, against models: step by step, in many orders of threads, and with free threads.
 
 mod bits;
 mod files;
 mod races;
+mod random;
 mod steps;
-pub(super) mod turns;
 mod world;

@@ -1,10 +1,13 @@
 //! The volume of `world` with writers, commits, power cuts and write-back at once.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
+use interleave::{in_many_orders, random, thread, turn, yield_now};
+
 use super::super::Full;
-use super::turns::{Random, play, turn};
+use super::random::Random;
 use super::world::{BLOCKS, World};
 use crate::SectorMask;
 
@@ -57,7 +60,7 @@ fn writer(world: &World, me: usize, random: &mut Random, steps: u64, writing: &A
 fn until_there_is_room(store: impl Fn() -> Result<(), Full>) {
     while store() == Err(Full) {
         turn();
-        std::thread::yield_now();
+        yield_now();
     }
 }
 
@@ -80,34 +83,34 @@ fn sweeper(world: &World, random: &mut Random, writing: &AtomicUsize) {
         if random.once_in(3) {
             world.cache.trim();
         }
-        turn();
+        yield_now();
     }
 }
 
-fn in_turns(seeds: u64, game: Game) {
-    for seed in 0..seeds {
-        let world = World::new(7, 2);
-        let writing = AtomicUsize::new(2);
-        play(
-            seed,
-            vec![
-                Box::new(|| writer(&world, 0, &mut Random(seed ^ 1), 12, &writing, game)),
-                Box::new(|| writer(&world, 1, &mut Random(seed ^ 2), 12, &writing, game)),
-                Box::new(|| sweeper(&world, &mut Random(seed ^ 3), &writing)),
-            ],
-        );
+fn one_at_a_time(orders: usize, game: Game) {
+    in_many_orders(orders, move || {
+        let world = Arc::new(World::new(7, 2));
+        let writing = Arc::new(AtomicUsize::new(2));
+        let mut threads = Vec::new();
+        for me in 0..2 {
+            let (world, writing, mut random) = (world.clone(), writing.clone(), Random(random()));
+            threads.push(thread::spawn(move || writer(&world, me, &mut random, 12, &writing, game)));
+        }
+        let (swept, mut random) = (world.clone(), Random(random()));
+        threads.push(thread::spawn(move || sweeper(&swept, &mut random, &writing)));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
         world.close();
-    }
+    });
 }
 
 #[test]
 fn data_outlives_power_cuts_and_kills_in_any_order() {
-    in_turns(300, Game::Wide);
+    one_at_a_time(300, Game::Wide);
 }
 
 #[test]
 fn data_of_one_block_outlives_kills_in_any_order() {
-    in_turns(200, Game::Narrow);
+    one_at_a_time(300, Game::Narrow);
 }
 
 #[test]

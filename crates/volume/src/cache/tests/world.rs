@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use interleave::{turn, yield_now};
+
 use super::super::{Cache, CacheOptions, Full, Pins, Round, recover};
-use super::turns::turn;
 use crate::{SECTOR_BYTES, SECTORS_PER_BLOCK, SectorMask};
 
 /// The blocks that are used: in three leaves of the map, and far apart in the bitmaps.
@@ -252,7 +253,7 @@ impl World {
         // Records before the cut have come to their end.
         while self.disk().log[..sweep.log_end].iter().any(|record| record.state == State::InFlight) {
             turn();
-            std::thread::yield_now();
+            yield_now();
         }
         let _lock = self.committer.enter();
         let log_is_empty = {
@@ -423,7 +424,7 @@ impl Turnstile {
     fn enter(&self) -> Entered<'_> {
         while self.0.swap(true, SeqCst) {
             turn();
-            std::thread::yield_now();
+            yield_now();
         }
         Entered(self)
     }
