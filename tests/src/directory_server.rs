@@ -21,7 +21,7 @@ use crate::vringd;
 /// the test's or the guest's. What only vringd can do then fails.
 pub const PEER_VARIABLE: &str = "VRINGD_TEST_PEER";
 
-/// The tag of every directory that the tests serve, and the name of its export.
+/// The tag of every directory that the tests serve and do not call otherwise, and the name of its export.
 pub const TAG: &str = "share";
 
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -83,6 +83,8 @@ pub enum Program {
 pub struct Directory {
     /// What the guest sees as its root.
     pub path: PathBuf,
+    /// By what a guest knows it: directories of one guest have different ones.
+    pub tag: String,
     /// The protocol.
     pub protocol: Protocol,
     /// The cache policy; by 9p that is the guest's own business.
@@ -106,6 +108,7 @@ impl Directory {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            tag: TAG.to_owned(),
             protocol: Protocol::VirtioFs,
             cache: Cache::Auto,
             sandbox: "none",
@@ -128,6 +131,12 @@ impl Directory {
         Self { cache, ..self }
     }
 
+    /// With another tag.
+    #[must_use]
+    pub fn tag(self, tag: impl Into<String>) -> Self {
+        Self { tag: tag.into(), ..self }
+    }
+
     /// With one more option.
     #[must_use]
     pub fn option(mut self, option: impl Into<String>) -> Self {
@@ -143,6 +152,7 @@ pub struct DirectoryServer {
     files: TempDir,
     program: Program,
     protocol: Protocol,
+    tag: String,
 }
 
 impl DirectoryServer {
@@ -165,7 +175,7 @@ impl DirectoryServer {
         let files = TempDir::with_prefix("vringd-test-")?;
         let socket = files.path().join("share.sock");
         let command = match program {
-            Program::Vringd => vringd::serve_directory(directory, TAG, &socket, &files.path().join("control.sock"))?,
+            Program::Vringd => vringd::serve_directory(directory, &socket, &files.path().join("control.sock"))?,
             Program::Virtiofsd => virtiofsd(lab, directory, &socket),
         };
         let command = match directory.user {
@@ -174,7 +184,7 @@ impl DirectoryServer {
         };
         let mut process = Group::start(&command, &files.path().join("server.log"))?;
         process.wait_for_sockets(START_LIMIT, &[socket])?;
-        Ok(Self { process, files, program, protocol: directory.protocol })
+        Ok(Self { process, files, program, protocol: directory.protocol, tag: directory.tag.clone() })
     }
 
     /// Where a frontend connects.
@@ -184,11 +194,21 @@ impl DirectoryServer {
 
     /// The directory, for a guest.
     pub fn device(&self) -> Device {
-        let (socket, tag) = (self.socket(), TAG.to_owned());
+        let (socket, tag) = (self.socket(), self.tag.clone());
         match self.protocol {
             Protocol::VirtioFs => Device::Directory { socket, tag, queues: 1 },
             Protocol::P9 => Device::Directory9p { socket, tag },
         }
+    }
+
+    /// What is spoken with the guest.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// By what a guest knows the directory.
+    pub fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// The process id of the server, or of the one that watches over it.
@@ -204,13 +224,13 @@ impl DirectoryServer {
 
     /// What the control API says of the export.
     pub fn export(&self) -> Result<Export> {
-        Ok(self.client()?.get(&format!("/v1/exports/{TAG}"))?)
+        Ok(self.client()?.get(&format!("/v1/exports/{}", self.tag))?)
     }
 
     /// How many requests of a kind a ring has seen: an operation by its name in small letters, or
     /// `malformed`.
     pub fn requests(&self, ring: u16, kind: &str) -> Result<u64> {
-        let ring: RingInfo = self.client()?.get(&format!("/v1/exports/{TAG}/rings/{ring}"))?;
+        let ring: RingInfo = self.client()?.get(&format!("/v1/exports/{}/rings/{ring}", self.tag))?;
         Ok(ring.figures.requests.get(kind).copied().unwrap_or_default())
     }
 
@@ -246,7 +266,7 @@ fn virtiofsd(lab: &Lab, directory: &Directory, socket: &Path) -> Command {
         .arg(&directory.path)
         .arg("--socket-path")
         .arg(socket)
-        .args(["--tag", TAG, "--seccomp", "none", "--xattr"])
+        .args(["--tag", directory.tag.as_str(), "--seccomp", "none", "--xattr"])
         .args(["--sandbox", directory.sandbox, "--cache", directory.cache.name()])
         .args(&directory.options);
     command

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::directory_server::{DirectoryServer, TAG};
+use crate::device::Device;
+use crate::directory_server::{DirectoryServer, Protocol, TAG};
 use crate::lab::Lab;
+use crate::p9_guest;
 use crate::uml::{self, Guest, Kernel, Machine};
 use crate::vringd;
 
@@ -57,6 +59,19 @@ pub fn script(lab: &Lab, body: &str) -> Result<String> {
 
 /// As [`script`], with `mount`, which mounts on `/mnt/share` and may do more.
 pub(crate) fn around(lab: &Lab, mount: &str, body: &str) -> Result<String> {
+    let tools = tools(lab)?;
+    Ok(format!(
+        "{tools}
+         {mount}
+         cd /mnt/share
+         {body}
+         cd /
+         umount /mnt/share"
+    ))
+}
+
+/// What [`script`] promises beside the directory.
+fn tools(lab: &Lab) -> Result<String> {
     let tool = vringd::beside_the_test("fs_tool")?;
     let tool_directory = tool.parent().context("a program lies in a directory")?.display();
     let programs = lab.fs_programs();
@@ -67,13 +82,47 @@ pub(crate) fn around(lab: &Lab, mount: &str, body: &str) -> Result<String> {
          mount -t hostfs none /mnt/tool -o hostfs={tool_directory}
          mount -t hostfs none /mnt/programs -o hostfs={programs}
          tool=/mnt/tool/fs_tool
-         programs=/mnt/programs
-         {mount}
-         cd /mnt/share
-         {body}
-         cd /
-         umount /mnt/share"
+         programs=/mnt/programs"
     ))
+}
+
+/// One of several scripts that share a guest, whose start takes as long as many of them.
+#[derive(Debug)]
+pub struct Script<'a> {
+    /// By what its failure is told.
+    pub name: &'a str,
+    /// Whose directory it runs in. Those of one guest have different tags.
+    pub server: &'a DirectoryServer,
+    /// Options of the mount beyond what it needs.
+    pub options: &'a str,
+    /// As for [`script`].
+    pub body: &'a str,
+}
+
+/// Boots one guest for all scripts, each on its own directory; see [`uml::run_each`].
+///
+/// # Errors
+///
+/// Names every script that failed.
+pub fn run_each(lab: &Lab, machine: impl Into<Machine>, scripts: &[Script<'_>], limit: Duration) -> Result<()> {
+    let before = format!("{}\nexport tool programs", tools(lab)?);
+    let whole = |script: &Script<'_>| {
+        let Script { name, server, options, body } = script;
+        let (kind, options) = match server.protocol() {
+            Protocol::VirtioFs if options.is_empty() => ("virtiofs", String::new()),
+            Protocol::VirtioFs => ("virtiofs", format!("-o {options}")),
+            Protocol::P9 => ("9p", format!("-o {}", p9_guest::options(options))),
+        };
+        let tag = server.tag();
+        let body =
+            format!("mount -t {kind} {options} {tag} /mnt/share\ncd /mnt/share\n{body}\ncd /\numount /mnt/share");
+        // What still uses the directory must not be there for the next script, nor when the kernel goes down, which would wait
+        // for a 9p device for ever.
+        uml::Script { name: (*name).to_owned(), body, amends: "umount -l /mnt/share" }
+    };
+    let devices: Vec<Device> = scripts.iter().map(|script| script.server.device()).collect();
+    let scripts: Vec<uml::Script> = scripts.iter().map(whole).collect();
+    uml::run_each(lab, machine, &devices, &before, &scripts, limit)
 }
 
 /// Boots a guest on a served directory and lets it run a script; see [`script`].

@@ -13,6 +13,7 @@ pub mod frontend;
 pub mod fs_guest;
 pub mod fuse;
 pub mod image;
+pub mod long;
 pub mod p9;
 pub mod p9_guest;
 pub mod posix_suite;

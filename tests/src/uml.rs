@@ -53,7 +53,7 @@ pub struct Guest {
 pub struct Ended {
     /// The script's exit status.
     pub status: i32,
-    /// Everything that was written to the console.
+    /// What was written to the console, its end if that is long.
     pub console: String,
 }
 
@@ -135,4 +135,84 @@ pub fn run(lab: &Lab, kernel: Kernel, devices: &[Device], script: &str, limit: D
     let ended = Guest::boot(lab, kernel, devices, script)?.wait(limit)?;
     ensure!(ended.status == 0, "the script failed in the guest with status {}:\n{}", ended.status, ended.console);
     Ok(ended.console)
+}
+
+/// One of several scripts that share a guest, whose start takes as long as many of them.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// By what its failure is told.
+    pub name: String,
+    /// What it does.
+    pub body: String,
+    /// What is done when it has failed, for those after it.
+    pub amends: &'static str,
+}
+
+/// Boots one guest, which does `before`, and then the scripts one after the other: each in a shell of its own, which ends at the
+/// first failure, and whatever has become of those before it.
+///
+/// # Errors
+///
+/// Names every script that failed, with what the console shows of it.
+pub fn run_each(
+    lab: &Lab,
+    machine: impl Into<Machine>,
+    devices: &[Device],
+    before: &str,
+    scripts: &[Script],
+    limit: Duration,
+) -> Result<()> {
+    let mut all = format!("{before}\nexport job\n");
+    for (number, Script { body, amends, .. }) in scripts.iter().enumerate() {
+        let script = format!(
+            "cat >/tmp/script <<'END OF SCRIPT'
+set -x
+{body}
+END OF SCRIPT
+if /bin/sh -eu /tmp/script >$job/{number}.log 2>&1; then touch $job/{number}.done; else {amends} || true; fi
+"
+        );
+        all.push_str(&script);
+    }
+    let mut guest = Guest::boot(lab, machine, devices, &all)?;
+    // Also of a guest that hangs or dies it is known which scripts have succeeded and what the others have said.
+    let ended = guest.process.wait(limit).map(|_| ());
+    let failed = failed(guest.shared(), scripts);
+    ensure!(
+        failed.is_empty(),
+        "failed in the guest: {}\nthe guest: {ended:?}\n{}",
+        failed.join("\n"),
+        guest.process.output()
+    );
+    let ended = guest.wait(limit)?;
+    ensure!(ended.status == 0, "the guest's own script failed with status {}:\n{}", ended.status, ended.console);
+    Ok(())
+}
+
+/// Of each script that has not succeeded, its name and what it has said.
+fn failed(job: &Path, scripts: &[Script]) -> Vec<String> {
+    let of = |(number, Script { name, .. }): (usize, &Script)| {
+        let said =
+            || fs::read_to_string(job.join(format!("{number}.log"))).unwrap_or_else(|_| "did not begin".to_owned());
+        (!job.join(format!("{number}.done")).exists()).then(|| format!("{name}:\n{}", said()))
+    };
+    scripts.iter().enumerate().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_that_failed_are_named_with_what_they_said() {
+        let job = tempfile::TempDir::new().unwrap();
+        let script = |name: &str| Script { name: name.to_owned(), body: String::new(), amends: ":" };
+        fs::write(job.path().join("0.log"), "+ true").unwrap();
+        fs::write(job.path().join("0.done"), "").unwrap();
+        fs::write(job.path().join("1.log"), "+ false").unwrap();
+        assert_eq!(
+            failed(job.path(), &[script("one"), script("two"), script("three")]),
+            ["two:\n+ false", "three:\ndid not begin"]
+        );
+    }
 }

@@ -64,7 +64,7 @@ pub fn serve_disk(disk: &Disk, socket: &Path, control: &Path) -> Result<Command>
 }
 
 /// `vringd dir` for `directory` on `socket`, with a control socket. The export is called as the tag.
-pub fn serve_directory(directory: &Directory, tag: &str, socket: &Path, control: &Path) -> Result<Command> {
+pub fn serve_directory(directory: &Directory, socket: &Path, control: &Path) -> Result<Command> {
     let mut command = Command::new(program()?);
     command
         .arg("dir")
@@ -72,7 +72,7 @@ pub fn serve_directory(directory: &Directory, tag: &str, socket: &Path, control:
         .arg(socket)
         .arg("--control")
         .arg(control)
-        .args(["--name", tag, "--tag", tag])
+        .args(["--name", directory.tag.as_str(), "--tag", directory.tag.as_str()])
         .args(["--sandbox", directory.sandbox]);
     match directory.protocol {
         Protocol::VirtioFs => command.args(["--cache", directory.cache.name()]),

@@ -6,13 +6,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::directory_server::{Cache, Directory, DirectoryServer};
-use tests::fs_guest;
+use tests::fs_guest::{self, Script};
 use tests::lab::Lab;
+use tests::long;
 use tests::uml::Kernel;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
-const OPERATIONS: u32 = 100_000;
+/// Of each policy, and more at night.
+const OPERATIONS: u32 = 20_000;
 
 /// Everything that fsx can do, most of it thousands of times; what waits for the host's disk, less.
 const WEIGHTS: &str = "
@@ -50,6 +52,7 @@ fn fsx_finds_nothing_under_any_policy() -> Result<()> {
         ("always", Cache::Always, "", true),
         ("writeback", Cache::Always, "--writeback", true),
     ];
+    let operations = OPERATIONS * long::more();
     let mut running = Vec::new();
     for (name, cache, option, mappings) in policies {
         let path = shared.path().join(name);
@@ -60,7 +63,7 @@ fn fsx_finds_nothing_under_any_policy() -> Result<()> {
         let more = if mappings { MAPPING_WEIGHTS } else { NO_MAPPING_WEIGHTS };
         let body = format!(
             "cat >/tmp/fsx.toml <<'END'\n{WEIGHTS}{more}END
-             $programs/fsx -N {OPERATIONS} -S 7 -f /tmp/fsx.toml -P /tmp /mnt/share/fsx-file"
+             $programs/fsx -N {operations} -S 7 -f /tmp/fsx.toml -P /tmp /mnt/share/fsx-file"
         );
         let guest = fs_guest::boot(&lab, Kernel::Debian, &server, &body)?;
         running.push((name, server, guest));
@@ -80,37 +83,44 @@ const FIO_VERIFY: &str = "fio --eta=never --directory=/mnt/share --size=24m --rw
 const PAGE_SIZES: &str = "--bsrange=4k-256k --blockalign=4k";
 const ANY_SIZES: &str = "--bsrange=512-256k --bs_unaligned";
 
-fn fio_with(adapt: impl FnOnce(Directory) -> Directory, mappings: bool, kernel: Kernel) -> Result<()> {
+/// A way to serve a directory: its name, whether a guest may map files shared, and what it makes of the usual one.
+type Way = (&'static str, bool, fn(Directory) -> Directory);
+
+/// One guest, on a directory served in each way.
+fn fio_with(ways: &[Way], kernel: Kernel) -> Result<()> {
     let lab = Lab::take_turn();
-    let shared = TempDir::new()?;
-    let mut server = DirectoryServer::start(&lab, &adapt(Directory::new(shared.path())))?;
-    let mapped =
-        if mappings { format!("{FIO_VERIFY} {PAGE_SIZES} --name=mmap --ioengine=mmap") } else { String::new() };
-    let body = format!(
-        "{FIO_VERIFY} {ANY_SIZES} --name=psync --ioengine=psync --fsync=64
-         {FIO_VERIFY} {PAGE_SIZES} --name=libaio --ioengine=libaio --direct=1 --iodepth=32 --numjobs=2
-         {mapped}"
-    );
-    fs_guest::run(&lab, kernel, &server, &body, LIMIT)?;
-    server.check_alive()
+    let mut served = Vec::new();
+    for (number, (name, mappings, adapt)) in ways.iter().enumerate() {
+        let shared = TempDir::new()?;
+        let server = DirectoryServer::start(&lab, &adapt(Directory::new(shared.path()).tag(format!("share{number}"))))?;
+        let mapped =
+            if *mappings { format!("{FIO_VERIFY} {PAGE_SIZES} --name=mmap --ioengine=mmap") } else { String::new() };
+        let body = format!(
+            "{FIO_VERIFY} {ANY_SIZES} --name=psync --ioengine=psync --fsync=64
+             {FIO_VERIFY} {PAGE_SIZES} --name=libaio --ioengine=libaio --direct=1 --iodepth=32 --numjobs=2
+             {mapped}"
+        );
+        served.push((*name, shared, server, body));
+    }
+    let scripts: Vec<Script<'_>> =
+        served.iter().map(|(name, _, server, body)| Script { name, server, options: "", body }).collect();
+    fs_guest::run_each(&lab, kernel, &scripts, LIMIT)?;
+    served.iter_mut().try_for_each(|(name, _, server, _)| server.check_alive().context(*name))
 }
 
 #[test]
-fn fio_verifies_what_it_wrote_with_cache_auto() -> Result<()> {
-    fio_with(|directory| directory, true, Kernel::Debian)
-}
-
-#[test]
-fn fio_verifies_what_it_wrote_with_cache_never() -> Result<()> {
-    fio_with(|directory| directory.cache(Cache::Never), false, Kernel::Debian)
-}
-
-#[test]
-fn fio_verifies_what_it_wrote_past_the_page_cache_of_the_host() -> Result<()> {
-    fio_with(|directory| directory.option("--allow-direct-io"), true, Kernel::Debian)
+fn fio_verifies_what_it_wrote() -> Result<()> {
+    fio_with(
+        &[
+            ("auto", true, |directory| directory),
+            ("never", false, |directory| directory.cache(Cache::Never)),
+            ("past the page cache of the host", true, |directory| directory.option("--allow-direct-io")),
+        ],
+        Kernel::Debian,
+    )
 }
 
 #[test]
 fn fio_verifies_what_it_wrote_with_writeback_and_two_processors() -> Result<()> {
-    fio_with(|directory| directory.cache(Cache::Always).option("--writeback"), true, Kernel::Smp(2))
+    fio_with(&[("writeback", true, |directory| directory.cache(Cache::Always).option("--writeback"))], Kernel::Smp(2))
 }

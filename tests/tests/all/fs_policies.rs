@@ -9,87 +9,102 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::getxattr;
 use tempfile::TempDir;
 use tests::directory_server::{Cache, Directory, DirectoryServer};
-use tests::fs_guest;
+use tests::fs_guest::{self, Script};
 use tests::lab::Lab;
 use tests::process;
 use tests::uml::Kernel;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Serves a fresh directory with what `adapt` makes of it and has a guest do one of each thing.
-fn every_operation(kernel: Kernel, shared_mappings: bool, adapt: impl FnOnce(Directory) -> Directory) -> Result<()> {
+/// A way to serve a directory.
+struct Way {
+    name: &'static str,
+    /// Whether a guest may map files shared.
+    mappings: bool,
+    adapt: fn(Directory) -> Directory,
+}
+
+fn way(name: &'static str, mappings: bool, adapt: fn(Directory) -> Directory) -> Way {
+    Way { name, mappings, adapt }
+}
+
+/// Serves a fresh directory in each way and has one guest do one of each thing in each of them.
+fn every_operation(kernel: Kernel, ways: &[Way]) -> Result<()> {
     let lab = Lab::take_turn();
-    let shared = TempDir::new()?;
-    fs::write(shared.path().join("from-the-host"), "hello guest")?;
-    let mut server = DirectoryServer::start(&lab, &adapt(Directory::new(shared.path())))?;
-    let mapping = if shared_mappings { "--shared-mapping" } else { "" };
-    let body = format!(
-        "test \"$(cat from-the-host)\" = 'hello guest'
-         mkdir work
-         $tool smoke {mapping} work
-         echo 'hello host' >from-the-guest"
-    );
-    fs_guest::run(&lab, kernel, &server, &body, LIMIT)?;
-    server.check_alive()?;
-    ensure!(fs::read_to_string(shared.path().join("from-the-guest"))? == "hello host\n");
-    server.stop()
+    let mut served = Vec::new();
+    for (number, way) in ways.iter().enumerate() {
+        let shared = TempDir::new()?;
+        fs::write(shared.path().join("from-the-host"), "hello guest")?;
+        let directory = (way.adapt)(Directory::new(shared.path()).tag(format!("share{number}")));
+        let server = DirectoryServer::start(&lab, &directory).context(way.name)?;
+        let mapping = if way.mappings { "--shared-mapping" } else { "" };
+        let body = format!(
+            "test \"$(cat from-the-host)\" = 'hello guest'
+             mkdir work
+             $tool smoke {mapping} work
+             echo 'hello host' >from-the-guest"
+        );
+        served.push((way.name, shared, server, body));
+    }
+    let scripts: Vec<Script<'_>> =
+        served.iter().map(|(name, _, server, body)| Script { name, server, options: "", body }).collect();
+    fs_guest::run_each(&lab, kernel, &scripts, LIMIT)?;
+    for (name, shared, mut server, _) in served {
+        server.check_alive().context(name)?;
+        ensure!(fs::read_to_string(shared.path().join("from-the-guest"))? == "hello host\n", "{name}");
+        server.stop().context(name)?;
+    }
+    Ok(())
 }
 
 #[test]
-fn every_operation_works_with_cache_never() -> Result<()> {
-    every_operation(Kernel::Debian, false, |directory| directory.cache(Cache::Never))
-}
-
-#[test]
-fn every_operation_works_with_cache_metadata() -> Result<()> {
-    every_operation(Kernel::Debian, false, |directory| directory.cache(Cache::Metadata))
-}
-
-#[test]
-fn every_operation_works_with_cache_auto() -> Result<()> {
-    every_operation(Kernel::Debian, true, |directory| directory.cache(Cache::Auto))
-}
-
-#[test]
-fn every_operation_works_with_cache_always() -> Result<()> {
-    every_operation(Kernel::Debian, true, |directory| directory.cache(Cache::Always))
-}
-
-#[test]
-fn every_operation_works_with_writeback() -> Result<()> {
-    every_operation(Kernel::Debian, true, |directory| directory.cache(Cache::Always).option("--writeback"))
-}
-
-#[test]
-fn files_without_cached_data_are_mapped_shared_if_that_is_allowed() -> Result<()> {
-    every_operation(Kernel::Debian, true, |directory| directory.cache(Cache::Never).option("--allow-mmap"))
-}
-
-#[test]
-fn every_operation_works_with_two_processors_and_a_pool() -> Result<()> {
-    every_operation(Kernel::Smp(2), true, |directory| Directory {
-        queues: Some(2),
-        workers: Some("per-queue"),
-        execution: Some("pool=2"),
-        ..directory
-    })
+fn every_operation_works_with_every_cache() -> Result<()> {
+    every_operation(
+        Kernel::Debian,
+        &[
+            way("never", false, |directory| directory.cache(Cache::Never)),
+            way("metadata", false, |directory| directory.cache(Cache::Metadata)),
+            way("auto", true, |directory| directory.cache(Cache::Auto)),
+            way("always", true, |directory| directory.cache(Cache::Always)),
+            way("writeback", true, |directory| directory.cache(Cache::Always).option("--writeback")),
+            // Files without cached data are mapped shared if that is allowed.
+            way("never, mapped", true, |directory| directory.cache(Cache::Never).option("--allow-mmap")),
+        ],
+    )
 }
 
 /// Options that change how the server does its work, and nothing of what a guest sees.
 #[test]
-fn every_operation_works_with_every_way_to_hold_files() -> Result<()> {
-    for option in ["--inode-file-handles=never", "--inode-file-handles=mandatory", "--descriptors-max=64"] {
-        every_operation(Kernel::Debian, true, |directory| directory.option(option)).context(option)?;
-    }
-    Ok(())
+fn every_operation_works_however_the_server_does_its_work() -> Result<()> {
+    every_operation(
+        Kernel::Debian,
+        &[
+            way("no handles", true, |directory| directory.option("--inode-file-handles=never")),
+            way("handles alone", true, |directory| directory.option("--inode-file-handles=mandatory")),
+            way("few descriptors", true, |directory| directory.option("--descriptors-max=64")),
+            way("no killpriv", true, |directory| directory.option("--no-killpriv-v2")),
+            way("no readdirplus", true, |directory| directory.option("--readdirplus=off")),
+            way("readdirplus", true, |directory| directory.option("--readdirplus=on")),
+        ],
+    )
 }
 
+/// Each with two queues and a worker for each, in a guest of two processors.
 #[test]
-fn every_operation_works_without_killpriv_and_with_every_readdirplus() -> Result<()> {
-    for option in ["--no-killpriv-v2", "--readdirplus=off", "--readdirplus=on"] {
-        every_operation(Kernel::Debian, true, |directory| directory.option(option)).context(option)?;
-    }
-    Ok(())
+fn every_operation_works_with_every_execution_and_two_processors() -> Result<()> {
+    every_operation(
+        Kernel::Smp(2),
+        &[
+            way("inline", true, |directory| with_two_queues(directory, "inline")),
+            way("uring", true, |directory| with_two_queues(directory, "uring")),
+            way("pool of two", true, |directory| with_two_queues(directory, "pool=2")),
+            way("pool of four", true, |directory| with_two_queues(directory, "pool=4")),
+        ],
+    )
+}
+
+fn with_two_queues(directory: Directory, execution: &'static str) -> Directory {
+    Directory { queues: Some(2), workers: Some("per-queue"), execution: Some(execution), ..directory }
 }
 
 #[test]

@@ -105,16 +105,3 @@ fn rings_move_and_execution_changes_under_load() -> Result<()> {
     ensure!(ended.status == 0, "the script failed:\n{}", ended.console);
     server.check_alive()
 }
-
-#[test]
-fn every_execution_serves() -> Result<()> {
-    for execution in ["inline", "uring", "pool=4"] {
-        let lab = Lab::take_turn();
-        let shared = TempDir::new()?;
-        let mut server = serve(&lab, &shared, "per-queue", execution)?;
-        fs_guest::run(&lab, Kernel::Smp(2), &server, "mkdir work; $tool smoke --shared-mapping work", LIMIT)
-            .context(execution)?;
-        server.check_alive()?;
-    }
-    Ok(())
-}

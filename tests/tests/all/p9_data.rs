@@ -6,11 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::directory_server::{Directory, DirectoryServer};
+use tests::fs_guest::{self, Script};
 use tests::lab::Lab;
+use tests::long;
 use tests::p9_guest::{self, KERNEL};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Of each mode, and more at night.
 const OPERATIONS: u32 = 12_000;
 
 /// Everything that Linux has a message for, most of it thousands of times; what waits for the host's disk, less.
@@ -41,6 +44,7 @@ fn fsx_finds_nothing_in_any_cache_mode() -> Result<()> {
     // In memory, for the pace is otherwise set by the host's disk.
     let shared = TempDir::new_in("/dev/shm")?;
     let modes = [("none", false), ("readahead", false), ("mmap", true), ("loose", true)];
+    let operations = OPERATIONS * long::more();
     let mut running = Vec::new();
     for (cache, mappings) in modes {
         let path = shared.path().join(cache);
@@ -49,7 +53,7 @@ fn fsx_finds_nothing_in_any_cache_mode() -> Result<()> {
         let more = if mappings { MAPPING_WEIGHTS } else { NO_MAPPING_WEIGHTS };
         let body = format!(
             "cat >/tmp/fsx.toml <<'END'\n{WEIGHTS}{more}END
-             $programs/fsx -N {OPERATIONS} -S 7 -f /tmp/fsx.toml -P /tmp /mnt/share/fsx-file"
+             $programs/fsx -N {operations} -S 7 -f /tmp/fsx.toml -P /tmp /mnt/share/fsx-file"
         );
         let guest = p9_guest::boot(&lab, KERNEL, &server, &format!("cache={cache}"), &body)?;
         running.push((cache, server, guest));
@@ -69,29 +73,31 @@ const FIO_VERIFY: &str = "fio --eta=never --directory=/mnt/share --size=6m --rw=
 const PAGE_SIZES: &str = "--bsrange=4k-256k --blockalign=4k";
 const ANY_SIZES: &str = "--bsrange=512-256k --bs_unaligned";
 
-fn fio_with(options: &str, mappings: bool, adapt: impl FnOnce(Directory) -> Directory) -> Result<()> {
+#[test]
+fn fio_verifies_what_it_wrote() -> Result<()> {
     let lab = Lab::take_turn();
-    let shared = TempDir::new()?;
-    let mut server = DirectoryServer::start(&lab, &adapt(Directory::p9(shared.path())))?;
-    let mapped =
-        if mappings { format!("{FIO_VERIFY} {PAGE_SIZES} --name=mmap --ioengine=mmap") } else { String::new() };
-    let body = format!(
-        "{FIO_VERIFY} {ANY_SIZES} --name=psync --ioengine=psync --fsync=64
-         {FIO_VERIFY} {PAGE_SIZES} --name=libaio --ioengine=libaio --direct=1 --iodepth=32 --numjobs=2
-         {mapped}"
-    );
-    p9_guest::run(&lab, &server, options, &body, LIMIT)?;
-    server.check_alive()
-}
-
-#[test]
-fn fio_verifies_what_it_wrote_without_a_cache() -> Result<()> {
-    fio_with("cache=none", false, |directory| directory)
-}
-
-#[test]
-fn fio_verifies_what_it_wrote_with_cache_loose_and_uring() -> Result<()> {
-    fio_with("cache=loose", true, |directory| Directory { execution: Some("uring"), ..directory })
+    let ways: [(&str, bool, fn(Directory) -> Directory); 2] = [
+        ("cache=none", false, |directory| directory),
+        ("cache=loose", true, |directory| Directory { execution: Some("uring"), ..directory }),
+    ];
+    let mut served = Vec::new();
+    for (options, mappings, adapt) in ways {
+        let shared = TempDir::new()?;
+        let server =
+            DirectoryServer::start(&lab, &adapt(Directory::p9(shared.path()).tag(options.replace("cache=", ""))))?;
+        let mapped =
+            if mappings { format!("{FIO_VERIFY} {PAGE_SIZES} --name=mmap --ioengine=mmap") } else { String::new() };
+        let body = format!(
+            "{FIO_VERIFY} {ANY_SIZES} --name=psync --ioengine=psync --fsync=64
+             {FIO_VERIFY} {PAGE_SIZES} --name=libaio --ioengine=libaio --direct=1 --iodepth=32 --numjobs=2
+             {mapped}"
+        );
+        served.push((options, shared, server, body));
+    }
+    let scripts: Vec<Script<'_>> =
+        served.iter().map(|(options, _, server, body)| Script { name: options, server, options, body }).collect();
+    fs_guest::run_each(&lab, KERNEL, &scripts, LIMIT)?;
+    served.iter_mut().try_for_each(|(name, _, server, _)| server.check_alive().context(*name))
 }
 
 /// Messages from the smallest that lists a directory at a good pace to the largest that Linux makes. What is larger

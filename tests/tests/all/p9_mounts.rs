@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Of every mount. The message size is the largest of Linux over a socket (`net/9p/trans_fd.c`, MAX_SOCK_BUF).
 const OPTIONS: &str = "version=9p2000.L,msize=1048576,cache=none";
 
-/// What is done to each mount. It is looked at from the side of the server too, which is beneath the same kernel.
+/// What is done to each mount; the content is of two messages. It is looked at from the side of the server too, which is beneath the same kernel.
 const BODY: &str = "cd /mnt/share
      mkdir dir; echo content >dir/file; ln dir/file dir/link; mv dir/file dir/moved; rm dir/link; ln -s moved dir/symbolic
      test \"$(cat dir/symbolic)\" = content
@@ -27,13 +27,13 @@ const BODY: &str = "cd /mnt/share
      test \"$(getfattr --only-values -n user.note dir/moved)\" = words
      flock dir/moved true
      if cat dir/nothing; then exit 1; fi
-     mkdir names; for number in $(seq 100); do echo $number >names/$number; done
+     mkdir names; for number in $(seq 30); do echo $number >names/$number; done
      diff -r names /mnt/served/names
-     head -c 3000001 /dev/urandom >/tmp/content
+     head -c 1200001 /dev/urandom >/tmp/content
      cp /tmp/content content
      cmp /tmp/content /mnt/served/content
      echo more >>/mnt/served/content
-     test $(stat -c %s content) = 3000006
+     test $(stat -c %s content) = 1200006
      tail -c 5 content | grep -qx more
      rm -r dir names content
      test -z \"$(ls -A /mnt/served)\"

@@ -5,12 +5,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::getxattr;
 use tempfile::TempDir;
 use tests::directory_server::{Directory, DirectoryServer};
+use tests::fs_guest::{self, Script};
 use tests::lab::Lab;
-use tests::p9_guest;
+use tests::p9_guest::{self, KERNEL};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Whom a server runs as that may do nothing special: `nobody`.
@@ -23,68 +24,80 @@ enum Mappings {
     Private,
 }
 
-/// Serves a fresh directory with what `adapt` makes of it and has a guest do one of each thing.
-fn every_operation(options: &str, mappings: Mappings, adapt: impl FnOnce(Directory) -> Directory) -> Result<TempDir> {
+/// A way to mount a directory and to serve it.
+struct Way {
+    options: &'static str,
+    mappings: Mappings,
+    adapt: fn(Directory) -> Directory,
+}
+
+/// Serves a fresh directory in each way and has one guest do one of each thing in each of them. Gives what was served.
+fn every_operation(ways: &[Way]) -> Result<Vec<TempDir>> {
     let lab = Lab::take_turn();
-    let shared = TempDir::new()?;
-    fs::write(shared.path().join("from-the-host"), "hello guest")?;
-    let directory = adapt(Directory::p9(shared.path()));
-    if let Some(user) = directory.user {
-        chown(shared.path(), Some(user), Some(user))?;
-        chown(shared.path().join("from-the-host"), Some(user), Some(user))?;
+    let mut served = Vec::new();
+    for (number, way) in ways.iter().enumerate() {
+        let shared = TempDir::new()?;
+        fs::write(shared.path().join("from-the-host"), "hello guest")?;
+        let directory = (way.adapt)(Directory::p9(shared.path()).tag(format!("share{number}")));
+        if let Some(user) = directory.user {
+            chown(shared.path(), Some(user), Some(user))?;
+            chown(shared.path().join("from-the-host"), Some(user), Some(user))?;
+        }
+        let name = format!("{} {number}", way.options);
+        let server = DirectoryServer::start(&lab, &directory).with_context(|| name.clone())?;
+        let mapping = if way.mappings == Mappings::Shared { "--shared-mapping" } else { "" };
+        let body = format!(
+            "test \"$(cat from-the-host)\" = 'hello guest'
+             mkdir work
+             $tool smoke --9p {mapping} work
+             echo 'hello host' >from-the-guest
+             chown 12:34 from-the-guest; chmod 640 from-the-guest"
+        );
+        served.push((name, way.options, shared, server, body));
     }
-    let mut server = DirectoryServer::start(&lab, &directory)?;
-    let mapping = if mappings == Mappings::Shared { "--shared-mapping" } else { "" };
-    let body = format!(
-        "test \"$(cat from-the-host)\" = 'hello guest'
-         mkdir work
-         $tool smoke --9p {mapping} work
-         echo 'hello host' >from-the-guest
-         chown 12:34 from-the-guest; chmod 640 from-the-guest"
-    );
-    p9_guest::run(&lab, &server, options, &body, LIMIT)?;
-    server.check_alive()?;
-    ensure!(fs::read_to_string(shared.path().join("from-the-guest"))? == "hello host\n");
-    server.stop()?;
-    Ok(shared)
+    let scripts: Vec<Script<'_>> =
+        served.iter().map(|(name, options, _, server, body)| Script { name, server, options, body }).collect();
+    fs_guest::run_each(&lab, KERNEL, &scripts, LIMIT)?;
+    let mut left = Vec::new();
+    for (name, _, shared, mut server, _) in served {
+        server.check_alive().with_context(|| name.clone())?;
+        ensure!(fs::read_to_string(shared.path().join("from-the-guest"))? == "hello host\n", "{name}");
+        server.stop().context(name)?;
+        left.push(shared);
+    }
+    Ok(left)
 }
 
 #[test]
-fn every_operation_works_without_a_cache() -> Result<()> {
-    let shared = every_operation("cache=none", Mappings::Private, |directory| directory)?;
-    let there = fs::metadata(shared.path().join("from-the-guest"))?;
+fn every_operation_works() -> Result<()> {
+    let shared = every_operation(&[
+        Way { options: "cache=none", mappings: Mappings::Private, adapt: |directory| directory },
+        Way {
+            options: "cache=readahead",
+            mappings: Mappings::Private,
+            adapt: |directory| Directory { execution: Some("uring"), ..directory },
+        },
+        Way {
+            options: "cache=mmap",
+            mappings: Mappings::Shared,
+            adapt: |directory| Directory { execution: Some("inline"), ..directory },
+        },
+        Way {
+            options: "cache=loose",
+            mappings: Mappings::Shared,
+            adapt: |directory| Directory { execution: Some("pool=4"), ..directory },
+        },
+        // A server without rights, and a guest whose files have any owner and mode all the same.
+        Way {
+            options: "cache=none",
+            mappings: Mappings::Private,
+            adapt: |directory| Directory { user: Some(NOBODY), ..directory }.option("--security-model=mapped-xattr"),
+        },
+    ])?;
+    let there = fs::metadata(shared[0].path().join("from-the-guest"))?;
     ensure!((there.uid(), there.gid(), there.mode() & 0o7777) == (12, 34, 0o640), "{there:?}");
-    Ok(())
-}
 
-#[test]
-fn every_operation_works_with_cache_readahead_and_uring() -> Result<()> {
-    every_operation("cache=readahead", Mappings::Private, |directory| Directory {
-        execution: Some("uring"),
-        ..directory
-    })?;
-    Ok(())
-}
-
-#[test]
-fn every_operation_works_with_cache_mmap_and_inline() -> Result<()> {
-    every_operation("cache=mmap", Mappings::Shared, |directory| Directory { execution: Some("inline"), ..directory })?;
-    Ok(())
-}
-
-#[test]
-fn every_operation_works_with_cache_loose_and_a_pool() -> Result<()> {
-    every_operation("cache=loose", Mappings::Shared, |directory| Directory { execution: Some("pool=4"), ..directory })?;
-    Ok(())
-}
-
-/// A server without rights, and a guest whose files have any owner and mode all the same.
-#[test]
-fn every_operation_works_with_owners_in_attributes() -> Result<()> {
-    let shared = every_operation("cache=none", Mappings::Private, |directory| {
-        Directory { user: Some(NOBODY), ..directory }.option("--security-model=mapped-xattr")
-    })?;
-    let file = shared.path().join("from-the-guest");
+    let file = shared[4].path().join("from-the-guest");
     ensure!(fs::metadata(&file)?.uid() == NOBODY);
     let attribute = |name: &str| -> Result<u32> {
         let mut value = [0; 4];
