@@ -15,18 +15,57 @@ pub(crate) struct Slot<R> {
     /// The same on the ring's page.
     stamp: Stamp,
     epoch: u64,
+    debt: Debt,
     pub(crate) request: R,
+}
+
+/// What a request in flight owes: its end, or that it is abandoned by name. One that is dropped before is found where that
+/// happens, in builds with debug assertions; in others this is nothing.
+#[derive(Debug, Default)]
+struct Debt {
+    #[cfg(debug_assertions)]
+    owed: bool,
+}
+
+impl Debt {
+    #[inline]
+    fn set(&mut self, owed: bool) {
+        #[cfg(debug_assertions)]
+        {
+            self.owed = owed;
+        }
+        // Without debug assertions nobody remembers.
+        let _ = owed;
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Debt {
+    fn drop(&mut self) {
+        assert!(
+            !self.owed || std::thread::panicking(),
+            "a request in flight is dropped: neither completed, nor put off, nor abandoned"
+        );
+    }
 }
 
 impl<R> Slot<R> {
     /// A place without a request.
     pub(crate) fn new(stamp: Stamp, request: R) -> Slot<R> {
-        Slot { busy: false, fresh: false, kind: 0, started_ns: 0, stamp, epoch: 0, request }
+        Slot { busy: false, fresh: false, kind: 0, started_ns: 0, stamp, epoch: 0, debt: Debt::default(), request }
     }
 
     /// It has one.
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {
+        debug_assert!(!self.busy, "a second request in a place that has one");
+        self.debt.set(true);
+        self.restart(now_ns);
+    }
+
+    /// The request that it has begins again, behind what held it up.
+    #[inline]
+    pub(crate) fn restart(&mut self, now_ns: u64) {
         (self.busy, self.fresh, self.started_ns) = (true, true, now_ns);
         self.stamp.set(now_ns);
     }
@@ -39,8 +78,15 @@ impl<R> Slot<R> {
     /// It has none any more.
     #[inline]
     pub(crate) fn end(&mut self) {
+        debug_assert!(self.busy, "a request ends twice");
+        self.debt.set(false);
         self.busy = false;
         self.stamp.clear();
+    }
+
+    /// Its request, if it has one, will never end, and may be dropped as it is.
+    pub(crate) fn abandon(&mut self) {
+        self.debt.set(false);
     }
 }
 
@@ -62,6 +108,11 @@ impl<R> Virtqueue<R> {
     #[inline]
     pub(crate) fn slot(&mut self, head: u16) -> &mut Slot<R> {
         &mut self.slots[usize::from(head)]
+    }
+
+    /// What is in flight will never end: the ring is lost.
+    pub(crate) fn abandon(&mut self) {
+        self.slots.iter_mut().for_each(Slot::abandon);
     }
 
     /// Requests in flight, with their heads.
@@ -115,5 +166,34 @@ impl<R> Virtqueue<R> {
         let slot = &mut self.slots[usize::from(head)];
         slot.end();
         self.queue.forget(slot.epoch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn slot() -> Slot<()> {
+        Slot::new(Counters::new(&["kind"], 1).stamp(0), ())
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_request_that_is_dropped_is_found_there() {
+        let mut slot = slot();
+        slot.begin(1);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(slot))).unwrap_err();
+        assert!(dropped.downcast_ref::<&str>().is_some_and(|why| why.contains("is dropped")));
+    }
+
+    #[test]
+    fn one_that_ends_or_is_abandoned_may_be_dropped() {
+        for end in [Slot::end, Slot::abandon] {
+            let mut slot = slot();
+            slot.begin(1);
+            slot.restart(2);
+            end(&mut slot);
+        }
     }
 }

@@ -166,6 +166,10 @@ impl Attachment for DirectoryRing {
         self.queue.cancel_waits();
     }
 
+    fn lost(&mut self) {
+        self.queue.ring.abandon();
+    }
+
     fn requests_to_leave(&self) -> usize {
         self.queue.ring.busy().filter(|(_, slot)| slot.request.work == Work::Lock).count()
     }

@@ -234,6 +234,7 @@ impl Attachment for DiskRing {
         for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();
         }
+        self.ring.abandon();
     }
 
     /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,

@@ -48,7 +48,7 @@ impl P9Ring {
     /// A request goes on that was held up.
     pub(super) fn start_held(&mut self, head: u16, io: &mut Io<'_>) {
         let slot = self.queue.ring.slot(head);
-        slot.begin(io.now_ns());
+        slot.restart(io.now_ns());
         slot.request.work = Work::Here;
         let (request, readable, writable) = {
             let mut job = lock(&slot.request.job);

@@ -235,6 +235,7 @@ impl Attachment for P9Ring {
             self.session().tags().end(slot.request.asked.tag);
         }
         self.queue.shown();
+        self.queue.ring.abandon();
     }
 }
 

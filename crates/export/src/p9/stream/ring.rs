@@ -325,6 +325,7 @@ impl Attachment for StreamRing {
 
     fn lost(&mut self) {
         self.hang_up(Shutdown::Both);
+        self.slots.iter_mut().for_each(Slot::abandon);
     }
 
     fn requests_in_flight(&self) -> usize {
