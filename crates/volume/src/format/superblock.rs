@@ -194,7 +194,20 @@ impl Superblock {
         at::CREATED_BY.put(slot, self.created_by.as_bytes());
         at::LOG_PATH.put(slot, self.log.external.as_deref().unwrap_or_default().as_bytes());
         field::seal(0, slot);
+        // The pair of what an opening reads, but for texts, of which not all is kept.
+        debug_assert!(
+            Superblock::decode(slot).is_ok_and(|read| read.is_about(self)) || self.validate().is_err(),
+            "{self:?}"
+        );
         bytes
+    }
+
+    /// Whether the other says the same of where the volume's parts are and what counts of them.
+    fn is_about(&self, other: &Superblock) -> bool {
+        let log = |of: &Superblock| (of.log.uuid, of.log.offset, of.log.len, of.log.external.is_some());
+        let disk = |of: &Superblock| (of.volume, of.capacity_bytes, of.data_offset, of.room, of.memory.is_some());
+        let life = |of: &Superblock| (of.tail, of.epoch, of.clean, of.generation);
+        log(self) == log(other) && disk(self) == disk(other) && life(self) == life(other)
     }
 
     /// Reads a slot whose magic and checksum are right.

@@ -81,6 +81,9 @@ impl Entry {
         at::ENTRY_COUNT.put_u32(&mut bytes, count);
         at::ENTRY_KIND.put(&mut bytes, &[kind]);
         at::ENTRY_SECTORS.put(&mut bytes, &[sectors.0]);
+        let payload = if let Entry::Data { at, .. } = *self { at } else { 0 };
+        // The pair of what recovery reads.
+        debug_assert!(Entry::decode(&bytes, payload).is_none_or(|read| read == *self), "{self:?} reads otherwise");
         bytes
     }
 
@@ -136,6 +139,8 @@ impl Header {
         at::HEADER.put_u32(block, self.header_len as u32);
         at::ENTRIES.put_u32(block, self.entries as u32);
         at::DATA.put_u32(block, self.data_entries as u32);
+        // The pair of what recovery reads.
+        debug_assert!(Header::decode(block).is_none_or(|read| read == *self), "{self:?} reads otherwise");
     }
 
     /// Reads what may be the first block of a record. What is returned has lengths that belong together, within the bounds of
