@@ -1,5 +1,7 @@
 //! `cargo xtask check`: what a reader should never have to complain about.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::step::{self, cargo};
@@ -18,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
         &mut cargo(&["check", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target/fuzz"]),
     )?;
     elsewhere()?;
+    oldest()?;
     if step::has("cargo", &["deny", "--version"]) {
         return step::run(TASK, &mut cargo(&["deny", "--locked", "check", "licenses", "bans", "sources"]));
     }
@@ -33,4 +36,35 @@ fn elsewhere() -> Result<()> {
         return Ok(());
     }
     step::run(TASK, &mut cargo(&["check", "--locked", "--package", "vringd", "--target", ELSEWHERE]))
+}
+
+/// The daemon with the oldest compiler that Cargo.toml promises, where rustup has it: a toolchain is nothing to fetch in passing.
+fn oldest() -> Result<()> {
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    let name = format!("{version}.0");
+    let Some(toolchain) = [version, name.as_str()].into_iter().find(|name| has_toolchain(name)) else {
+        println!(
+            "{TASK}: rustup has no toolchain {version}: that the daemon builds with it goes unchecked (rustup toolchain install {version})"
+        );
+        return Ok(());
+    };
+    let mut command = Command::new("rustup");
+    command.args([
+        "run",
+        toolchain,
+        "cargo",
+        "check",
+        "--locked",
+        "--package",
+        "vringd",
+        "--target-dir",
+        "target/oldest",
+    ]);
+    // Cargo names its own compiler to what it runs.
+    command.env_remove("RUSTC").env_remove("RUSTDOC").env_remove("CARGO").current_dir(step::workspace());
+    step::run(TASK, &mut command)
+}
+
+fn has_toolchain(name: &str) -> bool {
+    step::has("rustup", &["which", "--toolchain", name, "rustc"])
 }

@@ -54,3 +54,18 @@ pub(crate) fn torture(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
     ensure!(status.success(), "torture has failed");
     Ok(())
 }
+
+/// Runs the program `torture` that a build of the workspace has put beside this one: by itself cargo would build it anew, with what
+/// its dependencies need for it alone. Shows what it says when it has ended, since others speak meanwhile.
+pub(crate) fn built_torture(task: &str, arguments: &[&str]) -> Result<()> {
+    let program = env::current_exe().context("a program has a path")?.with_file_name("torture");
+    let (line, start) = (format!("torture {}", arguments.join(" ")), Instant::now());
+    let output = Command::new(program).args(arguments).current_dir(workspace()).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {line}"))?;
+    for said in [&output.stdout, &output.stderr] {
+        print!("{}", String::from_utf8_lossy(said));
+    }
+    ensure!(output.status.success(), "`{line}` failed with {}", output.status);
+    println!("{task}: {line}: done in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}

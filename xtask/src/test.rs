@@ -17,6 +17,9 @@ const TASK: &str = "test";
 const CRASH_POINTS: &str = "40";
 /// Power cuts, of the many that `cargo xtask torture powercut` makes.
 const POWER_CUTS: &str = "3000";
+/// What a night multiplies of what tests do over and over, by this much: operations, files, orders of threads.
+const MORE_VARIABLE: &str = "VRINGD_MORE";
+const MORE_AT_NIGHT: &str = "8";
 /// Processor time of each fuzz target in a night, in seconds.
 const FUZZING_S: u64 = 240;
 
@@ -59,21 +62,41 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let accelerator = qemu::accelerator(&lab.kit())?.to_string();
     let mut everything = runner(&["--workspace", "--no-fail-fast"]);
     everything.env(DIRECTORY_VARIABLE, lab.directory()).env(ACCELERATOR_VARIABLE, &accelerator);
-    step::run(TASK, everything.args(&options.filter))?;
-    if step::has("cargo", &["nextest", "--version"]) {
+    if options.long {
+        everything.env(MORE_VARIABLE, MORE_AT_NIGHT);
+    }
+    if has_nextest() {
+        // One more than there are processors: many tests wait most of the time, and those with guests keep to their number.
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        everything.arg("--test-threads").arg((processors + 1).to_string());
+    }
+    thread::scope(|scope| {
+        // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
+        let tortured = options.filter.is_empty().then(|| scope.spawn(short_tortures));
+        let tested = step::run(TASK, everything.args(&options.filter));
+        let tortured =
+            tortured.map(|tortured| tortured.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)));
+        tested.and(tortured.unwrap_or(Ok(())))
+    })?;
+    if has_nextest() {
         // nextest does not run examples in documentation.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
-    }
-    // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
-    if options.filter.is_empty() {
-        step::torture(["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
-        step::torture(["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     }
     if options.long {
         LONG.iter().try_for_each(|torture| step::torture(torture.iter()))?;
         fuzz::run(&fuzz::Options::for_each_target(FUZZING_S))?;
     }
     Ok(())
+}
+
+/// Side by side with the tests: the build of the program that dies where it is told leaves processors idle, and so do its deaths.
+fn short_tortures() -> Result<()> {
+    step::built_torture(TASK, &["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
+    step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])
+}
+
+fn has_nextest() -> bool {
+    step::has("cargo", &["nextest", "--version"])
 }
 
 /// What needs neither a guest nor anything from elsewhere.
@@ -84,11 +107,7 @@ fn quick(filter: &[String]) -> Result<()> {
 
 /// The test runner that this machine has.
 fn runner(arguments: &[&str]) -> Command {
-    let mut command = if step::has("cargo", &["nextest", "--version"]) {
-        cargo(&["nextest", "run", "--locked"])
-    } else {
-        cargo(&["test", "--locked"])
-    };
+    let mut command = if has_nextest() { cargo(&["nextest", "run", "--locked"]) } else { cargo(&["test", "--locked"]) };
     command.args(arguments);
     command
 }

@@ -71,9 +71,10 @@ fn build(release: bool) -> Result<PathBuf> {
 
 /// Builds a program that can be told to kill itself behind a store of its rings (the feature `crash-points` of `vring`).
 pub(super) fn build_crashing() -> Result<PathBuf> {
-    let mut command = cargo(&["build", "--quiet", "--locked", "--package", "vringd"]);
-    // Only the crates that know rings are built for it: all others are those of the program that everybody runs.
-    command.args(["--bin", "vringd-crashing", "--features", "crash-points"]);
+    let mut command = cargo(&["build", "--quiet", "--locked", "--workspace"]);
+    // Only the crates that know rings are built for it: all others are those that a build of the workspace has left. Of the package
+    // alone, its dependencies would be built anew, with what this package asks of them and no other.
+    command.args(["--bin", "vringd-crashing", "--features", "vringd/crash-points"]);
     made(command, &profiles()?.join("debug").join("vringd-crashing"))
 }
 

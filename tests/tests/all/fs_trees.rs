@@ -151,7 +151,7 @@ fn many_files_take_bounded_descriptors_and_memory_returns() -> Result<()> {
     println!("{after} descriptors and {after_kib} KiB after the directory was unmounted");
     ensure!(after <= OWN_DESCRIPTORS, "{after} descriptors are left");
     ensure!(
-        after_kib <= before_kib + (files * LEFT_BYTES >> 10),
+        after_kib <= before_kib + files * LEFT_BYTES / 1024,
         "{before_kib} KiB grew to {most_kib} and went back only to {after_kib}"
     );
     guest.tell("over")?;

@@ -73,10 +73,13 @@ const FIO_VERIFY: &str = "fio --eta=never --directory=/mnt/share --size=6m --rw=
 const PAGE_SIZES: &str = "--bsrange=4k-256k --blockalign=4k";
 const ANY_SIZES: &str = "--bsrange=512-256k --bs_unaligned";
 
+/// A way to mount a directory and to serve it: options of the mount, whether files may be mapped shared, and what is made of the usual one.
+type Way = (&'static str, bool, fn(Directory) -> Directory);
+
 #[test]
 fn fio_verifies_what_it_wrote() -> Result<()> {
     let lab = Lab::take_turn();
-    let ways: [(&str, bool, fn(Directory) -> Directory); 2] = [
+    let ways: [Way; 2] = [
         ("cache=none", false, |directory| directory),
         ("cache=loose", true, |directory| Directory { execution: Some("uring"), ..directory }),
     ];
