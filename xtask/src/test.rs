@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything, from a fresh clone; less of it between two thoughts, more of it at night.
 
 use std::process::Command;
+use std::time::Duration;
 use std::{panic, thread};
 
 use anyhow::Result;
@@ -17,6 +18,9 @@ const TASK: &str = "test";
 const CRASH_POINTS: &str = "40";
 /// Power cuts, of the many that `cargo xtask torture powercut` makes.
 const POWER_CUTS: &str = "3000";
+/// Until then the test runner has asked cargo what there is to run, and waits for no build of another program. Nothing but the time
+/// of a run depends on it.
+const TEST_RUNNER_ASKS: Duration = Duration::from_secs(15);
 /// What a night multiplies of what tests do over and over, by this much: operations, files, orders of threads.
 const MORE_VARIABLE: &str = "VRINGD_MORE";
 const MORE_AT_NIGHT: &str = "8";
@@ -91,6 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Side by side with the tests: the build of the program that dies where it is told leaves processors idle, and so do its deaths.
 fn short_tortures() -> Result<()> {
+    thread::sleep(TEST_RUNNER_ASKS);
     step::built_torture(TASK, &["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
     step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])
 }
