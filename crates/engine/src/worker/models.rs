@@ -9,7 +9,7 @@ use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, RingMail};
 use crate::price::sleep_price;
 use crate::{Completion, Io, Panic, Poll, Reply, Ring, RingId, Token, WorkerSpec};
-use interleave::{in_many_orders, random, thread, yield_now};
+use interleave::{in_many_orders, in_so_many_orders, random, thread, yield_now};
 use policy::{Favour, PollWindow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
@@ -294,7 +294,7 @@ fn a_worker_that_dies_leaves_nobody_waiting_in_any_order() {
     // A dead worker's io_uring stays open, for what the kernel may still do.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    in_many_orders(1000, || {
+    in_so_many_orders(1000, || {
         let mut scene = Scene::new(Some(random() % 12));
         scene.moves();
         scene.completes();
