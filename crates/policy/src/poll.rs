@@ -467,7 +467,7 @@ mod tests {
                 let slept = wait_ns > poll.window_ns(Wait::Completion);
                 poll.observe(Wait::Completion, wait_ns + if slept { PRICE.wake_ns } else { 0 }, slept);
                 let window_ns = poll.window_ns(Wait::Completion);
-                changes += u32::from(count > 4_000 && window_ns != last);
+                changes += u32::from(count > 10_000 && window_ns != last);
                 last = window_ns;
             }
             prop_assert_eq!(changes, 0);

@@ -12,7 +12,7 @@ const SETTLE_LOOKS: u32 = 1;
 /// Looks that are.
 const MEASURE_LOOKS: u32 = 2;
 /// A loss has to be seen so many times in a row: a worker that gets rings tries other ways to wait, which costs it some tenths of a second.
-const LOSSES: u32 = 3;
+const LOSSES: u32 = 2;
 /// A gain that one look is enough for.
 const CLEAR: f64 = 1.1;
 /// What two rates may differ by without meaning it.
