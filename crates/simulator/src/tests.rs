@@ -116,7 +116,8 @@ fn client() -> impl Strategy<Value = Client> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6))]
+    // A case takes a second: what fails is told as it was found.
+    #![proptest_config(ProptestConfig { max_shrink_iters: 8, ..ProptestConfig::with_cases(6) })]
 
     /// A stationary load in all its noise: settled in ten seconds, and at most one change in the next ten.
     #[test]
