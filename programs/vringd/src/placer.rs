@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_nanos(LOOK_NS);
 const LOOK_IDLY: Duration = Duration::from_secs(1);
 /// A look may take this part of the time between two: with thousands of rings there are fewer.
 const SHARE: u32 = 50;
+/// So many looks that find no more requests are followed by rare ones.
+const STILL_LOOKS: u32 = 10;
 /// A turn that has lasted so long says that its worker hangs, or serves something slow on the spot.
 const LONG_TURN_NS: u64 = 50_000_000;
 /// Decisions that are remembered.
@@ -88,8 +90,11 @@ struct Placer {
     owes_look: bool,
     /// How busy each worker has been.
     busy: HashMap<u32, Busy>,
-    /// Requests of all rings at the last look.
+    /// Requests of all rings at the last look, and looks in a row that have found no more.
     requests: u64,
+    still: u32,
+    /// The last look found nothing to choose from.
+    is_moot: bool,
 }
 
 /// A worker's busy time: its turns, or what its thread took for anything but polling, whichever is more. A call that waits is in the first,
@@ -124,7 +129,7 @@ impl Look for Placer {
 
     fn pause(&mut self) -> Duration {
         self.owes_look = true;
-        if self.balance.is_some() { LOOK } else { LOOK_IDLY }
+        if self.is_moot { LOOK_IDLY } else { LOOK }
     }
 
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
@@ -132,18 +137,20 @@ impl Look for Placer {
         let began = Instant::now();
         let is_fixed = daemon.engine().policy_mode() == PolicyMode::Fixed;
         let Some((sample, found)) = (!is_fixed && !self.has_failed).then(|| self.sample(daemon)).flatten() else {
-            self.balance = None;
+            (self.balance, self.is_moot) = (None, true);
             return LOOK_IDLY;
         };
+        self.is_moot = false;
         let requests = sample.rings.iter().fold(0u64, |sum, ring| sum.wrapping_add(ring.requests));
-        // Somebody may wait for the same request for hours.
         let is_still = std::mem::replace(&mut self.requests, requests) == requests;
+        self.still = if is_still { self.still.saturating_add(1) } else { 0 };
         let verdict = self.decide(daemon, sample);
         let took = began.elapsed();
         if let Some(verdict) = verdict {
             carry_out(daemon, &verdict, &found);
         }
-        if is_still { LOOK_IDLY } else { (took * SHARE).clamp(LOOK, LOOK_IDLY) }
+        // Somebody may wait for the same request for hours.
+        if self.still > STILL_LOOKS { LOOK_IDLY } else { (took * SHARE).clamp(LOOK, LOOK_IDLY) }
     }
 }
 
