@@ -92,6 +92,24 @@ fn io_opened(lab: &Lab, socket: &Path, readonly: bool, commands: &[&str]) -> Res
     finish(&command)
 }
 
+/// Runs qemu-img on files.
+pub fn img(lab: &Lab, args: &[&str]) -> Result<Outcome> {
+    let mut command = Command::new(lab.program("qemu-img"));
+    command.args(args);
+    finish(&command)
+}
+
+/// Runs commands of qemu-io on an image of a format.
+pub fn io_file(lab: &Lab, format: &str, image: &Path, commands: &[&str]) -> Result<Outcome> {
+    let mut command = Command::new(lab.program("qemu-io"));
+    command.args(["-f", format]);
+    for line in commands {
+        command.args(["-c", line]);
+    }
+    command.arg(image);
+    finish(&command)
+}
+
 fn finish(command: &Command) -> Result<Outcome> {
     let directory = TempDir::with_prefix("vringd-qemu-img-")?;
     let mut process = Group::start(command, &directory.path().join("output"))?;

@@ -15,6 +15,7 @@ use values::{FieldError, IntentLog, fields};
 use volume::{adopt_made, open_made};
 
 pub use disks::{Disk, DiskError, Disks, Lease, User, listed, may_use};
+pub use image::Qcow2Options;
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
 pub use volume::VolumeOptions;
 
@@ -81,6 +82,8 @@ kinds! {
     "file" => File(FileOptions),
     /// A file or block device with an intent log, made by `vringd volume create`.
     "volume" => Volume(VolumeOptions),
+    /// A qcow2 image, with its backing files.
+    "qcow2" => Qcow2(Qcow2Options),
     /// Memory, anonymous or of a file on tmpfs: requests are copies, without system calls.
     "memory" => Memory(MemoryOptions),
     /// Nothing: writes are dropped.
@@ -150,7 +153,7 @@ mod tests {
         }
         assert_eq!(
             read("kind = 'tape'"),
-            Err("invalid field `kind`: \"tape\" is none of file, volume, memory, null, sim".to_owned())
+            Err("invalid field `kind`: \"tape\" is none of file, volume, qcow2, memory, null, sim".to_owned())
         );
         assert_eq!(read("size = 1"), Err("missing field `kind`".to_owned()));
         let message = read("kind = 'sim'\nsize = '1M'\nintent_log = { size = 'many' }").unwrap_err();

@@ -6,7 +6,7 @@ use engine::{Completion, Io, Token};
 /// What a storage is and what it can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// `file`, `device`, `memory`, `null`, `sim` or `volume`.
+    /// `file`, `device`, `memory`, `null`, `sim`, `volume` or `qcow2`.
     pub kind: &'static str,
     /// Path, or a few words for storage without one.
     pub target: String,

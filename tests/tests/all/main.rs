@@ -43,6 +43,7 @@ mod p9_stream;
 mod p9_trees;
 mod policy;
 mod powercut_device;
+mod qcow2;
 mod qemu;
 mod qemu_img;
 mod reconnect;

@@ -51,7 +51,7 @@ pub struct ExportFlags {
 
 /// A storage: one option for each kind.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
-#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "memory", "null", "sim"]))]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "qcow2", "memory", "null", "sim"]))]
 pub struct BackingFlags {
     /// Serve this image or block device
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
@@ -60,6 +60,10 @@ pub struct BackingFlags {
     /// Serve this volume, which `vringd volume create` has made
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub volume: Option<PathBuf>,
+
+    /// Serve this qcow2 image, with its backing files
+    #[arg(long, value_name = "PATH", help_heading = "Storage")]
+    pub qcow2: Option<PathBuf>,
 
     /// Serve this much anonymous memory
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
@@ -168,9 +172,10 @@ impl BackingFlags {
         let made = |kind: &str, size: Option<ByteSize>| {
             size.map(|size| Served { kind: kind.into(), kind_option: "storage", size: Some(size), ..Served::default() })
         };
-        let message = "is missing: give --image, --volume, --memory, --null or --sim";
+        let message = "is missing: give --image, --volume, --qcow2, --memory, --null or --sim";
         found("file", &self.image)
             .or_else(|| found("volume", &self.volume))
+            .or_else(|| found("qcow2", &self.qcow2))
             .or_else(|| made("memory", self.memory))
             .or_else(|| made("null", self.null))
             .or_else(|| made("sim", self.sim))

@@ -73,6 +73,9 @@ pub struct StorageFlags {
     /// Do not lock the image against other writers
     #[arg(long, help_heading = "Storage")]
     pub no_lock: bool,
+    /// Let a qcow2 image have backing files and data files in this directory, or on this block device, besides its own directory
+    #[arg(long, value_name = "PATH", help_heading = "Storage")]
+    pub allow_backing: Vec<PathBuf>,
     /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N [default: auto]
     #[arg(long, value_name = "HOW", help_heading = "Storage")]
     pub execution: Option<Execution>,
@@ -262,6 +265,7 @@ impl StorageFlags {
             ("direct", (self.direct || self.no_direct).then(|| json!(self.direct))),
             ("read_only", self.readonly.then_some(json!(true))),
             ("lock", self.no_lock.then_some(json!(false))),
+            ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
             ("log", self.log.as_ref().map(|log| json!(log))),
@@ -291,6 +295,7 @@ impl StorageFlags {
             "direct" if self.no_direct => "--no-direct".to_owned(),
             "read_only" => "--readonly".to_owned(),
             "lock" => "--no-lock".to_owned(),
+            "allow" => "--allow-backing".to_owned(),
             "execution" if self.threads.is_some() => "--threads".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         }

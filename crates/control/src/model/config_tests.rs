@@ -93,7 +93,10 @@ fn unknown_fields_are_refused_at_every_depth() {
         assert!(error.contains("unknown field `colour`"), "{error}");
     }
     let error = toml::from_str::<NewExport>(&NULL.replace("'null'", "'floppy'")).unwrap_err().to_string();
-    assert!(error.contains("invalid field `kind`: \"floppy\" is none of file, volume, memory, null, sim"), "{error}");
+    assert!(
+        error.contains("invalid field `kind`: \"floppy\" is none of file, volume, qcow2, memory, null, sim"),
+        "{error}"
+    );
     let error = toml::from_str::<NewExport>(&NULL.replace("'1G'", "'huge'")).unwrap_err().to_string();
     assert!(error.contains("line 3") && error.contains("invalid field `size`: `huge` is not a size"), "{error}");
 }

@@ -3,6 +3,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `open` | from a path to an open, locked, measured image |
+//! | `looks` | a warning for what does not look raw |
 //! | `measure` | sizes, alignments and abilities, as the kernel tells them |
 //! | `machine` | the stages of a task: what comes after which completion |
 //! | `issue` | one system call, on the spot, by io_uring or on a pool |
@@ -11,6 +12,7 @@
 
 mod gate;
 mod issue;
+mod looks;
 mod machine;
 mod measure;
 mod open;

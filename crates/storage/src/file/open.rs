@@ -3,6 +3,7 @@
 use super::FileStorage;
 use super::gate::Gate;
 use super::issue::Executor;
+use super::looks;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::lock::ImageLock;
@@ -63,6 +64,7 @@ impl Kind for FileOptions {
     fn open(&self) -> Result<Opened, OpenError> {
         let execution = self.execution;
         let storage = FileStorage::open_without_threads(&FileOptions { execution: Execution::Auto, ..self.clone() })?;
+        looks::warn_of_format(&self.path);
         Ok(Opened::new(storage.describe(), move || {
             storage.start_threads(execution)?;
             Ok(Arc::new(storage))
@@ -126,6 +128,19 @@ impl FileStorage {
     /// As [`FileStorage::open`].
     pub fn open_without_threads(options: &FileOptions) -> Result<FileStorage, OpenError> {
         FileStorage::open_within(options, late::PATIENCE)
+    }
+
+    /// As above, with the last sector also where the file ends inside it: its missing bytes read as zeroes. For images whose format
+    /// says where they end.
+    ///
+    /// # Errors
+    /// As [`FileStorage::open`].
+    pub fn open_to_the_last_byte(options: &FileOptions) -> Result<FileStorage, OpenError> {
+        let mut storage = FileStorage::open_without_threads(options)?;
+        let failed = |source| OpenError::Path { path: options.path.clone(), what: "measure", source, hint: "" };
+        let size_bytes = measure::size_bytes(&*storage.file).map_err(failed)?;
+        *storage.capacity_bytes.get_mut() = size_bytes.next_multiple_of(512);
+        Ok(storage)
     }
 
     /// As above, for those who wait that long for the I/O of the dead.

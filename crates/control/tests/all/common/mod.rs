@@ -191,6 +191,7 @@ fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Result<StorageI
         }
         StorageSpec::File(file) => (file.path.display().to_string(), 10 << 30),
         StorageSpec::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
+        StorageSpec::Qcow2(image) => (image.path.display().to_string(), 20 << 30),
         StorageSpec::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
         StorageSpec::Null(null) => ("nothing".into(), null.size.0),
         StorageSpec::Sim(sim) => ("model".into(), sim.size.0),
@@ -204,6 +205,7 @@ fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Result<StorageI
         direct: match storage {
             StorageSpec::File(file) => file.direct,
             StorageSpec::Volume(volume) => volume.direct,
+            StorageSpec::Qcow2(image) => image.direct,
             StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => false,
         },
         execution: Execution::Auto,

@@ -1,0 +1,232 @@
+//! Which clusters are free, which are ready to be used, and which were used until a moment ago.
+//!
+//! Clusters are made ready in numbers, before they are needed: **what is in the reserve has refcount 1 and reads as zeroes, on
+//! stable storage**. So an L2 entry may name a cluster of the reserve at any time, in whatever order a kernel writes things: a power
+//! cut leaves the cluster unused, or used and counted, with its data or zeroes in it. What a cut leaves in the reserve is a leak, and
+//! nothing worse.
+//!
+//! What an L2 entry does not name any more is in *limbo* until a flush has made that true on disk and nobody who has looked
+//! the old entry up is under way ([`Epochs`]). Then it is counted down, and what nobody uses becomes a hole and free.
+
+use super::chain::Chain;
+use super::disk;
+use super::error::Trouble;
+use super::refcounts::Refcounts;
+use crate::epochs::Epochs;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that the reserve gets at first, and at most, each time it is empty: what a kill leaks.
+const RESERVE_BYTES: Range<u64> = 1 << 20..16 << 20;
+
+/// Most bytes that rest in limbo for want of a flush, and most runs of clusters.
+const LIMBO_BYTES_MAX: u64 = 32 << 20;
+const LIMBO_RUNS_MAX: usize = 4096;
+
+/// Clusters that nobody names any more.
+struct Old {
+    clusters: Range<u64>,
+    /// When they were freed, in epochs and in changes of the image.
+    epoch: u64,
+    change: u64,
+}
+
+/// What comes back from those who cannot wait for the allocator: whoever has it next takes it up.
+pub(super) struct Returns {
+    epochs: Arc<Epochs>,
+    /// Held for a push or a swap, never over I/O.
+    list: Mutex<Vec<Return>>,
+}
+
+enum Return {
+    /// As they came out of the reserve.
+    Unused(Range<u64>),
+    /// Something may have been written there until this epoch.
+    Written(Range<u64>, u64),
+}
+
+impl Returns {
+    pub(super) fn new(epochs: Arc<Epochs>) -> Arc<Returns> {
+        Arc::new(Returns { epochs, list: Mutex::new(Vec::new()) })
+    }
+
+    fn push(&self, back: Return) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(back);
+    }
+}
+
+/// Clusters out of the reserve that no entry names yet. Dropped, they come back by way of limbo.
+pub(super) struct Taken {
+    returns: Arc<Returns>,
+    clusters: Range<u64>,
+}
+
+impl Taken {
+    pub(super) fn new(returns: &Arc<Returns>, clusters: Range<u64>) -> Taken {
+        Taken { returns: returns.clone(), clusters }
+    }
+
+    /// From now on an entry may name them.
+    pub(super) fn keep(mut self) {
+        self.clusters = 0..0;
+    }
+
+    /// Nothing was written there.
+    pub(super) fn unused(mut self) {
+        self.returns.push(Return::Unused(std::mem::take(&mut self.clusters)));
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.clusters.is_empty() {
+            let epoch = self.returns.epochs.now();
+            self.returns.push(Return::Written(self.clusters.clone(), epoch));
+        }
+    }
+}
+
+impl std::fmt::Debug for Taken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Taken({:?})", self.clusters)
+    }
+}
+
+/// See the top.
+pub(super) struct Allocator {
+    refcounts: Refcounts,
+    /// Runs of clusters, the next first.
+    reserve: VecDeque<Range<u64>>,
+    reserve_bytes: u64,
+    /// No cluster before this one is free.
+    scan_from: u64,
+    limbo: VecDeque<Old>,
+    /// Clusters in limbo.
+    resting: u64,
+}
+
+impl Allocator {
+    pub(super) fn new(refcounts: Refcounts) -> Allocator {
+        Allocator {
+            refcounts,
+            reserve: VecDeque::new(),
+            reserve_bytes: RESERVE_BYTES.start,
+            scan_from: 1,
+            limbo: VecDeque::new(),
+            resting: 0,
+        }
+    }
+
+    /// Takes up to `most` clusters that follow one another out of the reserve, if it has any.
+    pub(super) fn take_ready(&mut self, most: u64) -> Option<Range<u64>> {
+        let first = self.reserve.front_mut()?;
+        let taken = first.start..first.end.min(first.start + most);
+        first.start = taken.end;
+        if first.is_empty() {
+            self.reserve.pop_front();
+        }
+        Some(taken)
+    }
+
+    /// Takes up to `most` clusters that follow one another. Blocks when the reserve is empty.
+    pub(super) fn take(&mut self, chain: &Chain, most: u64) -> Result<Range<u64>, Trouble> {
+        if self.reserve.is_empty() {
+            self.refill(chain)?;
+        }
+        self.take_ready(most).ok_or(Trouble::Errno(libc::ENOSPC))
+    }
+
+    /// Takes up what came back meanwhile.
+    pub(super) fn take_up(&mut self, returns: &Returns) {
+        let list = std::mem::take(&mut *returns.list.lock().unwrap_or_else(PoisonError::into_inner));
+        for back in list {
+            match back {
+                Return::Unused(clusters) => self.reserve.push_front(clusters),
+                // No entry has named them: no flush has to be waited for.
+                Return::Written(clusters, epoch) => self.retire(clusters, epoch, 0),
+            }
+        }
+    }
+
+    fn refill(&mut self, chain: &Chain) -> Result<(), Trouble> {
+        let want = (self.reserve_bytes >> chain.top().geometry.cluster_bits).max(1);
+        let found = self.refcounts.find(chain, self.scan_from, want)?;
+        for run in &found {
+            self.refcounts.clear(chain, run)?;
+        }
+        for (at, run) in found.iter().enumerate() {
+            if let Err(trouble) = self.refcounts.take(chain, run.clone()) {
+                // What is counted by now is a leak at worst.
+                self.scan_from = found[at].start;
+                return Err(trouble);
+            }
+        }
+        disk::flush(chain.file(chain.top().file))?;
+        if let Some(last) = found.last() {
+            self.scan_from = last.end;
+        }
+        self.reserve.extend(found);
+        self.reserve_bytes = (self.reserve_bytes * 2).min(RESERVE_BYTES.end);
+        Ok(())
+    }
+
+    /// Clusters that the image named until its change number `change`.
+    pub(super) fn retire(&mut self, clusters: Range<u64>, epoch: u64, change: u64) {
+        self.resting += clusters.end - clusters.start;
+        match self.limbo.back_mut() {
+            Some(last) if last.clusters.end == clusters.start && (last.epoch, last.change) == (epoch, change) => {
+                last.clusters.end = clusters.end;
+            }
+            _ => self.limbo.push_back(Old { clusters, epoch, change }),
+        }
+    }
+
+    /// Runs of clusters that are not free yet.
+    pub(super) fn in_limbo(&self) -> usize {
+        self.limbo.len()
+    }
+
+    /// Whether so much is in limbo that it must not wait for a guest's flush: one that never flushes would let the image grow
+    /// without an end.
+    pub(super) fn is_overfull(&self, chain: &Chain) -> bool {
+        let most = (LIMBO_BYTES_MAX >> chain.top().geometry.cluster_bits).max(16);
+        self.resting > most || self.limbo.len() > LIMBO_RUNS_MAX
+    }
+
+    /// Frees what was retired by changes up to `flushed`, which are on stable storage, as far as it is nobody's.
+    pub(super) fn settle(&mut self, chain: &Chain, epochs: &Epochs, flushed: u64) -> Result<(), Trouble> {
+        let now = epochs.advance();
+        while let Some(old) = self.limbo.front() {
+            if old.change > flushed || !Epochs::is_over(old.epoch, now) {
+                break;
+            }
+            let clusters = old.clusters.clone();
+            self.limbo.pop_front();
+            self.resting -= clusters.end - clusters.start;
+            let free = self.refcounts.release(chain, clusters)?;
+            self.freed(chain, &free);
+        }
+        Ok(())
+    }
+
+    fn freed(&mut self, chain: &Chain, free: &[Range<u64>]) {
+        let bits = chain.top().geometry.cluster_bits;
+        for run in free {
+            self.scan_from = self.scan_from.min(run.start);
+            disk::discard(chain.file(chain.top().file), run.start << bits, (run.end - run.start) << bits);
+        }
+    }
+
+    /// Gives everything back that is not used, now that changes up to `flushed` are on stable storage. What is under way goes on, and
+    /// what it may use stays.
+    pub(super) fn close(&mut self, chain: &Chain, epochs: &Epochs, flushed: u64) -> Result<(), Trouble> {
+        epochs.advance();
+        self.settle(chain, epochs, flushed)?;
+        while let Some(run) = self.reserve.pop_front() {
+            self.scan_from = self.scan_from.min(run.start);
+            self.refcounts.release(chain, run)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Which other files an image may lead to.
+//!
+//! What an image says is no more trustworthy than whoever wrote it, and the process that opens it may read every file of the host. So
+//! backing files and external data files are regular files in the image's own directory, or in one that a person allows; block devices
+//! are allowed one by one. Places are compared without symbolic links, before anything is opened and once more when it is.
+
+use super::Qcow2Options;
+use super::error::ImageError;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// See the top.
+pub(super) struct Confines {
+    image: PathBuf,
+    /// The image's directory.
+    own: Option<PathBuf>,
+    /// Directories and devices.
+    allowed: Vec<PathBuf>,
+}
+
+impl Confines {
+    pub(super) fn of(options: &Qcow2Options) -> Confines {
+        let directory = options.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        // What is not there allows nothing.
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        Confines {
+            image: options.path.clone(),
+            own: real(directory.unwrap_or(Path::new("."))),
+            allowed: options.allow.iter().filter_map(|path| real(path)).collect(),
+        }
+    }
+
+    /// Where a file that the image leads to really is, if it may be used. Nothing is opened.
+    pub(super) fn admit(&self, path: &Path) -> Result<PathBuf, ImageError> {
+        let failed = |source| ImageError::Look { image: self.image.clone(), path: path.to_owned(), source };
+        let real = std::fs::canonicalize(path).map_err(failed)?;
+        let kind = std::fs::symlink_metadata(&real).map_err(failed)?.file_type();
+        let allowed = self.allowed.iter().any(|allowed| real.starts_with(allowed));
+        let image = self.image.clone();
+        if kind.is_block_device() {
+            return if allowed { Ok(real) } else { Err(ImageError::Device { image, path: real }) };
+        }
+        let own = self.own.as_ref().is_some_and(|own| real.starts_with(own));
+        if !allowed && !own {
+            let directory = real.parent().unwrap_or(&real).to_owned();
+            return Err(ImageError::Outside { image, path: real, directory });
+        }
+        if kind.is_file() { Ok(real) } else { Err(ImageError::NoFile { image, path: real }) }
+    }
+
+    /// Says that what was opened is what was admitted: a directory on the way may have become a link meanwhile.
+    pub(super) fn confirm(&self, admitted: &Path, fd: impl AsFd) -> Result<(), ImageError> {
+        let image = self.image.clone();
+        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        match std::fs::read_link(link) {
+            Ok(real) if real == admitted => Ok(()),
+            Ok(real) => {
+                let directory = real.parent().unwrap_or(&real).to_owned();
+                Err(ImageError::Outside { image, path: real, directory })
+            }
+            Err(source) => Err(ImageError::Look { image, path: admitted.to_owned(), source }),
+        }
+    }
+}
+
+/// Opens a regular file or block device to read it, and waits for nobody.
+pub(super) fn open_to_look(path: &Path) -> Option<File> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return None;
+    }
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()
+}

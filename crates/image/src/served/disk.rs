@@ -1,0 +1,106 @@
+//! A file of an image as blocking calls, for metadata and copies, on whatever thread needs them.
+//!
+//! They go through the file's storage like any other request: so there is one owner of partial blocks under O_DIRECT, and what is
+//! written here and there has the order in which it was asked for.
+
+use engine::{Solo, Token};
+use libc::iovec;
+use std::cell::RefCell;
+use storage::{Operation, Step, Storage, StorageError, Task};
+
+/// One operation at a time, so that any token does.
+const TOKEN: Token = Token::request(0);
+
+thread_local! {
+    static LANE: RefCell<Option<(Solo, Task)>> = const { RefCell::new(None) };
+}
+
+/// The kernel's answer, or EIO where another reason has no number.
+pub(super) fn errno(error: &StorageError) -> i32 {
+    match error {
+        StorageError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        _ => libc::EIO,
+    }
+}
+
+fn run(storage: &dyn Storage, operation: Operation, buffer: Option<iovec>) -> Result<(), i32> {
+    LANE.with_borrow_mut(|lane| {
+        let (solo, task) = match lane {
+            Some(lane) => lane,
+            None => {
+                let solo = Solo::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                lane.insert((solo, Task::new()))
+            }
+        };
+        task.buffers.clear();
+        task.buffers.extend(buffer);
+        task.begin(operation);
+        let mut step = storage.start(task, TOKEN, &mut solo.io());
+        loop {
+            match step {
+                Step::Done(result) => return result.map_err(|error| errno(&error)),
+                Step::Pending => {
+                    let completion = solo.wait().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                    step = storage.resume(task, completion, &mut solo.io());
+                }
+            }
+        }
+    })
+}
+
+/// Memory that every O_DIRECT takes as it is: what is moved through it waits for no bounce buffer, of which guests may hold all.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy)]
+struct Page([u8; 4096]);
+
+fn scratch(bytes: usize) -> Vec<Page> {
+    vec![Page([0; 4096]); bytes.div_ceil(4096)]
+}
+
+fn buffer(scratch: &mut [Page], bytes: usize) -> iovec {
+    debug_assert!(bytes <= size_of_val(scratch));
+    iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: bytes }
+}
+
+/// Fills `buf`, whose length is whole sectors; behind the end there are zeroes.
+pub(super) fn read(storage: &dyn Storage, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
+    let there = storage.capacity_bytes().saturating_sub(offset).min(buf.len() as u64) as usize;
+    buf[there..].fill(0);
+    if there == 0 {
+        return Ok(());
+    }
+    let mut scratch = scratch(there);
+    let moved = buffer(&mut scratch, there);
+    run(storage, Operation::Read { offset }, Some(moved))?;
+    for (part, page) in buf[..there].chunks_mut(4096).zip(&scratch) {
+        part.copy_from_slice(&page.0[..part.len()]);
+    }
+    Ok(())
+}
+
+/// Writes whole sectors.
+pub(super) fn write(storage: &dyn Storage, offset: u64, buf: &[u8]) -> Result<(), i32> {
+    let mut scratch = scratch(buf.len());
+    for (part, page) in buf.chunks(4096).zip(&mut scratch) {
+        page.0[..part.len()].copy_from_slice(part);
+    }
+    let moved = buffer(&mut scratch, buf.len());
+    run(storage, Operation::Write { offset, durable: false }, Some(moved))
+}
+
+/// Brings to stable storage what was written.
+pub(super) fn flush(storage: &dyn Storage) -> Result<(), i32> {
+    run(storage, Operation::Flush, None)
+}
+
+/// Lets a range read as zeroes and gives its space back.
+pub(super) fn zero(storage: &dyn Storage, offset: u64, len: u64) -> Result<(), i32> {
+    run(storage, Operation::WriteZeroes { offset, len, unmap: true, durable: false }, None)
+}
+
+/// Gives the space of a range back. What cannot be given back stays.
+pub(super) fn discard(storage: &dyn Storage, offset: u64, len: u64) {
+    if let Err(errno) = run(storage, Operation::Discard { offset, len }, None) {
+        tracing::debug!(offset, len, errno, "the space of freed clusters is not given back");
+    }
+}

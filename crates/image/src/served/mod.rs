@@ -1,0 +1,157 @@
+//! A qcow2 image that is open: the storage made of the parts beside it.
+//!
+//! Data of mapped clusters goes between a guest's buffers and the file as it does for storage `file`, after a look-up without a lock.
+//! What changes the mapping runs elsewhere, and is written before the request is answered: a killed process loses nothing that was
+//! answered, and leaks at most what was in the reserve ([`allocator`]). The orders that a power cut tests are at the top of
+//! [`allocator`] and [`change`].
+//!
+//! | file | concern |
+//! |---|---|
+//! | `options`, `open`, `error` | what may be chosen, from a path to a chain of open images, what can be wrong |
+//! | `confine` | which other files an image may lead to |
+//! | `chain` | where a byte of the disk lies, and what is in L2 tables and compressed clusters |
+//! | `machine`, `look`, `progress` | a task's stages, what comes next, what it remembers |
+//! | `change` | allocating writes, and L2 entries |
+//! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
+//! | `shared` | what all tasks of an image share |
+//! | `disk`, `pool` | blocking calls, and threads for them |
+
+mod allocator;
+mod chain;
+mod change;
+mod confine;
+mod disk;
+mod error;
+mod look;
+mod machine;
+mod open;
+mod options;
+mod pool;
+#[cfg(test)]
+mod powercut_tests;
+mod progress;
+mod refcounts;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+pub use error::ImageError;
+pub use options::Qcow2Options;
+
+use crate::header;
+use engine::{Completion, Io, Token};
+use refcounts::patch_header;
+use shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use storage::kit::check_growth;
+use storage::{Description, Execution, Handed, Step, Storage, StorageError, Task};
+
+/// See the module. Dropped, it gives back what was reserved.
+pub struct Qcow2Storage {
+    shared: Arc<Shared>,
+}
+
+impl Storage for Qcow2Storage {
+    fn describe(&self) -> Description {
+        let chain = &self.shared.chain;
+        let top = chain.top();
+        let file = chain.file(top.data).describe();
+        Description {
+            kind: "qcow2",
+            target: top.path.display().to_string(),
+            read_only: self.shared.read_only(),
+            discard: !self.shared.read_only(),
+            discard_granularity_bytes: top.geometry.cluster_bytes() as u32,
+            write_zeroes: !self.shared.read_only(),
+            ..file
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.shared.chain.top().size_bytes()
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        self.begin(task, token, io)
+    }
+
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.proceed(task, completion, io)
+    }
+
+    /// Grows as far as the L1 table reaches.
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        let chain = &self.shared.chain;
+        let top = chain.top();
+        let target = top.path.display().to_string();
+        let _one_at_a_time = self.shared.header_lock();
+        check_growth(&target, top.size_bytes(), capacity_bytes)?;
+        if capacity_bytes == top.size_bytes() {
+            return Ok(());
+        }
+        let cannot =
+            |reason: String| StorageError::Grow { target: target.clone(), asked_bytes: capacity_bytes, reason };
+        if self.shared.read_only() || self.shared.is_broken() {
+            return Err(cannot("it is not written".to_owned()));
+        }
+        let most = u64::from(top.header.l1_entries).saturating_mul(top.header.l2_covers_bytes());
+        if capacity_bytes > most {
+            return Err(cannot(format!(
+                "its L1 table ends at {most} bytes: stop the export and use `qemu-img resize`"
+            )));
+        }
+        if chain.has_backing() {
+            let reason = "what its backing file has there would come up: stop the export and use `qemu-img resize`";
+            return Err(cannot(reason.to_owned()));
+        }
+        if top.has_data_file() {
+            chain.file(top.data).resize(capacity_bytes.max(chain.file(top.data).capacity_bytes()))?;
+        }
+        // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
+        let written = self.shared.make_ready_locked();
+        let written = written.and_then(|()| patch_header(chain, header::at::SIZE, &capacity_bytes.to_be_bytes()));
+        let written = written.and_then(|()| Ok(disk::flush(chain.file(top.file))?));
+        written.map_err(|trouble| cannot(format!("its header cannot be written: {trouble:?}")))?;
+        // A discard up to the old end either has happened before the guest learns of the new one, or sees it.
+        let allocator = self.shared.allocator().map_err(|trouble| cannot(format!("{trouble:?}")))?;
+        top.size_bytes.store(capacity_bytes, Ordering::Relaxed);
+        drop(allocator);
+        Ok(())
+    }
+
+    /// All files of the chain, in the order in which they are opened.
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        self.shared.quiesce().map_err(|trouble| std::io::Error::other(format!("{trouble:?}")))?;
+        let mut behind = None;
+        for file in self.shared.chain.files.iter().rev() {
+            let mut handed = file.hand_over()?;
+            handed.log = behind.map(Box::new);
+            behind = Some(handed);
+        }
+        behind.ok_or_else(|| std::io::Error::other("no file is open"))
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        for file in &self.shared.chain.files {
+            file.set_execution(execution)?;
+        }
+        self.shared.on_the_spot.store(on_the_spot(&self.shared.chain), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Whether metadata is read and written by whoever needs it.
+fn on_the_spot(chain: &chain::Chain) -> bool {
+    chain.files.iter().all(|file| file.describe().execution_chosen == Execution::Inline)
+}
+
+impl Drop for Qcow2Storage {
+    fn drop(&mut self) {
+        // Every operation has ended: whoever has one under way keeps the storage.
+        if let Err(trouble) = self.shared.quiesce() {
+            let path = self.shared.chain.top().path.display();
+            tracing::warn!(%path, ?trouble, "clusters that were reserved are leaked: `qemu-img check -r leaks` finds them");
+        }
+    }
+}

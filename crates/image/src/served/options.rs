@@ -1,0 +1,113 @@
+//! What may be chosen about an image.
+
+use super::{Qcow2Storage, open};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use storage::{Access, Execution, Handed, Kind, Need, OpenError, Opened, Storage};
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError};
+
+/// A qcow2 image, with its backing files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Qcow2Storage)]
+pub struct Qcow2Options {
+    /// Path of the image.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Bypass the page cache (O_DIRECT).
+    #[serde(default)]
+    pub direct: bool,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Where calls run.
+    #[serde(default)]
+    pub execution: Execution,
+    /// Lock the image and its backing files, as QEMU does; true when left out.
+    #[serde(default = "Qcow2Options::lock_default")]
+    pub lock: bool,
+    /// Directories in which backing files and external data files may lie besides the image's own, and block devices that may be used as
+    /// such; none when left out.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub allow: Vec<PathBuf>,
+    /// Memory for L2 tables of the image and its backing files together, 64K to 4G; 32M when left out, which is enough for 256 GiB of disk
+    /// in clusters of 64 KiB.
+    #[serde(default = "Qcow2Options::table_memory_default")]
+    pub table_memory: ByteSize,
+}
+
+impl Qcow2Options {
+    /// The image at `path`, with every other field at its default.
+    pub fn new(path: impl Into<PathBuf>) -> Qcow2Options {
+        Qcow2Options {
+            path: path.into(),
+            direct: false,
+            read_only: false,
+            execution: Execution::Auto,
+            lock: true,
+            allow: Vec::new(),
+            table_memory: Qcow2Options::table_memory_default(),
+        }
+    }
+
+    fn lock_default() -> bool {
+        true
+    }
+
+    fn table_memory_default() -> ByteSize {
+        ByteSize(32 << 20)
+    }
+}
+
+impl Kind for Qcow2Options {
+    fn check(&self, _block_size_bytes: u32) -> Result<(), FieldError> {
+        if self.path.as_os_str().is_empty() {
+            return Err(FieldError::new("storage.path", "is empty: give the path of a qcow2 image"));
+        }
+        if self.allow.iter().any(|path| path.as_os_str().is_empty()) {
+            let message = "has an empty path: give directories, or block devices";
+            return Err(FieldError::new("storage.allow", message));
+        }
+        if !(64 << 10..=4 << 30).contains(&self.table_memory.0) {
+            return Err(FieldError::new("storage.table_memory", "is out of range: use 64K to 4G"));
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Opened, OpenError> {
+        let chain = open::by_path(self)?;
+        let options = self.clone();
+        Ok(Opened::new(self, move || start(&options, chain)))
+    }
+
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        start(self, open::handed(self, handed)?)
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let need = |path, access| Need { field: "storage.path", path, access };
+        let mut needs = vec![need(self.path.clone(), Access::file(self.read_only))];
+        needs.extend(open::others(self).into_iter().map(|(path, write)| need(path, Access::file(!write))));
+        needs
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        let allow = self.allow.iter_mut().map(|path| ("storage.allow", path));
+        std::iter::once(("storage.path", &mut self.path)).chain(allow).collect()
+    }
+
+    fn set_execution(&mut self, execution: Execution) {
+        self.execution = execution;
+    }
+}
+
+fn start(options: &Qcow2Options, chain: open::Unstarted) -> Result<Arc<dyn Storage>, OpenError> {
+    Ok(Arc::new(Qcow2Storage::start(options, chain)?))
+}

@@ -1,0 +1,224 @@
+//! What all tasks of an image share.
+
+use super::allocator::{Allocator, Returns};
+use super::chain::Chain;
+use super::disk;
+use super::error::Trouble;
+use super::pool::Lane;
+use super::refcounts::patch_header;
+use crate::claims::{Claims, Waiter};
+use crate::epochs::Epochs;
+use crate::{features, header};
+use engine::Reply;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Reasons for which an image is not written any more.
+const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
+const APART: &str = "metadata of its image could not be written; see to its storage, and open it again";
+
+/// A task in line for clusters.
+pub(super) struct InLine(pub(super) Reply);
+
+impl Waiter for InLine {
+    fn admit(self) {
+        self.0.complete(0);
+    }
+}
+
+/// See the top.
+pub(super) struct Shared {
+    pub(super) chain: Chain,
+    pub(super) epochs: Arc<Epochs>,
+    pub(super) claims: Claims<InLine>,
+    pub(super) returns: Arc<Returns>,
+    /// None of an image that is only read. It is held over I/O: a worker only tries to take it.
+    allocator: Option<Mutex<Allocator>>,
+    pub(super) lane: Lane,
+    /// Changes of tables that were written.
+    changes: AtomicU64,
+    /// Of these, how many are on stable storage.
+    flushed: AtomicU64,
+    /// The features that a writer has to clear are cleared, and the files have all clusters of which they have a part.
+    cleared: AtomicBool,
+    /// Why nothing is written any more.
+    broken: OnceLock<&'static str>,
+    /// Metadata is read and written by whoever needs it: its file is memory, or calls are to run on the worker.
+    pub(super) on_the_spot: AtomicBool,
+    /// What holds up nothing but what it is held for: making the image ready, and a change of the size.
+    header: Mutex<()>,
+}
+
+impl Shared {
+    pub(super) fn new(chain: Chain, allocator: Option<Allocator>, on_the_spot: bool) -> Shared {
+        let header = &chain.top().header;
+        let cleared = header.autoclear == header.autoclear_kept() && chain.short().is_empty();
+        let broken = OnceLock::new();
+        if header.has(features::CORRUPT) && allocator.is_some() {
+            // Only what was marked while it was served gets here.
+            let _ = broken.set(MARKED);
+        }
+        let epochs = Arc::new(Epochs::default());
+        Shared {
+            chain,
+            returns: Returns::new(epochs.clone()),
+            epochs,
+            claims: Claims::default(),
+            allocator: allocator.map(Mutex::new),
+            lane: Lane::default(),
+            changes: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            cleared: AtomicBool::new(cleared),
+            broken,
+            on_the_spot: AtomicBool::new(on_the_spot),
+            header: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn read_only(&self) -> bool {
+        self.allocator.is_none()
+    }
+
+    /// Waits for whoever has it, who may wait for a disk. Not for a worker.
+    ///
+    /// # Errors
+    /// The image is only read.
+    pub(super) fn allocator(&self) -> Result<MutexGuard<'_, Allocator>, Trouble> {
+        let allocator = self.allocator.as_ref().ok_or(Trouble::Errno(libc::EROFS))?;
+        let mut allocator = allocator.lock().unwrap_or_else(PoisonError::into_inner);
+        allocator.take_up(&self.returns);
+        Ok(allocator)
+    }
+
+    /// As above, if nobody has it now.
+    pub(super) fn try_allocator(&self) -> Option<MutexGuard<'_, Allocator>> {
+        let mut allocator = self.allocator.as_ref()?.try_lock().ok()?;
+        allocator.take_up(&self.returns);
+        Some(allocator)
+    }
+
+    pub(super) fn header_lock(&self) -> MutexGuard<'_, ()> {
+        self.header.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken().is_some()
+    }
+
+    /// Why nothing is written any more, and what to do.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        self.broken.get().copied()
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Counts a change that was written and is about to be looked up; gives its number.
+    pub(super) fn changed(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The first `changes` changes are on stable storage.
+    pub(super) fn has_flushed(&self, changes: u64) {
+        self.flushed.fetch_max(changes, Ordering::SeqCst);
+    }
+
+    pub(super) fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::SeqCst)
+    }
+
+    /// Whether a writer still has to make the image ready.
+    #[inline]
+    pub(super) fn must_clear(&self) -> bool {
+        !self.cleared.load(Ordering::Acquire)
+    }
+
+    /// Makes the image ready for its first change. Blocks.
+    pub(super) fn make_ready(&self) -> Result<(), Trouble> {
+        let _one_at_a_time = self.header_lock();
+        self.make_ready_locked()
+    }
+
+    /// As above, by whoever has the header's lock.
+    pub(super) fn make_ready_locked(&self) -> Result<(), Trouble> {
+        if !self.must_clear() {
+            return Ok(());
+        }
+        for (number, bytes) in self.chain.short() {
+            self.chain.file(number).resize(bytes).map_err(|error| {
+                tracing::error!(%error, "the last cluster of an image cannot be completed");
+                Trouble::Errno(disk::errno(&error))
+            })?;
+        }
+        self.clear_features()?;
+        self.cleared.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Clears the autoclear features that are not known or not maintained (specification: "autoclear_features").
+    fn clear_features(&self) -> Result<(), Trouble> {
+        let top = self.chain.top();
+        let (had, kept) = (top.header.autoclear, top.header.autoclear_kept());
+        if had == kept {
+            return Ok(());
+        }
+        patch_header(&self.chain, header::at::AUTOCLEAR, &kept.to_be_bytes())?;
+        disk::flush(self.chain.file(top.file))?;
+        if had & features::BITMAPS != 0 {
+            tracing::warn!(path = %top.path.display(), "its dirty bitmaps are not maintained, and invalid from now on");
+        }
+        Ok(())
+    }
+
+    /// What a trouble is to a guest. An image whose own metadata is wrong is marked and not written any more. Blocks.
+    pub(super) fn settle_trouble(&self, trouble: &Trouble) -> i32 {
+        let (number, error) = match trouble {
+            Trouble::Errno(errno) => return *errno,
+            Trouble::Grown => return libc::EIO,
+            Trouble::Apart(errno) => {
+                if self.broken.set(APART).is_ok() {
+                    let (path, error) = (self.chain.top().path.display(), std::io::Error::from_raw_os_error(*errno));
+                    tracing::error!(%path, %error, "metadata could not be written: the image is not written any more until it is opened again");
+                }
+                return *errno;
+            }
+            Trouble::Format(number, error) => (*number, error),
+        };
+        let path = self.chain.images[number].path.display();
+        if number != 0 || self.read_only() {
+            tracing::error!(%path, %error, "the image is damaged");
+            return libc::EIO;
+        }
+        if self.broken.set(MARKED).is_ok() {
+            tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; repair it with `qemu-img check -r all`");
+            let header = &self.chain.top().header;
+            let marked = header.incompatible | features::CORRUPT;
+            if header.version >= 3
+                && let Err(trouble) = patch_header(&self.chain, header::at::INCOMPATIBLE, &marked.to_be_bytes())
+            {
+                tracing::error!(%path, ?trouble, "it cannot be marked as corrupt");
+            }
+        }
+        libc::EIO
+    }
+
+    /// Brings everything to stable storage and gives back what is not used. Blocks.
+    pub(super) fn quiesce(&self) -> Result<(), Trouble> {
+        if self.read_only() {
+            return Ok(());
+        }
+        let top = self.chain.top();
+        let changes = self.changes();
+        if top.data != top.file {
+            disk::flush(self.chain.file(top.data))?;
+        }
+        disk::flush(self.chain.file(top.file))?;
+        self.has_flushed(changes);
+        if !self.is_broken() {
+            self.allocator()?.close(&self.chain, &self.epochs, changes)?;
+            disk::flush(self.chain.file(top.file))?;
+        }
+        Ok(())
+    }
+}

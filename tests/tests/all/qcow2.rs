@@ -1,0 +1,331 @@
+//! qcow2 images that QEMU and we read and write in turn: of every feature, against a vector, with `qemu-img check` after each turn.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use engine::Solo;
+use image::Qcow2Options;
+use storage::{Operation, Task};
+use tempfile::TempDir;
+use testkit::storage as kit;
+use tests::daemon::Daemon;
+use tests::lab::Lab;
+use tests::qemu_img;
+
+const SIZE: usize = 6 << 20;
+/// Operations of one turn; more of them by this variable.
+const ROUNDS: usize = 40;
+const ROUNDS_VARIABLE: &str = "QCOW2_ROUNDS";
+
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+}
+
+/// Contents in pieces: noise, text that compresses, zeroes.
+fn contents(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut out = vec![0u8; len];
+    let mut at = 0;
+    while at < len {
+        let n = (rng.below(200) as usize * 512).clamp(512, len - at);
+        match rng.below(4) {
+            0 => out[at..at + n].iter_mut().for_each(|b| *b = rng.next() as u8),
+            1 => out[at..at + n].iter_mut().enumerate().for_each(|(i, b)| *b = (i / 64) as u8 | 1),
+            _ => {}
+        }
+        at += n;
+    }
+    out
+}
+
+struct Case {
+    name: String,
+    opts: String,
+    compress: bool,
+    backing: Option<&'static str>,
+    snapshot: bool,
+    prealloc: bool,
+}
+
+fn play(lab: &Lab, dir: &Path, case: &Case, rounds: usize, direct: bool) {
+    let seed = 0x1234_5678;
+    let img = |args: &[&str]| qemu_img::img(lab, args).and_then(qemu_img::Outcome::expect_success).unwrap();
+    let mut rng = Rng(seed | 1);
+    let size = SIZE;
+    let mut oracle = contents(&mut rng, size);
+    let p = |n: &str| dir.join(n).display().to_string();
+    std::fs::write(p("raw"), &oracle).unwrap();
+    let image = p("image.qcow2");
+    let mut opts = case.opts.clone();
+    if opts.contains("data_file") {
+        opts = opts.replace("DATA", &p("data.raw"));
+    }
+    match case.backing {
+        Some(format) => {
+            let base = p("base");
+            // A backing file that is shorter than the image.
+            let base_size = size - (1 << 20) - 512 * 3;
+            std::fs::write(p("short"), &oracle[..base_size]).unwrap();
+            img(&["convert", "-f", "raw", "-O", format, &p("short"), &base]);
+            oracle[base_size..].fill(0);
+            img(&["create", "-q", "-f", "qcow2", "-F", format, "-b", &base, "-o", &opts, &image, &size.to_string()]);
+        }
+        None if case.prealloc => {
+            img(&[
+                "create",
+                "-q",
+                "-f",
+                "qcow2",
+                "-o",
+                &format!("{opts},preallocation=metadata"),
+                &image,
+                &size.to_string(),
+            ]);
+            oracle.fill(0);
+        }
+        None => {
+            let mut args = vec!["convert", "-f", "raw", "-O", "qcow2", "-o", &opts];
+            if case.compress {
+                args.push("-c");
+            }
+            let raw = p("raw");
+            args.extend([&raw[..], &image]);
+            img(&args);
+        }
+    }
+    if case.snapshot {
+        img(&["snapshot", "-c", "one", &image]);
+    }
+    let at_first = oracle.clone();
+    let options = Qcow2Options { direct, table_memory: values::ByteSize(64 << 10), ..Qcow2Options::new(&image) };
+    for session in 0..2 {
+        let storage = storage::open(&options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let mut solo = Solo::new().unwrap();
+        assert_eq!(storage.capacity_bytes() as usize, size);
+        kit::assert_same(&kit::read(&mut solo, &*storage, 0, size), &oracle, 0);
+        let mut task = Task::new();
+        for round in 0..rounds {
+            let sectors = size as u64 / 512;
+            let at = rng.below(sectors);
+            let most = [1, 8, 40, 300, 3000][rng.below(5) as usize];
+            let n = (1 + rng.below(most)).min(sectors - at);
+            let (o, l) = ((at * 512) as usize, (n * 512) as usize);
+            match rng.below(12) {
+                0..=2 => kit::assert_same(&kit::read(&mut solo, &*storage, o as u64, l), &oracle[o..o + l], o as u64),
+                3..=5 => {
+                    let fill = (round as u8).wrapping_mul(7) | 1;
+                    oracle[o..o + l]
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(i, b)| *b = fill.wrapping_add((i / 512) as u8) | 1);
+                    kit::write(&mut solo, &*storage, o as u64, &oracle[o..o + l]).unwrap();
+                }
+                6 | 7 => {
+                    // Together, side by side: many in one cluster.
+                    let count = (2 + rng.below(14)).min(n).max(1);
+                    let each = n / count;
+                    let mut tasks = Vec::new();
+                    for k in 0..count {
+                        let from = o + (k * each * 512) as usize;
+                        let to = from + (each * 512) as usize;
+                        if rng.below(5) == 0 {
+                            let mut t = Task::new();
+                            oracle[from..to].fill(0);
+                            t.begin(Operation::WriteZeroes {
+                                offset: from as u64,
+                                len: each * 512,
+                                unmap: k % 2 == 0,
+                                durable: false,
+                            });
+                            tasks.push(t);
+                            continue;
+                        }
+                        let byte = (round as u8).wrapping_add(k as u8) | 1;
+                        oracle[from..to].fill(byte);
+                        let mut t = Task::new();
+                        t.buffers =
+                            vec![libc::iovec { iov_base: oracle[from..].as_mut_ptr().cast(), iov_len: to - from }];
+                        t.begin(Operation::Write { offset: from as u64, durable: k % 3 == 0 });
+                        tasks.push(t);
+                    }
+                    kit::run_together(&mut solo, &*storage, &mut tasks);
+                }
+                8 | 9 => {
+                    task.begin(Operation::WriteZeroes {
+                        offset: o as u64,
+                        len: l as u64,
+                        unmap: rng.below(2) == 0,
+                        durable: rng.below(4) == 0,
+                    });
+                    kit::run(&mut solo, &*storage, &mut task).unwrap();
+                    oracle[o..o + l].fill(0);
+                }
+                10 => {
+                    task.begin(Operation::Discard { offset: o as u64, len: l as u64 });
+                    kit::run(&mut solo, &*storage, &mut task).unwrap();
+                    let now = kit::read(&mut solo, &*storage, o as u64, l);
+                    for (old, new) in oracle[o..].iter_mut().zip(now) {
+                        assert!(new == 0 || new == *old, "{}: discard", case.name);
+                        *old = new;
+                    }
+                }
+                _ => {
+                    task.begin(Operation::Flush);
+                    kit::run(&mut solo, &*storage, &mut task).unwrap();
+                }
+            }
+        }
+        kit::assert_same(&kit::read(&mut solo, &*storage, 0, size), &oracle, 0);
+        drop(storage);
+        let text = img(&["check", &image]);
+        assert!(text.contains("No errors"), "{}: session {session}: {text}", case.name);
+        img(&["convert", "-f", "qcow2", "-O", "raw", &image, &p("back")]);
+        kit::assert_same(&std::fs::read(p("back")).unwrap(), &oracle, 0);
+        if opts.contains("data_file_raw=on") {
+            kit::assert_same(&std::fs::read(p("data.raw")).unwrap(), &oracle, 0);
+        }
+    }
+    if case.snapshot {
+        img(&["snapshot", "-a", "one", &image]);
+        img(&["convert", "-f", "qcow2", "-O", "raw", &image, &p("back")]);
+        kit::assert_same(&std::fs::read(p("back")).unwrap(), &at_first, 0);
+        img(&["check", &image]);
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    for cluster in ["512", "4k", "64k", "2M"] {
+        for bits in [1, 16, 64] {
+            for backing in [None, Some("raw"), Some("qcow2")] {
+                out.push((format!("cluster_size={cluster},refcount_bits={bits}"), false, backing, false, false));
+            }
+        }
+        out.push((format!("cluster_size={cluster},compat=0.10"), false, None, false, false));
+        out.push((format!("cluster_size={cluster},compat=0.10"), true, Some("raw"), false, false));
+        out.push((format!("cluster_size={cluster}"), true, None, false, false));
+        out.push((format!("cluster_size={cluster},compression_type=zstd"), true, None, false, false));
+        out.push((format!("cluster_size={cluster},lazy_refcounts=on"), false, None, false, false));
+        out.push((format!("cluster_size={cluster}"), true, None, true, false));
+        out.push((format!("cluster_size={cluster},refcount_bits=2"), false, Some("qcow2"), true, false));
+        out.push((format!("cluster_size={cluster}"), false, None, false, true));
+        out.push((format!("cluster_size={cluster},data_file=DATA"), false, None, false, false));
+        out.push((format!("cluster_size={cluster},data_file=DATA,data_file_raw=on"), false, None, false, false));
+        out.push((format!("cluster_size={cluster},data_file=DATA"), false, Some("raw"), false, false));
+    }
+    for cluster in ["16k", "128k", "2M"] {
+        for backing in [None, Some("raw")] {
+            out.push((format!("cluster_size={cluster},extended_l2=on"), false, backing, false, false));
+        }
+        out.push((format!("cluster_size={cluster},extended_l2=on"), true, None, false, false));
+        out.push((format!("cluster_size={cluster},extended_l2=on"), false, None, true, false));
+        out.push((format!("cluster_size={cluster},extended_l2=on"), false, None, false, true));
+        out.push((format!("cluster_size={cluster},extended_l2=on,data_file=DATA"), false, None, false, false));
+    }
+    out.into_iter()
+        .map(|(opts, compress, backing, snapshot, prealloc)| Case {
+            name: format!("{opts} compress {compress} backing {backing:?} snapshot {snapshot} prealloc {prealloc}"),
+            opts,
+            compress,
+            backing,
+            snapshot,
+            prealloc,
+        })
+        .collect()
+}
+
+fn all(directory: &Path, direct: bool) {
+    let lab = Lab::take_turn();
+    let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    for case in cases() {
+        println!("{}", case.name);
+        let dir = TempDir::new_in(directory).unwrap();
+        play(&lab, dir.path(), &case, rounds, direct);
+    }
+}
+
+#[test]
+fn images_in_memory_agree_with_qemu() {
+    all(&kit::shm(), false);
+}
+
+#[test]
+fn images_on_a_disk_agree_with_qemu() {
+    all(&kit::disk(), false);
+}
+
+#[test]
+fn images_past_the_page_cache_agree_with_qemu() {
+    all(&kit::disk(), true);
+}
+
+/// An image in a directory, and a daemon that serves it.
+fn served(lab: &Lab, directory: &Path, options: &str) -> Result<(PathBuf, Daemon)> {
+    let image = directory.join("image.qcow2");
+    let path = image.display();
+    qemu_img::img(lab, &["create", "-q", "-f", "qcow2", "-o", options, &path.to_string(), "64M"])?.expect_success()?;
+    let daemon = Daemon::serve(&format!(
+        "workers = 2\n[[export]]\nname = 'disk'\nsocket = '{}'\nqueues = 2\nstorage = {{ kind = 'qcow2', path = '{path}' }}\n",
+        directory.join("disk.sock").display()
+    ))?;
+    Ok((image, daemon))
+}
+
+#[test]
+fn what_a_killed_daemon_has_answered_is_in_the_image() -> Result<()> {
+    let lab = Lab::take_turn();
+    for options in ["cluster_size=64k", "cluster_size=4k,refcount_bits=1", "cluster_size=16k,extended_l2=on"] {
+        let directory = TempDir::new_in(kit::disk())?;
+        let (image, mut daemon) = served(&lab, directory.path(), options)?;
+        let socket = directory.path().join("disk.sock");
+        let commands = ["write -P 0x11 0 1M", "write -P 0x22 5000k 3k", "write -P 0x33 40M 200k", "write -z 100k 64k"];
+        qemu_img::io(&lab, &socket, &commands)?.expect_success()?;
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(daemon.id() as i32).expect("a process has an id"),
+            rustix::process::Signal::KILL,
+        )?;
+        daemon.terminate().ok();
+        let path = image.display().to_string();
+        let check = qemu_img::img(&lab, &["check", "-r", "leaks", &path])?.expect_success()?;
+        ensure!(!check.contains("ERROR"), "{options}: {check}");
+        let reads = [
+            "read -P 0x11 0 100k",
+            "read -P 0 100k 64k",
+            "read -P 0x11 164k 860k",
+            "read -P 0x22 5000k 3k",
+            "read -P 0 5003k 5k",
+            "read -P 0x33 40M 200k",
+        ];
+        let output = qemu_img::io_file(&lab, "qcow2", &image, &reads)?.expect_success()?;
+        ensure!(!output.contains("failed"), "{options}: {output}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_upgrade_takes_an_image_and_its_chain_along() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("base"), vec![0x77; 1 << 20])?;
+    let options = format!("backing_file={},backing_fmt=raw", at("base"));
+    let (image, daemon) = served(&lab, directory.path(), &options)?;
+    let socket = directory.path().join("disk.sock");
+    qemu_img::io(&lab, &socket, &["write -P 0x11 64k 512", "read -P 0x77 0 64k"])?.expect_success()?;
+    daemon.upgrade()?;
+    let commands = ["read -P 0x11 64k 512", "read -P 0x77 66048 64k", "write -P 0x22 512k 4k", "read -P 0x77 520k 4k"];
+    let output = qemu_img::io(&lab, &socket, &commands)?.expect_success()?;
+    ensure!(!output.contains("failed"), "{output}");
+    daemon.stop()?;
+    let check = qemu_img::img(&lab, &["check", &image.display().to_string()])?.expect_success()?;
+    ensure!(check.contains("No errors"), "{check}");
+    Ok(())
+}
