@@ -209,7 +209,7 @@ impl Placer {
         // The number of workers is the operator's.
         let machine = Machine { workers_max: u32::try_from(shared).unwrap_or(u32::MAX), ..Machine::default() };
         let is_free = rings.iter().any(|ring| !ring.pinned);
-        is_free.then(|| (Sample { at_ns: now_ns, workers, rings, machine }, found))
+        is_free.then_some((Sample { at_ns: now_ns, workers, rings, machine }, found))
     }
 }
 
