@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks that decide something.
 const LOOK: Duration = Duration::from_nanos(LOOK_NS);
-/// Time between two looks where there is nothing to decide.
+/// Time between two looks at requests that do not end, and what a look may take at most.
 const LOOK_IDLY: Duration = Duration::from_secs(1);
 /// A look may take this part of the time between two: with thousands of rings there are fewer.
 const SHARE: u32 = 50;
@@ -93,8 +93,6 @@ struct Placer {
     /// Requests of all rings at the last look, and looks in a row that have found no more.
     requests: u64,
     still: u32,
-    /// The last look found nothing to choose from.
-    is_moot: bool,
 }
 
 /// A worker's busy time: its turns, or what its thread took for anything but polling, whichever is more. A call that waits is in the first,
@@ -129,7 +127,7 @@ impl Look for Placer {
 
     fn pause(&mut self) -> Duration {
         self.owes_look = true;
-        if self.is_moot { LOOK_IDLY } else { LOOK }
+        LOOK
     }
 
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
@@ -137,10 +135,9 @@ impl Look for Placer {
         let began = Instant::now();
         let is_fixed = daemon.engine().policy_mode() == PolicyMode::Fixed;
         let Some((sample, found)) = (!is_fixed && !self.has_failed).then(|| self.sample(daemon)).flatten() else {
-            (self.balance, self.is_moot) = (None, true);
-            return LOOK_IDLY;
+            self.balance = None;
+            return LOOK;
         };
-        self.is_moot = false;
         let requests = sample.rings.iter().fold(0u64, |sum, ring| sum.wrapping_add(ring.requests));
         let is_still = std::mem::replace(&mut self.requests, requests) == requests;
         self.still = if is_still { self.still.saturating_add(1) } else { 0 };
