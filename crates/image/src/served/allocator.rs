@@ -162,7 +162,7 @@ impl Allocator {
                 return Err(trouble);
             }
         }
-        disk::flush(chain.file(chain.top().file))?;
+        chain.flush(chain.top().file)?;
         if let Some(last) = found.last() {
             self.scan_from = last.end;
         }

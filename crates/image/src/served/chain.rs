@@ -40,6 +40,8 @@ pub(super) struct Chain {
     pub(super) base: Option<usize>,
     /// Held while the first image's header is read and written: see [`super::refcounts::patch_header`].
     pub(super) header: Mutex<()>,
+    /// A flush has failed. The kernel tells of what it could not write once: whoever asks next is told that all is well, and it is not.
+    pub(super) unflushed: AtomicBool,
 }
 
 /// What one image says of a range.
@@ -158,6 +160,23 @@ impl Image {
 }
 
 impl Chain {
+    /// Brings a file to stable storage.
+    pub(super) fn flush(&self, number: usize) -> Result<(), i32> {
+        super::disk::flush(self.file(number)).inspect_err(|errno| self.flush_has_failed(*errno))
+    }
+
+    /// From now on nothing is written, and no flush succeeds.
+    pub(super) fn flush_has_failed(&self, errno: i32) {
+        if !self.unflushed.swap(true, Ordering::SeqCst) {
+            let path = self.top().path.display();
+            tracing::error!(%path, errno, "a flush has failed: what was written may be lost, and nothing is written until the image is opened again");
+        }
+    }
+
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.unflushed.load(Ordering::SeqCst)
+    }
+
     pub(super) fn file(&self, number: usize) -> &dyn Storage {
         &*self.files[number]
     }

@@ -111,6 +111,7 @@ impl Shared {
     /// Prepares an allocating write of what `want` begins with; its first cluster, and all others that it shall reach, are claimed.
     /// Without `may_block` it does what can be done at once, or nothing.
     pub(super) fn prepare(&self, want: &Range<u64>, may_block: bool) -> Result<Option<Plan>, Trouble> {
+        self.check_written()?;
         let chain = &self.chain;
         let geometry = &chain.top().geometry;
         let cluster_bytes = geometry.cluster_bytes();
@@ -236,8 +237,9 @@ impl Shared {
 
     /// Brings entries to stable storage, and frees what none of them names any more.
     pub(super) fn settle_all(&self) -> Result<(), Trouble> {
+        self.check_written()?;
         let changes = self.changes();
-        disk::flush(self.chain.file(self.chain.top().file))?;
+        self.chain.flush(self.chain.top().file)?;
         self.has_flushed(changes);
         let flushed = self.flushed();
         self.allocator()?.settle(&self.chain, &self.epochs, flushed)
@@ -269,6 +271,7 @@ impl Shared {
         stop: u64,
         new: impl Fn(u64, Cluster) -> Cluster,
     ) -> Result<(), Trouble> {
+        self.check_written()?;
         let (chain, top) = (&self.chain, self.chain.top());
         let geometry = &top.geometry;
         let (l1, index) = geometry.place(guest);
@@ -356,7 +359,7 @@ impl Shared {
         }
         if shared {
             // Only what is on stable storage may take the place of what was.
-            disk::flush(file)?;
+            chain.flush(top.file)?;
         }
         if place.is_none() || shared {
             let (start, mut entries) = locked.l1_sector(l1);

@@ -23,11 +23,13 @@ pub(super) struct Confines {
 impl Confines {
     pub(super) fn of(options: &Qcow2Options) -> Confines {
         let directory = options.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let is_device = std::fs::metadata(&options.path).is_ok_and(|it| it.file_type().is_block_device());
         // What is not there allows nothing.
         let real = |path: &Path| std::fs::canonicalize(path).ok();
         Confines {
             image: options.path.clone(),
-            own: real(directory.unwrap_or(Path::new("."))),
+            // The directory of a device is everybody's.
+            own: if is_device { None } else { real(directory.unwrap_or(Path::new("."))) },
             allowed: options.allow.iter().filter_map(|path| real(path)).collect(),
         }
     }

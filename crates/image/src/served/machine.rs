@@ -37,7 +37,7 @@ impl Qcow2Storage {
             return Step::Done(Err(error));
         }
         if action != Action::Read
-            && action != Action::Flush
+            && (action != Action::Flush || self.shared.chain.is_unflushed())
             && let Some(reason) = self.shared.broken()
         {
             return Step::Done(Err(StorageError::Failed { action, reason: reason.to_owned() }));
@@ -123,7 +123,19 @@ impl Parts<'_, '_> {
         progress.inside = None;
         progress.stage = Stage::Idle;
         let action = self.operation.action();
+        // Somebody else was told that the kernel could not write something, and nobody is told twice.
+        let outcome =
+            if self.is_durable() && self.shared.chain.is_unflushed() { outcome.and(Err(libc::EIO)) } else { outcome };
         Step::Done(outcome.map_err(|errno| StorageError::errno(action, errno)))
+    }
+
+    /// Whether its success says that something is on stable storage.
+    fn is_durable(&self) -> bool {
+        match self.operation {
+            Operation::Flush => true,
+            Operation::Write { durable, .. } | Operation::WriteZeroes { durable, .. } => durable,
+            Operation::Read { .. } | Operation::Discard { .. } => false,
+        }
     }
 
     /// Starts `sub.operation` of the file; its buffers are filled.
@@ -137,7 +149,16 @@ impl Parts<'_, '_> {
     fn sub_went(&mut self, sub: Sub, step: Step) -> Flow {
         let Step::Done(result) = step else { return Flow::Pending };
         if let Err(error) = result {
-            return Flow::Done(Err(disk::errno(&error)));
+            let errno = disk::errno(&error);
+            let flushes = match sub {
+                Sub::Move(_) => self.is_durable(),
+                Sub::Barrier | Sub::Cover | Sub::CoverData => true,
+                Sub::Data => false,
+            };
+            if flushes {
+                self.shared.chain.flush_has_failed(errno);
+            }
+            return Flow::Done(Err(errno));
         }
         let progress = &mut *self.progress;
         progress.stage = match sub {

@@ -111,7 +111,7 @@ impl Storage for Qcow2Storage {
         // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
         let written = self.shared.make_ready_locked();
         let written = written.and_then(|()| patch_header(chain, header::at::SIZE, &capacity_bytes.to_be_bytes()));
-        let written = written.and_then(|()| Ok(disk::flush(chain.file(top.file))?));
+        let written = written.and_then(|()| Ok(chain.flush(top.file)?));
         written.map_err(|trouble| cannot(format!("its header cannot be written: {trouble:?}")))?;
         // A discard up to the old end either has happened before the guest learns of the new one, or sees it.
         let allocator = self.shared.allocator().map_err(|trouble| cannot(format!("{trouble:?}")))?;
@@ -141,9 +141,11 @@ impl Storage for Qcow2Storage {
     }
 }
 
-/// Whether metadata is read and written by whoever needs it.
+/// Whether metadata is read and written by whoever needs it. Not where it might wait for a worker's own requests, as partial blocks do
+/// past the page cache.
 fn on_the_spot(chain: &chain::Chain) -> bool {
-    chain.files.iter().all(|file| file.describe().execution_chosen == Execution::Inline)
+    let files = chain.files.iter().map(|file| file.describe());
+    files.into_iter().all(|file| file.execution_chosen == Execution::Inline && !file.direct)
 }
 
 impl Drop for Qcow2Storage {

@@ -173,7 +173,10 @@ fn chain(options: &Qcow2Options, handed: bool, open: &mut Opener<'_>) -> Result<
     let images = found.into_iter();
     let images = images.map(|(path, header, l1, files)| Image::new(path, header, &l1, files, memory_bytes)).collect();
     let all = files.iter().map(|file| Arc::clone(file) as Arc<dyn Storage>).collect();
-    Ok(Unstarted { chain: Chain { files: all, images, base, header: Default::default() }, files })
+    Ok(Unstarted {
+        chain: Chain { files: all, images, base, header: Default::default(), unflushed: Default::default() },
+        files,
+    })
 }
 
 /// Refuses to write what must not be written, and what is no disk. What another program has served up to now and marked is still

@@ -82,6 +82,8 @@ struct Model {
     obeys: AtomicBool,
     /// Writes below this offset fail; half of their sectors are written.
     fails_below: AtomicU64,
+    /// The next flush fails, and those behind it do not: so the kernel tells of what it could not write.
+    fails_next_flush: AtomicBool,
 }
 
 impl Model {
@@ -99,6 +101,7 @@ impl Model {
             on_the_spot,
             obeys: AtomicBool::new(true),
             fails_below: AtomicU64::new(0),
+            fails_next_flush: AtomicBool::new(false),
             device: false,
         })
     }
@@ -177,6 +180,9 @@ impl Storage for Model {
             self.perform(task);
             return Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO)));
         }
+        if matches!(task.operation, Operation::Flush) && self.fails_next_flush.swap(false, Ordering::SeqCst) {
+            return Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO)));
+        }
         self.perform(task);
         if self.on_the_spot {
             return Step::Done(Ok(()));
@@ -217,7 +223,11 @@ fn served(contents: &[u8], file: Arc<Model>, base: Option<Arc<Model>>, read_only
         files.push(base);
         1
     });
-    Qcow2Storage::over(Chain { files, images, base: number, header: Default::default() }, read_only).unwrap()
+    Qcow2Storage::over(
+        Chain { files, images, base: number, header: Default::default(), unflushed: Default::default() },
+        read_only,
+    )
+    .unwrap()
 }
 
 struct Case {
@@ -415,6 +425,26 @@ fn metadata_of_which_a_part_is_written_ends_the_writes() {
     drop(storage);
     let now = file.state.lock().unwrap().now.clone();
     assert!(examine(&now).corruptions.is_empty());
+}
+
+#[test]
+fn a_flush_that_fails_for_one_fails_for_all_behind_it() {
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let file = Model::new(image.clone(), Oracle::default(), 1, true);
+    let storage = served(&image, file.clone(), None, false);
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &storage, 0, &[1; 512]).unwrap();
+    // Somebody else's flush hears of it.
+    file.fails_next_flush.store(true, Ordering::SeqCst);
+    storage.hand_over().unwrap_err();
+    let mut task = Task::new();
+    for operation in [Operation::Flush, Operation::Flush] {
+        task.begin(operation);
+        let error = kit::run(&mut solo, &storage, &mut task).unwrap_err().to_string();
+        assert!(error.contains("open it again"), "{error}");
+    }
+    kit::write(&mut solo, &storage, 0, &[2; 512]).unwrap_err();
+    assert_eq!(kit::read(&mut solo, &storage, 0, 512), [1; 512]);
 }
 
 /// Clusters of 512 bytes, of which a block counts 256: most of the device has no block when it is begun with.

@@ -231,13 +231,13 @@ impl Refcounts {
         refcount::set(&mut block, self.geometry.refcount_order, 0, 1);
         let file = chain.file(chain.top().file);
         disk::write(file, place << self.geometry.cluster_bits, &block)?;
-        disk::flush(file)?;
+        chain.flush(chain.top().file)?;
         let mut entries = self.table.clone();
         entries[number as usize] = place << self.geometry.cluster_bits;
         let first = number as usize / 64 * 64;
         let sector: Vec<u8> = entries[first..first + 64].iter().flat_map(|entry| entry.to_be_bytes()).collect();
         disk::write(file, self.table_offset + first as u64 * 8, &sector)?;
-        disk::flush(file)?;
+        chain.flush(chain.top().file)?;
         self.table = entries;
         self.blocks.insert(number, block);
         Ok(())
@@ -279,14 +279,14 @@ impl Refcounts {
         let table_offset = (base + count) << bits;
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
         disk::write(file, table_offset, &bytes)?;
-        disk::flush(file)?;
+        chain.flush(chain.top().file)?;
         let field = [&table_offset.to_be_bytes()[..], &(table_clusters as u32).to_be_bytes()].concat();
         // After an error nobody knows which table the header names.
         patch_header(chain, header::at::REFCOUNT_TABLE, &field).map_err(|trouble| match trouble {
             Trouble::Errno(errno) => Trouble::Apart(errno),
             other => other,
         })?;
-        disk::flush(file)?;
+        chain.flush(chain.top().file)?;
         let old = self.table_offset >> bits..(self.table_offset >> bits) + self.table_clusters;
         (self.table, self.table_offset, self.table_clusters) = (table, table_offset, table_clusters);
         self.release(chain, old)?;

@@ -11,7 +11,7 @@ use crate::epochs::Epochs;
 use crate::{features, header};
 use engine::Reply;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Reasons for which an image is not written any more.
 const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
@@ -25,6 +25,10 @@ impl Waiter for InLine {
         self.0.complete(0);
     }
 }
+
+/// See [`Chain::flush`].
+const UNFLUSHED: &str =
+    "a flush of the image has failed and what was written may be lost: see to what it lies on, and open it again";
 
 /// See the top.
 pub(super) struct Shared {
@@ -92,7 +96,11 @@ impl Shared {
 
     /// As above, if nobody has it now.
     pub(super) fn try_allocator(&self) -> Option<MutexGuard<'_, Allocator>> {
-        let mut allocator = self.allocator.as_ref()?.try_lock().ok()?;
+        let mut allocator = match self.allocator.as_ref()?.try_lock() {
+            Ok(allocator) => allocator,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         allocator.take_up(&self.returns);
         Some(allocator)
     }
@@ -107,7 +115,13 @@ impl Shared {
 
     /// Why nothing is written any more, and what to do.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        self.broken.get().copied()
+        self.broken.get().copied().or(self.chain.is_unflushed().then_some(UNFLUSHED))
+    }
+
+    /// # Errors
+    /// Nothing is written any more.
+    pub(super) fn check_written(&self) -> Result<(), Trouble> {
+        if self.is_broken() { Err(Trouble::Errno(libc::EIO)) } else { Ok(()) }
     }
 
     pub(super) fn changes(&self) -> u64 {
@@ -121,7 +135,9 @@ impl Shared {
 
     /// The first `changes` changes are on stable storage.
     pub(super) fn has_flushed(&self, changes: u64) {
-        self.flushed.fetch_max(changes, Ordering::SeqCst);
+        if !self.chain.is_unflushed() {
+            self.flushed.fetch_max(changes, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn flushed(&self) -> u64 {
@@ -164,7 +180,7 @@ impl Shared {
             return Ok(());
         }
         patch_header(&self.chain, header::at::AUTOCLEAR, &kept.to_be_bytes())?;
-        disk::flush(self.chain.file(top.file))?;
+        self.chain.flush(top.file)?;
         if had & features::BITMAPS != 0 {
             tracing::warn!(path = %top.path.display(), "its dirty bitmaps are not maintained, and invalid from now on");
         }
@@ -211,13 +227,13 @@ impl Shared {
         let top = self.chain.top();
         let changes = self.changes();
         if top.data != top.file {
-            disk::flush(self.chain.file(top.data))?;
+            self.chain.flush(top.data)?;
         }
-        disk::flush(self.chain.file(top.file))?;
+        self.chain.flush(top.file)?;
         self.has_flushed(changes);
         if !self.is_broken() {
             self.allocator()?.close(&self.chain, &self.epochs, changes)?;
-            disk::flush(self.chain.file(top.file))?;
+            self.chain.flush(top.file)?;
         }
         Ok(())
     }
