@@ -3,7 +3,6 @@
 use crate::tables::{JOBS, PUBLISHED, phases, together_cell, vhost_cell};
 use crate::{Client, Costs, Host, Placing, Scenario, Shape, run};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use values::Favour;
 
 fn scenario(clients: Vec<Client>, processors: u16, placing: Placing) -> Scenario {
@@ -110,6 +109,14 @@ fn a_load_that_changes_is_followed_within_two_seconds_and_left_alone_then() {
     }
 }
 
+/// A client of depth 1 gets to the end of its time, and its rate.
+#[test]
+fn a_single_request_with_a_rate_is_made_when_its_time_has_come() {
+    let client = Client { interval_ns: 1_688_845.355_026_011, ..Client::busy(0, 1, 14) };
+    let outcome = run(&Scenario { run_ns: 2_000_000_000, ..scenario(vec![client; 3], 2, Placing::Workers(1)) });
+    assert!((1_500.0..=1_790.0).contains(&outcome.rate), "{outcome:?}");
+}
+
 fn client() -> impl Strategy<Value = Client> {
     (0..4_u64, 1..40_u32, 1..20_u32, prop_oneof![Just(0.0), 50_000.0..2_000_000.0_f64]).prop_map(
         |(export, depth, batch, interval_ns)| Client { export, depth, batch, interval_ns, active: Vec::new() },
@@ -118,11 +125,10 @@ fn client() -> impl Strategy<Value = Client> {
 
 proptest! {
     // A case takes a second: what fails is told as it was found.
-    #![proptest_config(ProptestConfig { max_shrink_iters: 8, rng_seed: RngSeed::Fixed(23), ..ProptestConfig::with_cases(6) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 8, ..ProptestConfig::with_cases(6) })]
 
-    /// A stationary load in all its noise: settled in ten seconds, but for what noise may still do in the next ten.
+    /// A stationary load in all its noise: settled in ten seconds, and at most one change in the next ten.
     #[test]
-    #[ignore = "takes minutes; the properties of the policy play the same without workers and clients"]
     fn a_stationary_load_is_settled(clients in prop::collection::vec(client(), 1..12), processors in 1..8_u16) {
         let scenario = Scenario {
             costs: Costs { request_ns: 30_000.0, data_ns: 20_000.0, client_call_ns: 50_000.0, ..Costs::here() },
@@ -131,7 +137,7 @@ proptest! {
         };
         let outcome = run(&scenario);
         let late = outcome.verdicts.iter().filter(|it| it.at_ns > 10_000_000_000 && !it.moves.is_empty()).count();
-        prop_assert!(late <= 3, "{late} changes: {:?}", outcome.verdicts);
+        prop_assert!(late <= 1, "{late} changes: {:?}", outcome.verdicts);
     }
 
     /// No client is left without its answers, whoever serves it.

@@ -18,7 +18,7 @@ const SHIFT_SHARE: f64 = 0.25;
 /// ...or a worker's by so much...
 const SHIFT_WORKER: f64 = 0.15;
 /// ...at so many looks in a row.
-const SHIFT_LOOKS: u32 = 3;
+const SHIFT_LOOKS: u32 = 5;
 /// Another load lets everything be tried again when the last try that came to nothing is so long ago. It doubles each time...
 const CALM_NS: u64 = 500_000_000;
 /// ...up to this.

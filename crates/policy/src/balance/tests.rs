@@ -2,7 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// Workers that serve rings by their share, on a machine with so many processors.
 struct Played {
@@ -351,32 +352,43 @@ fn machine() -> impl Strategy<Value = Machine> {
         .prop_map(|(cpus, quota_milli, workers_max)| Machine { cpus, quota_milli, workers_max })
 }
 
-proptest! {
-    // The same loads each time: of others, one in some thousand is taken for another one by its noise, or loses a third where it is full.
-    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(23), ..ProptestConfig::with_cases(96) })]
+/// Loads of random wishes, and how many of them may be exceptions: noise may look like another load, and where hardly anything is left over
+/// nobody knows which ring wishes more than it gets. That befalls one in some hundred.
+const LOADS: usize = 96;
+const EXCEPTIONS: usize = 4;
 
-    /// Of any stationary load: it settles, and what it settles on is nearly as good as all allowed workers, evenly loaded.
-    #[test]
-    fn a_stationary_load_is_settled_once(
-        wishes in wishes(), processors in 1..24_u16, noise in 0.0..0.12_f64, lone in 1.0..3.0_f64
-    ) {
-        for favour in Favour::ALL {
+/// Loads at random, other ones at each run, that a test finds to be exceptions.
+fn exceptions<S: Strategy>(loads: S, mut is_one: impl FnMut(S::Value) -> bool) -> usize {
+    let mut runner = TestRunner::default();
+    let mut draw = || loads.new_tree(&mut runner).unwrap().current();
+    (0..LOADS).filter(|_| is_one(draw())).count()
+}
+
+/// A stationary load settles: at most one change in ten seconds, and then none.
+#[test]
+fn a_stationary_load_is_settled_once() {
+    let loads = (wishes(), 1..24_u16, 0.0..0.12_f64, 1.0..3.0_f64);
+    let odd = exceptions(loads, |(wishes, processors, noise, lone)| {
+        Favour::ALL.into_iter().any(|favour| {
             let mut played = Played::new(&wishes, processors);
             (played.noise, played.lone) = (noise, lone);
             let mut balance = Balance::new(favour);
             played.run(&mut balance, 15.0);
             let soon: Vec<usize> = (0..3).map(|_| changes(&played.run(&mut balance, 10.0))).collect();
-            // One in some thousand loads is taken for another one by its noise, and takes a step and back, or two.
-            prop_assert!(soon.iter().sum::<usize>() <= 3, "{favour}: {soon:?}");
-            let late = played.run(&mut balance, 120.0);
-            prop_assert!(changes(&late) <= 3, "{favour}: {late:?}");
-        }
-    }
+            let late = changes(&played.run(&mut balance, 120.0));
+            // Whatever noise does, it does not go on.
+            assert!(soon.iter().all(|changes| *changes <= 4) && late <= 6, "{favour}: {soon:?}, {late}: {wishes:?}");
+            soon.iter().any(|changes| *changes > 1) || late > 0
+        })
+    });
+    assert!(odd <= EXCEPTIONS, "{odd} of {LOADS} loads do not settle");
+}
 
-    /// Without a price for being alone the rate is near that of evenly loaded workers, where somebody knows all wishes beforehand.
-    #[test]
-    fn the_rate_is_near_the_best(wishes in wishes(), processors in 1..24_u16) {
-        for favour in Favour::ALL {
+/// Without a price for being alone the rate is near that of evenly loaded workers, where somebody knows all wishes beforehand.
+#[test]
+fn the_rate_is_near_the_best() {
+    let odd = exceptions((wishes(), 1..24_u16), |(wishes, processors)| {
+        Favour::ALL.into_iter().any(|favour| {
             let mut played = Played::new(&wishes, processors);
             let mut balance = Balance::new(favour);
             played.run(&mut balance, 15.0);
@@ -391,10 +403,16 @@ proptest! {
             let best = bins.iter().map(|load| load.min(1.0)).sum::<f64>() / REQUEST_NS * 1e9;
             // Where hardly anything is left over, which ring wishes more than it gets is not known.
             let is_full = wishes.iter().sum::<f64>() > 0.7 * f64::from(processors);
-            let share = 1.0 - favour.tolerance().unwrap_or_default().max(if is_full { 0.25 } else { 0.05 });
-            prop_assert!(played.rate() >= share * best - 1.0, "{favour}: {} of {best}", played.rate());
-        }
-    }
+            let lost = |share: f64| played.rate() < (1.0 - share) * best - 1.0;
+            assert!(!lost(0.4), "{favour}: {} of {best}: {wishes:?}, {processors}", played.rate());
+            lost(favour.tolerance().unwrap_or_default().max(if is_full { 0.2 } else { 0.05 }))
+        })
+    });
+    assert!(odd <= EXCEPTIONS, "{odd} of {LOADS} loads lose too much");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// Whatever comes in, in whatever order: the bounds hold.
     #[test]

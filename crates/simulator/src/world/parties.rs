@@ -8,6 +8,9 @@ const TURN_REQUESTS: u32 = 64;
 /// A client with a rate of its own waits until it may make so many.
 const BURST: u32 = 8;
 
+/// What a part of a request may be off by.
+const ROUNDING: f64 = 1e-6;
+
 /// A client, and its ring.
 #[derive(Clone, Debug)]
 pub(super) struct ClientState {
@@ -92,7 +95,8 @@ impl World<'_> {
             let behind = (now_ns - it.since_ns) / client.interval_ns - it.made - f64::from(client.depth);
             it.since_ns += behind.max(0.0) * client.interval_ns;
             let may = ((now_ns - it.since_ns) / client.interval_ns - it.made).max(0.0);
-            it.making = wanted.min(may as u32);
+            // What rounding leaves of a whole one is a whole one: a client of depth 1 would ask again every nanosecond.
+            it.making = wanted.min((may + ROUNDING) as u32);
             if it.making == 0 && !it.is_due {
                 it.is_due = true;
                 let burst = f64::from(BURST.min(wanted));
