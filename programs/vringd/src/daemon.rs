@@ -1,6 +1,6 @@
 //! The daemon behind the control API: exports and disks by name, workers by number.
 
-use crate::choices::{self, worker_name};
+use crate::choices;
 use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
@@ -11,14 +11,15 @@ use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, Prepared, socket_in};
 use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
+use crate::workers;
 use control::model::config::{ExportKind, NewExport};
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use control::model::{
-    self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Owner, Protocol, Resize, RingRef, Settings,
+    self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Protocol, Resize, Settings,
 };
 use control::{ApiError, Scope};
 use disk::{Disk, Disks, Lease};
-use engine::{Death, EngineError, WorkerSpec};
+use engine::{EngineError, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -71,7 +72,7 @@ impl Daemon {
         stop: Sender<()>,
     ) -> Result<Daemon, ApiError> {
         let engine = Engine::new(workers_max);
-        engine.on_death(replace_shared);
+        engine.on_death(workers::replace_shared);
         for _ in 0..shared {
             engine
                 .worker_new(DAEMON, WorkerSpec::default(), poll)
@@ -190,52 +191,6 @@ impl Daemon {
         let apart = self.disk_of(export.name()).filter(|disk| disk.owner().is_none());
         shown.disk = apart.map(|disk| disk.name().to_owned());
         shown
-    }
-
-    /// Which rings each worker serves, by the exports' own account.
-    fn rings_by_worker(&self) -> BTreeMap<u32, Vec<RingRef>> {
-        let mut map: BTreeMap<u32, Vec<RingRef>> = BTreeMap::new();
-        for export in self.all() {
-            for (index, worker) in export.running() {
-                map.entry(worker).or_default().push(RingRef { export: export.name().to_owned(), index });
-            }
-        }
-        map
-    }
-
-    fn worker_out(&self, status: &engine::WorkerStatus, rings: Vec<RingRef>) -> api::Worker {
-        let figures = self.engine.worker_figures(status.number).unwrap_or_default();
-        api::Worker {
-            id: status.number,
-            name: worker_name(status.number),
-            owner: match status.owner.as_str() {
-                DAEMON => Owner::Daemon,
-                name => Owner::Export(name.to_owned()),
-            },
-            cpus: status.spec.cpus.clone(),
-            numa_node: status.spec.numa_node,
-            cgroup: status.spec.cgroup.as_ref().map(|path| path.display().to_string()),
-            poll: status.poll,
-            poll_window_us_now: (figures.poll_window_ns / 1000) as u32,
-            tactic: figures.tactic,
-            tid: status.tid,
-            state: if status.alive { api::WorkerState::Running } else { api::WorkerState::Dead },
-            rings,
-            figures: api::WorkerFigures {
-                turns: figures.turns,
-                syscalls: figures.enters,
-                sleeps: figures.sleeps,
-                polls_hit: figures.polls_hit,
-                polls_missed: figures.polls_missed,
-                policy_trials: figures.trials,
-                policy_changes: figures.changes,
-                sqes: figures.sqes,
-                cqes: figures.cqes,
-                mailbox_messages: figures.messages,
-                cpu_seconds: figures.cpu_ns as f64 / 1e9,
-                busy_seconds: figures.busy_ns as f64 / 1e9,
-            },
-        }
     }
 
     fn in_scope(&self, scope: &Scope, owner: &str) -> Result<bool, ApiError> {
@@ -478,11 +433,11 @@ impl control::Daemon for Daemon {
     }
 
     fn workers(&self, scope: &Scope) -> Result<Vec<api::Worker>, ApiError> {
-        let mut rings = self.rings_by_worker();
+        let mut rings = workers::rings_of_each(&self.all());
         let mut shown = Vec::new();
         for worker in self.engine.workers() {
             if self.in_scope(scope, &worker.owner)? {
-                shown.push(self.worker_out(&worker, rings.remove(&worker.number).unwrap_or_default()));
+                shown.push(workers::shown(&self.engine, &worker, rings.remove(&worker.number).unwrap_or_default()));
             }
         }
         Ok(shown)
@@ -565,25 +520,6 @@ impl control::Daemon for Daemon {
         let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(ApiError::Stopping)?;
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
-    }
-}
-
-/// Starts another shared worker where one has died, so that rings find a place that come after. The dead one stays listed
-/// unless its place is needed.
-fn replace_shared(engine: &Engine, death: &Death) {
-    if death.owner != DAEMON {
-        return;
-    }
-    let start = || engine.worker_new(DAEMON, death.spec.clone(), death.poll);
-    let started = start().or_else(|error| match error {
-        EngineError::TooManyWorkers(_) => engine.worker_free(death.worker).and_then(|()| start()),
-        other => Err(other),
-    });
-    match started {
-        Ok(worker) => {
-            tracing::warn!(worker, dead = death.worker, "a shared worker was started in place of the dead one");
-        }
-        Err(error) => tracing::error!(dead = death.worker, %error, "no shared worker takes the place of the dead one"),
     }
 }
 

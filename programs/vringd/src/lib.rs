@@ -34,6 +34,7 @@ mod users;
 mod virtiofsd;
 mod volume;
 mod watch;
+mod workers;
 
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;

@@ -1,21 +1,24 @@
 //! A daemon that serves nothing: it keeps the books that the control API shows and changes.
 
+mod choices;
+mod contents;
+mod line;
+
+pub(crate) use line::{ctl, ctl_words};
+
+use choices::{decisions, placement};
+use contents::{directory_info, storage_info};
 use control::error::RingRefs;
-use control::model::directory::Directory;
-use control::model::policy::{
-    Decision, PlacementDecision, PlacementPolicy, Policy, PolicyRecord, PolicySettings, RingMove, WorkerPolicy,
-    WorkerRecord,
-};
+use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
-    Attach, DirectoryInfo, Disk, Execution, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info,
-    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, P9Info,
-    PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState,
-    SessionFigures, SessionState, Settings, StorageInfo, VolumeInfo, Worker, WorkerFigures, WorkerState,
+    Attach, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US, LandlockInfo,
+    LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize,
+    RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
+    VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
-use disk::{DiskError, StorageSpec, User, VolumeOptions, listed, may_use};
+use disk::{DiskError, StorageSpec, User, listed, may_use};
 use policy::Tactic;
-use policy::balance::Cause;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -154,101 +157,6 @@ impl Fake {
     }
 }
 
-/// What the fake serves of a directory: a guest has looked around in it.
-fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
-    let over_9p = directory.protocol == Protocol::P9;
-    DirectoryInfo {
-        path: directory.path.display().to_string(),
-        tag: directory.tag(export),
-        protocol: Some(if over_9p { "9P2000.L" } else { "7.45" }.into()),
-        cache: (!over_9p).then_some(directory.cache),
-        security_model: directory.security_model,
-        read_only: directory.read_only,
-        execution: directory.execution,
-        execution_chosen: Execution::Inline,
-        nodes: 1200,
-        nodes_max: u64::from(directory.nodes_max()),
-        descriptors: 300,
-        descriptors_max: u64::from(directory.descriptors_max()),
-        open_files: 12,
-        locks_waiting: 1,
-        p9: over_9p.then(|| P9Info {
-            msize: Some(512_000),
-            msize_max: directory.msize_max(),
-            multidevs: directory.multidevs.unwrap_or_default(),
-            fids: 130,
-            connections: 2,
-        }),
-    }
-}
-
-/// What the fake serves of a disk.
-fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Result<StorageInfo, ApiError> {
-    let (target, capacity_bytes) = match storage {
-        StorageSpec::File(file) if file.path.ends_with("missing.img") => {
-            let message = "cannot open /images/missing.img: No such file or directory".to_owned();
-            return Err(ApiError::InvalidField { field: "storage.path".into(), message });
-        }
-        StorageSpec::File(file) => (file.path.display().to_string(), 10 << 30),
-        StorageSpec::Volume(volume) => (volume.path.display().to_string(), 20 << 30),
-        StorageSpec::Qcow2(image) => (image.path.display().to_string(), 20 << 30),
-        StorageSpec::Memory(memory) => ("anonymous".into(), memory.size.unwrap_or_default().0),
-        StorageSpec::Null(null) => ("nothing".into(), null.size.0),
-        StorageSpec::Sim(sim) => ("model".into(), sim.size.0),
-    };
-    Ok(StorageInfo {
-        kind: storage.kind().into(),
-        target,
-        capacity_bytes,
-        block_size_bytes,
-        read_only: storage.read_only(),
-        direct: match storage {
-            StorageSpec::File(file) => file.direct,
-            StorageSpec::Volume(volume) => volume.direct,
-            StorageSpec::Qcow2(image) => image.direct,
-            StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => false,
-        },
-        execution: Execution::Auto,
-        execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
-        volume: match (storage, storage.intent_log()) {
-            (StorageSpec::Volume(volume), _) => Some(volume_info(volume)),
-            (_, Some(log)) => {
-                let volume = VolumeOptions { sync: log.sync, dirty_memory: log.dirty_memory, ..VolumeOptions::new("") };
-                Some(VolumeInfo { log_bytes: log.size.0, ..volume_info(&volume) })
-            }
-            _ => None,
-        },
-    })
-}
-
-/// A log that a guest has used.
-fn volume_info(volume: &VolumeOptions) -> VolumeInfo {
-    VolumeInfo {
-        sync: volume.sync,
-        log: volume.log.as_ref().map(|log| log.display().to_string()),
-        failure: None,
-        log_bytes: 64 << 20,
-        log_used_bytes: 16 << 20,
-        dirty_bytes: 3 << 20,
-        dirty_bytes_max: volume.dirty_memory.0,
-        parked: 2,
-        parked_writes: 70,
-        parked_commits: 3,
-        commits: 400,
-        committed_requests: 3000,
-        committed_blocks: 3200,
-        committed_bytes: 14_745_600,
-        flushes_for_nothing: 120,
-        log_errors: 1,
-        written_back_bytes: 1 << 30,
-        sweeps: 12,
-        write_back_errors: 5,
-        company_wait: latency(&[(4, 50)]),
-        commit_latency: latency(&[(6, 300), (7, 100)]),
-        flush_latency: latency(&[(6, 200), (8, 2800)]),
-    }
-}
-
 fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInfo, ApiError> {
     let volume = export.storage.as_mut().and_then(|storage| storage.volume.as_mut());
     let message = "it has no intent log".to_owned();
@@ -259,42 +167,6 @@ fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInf
 pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
     let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
     toml::from_str(&text).unwrap()
-}
-
-/// A trial that confirmed, and the one before, which had changed something.
-fn decisions() -> Vec<Decision> {
-    let of = |seconds_ago, before, after, gain, processor, why: &str| Decision {
-        seconds_ago,
-        before,
-        after,
-        gain,
-        processor,
-        why: why.into(),
-    };
-    vec![
-        of(11.0, Tactic::Learned, Tactic::Learned, 1.0, 1.0, "learned took 14.0 us a request"),
-        of(75.0, Tactic::Sleep, Tactic::Learned, 1.43, 0.61, "sleep took 20.0 us a request"),
-    ]
-}
-
-/// Rings are moved at every second look.
-fn placement(looks: u64) -> PlacementPolicy {
-    let of = |cause, moves: &[(u16, u32, u32)], seconds_ago, why: &str| PlacementDecision {
-        seconds_ago,
-        cause,
-        moves: moves.iter().map(|&(ring, from, to)| RingMove { export: "disk".into(), ring, from, to }).collect(),
-        why: why.into(),
-    };
-    let decisions = vec![
-        of(Cause::Gather, &[(1, 1, 0)], 5.0, "0.31 processors' work on 2 workers, where 1 are enough"),
-        of(
-            Cause::Spread,
-            &[(0, 0, 1), (1, 0, 1)],
-            95.0,
-            "worker 0 is busy for 97 % of its time; 0.97 processors' work on 1 workers",
-        ),
-    ];
-    PlacementPolicy { changes: 2 + looks / 2, moves: 3 + looks / 2, decisions }
 }
 
 fn visible(worker: &Worker, scope: &Scope) -> bool {
@@ -715,30 +587,5 @@ impl Served {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.server.path().to_owned()
-    }
-}
-
-/// Runs `vringd ctl` with these words against the socket: the exit status and what it printed.
-pub(crate) fn ctl(served: &Served, words: &str) -> (u8, String) {
-    ctl_words(&served.socket(), &words.split(' ').collect::<Vec<_>>())
-}
-
-pub(crate) fn ctl_words(socket: &std::path::Path, words: &[&str]) -> (u8, String) {
-    #[derive(Debug, clap::Parser)]
-    #[command(name = "vringd-ctl")]
-    struct Program {
-        #[command(flatten)]
-        args: control::ctl::Args,
-    }
-    let socket = socket.to_str().unwrap();
-    let words = ["vringd-ctl", "--control", socket].into_iter().chain(words.iter().copied());
-    let args = match <Program as clap::Parser>::try_parse_from(words) {
-        Ok(program) => program.args,
-        Err(error) => return (u8::try_from(error.exit_code()).unwrap(), error.to_string()),
-    };
-    let mut out = Vec::new();
-    match control::ctl::perform(&args, &mut out, false) {
-        Ok(()) => (0, String::from_utf8(out).unwrap()),
-        Err(error) => (error.exit_status(), error.to_string()),
     }
 }
