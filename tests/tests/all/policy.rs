@@ -136,6 +136,15 @@ fn rings_with_little_to_do_share_a_worker_until_somebody_says_otherwise() -> Res
         std::thread::sleep(Duration::from_millis(20));
     };
     assert!(said(&daemon, &["ctl", "policy"])?.contains("\nrings, "));
+    // What was seen gives the same decisions again, and a decision that was made up is noticed.
+    said(&daemon, &["ctl", "policy", "--record", "record.json"])?;
+    let told = said(&daemon, &["policy", "replay", "record.json"])?;
+    assert!(told.lines().any(|line| line.starts_with("rings ") && line.contains(": gather ")), "{told}");
+    let record = std::fs::read_to_string(daemon.path().join("record.json"))?;
+    let other = record.replacen("\"cause\":\"gather\"", "\"cause\":\"spread\"", 1);
+    ensure!(other != record, "no decision in {record}");
+    std::fs::write(daemon.path().join("other.json"), other)?;
+    assert_eq!(run(&daemon, &["policy", "replay", "other.json"])?.status.code(), Some(1));
     // Attached by hand, a ring stays where it is.
     let other = workers[0].map(|worker| 1 - worker).context("a worker")?;
     daemon.attach("disk", 0, other)?;
