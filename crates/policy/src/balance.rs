@@ -304,7 +304,7 @@ impl Balance {
         self.seen.remember(&before);
         let busiest = change.busiest(&self.seen);
         if change.is_good(outcome, busiest, self.favour) {
-            self.rest.kept();
+            self.rest.kept(change.is_in_vain(outcome, busiest));
             // What is saturated still needs no second look.
             self.spreads = SPREAD_LOOKS;
             return None;

@@ -137,7 +137,7 @@ proptest! {
         };
         let outcome = run(&scenario);
         let late = outcome.verdicts.iter().filter(|it| it.at_ns > 10_000_000_000 && !it.moves.is_empty()).count();
-        prop_assert!(late <= 1, "{late} changes: {:?}", outcome.verdicts);
+        prop_assert!(late <= 1, "{late} changes: {:#?}", outcome.verdicts.iter().map(|it| (it.at_ns / 100_000_000, it.cause, it.moves.len(), it.workers, it.busy, it.load, it.outcome)).collect::<Vec<_>>());
     }
 
     /// No client is left without its answers, whoever serves it.

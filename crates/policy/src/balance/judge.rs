@@ -1,6 +1,6 @@
 //! What came of a change: the rate of the rings concerned and their processor time, before and after.
 
-use super::load::Seen;
+use super::load::{SATURATED, Seen};
 use super::{BAND, Cause, Move};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -119,6 +119,11 @@ impl Change {
     /// The share of its time that the busiest of the workers concerned is busy.
     pub(super) fn busiest(&self, seen: &Seen) -> f64 {
         self.workers.iter().filter_map(|worker| seen.workers.get(worker)).map(|it| it.busy).fold(0.0, f64::max)
+    }
+
+    /// Whether it spread what a saturated worker has, and left as much to do as before.
+    pub(super) fn is_in_vain(&self, outcome: Outcome, busiest: f64) -> bool {
+        self.cause == Cause::Spread && self.was_saturated && busiest >= SATURATED && outcome.rate < 1.0 + NOISE
     }
 
     /// Whether it stays.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// Turns from spreading to gathering or back, under one load.
 const TURNS_MAX: u32 = 2;
+/// Spreads among saturated workers that may gain nothing, in a row: what is full is not emptied by moving it about.
+const VAIN_MAX: u32 = 3;
 /// Looks whose mean is what the load is usually like.
 const USUAL_LOOKS: u32 = 10;
 /// Looks without a change behind which nothing more is tried: all there was to try has had its time, and what is left is noise.
@@ -32,6 +34,8 @@ pub(super) struct Rest {
     no_gather: bool,
     no_workers: bool,
     changes: u32,
+    /// Spreads in a row that left a saturated worker as saturated as before, and gained nothing.
+    vain: u32,
     turns: u32,
     last: Option<Cause>,
     /// Loads by ring and by worker behind the last change...
@@ -46,7 +50,7 @@ pub(super) struct Rest {
 
 impl Rest {
     pub(super) fn may_spread(&self) -> bool {
-        !self.no_spread && self.is_open()
+        !self.no_spread && self.vain < VAIN_MAX && self.is_open()
     }
 
     pub(super) fn may_gather(&self) -> bool {
@@ -79,8 +83,9 @@ impl Rest {
         self.unlearn();
     }
 
-    /// It was good.
-    pub(super) fn kept(&mut self) {
+    /// It was good, or at least gained nothing.
+    pub(super) fn kept(&mut self, in_vain: bool) {
+        self.vain = if in_vain { self.vain.saturating_add(1) } else { 0 };
         self.calm_ns = CALM_NS;
         self.unlearn();
     }
