@@ -309,6 +309,10 @@ impl Balance {
             self.spreads = SPREAD_LOOKS;
             return None;
         }
+        if !change.has_lost() {
+            self.state = State::Judging(change);
+            return None;
+        }
         self.rest.undone(sample.at_ns, change.cause());
         let there: Vec<u32> = sample.workers.iter().filter(|it| it.shared).map(|it| it.worker).collect();
         let is_there =

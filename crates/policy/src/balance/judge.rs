@@ -11,6 +11,8 @@ use values::Favour;
 const SETTLE_LOOKS: u32 = 1;
 /// Looks that are.
 const MEASURE_LOOKS: u32 = 2;
+/// A loss has to be seen so many times in a row: a worker that gets rings tries other ways to wait, which costs it some tenths of a second.
+const LOSSES: u32 = 2;
 /// A gain that one look is enough for.
 const CLEAR: f64 = 1.1;
 /// What two rates may differ by without meaning it.
@@ -42,6 +44,8 @@ pub(super) struct Change {
     before: Work,
     serving: u32,
     looks: u32,
+    /// Times that it was seen to lose.
+    losses: u32,
     after: Work,
     seen: Seen,
 }
@@ -66,6 +70,7 @@ impl Change {
             before: Work::default(),
             serving: seen.serving(),
             looks: 0,
+            losses: 0,
             after: Work::default(),
             seen: Seen::default(),
         };
@@ -114,6 +119,13 @@ impl Change {
         let cpu = relative(self.after.cpu / self.after.rate.max(1e-9), self.before.cpu / self.before.rate.max(1e-9));
         let is_clear = self.cause == Cause::Spread && rate >= CLEAR;
         (counted >= MEASURE_LOOKS || is_clear).then_some(Outcome { rate, cpu })
+    }
+
+    /// It was seen to lose. Whether that is enough; if not, it is looked at anew.
+    pub(super) fn has_lost(&mut self) -> bool {
+        self.losses = self.losses.saturating_add(1);
+        (self.looks, self.after) = (0, Work::default());
+        self.losses >= LOSSES
     }
 
     /// The share of its time that the busiest of the workers concerned is busy.
