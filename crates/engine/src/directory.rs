@@ -140,22 +140,23 @@ impl<R> Directory<R> {
         self.lock().rings.remove(&id);
     }
 
+    /// Sends mail to a ring; hands it back when the ring is gone. What it holds may come back to the directory when it is dropped.
+    ///
+    /// Look and delivery are one step: the worker that was looked up could hand the ring on and end before the mail comes, which
+    /// then nobody would send after the ring. So mail comes before the message that ends a worker, which is sent to those without rings.
+    pub(crate) fn send(&self, id: RingId, mail: RingMail<R>) -> Result<(), Mail<R>> {
+        let mail = Mail::Ring(id, mail);
+        let state = self.lock();
+        match state.rings.get(&id).and_then(|home| state.workers.get(&home.worker)) {
+            Some(worker) => worker.mailbox.send(mail),
+            None => Err(mail),
+        }
+    }
+
     /// Sends mail after a ring that is not on the sending worker. When the directory names the sender itself, the ring is on its
     /// way there, ahead of this mail. Mail for a ring that is gone is dropped, which its sender notices.
-    ///
-    /// Look and delivery are one step: the worker that was looked up could hand the ring on and die before the mail comes, which
-    /// then nobody would send after the ring.
     pub(crate) fn forward(&self, id: RingId, mail: RingMail<R>) {
-        let mail = Mail::Ring(id, mail);
-        let refused = {
-            let state = self.lock();
-            match state.rings.get(&id).and_then(|home| state.workers.get(&home.worker)) {
-                Some(worker) => worker.mailbox.send(mail).err(),
-                None => Some(mail),
-            }
-        };
-        // Out here: what it holds may come back to the directory when it is dropped.
-        drop(refused);
+        drop(self.send(id, mail));
     }
 
     /// Records that a worker's thread has ended. One that panicked stays listed as dead until it is freed.

@@ -352,7 +352,7 @@ impl<R: Ring> Engine<R> {
         let (done, adopted) = channel();
         let claim = Claim::default();
         let release = RingMail::Release { to: number, done, claim: claim.clone() };
-        mailbox.send(Mail::Ring(id, release)).map_err(|_| EngineError::NoSuchRing)?;
+        self.ring_mail(id, release)?;
         match adopted.recv_timeout(ANSWER_TIMEOUT) {
             Ok(true) => Ok(()),
             Ok(false) => Err(EngineError::WorkerDead(number)),
@@ -430,8 +430,7 @@ impl<R: Ring> Engine<R> {
     }
 
     fn ring_mail(&self, id: RingId, mail: RingMail<R>) -> Result<(), EngineError> {
-        let (_, mailbox) = self.home(id)?;
-        mailbox.send(Mail::Ring(id, mail)).map_err(|_| EngineError::NoSuchRing)
+        self.shared.directory.send(id, mail).map_err(|_| EngineError::NoSuchRing)
     }
 
     /// Makes workers let go of registered files that nobody else holds, so that their locks are free when this returns; a

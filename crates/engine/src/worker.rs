@@ -28,6 +28,8 @@ use values::PolicyMode;
 /// Looking instead of sleeping shortens the wait of a guest that waits for one answer. With more work than this under way
 /// the guest has enough to do, and a sleep lets completions gather.
 const POLL_OUTSTANDING_MAX: u32 = 2;
+/// How often a worker that polls shows that it goes on.
+const SHOW_PULSE_NS: u64 = 5_000_000;
 /// How long a ring without requests stays unarmed on a worker that is kept busy by others, in nanoseconds.
 const LINGER_NS: u64 = 50_000;
 /// How long a turn goes on with what has ended before the rings with new requests have theirs, in nanoseconds: an end may be a copy.
@@ -114,7 +116,8 @@ impl<R: Ring> Worker<R> {
             requests: 0,
             waits: 0,
             is_cut: false,
-            slept: false,
+            // The mailbox says idle until the first turn.
+            slept: true,
             stopping: false,
         })
     }
@@ -276,7 +279,6 @@ impl<R: Ring> Worker<R> {
         }
         // From here on it answers at once: a long window is no long turn.
         let began_ns = self.lane.now_ns;
-        self.mailbox.turns(began_ns);
         let has_work = self.poll_until(end_ns);
         self.lane.figures.polled_ns.add(self.lane.now_ns.saturating_sub(began_ns));
         has_work
@@ -284,7 +286,12 @@ impl<R: Ring> Worker<R> {
 
     /// Looks for work until this time. True when there is some.
     fn poll_until(&mut self, end_ns: u64) -> bool {
+        let mut shown_by_ns = 0;
         loop {
+            if self.lane.now_ns >= shown_by_ns {
+                self.mailbox.turns(self.lane.now_ns);
+                shown_by_ns = self.lane.now_ns.saturating_add(SHOW_PULSE_NS);
+            }
             if self.anything_ready() {
                 if self.lane.has_completions() {
                     self.lane.submit();
@@ -315,11 +322,12 @@ impl<R: Ring> Worker<R> {
         }
         let owed = self.outstanding > 0;
         self.mailbox.rests(owed);
+        // Whoever looked at the pulse now may have taken it for idle, whether it comes to a sleep or not.
+        self.slept = true;
         if self.mailbox.may_sleep() {
             if owed {
                 self.directory.stir();
             }
-            self.slept = true;
             if let Some(idle) = &mut self.idle {
                 idle.slept = true;
             }

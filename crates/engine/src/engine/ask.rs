@@ -72,7 +72,7 @@ impl<R: Ring> Engine<R> {
         let run = Box::new(move |ring: &mut R, io: &mut Io<'_>| {
             let _ = done.send(f(ring, io));
         });
-        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
+        self.ring_mail(id, RingMail::With(run))?;
         answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Disconnected => EngineError::NoSuchRing,
             RecvTimeoutError::Timeout => answered_late(home, &mailbox),
@@ -98,7 +98,7 @@ impl<R: Ring> Engine<R> {
             f(ring, io);
             let _ = done.send(());
         });
-        mailbox.send(Mail::Ring(id, RingMail::With(run))).map_err(|_| EngineError::NoSuchRing)?;
+        self.ring_mail(id, RingMail::With(run))?;
         Ok(Told(heard))
     }
 

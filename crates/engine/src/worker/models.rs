@@ -126,10 +126,6 @@ impl Scene {
         scene
     }
 
-    fn mailbox(&self) -> Option<Arc<Mailbox<Probe>>> {
-        mailbox(&self.directory)
-    }
-
     /// Moves the ring to and fro, now and then without patience, as [`Engine::attach_to`](crate::Engine::attach_to) does.
     fn moves(&mut self) {
         let directory = self.directory.clone();
@@ -137,9 +133,8 @@ impl Scene {
             for round in 1..=MOVES {
                 let (to, claim) = (round % 2, Claim::default());
                 let (done, adopted) = channel();
-                let Some(mailbox) = mailbox(&directory) else { return };
                 let release = RingMail::Release { to, done, claim: claim.clone() };
-                if mailbox.send(Mail::Ring(RING, release)).is_err() || (random().is_multiple_of(4) && claim.take()) {
+                if directory.send(RING, release).is_err() || (random().is_multiple_of(4) && claim.take()) {
                     continue;
                 }
                 if answer(&adopted) == Some(true) {
@@ -148,6 +143,20 @@ impl Scene {
                     assert!(home.is_none_or(|home| home == to), "moved to {to}, and found at {home:?}");
                 }
             }
+        }));
+    }
+
+    /// Moves the ring to the second worker, and frees the first, as a change of the placement does.
+    fn leaves(&mut self) {
+        let directory = self.directory.clone();
+        self.others.push(thread::spawn(move || {
+            let (done, adopted) = channel();
+            let release = RingMail::Release { to: 1, done, claim: Claim::default() };
+            if directory.send(RING, release).is_err() || answer(&adopted) != Some(true) {
+                return;
+            }
+            let freed = directory.lock().workers.get(&0).map(|entry| entry.mailbox.clone());
+            freed.into_iter().for_each(|mailbox| drop(mailbox.send(Mail::Stop)));
         }));
     }
 
@@ -183,8 +192,7 @@ impl Scene {
                 ring.begin(request, io);
                 let _ = done.send(true);
             });
-            let Some(mailbox) = self.mailbox() else { return false };
-            if mailbox.send(Mail::Ring(RING, RingMail::With(run))).is_err() {
+            if self.directory.send(RING, RingMail::With(run)).is_err() {
                 return false;
             }
             heard.push(receiver);
@@ -198,7 +206,7 @@ impl Scene {
     /// Takes the ring back; `None` where it has gone.
     fn detach(&self) -> Option<Probe> {
         let (done, drained) = channel();
-        self.mailbox()?.send(Mail::Ring(RING, RingMail::Detach { done })).ok()?;
+        self.directory.send(RING, RingMail::Detach { done }).ok()?;
         answer(&drained)
     }
 
@@ -211,11 +219,6 @@ impl Scene {
         }
         self.workers.drain(..).chain(self.others.drain(..)).for_each(|thread| thread.join().unwrap());
     }
-}
-
-fn mailbox(directory: &Directory<Probe>) -> Option<Arc<Mailbox<Probe>>> {
-    let state = directory.lock();
-    Some(state.workers.get(&state.rings.get(&RING)?.worker)?.mailbox.clone())
 }
 
 /// Waits for an answer; `None` when none will come. One that never comes is an order that does not end.
@@ -285,6 +288,20 @@ fn a_ring_that_moves_loses_no_mail_and_no_completion_in_any_order() {
         ended.sort_unstable();
         let all: Vec<u16> = (0..REQUESTS).collect();
         assert_eq!((told, ended), (all.clone(), all));
+        assert_eq!(*scene.board.lost.lock().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_ring_hears_all_that_it_is_told_while_the_worker_that_it_leaves_ends() {
+    in_many_orders(1000, || {
+        let mut scene = Scene::new(None);
+        scene.leaves();
+        scene.completes();
+        assert!(scene.tell(random().is_multiple_of(2)), "the ring did not hear something");
+        assert!(scene.detach().is_some(), "nobody took the ring");
+        scene.end();
+        assert_eq!(scene.board.ended.lock().unwrap().len(), usize::from(REQUESTS));
         assert_eq!(*scene.board.lost.lock().unwrap(), 0);
     });
 }

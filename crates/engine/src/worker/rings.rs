@@ -51,7 +51,7 @@ impl<R: Ring> Worker<R> {
         let adopt = Mail::Adopt { id, ring: here.ring, stay: stay.clone(), done };
         // The target may have died between the engine's check and now: then the ring stays.
         if let Err(Mail::Adopt { id, ring, done, .. }) = self.directory.hand_over(id, to, stay, adopt) {
-            here.stay.moves.sub(1);
+            // It stays counted: what is under way belongs to the slot that it has left.
             self.adopt(id, ring, here.stay);
             let _ = done.send(false);
         }
