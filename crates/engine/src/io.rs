@@ -109,6 +109,11 @@ impl Io<'_> {
         Reply::new(self.post.clone(), self.slot, token)
     }
 
+    /// Whether a call may wait here for what a device takes: on a thread of its own, never on a worker.
+    pub fn may_block(&self) -> bool {
+        self.lane.may_block
+    }
+
     /// Rings a bell by the end of this turn, in the turn's system call if there will be one.
     pub fn signal(&mut self, bell: &mut Bell) {
         self.lane.signal(bell);

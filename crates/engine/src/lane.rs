@@ -16,6 +16,8 @@ use std::sync::Arc;
 const SQ_ENTRIES: u32 = 512;
 /// Completion entries. The kernel keeps what does not fit (IORING_FEAT_NODROP).
 const CQ_ENTRIES: u32 = 4096;
+/// Entries of either kind where one thing is under way: two pages of what a user may lock, instead of some thirty.
+const FEW_ENTRIES: u32 = 8;
 /// linux/io_uring.h: IORING_ENTER_GETEVENTS.
 const ENTER_GETEVENTS: u32 = 1;
 /// linux/io_uring.h: IORING_ENTER_EXT_ARG.
@@ -98,6 +100,8 @@ pub(crate) struct Lane {
     pub(crate) in_kernel: u32,
     /// Completions taken out of the queue and not yet given to their rings.
     pub(crate) completions: Vec<Reaped>,
+    /// Its thread may wait for a call.
+    pub(crate) may_block: bool,
 }
 
 /// Has a large transfer made by a thread of the kernel.
@@ -110,10 +114,17 @@ fn aside(entry: squeue::Entry, buffers: &[libc::iovec]) -> squeue::Entry {
 impl Lane {
     /// Must be called on the thread that will use the lane: the ring has a single issuer.
     pub(crate) fn new() -> io::Result<Lane> {
-        Lane::on(crate::uring::patiently(build)?)
+        Lane::on(crate::uring::patiently(|| build(SQ_ENTRIES, CQ_ENTRIES))?)
+    }
+
+    /// As above, for a thread that has little under way, and may wait for a call: there is nobody else on it who would have to.
+    pub(crate) fn small() -> io::Result<Lane> {
+        let lane = Lane::on(crate::uring::patiently(|| build(FEW_ENTRIES, FEW_ENTRIES))?)?;
+        Ok(Lane { may_block: true, ..lane })
     }
 
     fn on(uring: IoUring) -> io::Result<Lane> {
+        let completions = uring.params().cq_entries() as usize;
         let files = FileTable::new(&uring.submitter());
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
@@ -126,7 +137,8 @@ impl Lane {
             now_ns: monotonic_ns(),
             figures: Arc::default(),
             in_kernel: 0,
-            completions: Vec::with_capacity(CQ_ENTRIES as usize),
+            completions: Vec::with_capacity(completions),
+            may_block: false,
         })
     }
 
@@ -423,14 +435,14 @@ impl Lane {
 }
 
 /// The best set of flags that this kernel takes.
-fn build() -> io::Result<IoUring> {
+fn build(submissions: u32, completions: u32) -> io::Result<IoUring> {
     let mut best = IoUring::builder();
-    best.setup_cqsize(CQ_ENTRIES).setup_submit_all().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    best.setup_cqsize(completions).setup_submit_all().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     let mut good = IoUring::builder();
-    good.setup_cqsize(CQ_ENTRIES).setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
+    good.setup_cqsize(completions).setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
     let mut plain = IoUring::builder();
-    plain.setup_cqsize(CQ_ENTRIES);
-    best.build(SQ_ENTRIES).or_else(|_| good.build(SQ_ENTRIES)).or_else(|_| plain.build(SQ_ENTRIES))
+    plain.setup_cqsize(completions);
+    best.build(submissions).or_else(|_| good.build(submissions)).or_else(|_| plain.build(submissions))
 }
 
 #[cfg(test)]

@@ -40,13 +40,25 @@ impl Solo {
     /// # Errors
     /// The kernel's refusal.
     pub fn new() -> io::Result<Solo> {
+        Solo::on(Lane::new()?)
+    }
+
+    fn on(mut lane: Lane) -> io::Result<Solo> {
         let (sender, replies) = channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let posted = Arc::new(Replies { sender: Mutex::new(sender), wake });
-        let mut lane = Lane::new()?;
         lane.watch(Tag::Mail, posted.wake.as_fd());
         let finished = VecDeque::new();
         Ok(Solo { lane, post: posted.clone(), posted, replies, finished, outstanding: 0, awaited: None })
+    }
+
+    /// As [`new`](Self::new), for a thread that has one thing under way at a time: what would hold up a worker's other rings
+    /// ([`Io::may_block`]) it does itself, and waits for no thread that others share.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_one() -> io::Result<Solo> {
+        Solo::on(Lane::small()?)
     }
 
     /// For starting work.

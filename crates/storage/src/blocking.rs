@@ -1,6 +1,6 @@
 //! Threads for storage work that blocks whatever the execution: hole punching, device discards, zeroing of large ranges.
 
-use engine::{Pool, Reply};
+use engine::{Io, Pool, Token};
 use std::sync::OnceLock;
 
 /// Such work is rare and one device serialises much of it anyway.
@@ -25,10 +25,12 @@ fn pool() -> Option<&'static Pool> {
     POOL.get_or_init(start).as_ref()
 }
 
-/// Runs `job` on one of the threads; without threads, here.
-pub fn run(reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
+/// Completes `token` with the result of `job`, which runs on one of the threads; without threads, and where nobody else would wait
+/// for it, here.
+pub fn run(io: &mut Io<'_>, token: Token, job: impl FnOnce() -> i32 + Send + 'static) {
+    let reply = io.reply(token);
     match pool() {
-        Some(pool) => pool.run(reply, job),
-        None => reply.complete(job()),
+        Some(pool) if !io.may_block() => pool.run(reply, job),
+        _ => reply.complete(job()),
     }
 }

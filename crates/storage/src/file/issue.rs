@@ -98,7 +98,7 @@ impl Executor {
             INLINE => {
                 // SAFETY: promised by our caller: the completion comes after the job.
                 let job = unsafe { transfer_later(direction, file, buffers, offset) };
-                crate::blocking::run(io.reply(token), job);
+                crate::blocking::run(io, token, job);
                 return None;
             }
             POOL => {

@@ -106,7 +106,7 @@ impl Storage for MemoryStorage {
             return Step::Done(Ok(()));
         }
         let (map, operation, list) = (self.map.clone(), task.operation, Lent::new(&task.buffers));
-        crate::blocking::run(io.reply(token), move || {
+        crate::blocking::run(io, token, move || {
             // SAFETY: as above; the map is held by the job, and the task waits for it.
             unsafe { apply(&map, operation, list.list()) };
             0

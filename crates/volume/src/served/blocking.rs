@@ -27,7 +27,7 @@ impl StorageBlocks {
     /// # Errors
     /// The kernel's refusal of an io_uring.
     pub(crate) fn new(storage: Arc<dyn Storage>) -> io::Result<StorageBlocks> {
-        let (solo, task) = (Solo::new()?, Task::new());
+        let (solo, task) = (Solo::for_one()?, Task::new());
         Ok(StorageBlocks { storage, solo, task, barriers: true, attempts: 1, flush_attempts: 1 })
     }
 
