@@ -4,7 +4,7 @@ use crate::entry::{self, Cluster};
 use crate::extension::Extensions;
 use crate::geometry::Geometry;
 use crate::header::{Compression, Header};
-use crate::refcount;
+use crate::{features, refcount};
 use std::collections::BTreeMap;
 
 /// What an image is to be.
@@ -18,6 +18,8 @@ pub(crate) struct New {
     pub(crate) autoclear: u64,
     /// Name and format.
     pub(crate) backing: Option<(Vec<u8>, &'static str)>,
+    /// Name of the file that has the guest's clusters.
+    pub(crate) data_file: Option<Vec<u8>>,
 }
 
 impl Default for New {
@@ -30,6 +32,7 @@ impl Default for New {
             incompatible: 0,
             autoclear: 0,
             backing: None,
+            data_file: None,
         }
     }
 }
@@ -49,7 +52,7 @@ impl New {
             refcount_table_clusters: 1,
             snapshots: 0,
             snapshots_offset: 0,
-            incompatible: self.incompatible,
+            incompatible: self.incompatible | self.data_file.as_ref().map_or(0, |_| features::DATA_FILE),
             compatible: 0,
             autoclear: self.autoclear,
             refcount_order: self.refcount_order,
@@ -57,6 +60,7 @@ impl New {
             compression: Compression::Zlib,
             extensions: Extensions {
                 backing_format: self.backing.as_ref().map(|(_, format)| (*format).to_owned()),
+                data_file: self.data_file.clone(),
                 ..Extensions::default()
             },
         };

@@ -5,8 +5,8 @@
 //! permission n". All locks are shared, so taking them never fails by conflict; whoever comes then looks whether somebody else
 //! holds the opposite byte, and withdraws. Of two that come at the same moment both may withdraw; never both stay.
 
-use crate::OpenError;
-use rustix::fs::{FileType, Mode, OFlags};
+use crate::{Links, OpenError};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::io;
@@ -42,6 +42,11 @@ pub struct ImageLock {
 impl ImageLock {
     /// Takes the locks of a writer or a reader of `path`, which is open as `data`.
     pub fn take(path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
+        ImageLock::take_by(Links::Follow, path, data, write)
+    }
+
+    /// As above, of a path that may have symbolic links or not.
+    pub(crate) fn take_by(links: Links, path: &Path, data: impl AsFd, write: bool) -> Result<ImageLock, OpenError> {
         let failed = |source| OpenError::Lock { path: path.to_owned(), source };
         let about = rustix::fs::fstat(&data).map_err(|errno| failed(errno.into()))?;
         // Without O_CREAT, O_EXCL claims a device: not while it is mounted, or part of a RAID or of LVM. The claim must not sit
@@ -49,7 +54,7 @@ impl ImageLock {
         let claim = write && FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
         let access = if claim { OFlags::RDWR | OFlags::EXCL } else { OFlags::RDONLY };
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        let fd = links.open(path, flags).map_err(|errno| match errno {
             Errno::BUSY => OpenError::Busy { path: path.to_owned() },
             errno => failed(errno.into()),
         })?;

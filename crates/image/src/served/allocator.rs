@@ -9,7 +9,6 @@
 //! the old entry up is under way ([`Epochs`]). Then it is counted down, and what nobody uses becomes a hole and free.
 
 use super::chain::Chain;
-use super::disk;
 use super::error::Trouble;
 use super::refcounts::Refcounts;
 use crate::epochs::Epochs;
@@ -194,35 +193,33 @@ impl Allocator {
         self.resting > most || self.limbo.len() > LIMBO_RUNS_MAX
     }
 
-    /// Frees what was retired by changes up to `flushed`, which are on stable storage, as far as it is nobody's.
-    pub(super) fn settle(&mut self, chain: &Chain, epochs: &Epochs, flushed: u64) -> Result<(), Trouble> {
-        let now = epochs.advance();
-        while let Some(old) = self.limbo.front() {
-            if old.change > flushed || !Epochs::is_over(old.epoch, now) {
-                break;
-            }
-            let clusters = old.clusters.clone();
-            self.limbo.pop_front();
-            self.resting -= clusters.end - clusters.start;
-            let free = self.refcounts.release(chain, clusters)?;
-            self.freed(chain, &free);
+    /// Takes the first run out of limbo that a change up to `flushed`, which is on stable storage, has retired, if it is nobody's: the
+    /// space of what has one use left can be given back, and then it has to be [released](Allocator::release).
+    pub(super) fn due(&mut self, now: u64, flushed: u64) -> Option<Range<u64>> {
+        let old = self.limbo.front()?;
+        if old.change > flushed || !Epochs::is_over(old.epoch, now) {
+            return None;
         }
+        let clusters = old.clusters.clone();
+        self.limbo.pop_front();
+        self.resting -= clusters.end - clusters.start;
+        Some(clusters)
+    }
+
+    /// Those of these clusters that have one use left.
+    pub(super) fn last_uses(&mut self, chain: &Chain, clusters: Range<u64>) -> Result<Vec<Range<u64>>, Trouble> {
+        self.refcounts.used_once(chain, clusters)
+    }
+
+    /// Counts one use less; what nobody uses any more is free.
+    pub(super) fn release(&mut self, chain: &Chain, clusters: Range<u64>) -> Result<(), Trouble> {
+        let free = self.refcounts.release(chain, clusters)?;
+        self.scan_from = free.iter().map(|run| run.start).fold(self.scan_from, u64::min);
         Ok(())
     }
 
-    fn freed(&mut self, chain: &Chain, free: &[Range<u64>]) {
-        let bits = chain.top().geometry.cluster_bits;
-        for run in free {
-            self.scan_from = self.scan_from.min(run.start);
-            disk::discard(chain.file(chain.top().file), run.start << bits, (run.end - run.start) << bits);
-        }
-    }
-
-    /// Gives everything back that is not used, now that changes up to `flushed` are on stable storage. What is under way goes on, and
-    /// what it may use stays.
-    pub(super) fn close(&mut self, chain: &Chain, epochs: &Epochs, flushed: u64) -> Result<(), Trouble> {
-        epochs.advance();
-        self.settle(chain, epochs, flushed)?;
+    /// Gives the reserve back.
+    pub(super) fn close(&mut self, chain: &Chain) -> Result<(), Trouble> {
         while let Some(run) = self.reserve.pop_front() {
             self.scan_from = self.scan_from.min(run.start);
             self.refcounts.release(chain, run)?;

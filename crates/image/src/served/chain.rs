@@ -160,9 +160,12 @@ impl Image {
 }
 
 impl Chain {
-    /// Brings a file to stable storage.
+    /// Brings a file to stable storage. The kernel tells of what it could not write once, and somebody else may have been told.
     pub(super) fn flush(&self, number: usize) -> Result<(), i32> {
-        super::disk::flush(self.file(number)).inspect_err(|errno| self.flush_has_failed(*errno))
+        // What cannot be asked has not failed.
+        disk::prepare()?;
+        let flushed = disk::flush(self.file(number)).inspect_err(|errno| self.flush_has_failed(*errno));
+        if self.is_unflushed() { Err(libc::EIO) } else { flushed }
     }
 
     /// From now on nothing is written, and no flush succeeds.

@@ -14,6 +14,7 @@ use crate::entry::{self, COPIED, Cluster, L2Place, NOTHING, State};
 use crate::geometry::{Geometry, SUBCLUSTERS};
 use crate::tables::Found;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// Most bytes that are allocated at once.
 pub(super) const ALLOCATE_BYTES_MAX: u64 = 2 << 20;
@@ -241,8 +242,28 @@ impl Shared {
         let changes = self.changes();
         self.chain.flush(self.chain.top().file)?;
         self.has_flushed(changes);
+        self.settle()
+    }
+
+    /// Frees what was retired by changes that are on stable storage, as far as it is nobody's. Nobody waits for space to be given back
+    /// but whoever calls: a device may take its time.
+    pub(super) fn settle(&self) -> Result<(), Trouble> {
+        let (chain, top) = (&self.chain, self.chain.top());
         let flushed = self.flushed();
-        self.allocator()?.settle(&self.chain, &self.epochs, flushed)
+        let now = self.epochs.advance();
+        loop {
+            // Whoever looks for room has what another one is about to free.
+            let _one_at_a_time = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut allocator = self.allocator()?;
+            let Some(clusters) = allocator.due(now, flushed) else { return Ok(()) };
+            let last = allocator.last_uses(chain, clusters.clone())?;
+            drop(allocator);
+            let bits = top.geometry.cluster_bits;
+            for run in last {
+                disk::discard(chain.file(top.file), run.start << bits, (run.end - run.start) << bits);
+            }
+            self.allocator()?.release(chain, clusters)?;
+        }
     }
 
     /// Writes the L2 entries of claimed clusters of one table. Unless `stop` is at a cluster's end it must be that of the disk.

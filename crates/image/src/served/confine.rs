@@ -2,12 +2,11 @@
 //!
 //! What an image says is no more trustworthy than whoever wrote it, and the process that opens it may read every file of the host. So
 //! backing files and external data files are regular files in the image's own directory, or in one that a person allows; block devices
-//! are allowed one by one. Places are compared without symbolic links, before anything is opened and once more when it is.
+//! are allowed one by one. Places are compared without symbolic links, and opened without any: one that appears meanwhile leads nowhere.
 
 use super::Qcow2Options;
 use super::error::ImageError;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -39,30 +38,22 @@ impl Confines {
         let failed = |source| ImageError::Look { image: self.image.clone(), path: path.to_owned(), source };
         let real = std::fs::canonicalize(path).map_err(failed)?;
         let kind = std::fs::symlink_metadata(&real).map_err(failed)?.file_type();
-        let allowed = self.allowed.iter().any(|allowed| real.starts_with(allowed));
-        let image = self.image.clone();
-        if kind.is_block_device() {
-            return if allowed { Ok(real) } else { Err(ImageError::Device { image, path: real }) };
-        }
-        let own = self.own.as_ref().is_some_and(|own| real.starts_with(own));
-        if !allowed && !own {
+        let (image, is_device) = (self.image.clone(), kind.is_block_device());
+        if !self.allows(&real, is_device) {
             let directory = real.parent().unwrap_or(&real).to_owned();
-            return Err(ImageError::Outside { image, path: real, directory });
+            return Err(match is_device {
+                true => ImageError::Device { image, path: real },
+                false => ImageError::Outside { image, path: real, directory },
+            });
         }
-        if kind.is_file() { Ok(real) } else { Err(ImageError::NoFile { image, path: real }) }
+        if kind.is_file() || is_device { Ok(real) } else { Err(ImageError::NoFile { image, path: real }) }
     }
 
-    /// Says that what was opened is what was admitted: a directory on the way may have become a link meanwhile.
-    pub(super) fn confirm(&self, admitted: &Path, fd: impl AsFd) -> Result<(), ImageError> {
-        let image = self.image.clone();
-        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-        match std::fs::read_link(link) {
-            Ok(real) if real == admitted => Ok(()),
-            Ok(real) => {
-                let directory = real.parent().unwrap_or(&real).to_owned();
-                Err(ImageError::Outside { image, path: real, directory })
-            }
-            Err(source) => Err(ImageError::Look { image, path: admitted.to_owned(), source }),
+    /// Whether something may be at this place, which has no symbolic links: of devices none but those that are named.
+    pub(super) fn allows(&self, real: &Path, is_device: bool) -> bool {
+        match is_device {
+            true => self.allowed.iter().any(|allowed| allowed == real),
+            false => self.allowed.iter().chain(&self.own).any(|directory| real.starts_with(directory)),
         }
     }
 }

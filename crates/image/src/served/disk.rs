@@ -23,15 +23,24 @@ pub(super) fn errno(error: &StorageError) -> i32 {
     }
 }
 
+/// Sets up what calls of this thread need.
+pub(super) fn prepare() -> Result<(), i32> {
+    LANE.with_borrow_mut(|lane| made(lane).map(|_| ()))
+}
+
+fn made(lane: &mut Option<(Solo, Task)>) -> Result<&mut (Solo, Task), i32> {
+    match lane {
+        Some(lane) => Ok(lane),
+        None => {
+            let solo = Solo::for_one().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+            Ok(lane.insert((solo, Task::new())))
+        }
+    }
+}
+
 fn run(storage: &dyn Storage, operation: Operation, buffer: Option<iovec>) -> Result<(), i32> {
     LANE.with_borrow_mut(|lane| {
-        let (solo, task) = match lane {
-            Some(lane) => lane,
-            None => {
-                let solo = Solo::new().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-                lane.insert((solo, Task::new()))
-            }
-        };
+        let (solo, task) = made(lane)?;
         task.buffers.clear();
         task.buffers.extend(buffer);
         task.begin(operation);

@@ -6,6 +6,7 @@ use super::error::Trouble;
 use super::machine::Flow;
 use super::progress::{Gift, Job, Parts, Stage, Sub};
 use super::shared::{InLine, Shared};
+use crate::claims::Asked;
 use libc::iovec;
 use std::ops::Range;
 use storage::Operation;
@@ -177,14 +178,17 @@ impl Parts<'_, '_> {
         }
         self.progress.claim = None;
         let (io, token) = (&mut *self.io, self.token);
-        let (claim, held) = self.shared.claims.ask(clusters.clone(), || InLine(io.reply(token)));
+        let (claim, asked) = self.shared.claims.ask(clusters.clone(), || InLine(io.reply(token)));
         self.progress.claim = Some((claim, clusters));
-        if held {
+        Some(match asked {
             // It was not when the tables were looked at.
-            return Some(Flow::Again);
-        }
-        self.progress.stage = Stage::Line;
-        Some(Flow::Pending)
+            Asked::Held => Flow::Again,
+            Asked::Waits => {
+                self.progress.stage = Stage::Line;
+                Flow::Pending
+            }
+            Asked::Refused => Flow::Done(Err(libc::EIO)),
+        })
     }
 
     fn allocate(&mut self, at: u64, rest: u64) -> Flow {

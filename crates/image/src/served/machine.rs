@@ -124,18 +124,12 @@ impl Parts<'_, '_> {
         progress.stage = Stage::Idle;
         let action = self.operation.action();
         // Somebody else was told that the kernel could not write something, and nobody is told twice.
-        let outcome =
-            if self.is_durable() && self.shared.chain.is_unflushed() { outcome.and(Err(libc::EIO)) } else { outcome };
+        let outcome = if is_durable(self.operation) && self.shared.chain.is_unflushed() {
+            outcome.and(Err(libc::EIO))
+        } else {
+            outcome
+        };
         Step::Done(outcome.map_err(|errno| StorageError::errno(action, errno)))
-    }
-
-    /// Whether its success says that something is on stable storage.
-    fn is_durable(&self) -> bool {
-        match self.operation {
-            Operation::Flush => true,
-            Operation::Write { durable, .. } | Operation::WriteZeroes { durable, .. } => durable,
-            Operation::Read { .. } | Operation::Discard { .. } => false,
-        }
     }
 
     /// Starts `sub.operation` of the file; its buffers are filled.
@@ -151,7 +145,11 @@ impl Parts<'_, '_> {
         if let Err(error) = result {
             let errno = disk::errno(&error);
             let flushes = match sub {
-                Sub::Move(_) => self.is_durable(),
+                // A full disk has refused the write, and tells of it again.
+                Sub::Move(_) => {
+                    let full = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG);
+                    is_durable(self.progress.sub.operation) && !full
+                }
                 Sub::Barrier | Sub::Cover | Sub::CoverData => true,
                 Sub::Data => false,
             };
@@ -297,10 +295,15 @@ impl Parts<'_, '_> {
         if !many || self.shared.is_broken() {
             return Flow::Again;
         }
-        self.job(Job::Settle, |shared| {
-            let flushed = shared.flushed();
-            shared.allocator()?.settle(&shared.chain, &shared.epochs, flushed)?;
-            Ok(Gift::Nothing)
-        })
+        self.job(Job::Settle, |shared| shared.settle().map(|()| Gift::Nothing))
+    }
+}
+
+/// Whether its success says that something is on stable storage.
+fn is_durable(operation: Operation) -> bool {
+    match operation {
+        Operation::Flush => true,
+        Operation::Write { durable, .. } | Operation::WriteZeroes { durable, .. } => durable,
+        Operation::Read { .. } | Operation::Discard { .. } => false,
     }
 }

@@ -106,7 +106,15 @@ impl Storage for Qcow2Storage {
             return Err(cannot(reason.to_owned()));
         }
         if top.has_data_file() {
-            chain.file(top.data).resize(capacity_bytes.max(chain.file(top.data).capacity_bytes()))?;
+            let file = chain.file(top.data);
+            // What lies behind the disk's end is nobody's, and must not come up.
+            let stale = file.capacity_bytes().min(capacity_bytes).saturating_sub(top.size_bytes());
+            if stale > 0 {
+                disk::zero(file, top.size_bytes(), stale).map_err(|errno| {
+                    cannot(format!("what its data file has there cannot be zeroed: {}", reason(errno)))
+                })?;
+            }
+            file.resize(capacity_bytes.max(file.capacity_bytes()))?;
         }
         // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
         let written = self.shared.make_ready_locked();
@@ -122,7 +130,10 @@ impl Storage for Qcow2Storage {
 
     /// All files of the chain, in the order in which they are opened.
     fn hand_over(&self) -> std::io::Result<Handed> {
-        self.shared.quiesce().map_err(|trouble| std::io::Error::other(format!("{trouble:?}")))?;
+        self.shared.quiesce().map_err(|trouble| {
+            let why = self.shared.broken().map_or_else(|| format!("{trouble:?}"), str::to_owned);
+            std::io::Error::other(why)
+        })?;
         let mut behind = None;
         for file in self.shared.chain.files.iter().rev() {
             let mut handed = file.hand_over()?;
@@ -139,6 +150,10 @@ impl Storage for Qcow2Storage {
         self.shared.on_the_spot.store(on_the_spot(&self.shared.chain), Ordering::Relaxed);
         Ok(())
     }
+}
+
+fn reason(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
 }
 
 /// Whether metadata is read and written by whoever needs it. Not where it might wait for a worker's own requests, as partial blocks do

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::{FileOptions, FileStorage, Handed, OpenError, Storage};
+use storage::{FileOptions, FileStorage, Handed, Links, OpenError, Storage};
 
 /// Most images and files behind one another.
 const CHAIN_MAX: usize = 200;
@@ -49,7 +49,7 @@ pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
     chain(options, false, &mut |file| {
         let Some(confines) = &confines else {
             // The image itself is the choice of a person.
-            let opened = FileStorage::open_to_the_last_byte(file)?;
+            let opened = FileStorage::open_to_the_last_byte(file, Links::Follow)?;
             confines = Some(Confines::of(options));
             seen.extend(identity(&file.path));
             return Ok(opened);
@@ -60,10 +60,7 @@ pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
             return Err(ImageError::Loop { path: file.path.clone() }.into());
         }
         seen.extend(identity);
-        let opened = FileStorage::open_to_the_last_byte(file)?;
-        let fd = opened.hand_over().map_err(|source| read_error(&file.path, source))?.data;
-        confines.confirm(&file.path, fd.ok_or(OpenError::NothingHanded)?)?;
-        Ok(opened)
+        FileStorage::open_to_the_last_byte(file, Links::Refuse)
     })
 }
 

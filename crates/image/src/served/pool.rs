@@ -1,14 +1,14 @@
 //! Threads for what a worker must not wait for: metadata, copies on write, decompression.
 //!
 //! All images share them. An image has two jobs there at most, and its others wait in a lane of its own: so one whose file hangs keeps
-//! two threads and no more.
+//! two threads and no more, and threads are added where many hang.
 
-use engine::{Pool, Reply};
+use engine::{POOL_THREADS_MAX, Pool, Reply};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Enough for a few images at once, and for some that hang; each job is short.
-const THREADS: usize = 8;
+/// Enough for a few images at once; each job is short.
+const THREADS: usize = 4;
 
 /// Most jobs of one image that run at once.
 const JOBS_MAX: usize = 2;
@@ -36,7 +36,7 @@ pub(super) fn prepare() {
 }
 
 fn pool() -> Option<&'static Pool> {
-    let start = || match Pool::new("qcow2", THREADS) {
+    let start = || match Pool::growing("qcow2", THREADS, POOL_THREADS_MAX) {
         Ok(pool) => Some(pool),
         Err(error) => {
             tracing::warn!(%error, "metadata of qcow2 images is read and written on the workers and may delay other requests");
@@ -95,27 +95,28 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn an_image_that_hangs_leaves_threads_to_others() {
-        let (hanging, other) = (Lane::default(), Lane::default());
+    fn images_that_hang_leave_threads_to_others() {
+        let hanging: Vec<Lane> = (0..10).map(|_| Lane::default()).collect();
+        let other = Lane::default();
         let mut solo = Solo::new().unwrap();
         let mut senders = Vec::new();
-        for number in 0..20 {
+        for number in 0..200 {
             let (sender, receiver) = channel::<()>();
             senders.push(sender);
             let reply = solo.io().reply(Token::request(number));
-            hanging.run(reply, move || {
+            hanging[number as usize % 10].run(reply, move || {
                 let _ = receiver.recv();
                 0
             });
         }
-        other.run(solo.io().reply(Token::request(100)), || 7);
+        other.run(solo.io().reply(Token::request(1000)), || 7);
         let first = solo.wait().unwrap();
-        assert_eq!((first.token, first.result), (Token::request(100), 7));
+        assert_eq!((first.token, first.result), (Token::request(1000), 7));
         // In their order, and all of them.
         drop(senders);
-        for _ in 0..20 {
+        for _ in 0..200 {
             assert_eq!(solo.wait().unwrap().result, 0);
         }
-        assert_eq!(hanging.0.lock().unwrap().waiting.len(), 0);
+        assert!(hanging.iter().all(|lane| lane.0.lock().unwrap().waiting.is_empty()));
     }
 }

@@ -84,6 +84,8 @@ struct Model {
     fails_below: AtomicU64,
     /// The next flush fails, and those behind it do not: so the kernel tells of what it could not write.
     fails_next_flush: AtomicBool,
+    /// Writes to stable storage find no room.
+    is_full: AtomicBool,
 }
 
 impl Model {
@@ -102,6 +104,7 @@ impl Model {
             obeys: AtomicBool::new(true),
             fails_below: AtomicU64::new(0),
             fails_next_flush: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             device: false,
         })
     }
@@ -179,6 +182,9 @@ impl Storage for Model {
             task.buffers[0].iov_len = (task.buffers[0].iov_len / 2).next_multiple_of(512);
             self.perform(task);
             return Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO)));
+        }
+        if matches!(task.operation, Operation::Write { durable: true, .. }) && self.is_full.load(Ordering::SeqCst) {
+            return Step::Done(Err(StorageError::errno(task.operation.action(), libc::ENOSPC)));
         }
         if matches!(task.operation, Operation::Flush) && self.fails_next_flush.swap(false, Ordering::SeqCst) {
             return Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO)));
@@ -437,6 +443,9 @@ fn a_flush_that_fails_for_one_fails_for_all_behind_it() {
     // Somebody else's flush hears of it.
     file.fails_next_flush.store(true, Ordering::SeqCst);
     storage.hand_over().unwrap_err();
+    // Nor is the image handed to another program, which would know nothing of it.
+    let error = storage.hand_over().unwrap_err().to_string();
+    assert!(error.contains("a flush of the image has failed"), "{error}");
     let mut task = Task::new();
     for operation in [Operation::Flush, Operation::Flush] {
         task.begin(operation);
@@ -445,6 +454,29 @@ fn a_flush_that_fails_for_one_fails_for_all_behind_it() {
     }
     kit::write(&mut solo, &storage, 0, &[2; 512]).unwrap_err();
     assert_eq!(kit::read(&mut solo, &storage, 0, 512), [1; 512]);
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_is_written_again() {
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let file = Model::new(image.clone(), Oracle::default(), 1, true);
+    let storage = served(&image, file.clone(), None, false);
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &storage, 0, &[1; 512]).unwrap();
+    let mut task = Task::new();
+    task.begin(Operation::Flush);
+    kit::run(&mut solo, &storage, &mut task).unwrap();
+    let mut durable = || {
+        let mut memory = [2u8; 512];
+        let mut task = Task::new();
+        task.buffers = vec![libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: 512 }];
+        task.begin(Operation::Write { offset: 512, durable: true });
+        kit::run(&mut solo, &storage, &mut task)
+    };
+    file.is_full.store(true, Ordering::SeqCst);
+    durable().unwrap_err();
+    file.is_full.store(false, Ordering::SeqCst);
+    durable().unwrap();
 }
 
 /// Clusters of 512 bytes, of which a block counts 256: most of the device has no block when it is begun with.

@@ -129,10 +129,14 @@ impl Progress for Qcow2Progress {
         self.sub.rest();
     }
 
-    /// It leaves the line. What it has begun to change stays claimed until the kernel has no part of it.
+    /// It leaves the line. What it has begun to change stays claimed until the kernel has no part of it, which may be never: whoever
+    /// comes there is refused, and does not wait. What it has looked up is given to nobody until then.
     fn lost(&mut self) {
         if self.stage == Stage::Line {
             self.claim = None;
+        }
+        if let Some((claim, _)) = &self.claim {
+            claim.lose();
         }
         self.sub.lost();
     }

@@ -133,15 +133,23 @@ impl Refcounts {
             self.change(chain, at..stop, |before| before.checked_sub(1))?;
             for cluster in at..stop {
                 if self.get(chain, cluster)? == 0 {
-                    match free.last_mut() {
-                        Some(last) if last.end == cluster => last.end += 1,
-                        _ => free.push(cluster..cluster + 1),
-                    }
+                    append(&mut free, cluster);
                 }
             }
             at = stop;
         }
         Ok(free)
+    }
+
+    /// Those of these clusters that are used once.
+    pub(super) fn used_once(&mut self, chain: &Chain, clusters: Range<u64>) -> Result<Vec<Range<u64>>, Trouble> {
+        let mut runs = Vec::new();
+        for cluster in clusters {
+            if self.get(chain, cluster)? == 1 {
+                append(&mut runs, cluster);
+            }
+        }
+        Ok(runs)
     }
 
     /// Clusters of one block, from cluster `from` on, that are free: at most `want`. Makes a block where there is none, which is on stable
@@ -180,10 +188,7 @@ impl Refcounts {
                     continue;
                 }
                 count += 1;
-                match found.last_mut() {
-                    Some(last) if last.end == cluster => last.end += 1,
-                    _ => found.push(cluster..cluster + 1),
-                }
+                append(&mut found, cluster);
             }
             if !found.is_empty() {
                 return Ok(found);
@@ -291,6 +296,14 @@ impl Refcounts {
         (self.table, self.table_offset, self.table_clusters) = (table, table_offset, table_clusters);
         self.release(chain, old)?;
         Ok(())
+    }
+}
+
+/// Adds a cluster behind all others to runs of clusters.
+fn append(runs: &mut Vec<Range<u64>>, cluster: u64) {
+    match runs.last_mut() {
+        Some(last) if last.end == cluster => last.end += 1,
+        _ => runs.push(cluster..cluster + 1),
     }
 }
 

@@ -24,6 +24,10 @@ impl Waiter for InLine {
     fn admit(self) {
         self.0.complete(0);
     }
+
+    fn refuse(self) {
+        self.0.complete(-libc::EIO);
+    }
 }
 
 /// See [`Chain::flush`].
@@ -51,6 +55,8 @@ pub(super) struct Shared {
     pub(super) on_the_spot: AtomicBool,
     /// What holds up nothing but what it is held for: making the image ready, and a change of the size.
     header: Mutex<()>,
+    /// Held by whoever frees clusters, over I/O, before the allocator is asked for.
+    pub(super) settling: Mutex<()>,
 }
 
 impl Shared {
@@ -76,6 +82,7 @@ impl Shared {
             broken,
             on_the_spot: AtomicBool::new(on_the_spot),
             header: Mutex::new(()),
+            settling: Mutex::new(()),
         }
     }
 
@@ -232,7 +239,10 @@ impl Shared {
         self.chain.flush(top.file)?;
         self.has_flushed(changes);
         if !self.is_broken() {
-            self.allocator()?.close(&self.chain, &self.epochs, changes)?;
+            // What is under way goes on, and what it may use stays.
+            self.epochs.advance();
+            self.settle()?;
+            self.allocator()?.close(&self.chain)?;
             self.chain.flush(top.file)?;
         }
         Ok(())

@@ -154,6 +154,10 @@ fn an_image_leads_to_no_file_that_nobody_allows() {
         assert!(error.contains("no regular file") || error.contains("another directory"), "{error}");
         assert_eq!(with(name, &[]).needs().len(), 1);
     }
+    // A directory may be allowed, and no device in it.
+    let confines = confine::Confines::of(&with("base", &["other"]));
+    let (device, directory) = (at("other/device"), at("other").canonicalize().unwrap());
+    assert!(!confines.allows(&device, true) && confines.allows(&device, false) && confines.allows(&directory, true));
     // An image that is no file itself keeps nobody waiting.
     assert_eq!(Qcow2Options::new(at("own/fifo")).needs().len(), 1);
 }
@@ -242,6 +246,25 @@ fn a_disk_grows_as_far_as_its_l1_table() {
     assert_eq!(kit::read(&mut solo, &*storage, (2 << 20) - 512, 512), [3; 512]);
     drop(storage);
     sound(&path);
+}
+
+#[test]
+fn what_a_data_file_has_behind_the_end_does_not_come_up() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let (small, large) = ((1 << 20) + 512, 2 << 20);
+    let options = made(&path, &New { data_file: Some(b"data".to_vec()), size_bytes: small, ..New::default() });
+    std::fs::write(directory.path().join("data"), vec![0xee; large as usize]).unwrap();
+    let storage = storage::open(&options).unwrap();
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &*storage, 1 << 20, &[1; 512]).unwrap();
+    storage.resize(large).unwrap();
+    assert_eq!(kit::read(&mut solo, &*storage, 1 << 20, 512), [1; 512]);
+    let new = (large - small) as usize;
+    assert_eq!(kit::read(&mut solo, &*storage, small, new), vec![0; new]);
+    // Nor by a write beside it.
+    kit::write(&mut solo, &*storage, large - 512, &[2; 512]).unwrap();
+    assert_eq!(kit::read(&mut solo, &*storage, small, new - 512), vec![0; new - 512]);
 }
 
 #[test]
@@ -399,6 +422,34 @@ fn a_ring_that_falls_leaves_nothing_taken() {
     assert!(storage.shared.claims.is_empty());
     drop(storage);
     sound(&path);
+}
+
+#[test]
+fn what_a_ring_that_falls_has_begun_to_change_keeps_nobody_waiting() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let path = directory.path().join("image");
+    let options = Qcow2Options { execution: storage::Execution::Uring, ..made(&path, &New::default()) };
+    let storage = inside(&options);
+    let (mut fallen, mut solo) = (Solo::new().unwrap(), Solo::new().unwrap());
+    let mut memory = [7u8; 512];
+    let write = |memory: &mut [u8; 512]| {
+        let mut task = Task::new();
+        task.buffers = vec![libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: 512 }];
+        task.begin(Operation::Write { offset: 0, durable: false });
+        task
+    };
+    let mut begun = write(&mut memory);
+    assert!(matches!(Storage::start(&storage, &mut begun, Token::request(0), &mut fallen.io()), Step::Pending));
+    let mut waiting = write(&mut memory);
+    assert!(matches!(Storage::start(&storage, &mut waiting, Token::request(1), &mut solo.io()), Step::Pending));
+    // Its ring falls, and is forgotten with what another worker still does for it.
+    begun.lost();
+    let told = solo.wait().unwrap();
+    assert!(matches!(storage.resume(&mut waiting, told, &mut solo.io()), Step::Done(Err(_))));
+    kit::write(&mut solo, &storage, 512, &[8; 512]).unwrap_err();
+    kit::write(&mut solo, &storage, 1 << 16, &[8; 512]).unwrap();
+    drop(begun);
+    kit::write(&mut solo, &storage, 512, &[8; 512]).unwrap();
 }
 
 /// Threads that meet in the same clusters, each with sectors of its own.

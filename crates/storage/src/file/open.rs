@@ -7,9 +7,9 @@ use super::looks;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::lock::ImageLock;
-use crate::{Access, Execution, Handed, Kind, Need, OpenError, Opened, Storage, late};
+use crate::{Access, Execution, Handed, Kind, Links, Need, OpenError, Opened, Storage, late};
 use engine::SharedFile;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -134,9 +134,9 @@ impl FileStorage {
     /// says where they end.
     ///
     /// # Errors
-    /// As [`FileStorage::open`].
-    pub fn open_to_the_last_byte(options: &FileOptions) -> Result<FileStorage, OpenError> {
-        let mut storage = FileStorage::open_without_threads(options)?;
+    /// As [`FileStorage::open`]; a symbolic link on the way where none may be.
+    pub fn open_to_the_last_byte(options: &FileOptions, links: Links) -> Result<FileStorage, OpenError> {
+        let mut storage = FileStorage::open_by(options, links, late::PATIENCE)?;
         let failed = |source| OpenError::Path { path: options.path.clone(), what: "measure", source, hint: "" };
         let size_bytes = measure::size_bytes(&*storage.file).map_err(failed)?;
         *storage.capacity_bytes.get_mut() = size_bytes.next_multiple_of(512);
@@ -148,11 +148,15 @@ impl FileStorage {
     /// # Errors
     /// As [`FileStorage::open`].
     pub fn open_within(options: &FileOptions, patience: Duration) -> Result<FileStorage, OpenError> {
+        FileStorage::open_by(options, Links::Follow, patience)
+    }
+
+    fn open_by(options: &FileOptions, links: Links, patience: Duration) -> Result<FileStorage, OpenError> {
         let path = &options.path;
-        let fd = open_image(options)?;
+        let fd = open_image(options, links)?;
         let hold = match options.lock {
-            true => Hold::Locks(ImageLock::take(path, &fd, !options.read_only)?),
-            false => Hold::Life(open_again(path, &fd)?),
+            true => Hold::Locks(ImageLock::take_by(links, path, &fd, !options.read_only)?),
+            false => Hold::Life(open_again(path, &fd, links)?),
         };
         let alone = options.lock && !options.read_only;
         let guarded = late::wait(path, &fd, alone, patience).and_then(|()| {
@@ -256,10 +260,10 @@ impl Hold {
 }
 
 /// Another description of the image that is open as `fd`.
-fn open_again(path: &Path, fd: &OwnedFd) -> Result<OwnedFd, OpenError> {
+fn open_again(path: &Path, fd: &OwnedFd, links: Links) -> Result<OwnedFd, OpenError> {
     let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let again = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let again = links.open(path, flags).map_err(failed)?;
     let [ours, theirs] = [&again, fd].map(rustix::fs::fstat);
     let (ours, theirs) = (ours.map_err(failed)?, theirs.map_err(failed)?);
     if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
@@ -268,13 +272,13 @@ fn open_again(path: &Path, fd: &OwnedFd) -> Result<OwnedFd, OpenError> {
     Ok(again)
 }
 
-fn open_image(options: &FileOptions) -> Result<OwnedFd, OpenError> {
+fn open_image(options: &FileOptions, links: Links) -> Result<OwnedFd, OpenError> {
     let path = &options.path;
     // NONBLOCK: a FIFO must not keep us waiting before we have seen that it is one.
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     flags.set(OFlags::DIRECT, options.direct);
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
+    let fd = links.open(path, flags).map_err(|errno| {
         let source = errno.into();
         OpenError::Path { path: path.clone(), what: "open", source, hint: open_hint(errno, options) }
     })?;
