@@ -184,6 +184,7 @@ if /bin/sh -eu /tmp/script >$job/{number}.log 2>&1; then touch $job/{number}.don
         failed.join("\n"),
         guest.process.output()
     );
+    ended.context("every script has succeeded, and then the guest did not end")?;
     let ended = guest.wait(limit)?;
     ensure!(ended.status == 0, "the guest's own script failed with status {}:\n{}", ended.status, ended.console);
     Ok(())

@@ -82,8 +82,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             tortured.map(|tortured| tortured.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)));
         tested.and(tortured.unwrap_or(Ok(())))
     })?;
-    if has_nextest() {
-        // nextest does not run examples in documentation.
+    if has_nextest() && options.filter.iter().all(|word| !word.starts_with('-')) {
+        // nextest does not run examples in documentation; what only it understands chooses none of them.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
     }
     if options.long {
