@@ -104,6 +104,13 @@ impl Rings {
         }
     }
 
+    /// As above, of one.
+    pub(crate) fn release_one(&mut self, index: u16) {
+        if let Some(record) = self.records.get_mut(&index) {
+            (record.attached_to, record.home) = (None, None);
+        }
+    }
+
     pub(crate) fn started(&mut self, index: u16, running: Running) {
         let record = self.records.entry(index).or_default();
         record.running = Some(running);

@@ -138,10 +138,12 @@ impl Shared {
     /// The worker on which ring `index` starts.
     pub(crate) fn place(&self, index: u16) -> Result<u32, ExportError> {
         let wanted = self.rings.lock().wanted(index);
-        if let Some(worker) = wanted
-            && self.engine().workers().iter().any(|candidate| candidate.number == worker && candidate.alive)
-        {
-            return Ok(worker);
+        if let Some(worker) = wanted {
+            if self.engine().workers().iter().any(|candidate| candidate.number == worker && candidate.alive) {
+                return Ok(worker);
+            }
+            // Wherever it goes now, nobody has attached it there.
+            self.rings.lock().release_one(index);
         }
         let mut state = self.lock();
         let (placement, poll) = (state.placement, state.poll);

@@ -30,7 +30,7 @@ use storage::StorageError;
 /// Why a daemon that was made for one export takes on nothing else.
 const ALONE: &str = "this daemon is isolated and serves one directory: start another";
 
-/// Longest wait for the requests of an earlier user of a disk, and for a change of its capacity.
+/// Longest wait for the requests of an earlier user of a disk, for a change of its capacity, and for who looks at an export that goes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An export, and what it uses. In this order: the export ends before its lease does.
@@ -322,6 +322,11 @@ impl control::Daemon for Daemon {
         let served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
         drop(export);
+        // Whoever still looks at it would end it later, and hold the image's lock until then. Nobody finds it any more.
+        let by = Instant::now() + PATIENCE;
+        while served.as_ref().is_some_and(|served| Arc::strong_count(&served.export) > 1) && Instant::now() < by {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         // With its own disk, which may write a volume back: nobody waits for the exports meanwhile.
         drop(served);
         // Workers still hold the image's descriptor, and with it its lock.
