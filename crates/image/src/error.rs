@@ -58,6 +58,13 @@ pub enum FormatError {
         /// What it should be.
         rule: &'static str,
     },
+    /// snapshot {index}: {rule}
+    Snapshot {
+        /// Its number.
+        index: u32,
+        /// What it should be.
+        rule: &'static str,
+    },
     /// refcount table entry {index} is {value:#x}: {rule}
     RefcountTable {
         /// Its number.

@@ -2,11 +2,12 @@
 //!
 //! The parts can be thought through alone: the [`header`] and its [`extension`]s, the arithmetic of clusters ([`geometry`]), what
 //! an L1 or L2 [`entry`] and a [`refcount`] mean, L2 [`tables`] in memory that many workers look into without a lock, the
-//! [`epochs`] after which nobody can still use what was freed, the clusters that are being changed ([`claims`]), and the contents
-//! of a [`compressed`] cluster. None of these performs I/O, starts a thread or trusts a byte of the image: a lie is a
+//! [`epochs`] after which nobody can still use what was freed, the clusters that are being changed ([`claims`]), the contents
+//! of a [`compressed`] cluster, [`new`] images, and who [`uses`] which cluster. None of these performs I/O, starts a thread or trusts a byte of the image: a lie is a
 //! [`FormatError`] that names the place and the rule.
 //!
-//! The storage made of these parts, with its files and threads, is in `served`: of it the parts know nothing.
+//! The storage made of these parts, with its files and threads, is in `served`, and what is done to an image that nobody serves in
+//! [`tools`]: of both the parts know nothing.
 //!
 //! The definition of the format is QEMU's `docs/interop/qcow2.rst`; what of it is supported is in `docs/formats/qcow2.md`.
 
@@ -22,12 +23,16 @@ mod field;
 pub mod fuzzing;
 pub mod geometry;
 pub mod header;
+pub mod new;
 pub mod refcount;
 pub mod reference;
 mod served;
+pub mod snapshot;
 pub mod tables;
 #[cfg(test)]
 mod testing;
+pub mod tools;
+pub mod uses;
 
 pub use error::FormatError;
 pub use served::{ImageError, Qcow2Options, Qcow2Storage};

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::generate::Generate;
 use crate::upgrade::adopt;
-use crate::{config, dir, disk, launch, log, policy, run, tools, virtiofsd, volume};
+use crate::{config, dir, disk, image, launch, log, policy, run, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ Examples:
   vringd dir --socket /tmp/fs.sock --tag data DIR     serve one directory
   vringd serve /etc/vringd/config.toml               serve many exports
   vringd volume create --size 20G disk.vol           make a disk whose synchronous writes share commits
+  vringd image create --size 20G disk.qcow2          make a thin disk
   vringd ctl export list                             look into a running daemon
 
 Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed; 3 the only export has failed;
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Adopt(adopt::Args),
     /// Make, look at and change volumes: disks whose synchronous writes share commits
     Volume(volume::Args),
+    /// Make, look at and check qcow2 images
+    Image(image::Args),
     /// Decide again what a daemon's policy has decided, from a record of what it saw
     Policy(policy::Args),
     /// Look into a running daemon and change it while I/O runs
@@ -118,6 +121,10 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Volume(args) => {
             start_log(true)?;
             volume::run(args)
+        }
+        Command::Image(args) => {
+            start_log(true)?;
+            image::run(args)
         }
         Command::Policy(args) => policy::run(&args),
         Command::Ctl(args) => Ok(control::ctl::run(args)),

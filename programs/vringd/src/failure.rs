@@ -1,6 +1,8 @@
 //! How a command ends badly: one line for a person, and an exit status for a program; and a request, by the field at fault.
 
 use control::ApiError;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
 /// Why a command did not do what it was asked.
@@ -13,6 +15,28 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Refused, or failed on the way: the system's answer tells, unless it is about a name that was typed.
+    pub(crate) fn of(error: impl Error + 'static) -> Failure {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
+        let mut answer = None;
+        while let Some(error) = cause {
+            answer = error.downcast_ref::<io::Error>().or(answer);
+            cause = error.source();
+        }
+        match answer.map(io::Error::kind) {
+            None
+            | Some(
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::AlreadyExists
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidInput,
+            ) => Failure::Usage(error.to_string()),
+            Some(_) => Failure::Runtime(error.to_string()),
+        }
+    }
+
     /// 2 for what the person can mend in what they typed or wrote, 1 for everything else.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
@@ -36,4 +60,19 @@ impl From<ApiError> for Failure {
 /// A field of a request is at fault.
 pub(crate) fn field(field: &str, message: impl std::fmt::Display) -> ApiError {
     ApiError::InvalidField { field: field.to_owned(), message: message.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use volume::VolumeError;
+
+    #[test]
+    fn what_a_person_can_mend_is_told_from_what_failed() {
+        let io = |kind| VolumeError::Io { path: "/v".into(), what: "open", source: io::Error::from(kind) };
+        assert!(matches!(Failure::of(io(ErrorKind::NotFound)), Failure::Usage(_)));
+        assert!(matches!(Failure::of(io(ErrorKind::StorageFull)), Failure::Runtime(_)));
+        let named = VolumeError::NoLogNamed { path: "/v".into() };
+        assert!(matches!(Failure::of(named), Failure::Usage(line) if line.contains("--log")));
+    }
 }

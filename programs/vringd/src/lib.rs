@@ -3,6 +3,7 @@
 //! It is a library for `vringd-bench` alone, which is what `cargo run` runs, so that one build does all. Nothing that measures, no
 //! guest and no load may enter here: root runs this.
 
+mod bar;
 mod choices;
 mod cli;
 mod clients;
@@ -17,11 +18,13 @@ mod disk;
 mod disks;
 mod failure;
 mod generate;
+mod image;
 mod isolation;
 mod launch;
 mod limit;
 mod log;
 mod lookout;
+mod out;
 mod p9;
 mod placer;
 mod policy;

@@ -168,7 +168,7 @@ impl Drop for Qcow2Storage {
         // Every operation has ended: whoever has one under way keeps the storage.
         if let Err(trouble) = self.shared.quiesce() {
             let path = self.shared.chain.top().path.display();
-            tracing::warn!(%path, ?trouble, "clusters that were reserved are leaked: `qemu-img check -r leaks` finds them");
+            tracing::warn!(%path, ?trouble, "clusters that were reserved are leaked: `vringd image check --repair` gives them back");
         }
     }
 }

@@ -253,7 +253,7 @@ fn play(case: &Case, seed: u64) -> (usize, Vec<String>) {
     let oracle: Oracle = Arc::new(Mutex::new(sectors));
     let nothing: Oracle = Oracle::default();
     let base = case.backing.then(|| Model::new(base_bytes, nothing.clone(), 1, true));
-    let image = case.new.image();
+    let image = case.new.image().unwrap();
     let file = Model::new(image.clone(), oracle.clone(), rng.below(u64::MAX >> 12), case.on_the_spot);
     let storage = served(&image, file.clone(), base.clone(), false);
     file.obeys.store(!case.without_barriers, Ordering::SeqCst);
@@ -395,7 +395,7 @@ fn a_missing_barrier_is_noticed() {
 /// The answer to a durable request is a promise, also where the request itself changes nothing.
 #[test]
 fn durable_zeroes_over_volatile_ones_are_stable() {
-    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image().unwrap();
     let file = Model::new(image.clone(), Oracle::default(), 1, true);
     let storage = served(&image, file.clone(), None, false);
     let mut solo = Solo::new().unwrap();
@@ -416,7 +416,7 @@ fn durable_zeroes_over_volatile_ones_are_stable() {
 
 #[test]
 fn metadata_of_which_a_part_is_written_ends_the_writes() {
-    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image().unwrap();
     let file = Model::new(image.clone(), Oracle::default(), 1, true);
     let storage = served(&image, file.clone(), None, false);
     let mut solo = Solo::new().unwrap();
@@ -435,7 +435,7 @@ fn metadata_of_which_a_part_is_written_ends_the_writes() {
 
 #[test]
 fn a_flush_that_fails_for_one_fails_for_all_behind_it() {
-    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image().unwrap();
     let file = Model::new(image.clone(), Oracle::default(), 1, true);
     let storage = served(&image, file.clone(), None, false);
     let mut solo = Solo::new().unwrap();
@@ -458,7 +458,7 @@ fn a_flush_that_fails_for_one_fails_for_all_behind_it() {
 
 #[test]
 fn a_disk_that_is_full_for_a_while_is_written_again() {
-    let image = New { size_bytes: SIZE as u64, ..New::default() }.image();
+    let image = New { size_bytes: SIZE as u64, ..New::default() }.image().unwrap();
     let file = Model::new(image.clone(), Oracle::default(), 1, true);
     let storage = served(&image, file.clone(), None, false);
     let mut solo = Solo::new().unwrap();
@@ -482,7 +482,7 @@ fn a_disk_that_is_full_for_a_while_is_written_again() {
 /// Clusters of 512 bytes, of which a block counts 256: most of the device has no block when it is begun with.
 #[test]
 fn an_image_fills_its_device_to_the_last_cluster() {
-    let mut image = New { size_bytes: SIZE as u64, cluster_bits: 9, ..New::default() }.image();
+    let mut image = New { size_bytes: SIZE as u64, cluster_bits: 9, ..New::default() }.image().unwrap();
     image.resize(SIZE / 2 + 1024, 0xee);
     let file = Model::new(image.clone(), Oracle::default(), 1, true);
     let file = Arc::new(Model { device: true, ..Arc::into_inner(file).unwrap() });

@@ -11,7 +11,7 @@ use testkit::storage as kit;
 
 /// An image at `path`, and what opens it.
 fn made(path: &Path, new: &New) -> Qcow2Options {
-    std::fs::write(path, new.image()).unwrap();
+    std::fs::write(path, new.image().unwrap()).unwrap();
     Qcow2Options { table_memory: values::ByteSize(64 << 10), ..Qcow2Options::new(path) }
 }
 

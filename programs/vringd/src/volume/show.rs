@@ -1,7 +1,7 @@
 //! What `vringd volume` says to people, and the JSON that is not the storage's own.
 
 use super::args::Form;
-use control::model::ByteSize;
+use crate::out::{facts, size};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -33,16 +33,6 @@ impl Checked {
     fn was_closed(&self) -> bool {
         self.report.superblock.as_ref().is_some_and(|superblock| superblock.clean)
     }
-}
-
-fn size(bytes: u64) -> String {
-    ByteSize(bytes).rounded()
-}
-
-/// Lines of `name  value`, the values aligned.
-fn facts(facts: &[(&str, String)]) -> String {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    facts.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
 }
 
 /// `vringd volume info`, and what has made or changed one.

@@ -3,5 +3,7 @@
 mod command_line;
 mod disks;
 mod file_size_limit;
+mod image;
+mod place;
 mod units;
 mod volume;

@@ -1,71 +1,17 @@
 //! `vringd volume` as a person types it: what it makes, what it says in both forms, what it refuses.
 
+use crate::place::Place;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
-/// A directory in which commands run.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn run(&self, words: &str) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vringd"));
-        command.args(["--log-level", "error", "volume"]).args(words.split_whitespace()).current_dir(self.0.path());
-        command.env_remove("VRINGD_LOG").output().unwrap()
-    }
-
-    /// What it printed; it must succeed.
-    fn done(&self, words: &str) -> String {
-        let output = self.run(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{words}: {} {said}", output.status);
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn json(&self, words: &str) -> Value {
-        serde_json::from_str(&self.done(&format!("{words} --json"))).unwrap()
-    }
-
-    fn names(&self) -> Vec<String> {
-        let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
-    }
-
-    /// It is refused with one line that has all of `parts`, and changes nothing.
-    fn refused(&self, words: &str, parts: &[&str]) {
-        let bytes =
-            |place: &Place| place.names().iter().map(|name| fs::read(place.path(name)).ok()).collect::<Vec<_>>();
-        let before = (self.names(), bytes(self));
-        let output = self.run(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words}: {said}");
-        assert!(output.stdout.is_empty(), "{words}");
-        assert!(said.starts_with("vringd: ") && said.lines().count() == 1, "{words}: {said}");
-        for part in parts {
-            assert!(said.contains(part), "{words}: `{part}` is not in: {said}");
-        }
-        assert!(before == (self.names(), bytes(self)), "{words} has changed something");
-    }
-}
-
 #[test]
 fn a_volume_is_made_and_looked_at() {
-    let place = Place::new();
+    let place = Place::of("volume");
     let text = place.done("create --size 64M --log-size 2M disk.vol");
     for part in ["disk.vol", "64M (67108864 bytes)", "2M in the volume", "in order"] {
         assert!(text.contains(part), "`{part}` is not in:\n{text}");
@@ -91,7 +37,7 @@ fn a_volume_is_made_and_looked_at() {
 
 #[test]
 fn sizes_have_their_bounds() {
-    let place = Place::new();
+    let place = Place::of("volume");
     for (words, parts) in [
         ("create --size 0 disk.vol", &["size", "512"][..]),
         ("create --size 1000 disk.vol", &["size", "512"]),
@@ -109,7 +55,7 @@ fn sizes_have_their_bounds() {
 
 #[test]
 fn what_is_there_is_not_overwritten() {
-    let place = Place::new();
+    let place = Place::of("volume");
     fs::write(place.path("precious"), "precious").unwrap();
     place.refused("create --size 1M precious", &["precious", "--force"]);
     place.refused("create --size 1M --log precious disk.vol", &["precious", "--force"]);
@@ -123,7 +69,7 @@ fn what_is_there_is_not_overwritten() {
 
 #[test]
 fn what_is_no_volume_is_named() {
-    let place = Place::new();
+    let place = Place::of("volume");
     fs::write(place.path("image"), vec![0; 1 << 20]).unwrap();
     for words in ["info", "replay", "resize --shrink", "log add --log l", "log remove --lost"] {
         let more = if words.starts_with("resize") { "2M" } else { "" };
@@ -142,7 +88,7 @@ fn what_is_no_volume_is_named() {
 
 #[test]
 fn it_grows_and_does_not_shrink_by_itself() {
-    let place = Place::new();
+    let place = Place::of("volume");
     place.done("create --size 16M --log-size 1M disk.vol");
     assert_eq!(place.json("resize disk.vol 32M")["capacity_bytes"], 32 * MIB);
     place.refused("resize disk.vol 16M", &["disk.vol: has 32M", "--shrink"]);
@@ -153,7 +99,7 @@ fn it_grows_and_does_not_shrink_by_itself() {
 
 #[test]
 fn a_log_is_put_elsewhere_and_back() {
-    let place = Place::new();
+    let place = Place::of("volume");
     place.done("create --size 16M --log-size 1M disk.vol");
     place.refused("log remove disk.vol --log none.log", &["none.log", "No such file"]);
     place.refused("log remove disk.vol --lost", &["disk.vol: ", "inside"]);
@@ -181,7 +127,7 @@ fn a_log_is_put_elsewhere_and_back() {
 
 #[test]
 fn images_become_volumes_and_volumes_images() {
-    let place = Place::new();
+    let place = Place::of("volume");
     let image = fs::File::create(place.path("image")).unwrap();
     image.set_len(40 * MIB).unwrap();
     for (at, byte) in [(0, 1u8), (5 * MIB + 4096, 2), (40 * MIB - 512, 3)] {
@@ -228,7 +174,7 @@ impl Drop for Server {
 
 #[test]
 fn a_volume_that_is_served_is_refused() {
-    let place = Place::new();
+    let place = Place::of("volume");
     place.done("create --size 16M --log-size 1M disk.vol");
     let server = Server::start(&place, "--storage volume disk.vol");
     for words in

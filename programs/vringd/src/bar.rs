@@ -2,15 +2,14 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use volume::Progress;
 
 /// How far a tool is.
 #[derive(Debug)]
-pub(super) struct Bar(Option<ProgressBar>);
+pub(crate) struct Bar(Option<ProgressBar>);
 
 impl Bar {
     /// For a tool of that name.
-    pub(super) fn new(name: &'static str) -> Bar {
+    pub(crate) fn new(name: &'static str) -> Bar {
         Bar(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             // The template is a constant: a wrong one shows at its first use, and then as the plain bar.
@@ -25,10 +24,10 @@ impl Bar {
     }
 
     /// So far.
-    pub(super) fn show(&self, progress: Progress) {
+    pub(crate) fn show(&self, done_bytes: u64, total_bytes: u64) {
         if let Some(bar) = &self.0 {
-            bar.set_length(progress.total_bytes);
-            bar.set_position(progress.done_bytes);
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
         }
     }
 }

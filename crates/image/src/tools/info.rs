@@ -1,0 +1,184 @@
+//! What a header says, also of the images behind it.
+
+use super::file::{Image, ToolError};
+use crate::header::{Compression, Header};
+use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot};
+use crate::uses::Source;
+use crate::{features, reference};
+use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Most images behind one another.
+const CHAIN_MAX: usize = 200;
+
+/// What is known of an image without looking at its tables. Its JSON is what `vringd image info --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Info {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `qcow2`, or `raw` of a backing file that is one.
+    pub format: &'static str,
+    /// Version of the format, 2 or 3; 0 of a raw file.
+    pub version: u32,
+    /// Size of the disk, in bytes.
+    pub size_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Bytes of it that take space.
+    pub allocated_bytes: u64,
+    /// Bytes of a cluster.
+    pub cluster_bytes: u64,
+    /// Bits of a refcount.
+    pub refcount_bits: u32,
+    /// Of compressed clusters: `zlib` or `zstd`.
+    pub compression: &'static str,
+    /// Clusters have subclusters (extended L2 entries).
+    pub subclusters: bool,
+    /// Refcounts may be written late (compatible feature 0).
+    pub lazy_refcounts: bool,
+    /// It was not closed, and its refcounts may be wrong.
+    pub dirty: bool,
+    /// It is marked as damaged.
+    pub corrupt: bool,
+    /// The backing file, as it is written.
+    pub backing_file: Option<String>,
+    /// Its format.
+    pub backing_format: Option<String>,
+    /// Where it is.
+    pub backing_path: Option<PathBuf>,
+    /// The external data file, as it is written.
+    pub data_file: Option<String>,
+    /// It is a raw image of its own.
+    pub data_file_raw: bool,
+    /// Persistent bitmaps, if they are valid.
+    pub bitmaps: u32,
+    /// Internal snapshots, in their order.
+    pub snapshots: Vec<SnapshotInfo>,
+}
+
+/// An internal snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotInfo {
+    /// What programs call it.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// When it was taken, in seconds since 1970.
+    pub taken_s: u32,
+    /// Bytes of a virtual machine's state.
+    pub vm_state_bytes: u64,
+    /// The disk's size then.
+    pub size_bytes: u64,
+}
+
+/// Reads what an image says of itself. It may be served meanwhile.
+///
+/// # Errors
+/// It cannot be read, or is no image.
+pub fn info(path: &Path) -> Result<Info, ToolError> {
+    let mut image = Image::open(path, false)?;
+    let header = image.header()?;
+    let about = image.file.metadata().map_err(ToolError::io(path, "measure"))?;
+    let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    let backing = header.backing_file.as_ref().map(|name| reference::read(name, path).ok());
+    let backing = backing.flatten();
+    let snapshots = snapshots(&mut image, &header)?;
+    Ok(Info {
+        path: path.to_owned(),
+        format: "qcow2",
+        version: header.version,
+        size_bytes: header.size_bytes,
+        file_bytes: image.len_bytes(),
+        allocated_bytes: about.blocks() * 512,
+        cluster_bytes: header.cluster_bytes(),
+        refcount_bits: 1 << header.refcount_order,
+        compression: match header.compression {
+            Compression::Zlib => "zlib",
+            Compression::Zstd => "zstd",
+        },
+        subclusters: header.has(features::EXTENDED_L2),
+        lazy_refcounts: header.compatible & features::LAZY_REFCOUNTS != 0,
+        dirty: header.has(features::DIRTY),
+        corrupt: header.has(features::CORRUPT),
+        backing_file: header.backing_file.as_ref().map(text),
+        backing_format: header.extensions.backing_format.clone().or(backing.as_ref().and_then(|it| it.format.clone())),
+        backing_path: backing.map(|backing| backing.path),
+        data_file: header.extensions.data_file.as_ref().map(text),
+        data_file_raw: header.data_file_is_raw(),
+        bitmaps: match header.extensions.bitmaps {
+            Some(bitmaps) if header.autoclear & features::BITMAPS != 0 => bitmaps.count,
+            _ => 0,
+        },
+        snapshots,
+    })
+}
+
+/// As [`info`], of the image and of all that is behind it.
+///
+/// # Errors
+/// As [`info`], of each; a chain without an end.
+pub fn chain(path: &Path) -> Result<Vec<Info>, ToolError> {
+    let mut all = vec![info(path)?];
+    while let Some(behind) = all.last().and_then(|last| last.backing_path.clone()) {
+        if all.len() > CHAIN_MAX {
+            return Err(ToolError::refused(
+                path,
+                format!("more than {CHAIN_MAX} images behind one another, or a loop of them"),
+            ));
+        }
+        let is_raw = all.last().and_then(|last| last.backing_format.as_deref()) == Some("raw");
+        all.push(if is_raw { raw(&behind)? } else { info(&behind)? });
+        if is_raw {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+fn raw(path: &Path) -> Result<Info, ToolError> {
+    let image = Image::open(path, false)?;
+    let about = image.file.metadata().map_err(ToolError::io(path, "measure"))?;
+    Ok(Info {
+        path: path.to_owned(),
+        format: "raw",
+        version: 0,
+        size_bytes: image.len_bytes(),
+        file_bytes: image.len_bytes(),
+        allocated_bytes: about.blocks() * 512,
+        cluster_bytes: 0,
+        refcount_bits: 0,
+        compression: "",
+        subclusters: false,
+        lazy_refcounts: false,
+        dirty: false,
+        corrupt: false,
+        backing_file: None,
+        backing_format: None,
+        backing_path: None,
+        data_file: None,
+        data_file_raw: false,
+        bitmaps: 0,
+        snapshots: Vec::new(),
+    })
+}
+
+fn snapshots(image: &mut Image, header: &Header) -> Result<Vec<SnapshotInfo>, ToolError> {
+    let mut found = Vec::new();
+    let mut at = header.snapshots_offset;
+    for index in 0..header.snapshots {
+        let mut entry = vec![0; image.len_bytes().saturating_sub(at).min(ENTRY_BYTES_MAX as u64) as usize];
+        image.read(at, &mut entry).map_err(ToolError::io(&image.path, "read"))?;
+        let parsed = Snapshot::parse(&entry, index);
+        let (snapshot, len) = parsed.map_err(|source| ToolError::Format { path: image.path.clone(), source })?;
+        at += len as u64;
+        found.push(SnapshotInfo {
+            id: snapshot.id,
+            name: snapshot.name,
+            taken_s: snapshot.taken_s,
+            vm_state_bytes: snapshot.vm_state_bytes,
+            size_bytes: snapshot.size_bytes.unwrap_or(header.size_bytes),
+        });
+    }
+    Ok(found)
+}

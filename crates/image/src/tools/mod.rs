@@ -1,0 +1,20 @@
+//! What is done to an image that nobody serves: made, looked at, checked. All of it blocks.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `create` | a new image, over a backing file or not |
+//! | `info` | what a header says, also of the images behind it |
+//! | `check` | who uses which cluster, and leaks given back |
+//! | `file` | the bytes of an image, and what is said when they cannot be had |
+
+mod check;
+mod create;
+mod file;
+mod info;
+#[cfg(test)]
+mod tests;
+
+pub use check::{Checked, check};
+pub use create::{Backing, CreateOptions, create};
+pub use file::ToolError;
+pub use info::{Info, SnapshotInfo, chain, info};

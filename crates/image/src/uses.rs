@@ -1,0 +1,402 @@
+//! Who uses which cluster of an image, and whether that is what its refcounts say.
+//!
+//! The header, the refcount table and its blocks, the L1 tables of the disk and of each snapshot, their L2 tables, clusters, compressed
+//! clusters, the table of snapshots and persistent bitmaps each use clusters. One that is counted more often than it is used is a
+//! leak, which costs space; one that is counted less often is *damage*: somebody will write over it. A cluster that lies outside of the
+//! image, a table that contradicts itself, and bit 63 of an entry where the count is not 1 are damage too.
+
+use crate::entry::{self, Cluster};
+use crate::extension::Bitmaps;
+use crate::field::{u32_at, u64_at};
+use crate::geometry::Geometry;
+use crate::header::{Header, L1_BYTES_MAX};
+use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot};
+use crate::{features, refcount};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Damage that is told of one by one. Of more there is the number.
+const PROBLEMS_MAX: usize = 100;
+/// Clusters that are counted together: so few that an image which lies far apart takes little memory.
+const CHUNK: u64 = 64;
+/// Most bytes of the directory of bitmaps: QEMU's bound, of 65,535 bitmaps of 1 KiB.
+const DIRECTORY_BYTES_MAX: u64 = 64 << 20;
+/// Most entries of a bitmap's table: QEMU's bound.
+const BITMAP_ENTRIES_MAX: u32 = 0x800_0000;
+
+/// Where the bytes of an image come from.
+pub trait Source {
+    /// How many there are.
+    fn len_bytes(&self) -> u64;
+
+    /// Fills `buf` from `offset` on. What is behind the end reads as zeroes.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+}
+
+impl Source for &[u8] {
+    fn len_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let there = self.get(offset as usize..).unwrap_or(&[]);
+        let len = there.len().min(buf.len());
+        buf[..len].copy_from_slice(&there[..len]);
+        buf[len..].fill(0);
+        Ok(())
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Damage, in words: the first of it.
+    pub problems: Vec<String>,
+    /// How much of it there is.
+    pub problem_count: u64,
+    /// Uses that are counted and are none.
+    pub leaks: u64,
+    /// Clusters of the disk that lie in the image, or in its data file.
+    pub allocated_clusters: u64,
+    /// Of these, those that are compressed.
+    pub compressed_clusters: u64,
+    /// Behind the last cluster that is used.
+    pub end_bytes: u64,
+}
+
+/// A cluster that is counted more often than it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leak {
+    /// Its number.
+    pub cluster: u64,
+    /// How often it is used.
+    pub uses: u32,
+}
+
+/// See [`examine`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Examination {
+    /// What was found.
+    pub findings: Findings,
+    counts: Counts,
+}
+
+impl Examination {
+    /// All leaks, in the order of their clusters.
+    pub fn leaks(&self) -> impl Iterator<Item = Leak> + '_ {
+        self.counts
+            .all()
+            .filter(|(_, count)| count.counted > count.used)
+            .map(|(cluster, count)| Leak { cluster, uses: count.used })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    used: u32,
+    counted: u32,
+    /// An entry of the disk says that nobody else uses it.
+    is_own: bool,
+    /// One says that somebody may.
+    is_shared: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Counts(BTreeMap<u64, Box<[Count; CHUNK as usize]>>);
+
+impl Counts {
+    fn of(&mut self, cluster: u64) -> &mut Count {
+        &mut self.0.entry(cluster / CHUNK).or_insert_with(|| Box::new([Count::default(); CHUNK as usize]))
+            [(cluster % CHUNK) as usize]
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, Count)> + '_ {
+        self.0.iter().flat_map(|(chunk, counts)| (chunk * CHUNK..).zip(counts.iter().copied()))
+    }
+}
+
+struct Examiner<'a, S> {
+    source: &'a mut S,
+    geometry: Geometry,
+    /// Clusters of the image, the last of which it may have in part.
+    clusters: u64,
+    found: Examination,
+}
+
+/// Examines an image with this header. `progress` hears of L1 entries that were followed, of how many.
+///
+/// # Errors
+/// The image cannot be read. What is wrong in it is found, and no error.
+pub fn examine(
+    source: &mut impl Source,
+    header: &Header,
+    progress: &mut dyn FnMut(u64, u64),
+) -> io::Result<Examination> {
+    let geometry = Geometry::new(header);
+    let clusters = source.len_bytes().div_ceil(geometry.cluster_bytes());
+    let mut examiner = Examiner { source, geometry, clusters, found: Examination::default() };
+    examiner.uses(0, header.cluster_bytes(), "the header");
+    let table_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
+    examiner.uses(header.refcount_table_offset, table_bytes, "the refcount table");
+    let snapshots = examiner.snapshots(header)?;
+    let all = snapshots.iter().map(|snapshot| u64::from(snapshot.l1_entries)).sum::<u64>();
+    let all = all + u64::from(header.l1_entries);
+    let mut done = 0;
+    examiner.l1((header.l1_offset, header.l1_entries), None, &mut |entries| progress(done + entries, all))?;
+    done += u64::from(header.l1_entries);
+    for (number, snapshot) in snapshots.iter().enumerate() {
+        let place = (snapshot.l1_offset, snapshot.l1_entries);
+        examiner.l1(place, Some(number), &mut |entries| progress(done + entries, all))?;
+        done += u64::from(snapshot.l1_entries);
+    }
+    if let Some(bitmaps) = header.extensions.bitmaps.filter(|_| header.autoclear & features::BITMAPS != 0) {
+        examiner.bitmaps(bitmaps)?;
+    }
+    examiner.refcounts(header.refcount_table_offset, table_bytes)?;
+    examiner.compare();
+    Ok(examiner.found)
+}
+
+impl<S: Source> Examiner<'_, S> {
+    fn problem(&mut self, text: String) {
+        let findings = &mut self.found.findings;
+        findings.problem_count += 1;
+        if findings.problems.len() < PROBLEMS_MAX {
+            findings.problems.push(text);
+        }
+    }
+
+    fn bytes(&mut self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let mut buf = vec![0; len as usize];
+        self.source.read(offset, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Something lies there. `false`: that is not in the image.
+    fn uses(&mut self, from: u64, len: u64, what: &str) -> bool {
+        let bits = self.geometry.cluster_bits;
+        let end = from.checked_add(len).map(|end| end.div_ceil(1 << bits)).filter(|end| *end <= self.clusters);
+        let Some(end) = end else {
+            self.problem(format!("{what}, at offset {from:#x}, lies behind the end of the image"));
+            return false;
+        };
+        for cluster in from >> bits..end {
+            let used = &mut self.found.counts.of(cluster).used;
+            *used = used.saturating_add(1);
+        }
+        true
+    }
+
+    fn snapshots(&mut self, header: &Header) -> io::Result<Vec<Snapshot>> {
+        let mut snapshots = Vec::new();
+        let (mut window, mut begins, mut at) = (Vec::new(), header.snapshots_offset, 0);
+        let mut len = 0;
+        for index in 0..header.snapshots {
+            let there = self.source.len_bytes().saturating_sub(begins + window.len() as u64);
+            if window.len() - at < ENTRY_BYTES_MAX && there > 0 {
+                begins += at as u64;
+                let bytes = self.source.len_bytes().saturating_sub(begins).min(8 * ENTRY_BYTES_MAX as u64);
+                (window, at) = (self.bytes(begins, bytes)?, 0);
+            }
+            match Snapshot::parse(&window[at..], index) {
+                Ok((snapshot, bytes)) => {
+                    at = (at + bytes).min(window.len());
+                    len += bytes as u64;
+                    snapshots.push(snapshot);
+                }
+                Err(error) => {
+                    self.problem(error.to_string());
+                    break;
+                }
+            }
+        }
+        if len > 0 {
+            self.uses(header.snapshots_offset, len, "the table of snapshots");
+        }
+        Ok(snapshots)
+    }
+
+    /// Follows an L1 table: the disk's, or that of a snapshot.
+    fn l1(
+        &mut self,
+        (offset, entries): (u64, u32),
+        snapshot: Option<usize>,
+        progress: &mut dyn FnMut(u64),
+    ) -> io::Result<()> {
+        let what = snapshot.map_or("the L1 table".to_owned(), |number| format!("the L1 table of snapshot {number}"));
+        let len = u64::from(entries) * 8;
+        let cluster = self.geometry.cluster_bytes();
+        if len == 0 {
+            return Ok(());
+        }
+        if len > L1_BYTES_MAX || !offset.is_multiple_of(cluster) {
+            self.problem(format!(
+                "{what} begins at {offset:#x} and has {entries} entries: a cluster, and at most 32 MiB"
+            ));
+            return Ok(());
+        }
+        if !self.uses(offset, len, &what) {
+            return Ok(());
+        }
+        let table = self.bytes(offset, len)?;
+        for index in 0..u64::from(entries) {
+            let place = match entry::l1(&self.geometry, index, u64_at(&table, index as usize * 8).unwrap_or(0)) {
+                Ok(Some(place)) => place,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.problem(format!("{what}: {error}"));
+                    continue;
+                }
+            };
+            if self.uses(place.offset, cluster, "an L2 table") {
+                if snapshot.is_none() {
+                    self.says(place.offset, place.copied);
+                }
+                self.l2(index, place.offset, snapshot.is_none())?;
+            }
+            progress(index + 1);
+        }
+        Ok(())
+    }
+
+    /// What bit 63 of an entry of the disk says of the cluster at this offset.
+    fn says(&mut self, offset: u64, copied: bool) {
+        let count = self.found.counts.of(offset >> self.geometry.cluster_bits);
+        count.is_own |= copied;
+        count.is_shared |= !copied;
+    }
+
+    fn l2(&mut self, l1: u64, offset: u64, is_disk: bool) -> io::Result<()> {
+        let cluster = self.geometry.cluster_bytes();
+        let table = self.bytes(offset, cluster)?;
+        let words = self.geometry.entry_words() as usize;
+        for index in 0..self.geometry.l2_entries() {
+            let word = |which: usize| u64_at(&table, (index as usize * words + which) * 8).unwrap_or(0);
+            let (word, bitmap) = (word(0), if words > 1 { word(1) } else { 0 });
+            if word == 0 && bitmap == 0 {
+                continue;
+            }
+            let guest = self.geometry.guest(l1, index);
+            let (host, copied) = match entry::l2(&self.geometry, guest, word, bitmap) {
+                Ok(Cluster::Compressed(at)) => {
+                    if self.uses(at.host, at.len, "a compressed cluster") && is_disk {
+                        self.found.findings.compressed_clusters += 1;
+                        self.found.findings.allocated_clusters += 1;
+                    }
+                    continue;
+                }
+                Ok(Cluster::Plain { host: Some(host), copied, .. }) => (host, copied),
+                Ok(Cluster::Plain { host: None, .. }) => continue,
+                Err(error) => {
+                    self.problem(error.to_string());
+                    continue;
+                }
+            };
+            if self.geometry.data_file {
+                if is_disk && !copied {
+                    self.problem(format!(
+                        "the entry of guest offset {guest:#x} lacks bit 63, as none in a data file does"
+                    ));
+                }
+            } else if self.uses(host, cluster, "a cluster") {
+                if is_disk {
+                    self.says(host, copied);
+                }
+            } else {
+                continue;
+            }
+            self.found.findings.allocated_clusters += u64::from(is_disk);
+        }
+        Ok(())
+    }
+
+    fn bitmaps(&mut self, bitmaps: Bitmaps) -> io::Result<()> {
+        let Bitmaps { count, directory_bytes, directory_offset } = bitmaps;
+        if directory_bytes > DIRECTORY_BYTES_MAX {
+            self.problem(format!("the directory of bitmaps has {directory_bytes} bytes: at most 64 MiB"));
+            return Ok(());
+        }
+        if !self.uses(directory_offset, directory_bytes, "the directory of bitmaps") {
+            return Ok(());
+        }
+        let directory = self.bytes(directory_offset, directory_bytes)?;
+        let mut at = 0;
+        for number in 0..count {
+            let head = (
+                u64_at(&directory, at),
+                u32_at(&directory, at + 8),
+                u32_at(&directory, at + 16),
+                u32_at(&directory, at + 20),
+            );
+            let (Some(table), Some(entries), Some(names), Some(extra)) = head else {
+                self.problem(format!("the directory of bitmaps ends before bitmap {number}"));
+                return Ok(());
+            };
+            at += (24 + (names & 0xffff) as usize + extra as usize).next_multiple_of(8);
+            if entries > BITMAP_ENTRIES_MAX {
+                self.problem(format!("the table of bitmap {number} has {entries} entries: at most 2^27"));
+                continue;
+            }
+            let len = u64::from(entries) * 8;
+            if len == 0 || !self.uses(table, len, "the table of a bitmap") {
+                continue;
+            }
+            for word in self.bytes(table, len)?.chunks_exact(8) {
+                let offset = u64_at(word, 0).unwrap_or(0) & 0x00ff_ffff_ffff_fe00;
+                if offset != 0 {
+                    self.uses(offset, self.geometry.cluster_bytes(), "a cluster of a bitmap");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is counted. Blocks are used, too.
+    fn refcounts(&mut self, offset: u64, table_bytes: u64) -> io::Result<()> {
+        let cluster = self.geometry.cluster_bytes();
+        let table = self.bytes(offset, table_bytes)?;
+        let mut blocks = Vec::new();
+        for (number, word) in table.chunks_exact(8).enumerate() {
+            match refcount::table_entry(&self.geometry, number as u64, u64_at(word, 0).unwrap_or(0)) {
+                Ok(Some(block)) if self.uses(block, cluster, "a refcount block") => blocks.push((number as u64, block)),
+                Ok(_) => {}
+                Err(error) => self.problem(error.to_string()),
+            }
+        }
+        let (per_block, order) = (self.geometry.refcounts_in_block(), self.geometry.refcount_order);
+        for (number, block) in blocks {
+            let bytes = self.bytes(block, cluster)?;
+            for index in 0..per_block {
+                let counted = refcount::get(&bytes, order, index);
+                if counted != 0 {
+                    self.found.counts.of(number * per_block + index).counted = counted.try_into().unwrap_or(u32::MAX);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self) {
+        let bits = self.geometry.cluster_bits;
+        let counts = std::mem::take(&mut self.found.counts);
+        for (cluster, count) in counts.all() {
+            let Count { used, counted, is_own, is_shared } = count;
+            let at = cluster << bits;
+            if counted < used {
+                self.problem(format!("the cluster at offset {at:#x} is used {used} times and counted {counted} times"));
+            } else if is_own && counted != 1 && used != 1 {
+                self.problem(format!("the cluster at offset {at:#x} is counted {counted} times, and an entry says that nobody else uses it (bit 63)"));
+            } else if is_shared && counted == 1 {
+                self.problem(format!("the cluster at offset {at:#x} is counted once, and an entry says that somebody else may use it (bit 63)"));
+            }
+            self.found.findings.leaks += u64::from(counted.saturating_sub(used));
+            if used > 0 || counted > 0 {
+                self.found.findings.end_bytes = (cluster + 1) << bits;
+            }
+        }
+        self.found.counts = counts;
+    }
+}

@@ -1,0 +1,100 @@
+//! The arguments of `vringd image`. Doc comments are the help texts.
+
+use clap::{Subcommand, ValueEnum};
+use control::model::ByteSize;
+use std::path::PathBuf;
+
+/// Make, look at and check qcow2 images
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vringd image create --size 20G disk.qcow2              a thin disk
+  vringd image create --backing base.qcow2 --backing-format qcow2 vm1.qcow2
+  vringd disk --socket S --storage qcow2 disk.qcow2      serve it
+  vringd image check --repair disk.qcow2                 give back what a killed server has leaked
+
+Files are those that QEMU reads and writes. What is not here (snapshots, conversion, resizing) `qemu-img` does.
+Exit status: 0 done; 1 failed, or check found damage; 2 refused, nothing was changed.")]
+pub(crate) struct Args {
+    /// Print JSON instead of words
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What `vringd image` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make an image in which nothing is allocated, alone or over a backing file
+    #[command(after_help = "\
+Examples:
+  vringd image create --size 20G disk.qcow2
+  vringd image create --backing base.img --backing-format raw vm1.qcow2
+  vringd image create --size 2T --cluster-size 128K --subclusters disk.qcow2")]
+    Create(Create),
+    /// Say what an image is: sizes, features, snapshots, what is behind it; also while it is served
+    Info {
+        /// The image
+        path: PathBuf,
+        /// Also what is behind it, image by image
+        #[arg(long)]
+        chain: bool,
+    },
+    /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
+    #[command(after_help = "\
+Examples:
+  vringd image check disk.qcow2
+  vringd image check --json disk.qcow2 | jq .leaked_bytes
+
+Leaks are clusters that are counted and not used: they cost space, and are what a killed server leaves at worst. Damage is
+what somebody would write over: `qemu-img check -r all` repairs that, as far as it can be.")]
+    Check {
+        /// The image, which nobody serves
+        path: PathBuf,
+        /// Give leaks back, unless something is damaged
+        #[arg(long)]
+        repair: bool,
+        /// Do not lock the image against others who use it
+        #[arg(long, conflicts_with = "repair")]
+        no_lock: bool,
+    },
+}
+
+/// Arguments of `vringd image create`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Create {
+    /// The file to make, or an existing file or block device (with --force)
+    pub(crate) path: PathBuf,
+    /// Size of the disk, as in 20G [default: that of the backing file]
+    #[arg(long, value_name = "SIZE", required_unless_present = "backing")]
+    pub(crate) size: Option<ByteSize>,
+    /// What the image reads as where nothing was written; relative to the image's directory
+    #[arg(long, value_name = "PATH", requires = "backing_format")]
+    pub(crate) backing: Option<PathBuf>,
+    /// Format of the backing file, which is written down and never guessed
+    #[arg(long, value_name = "FORMAT", value_enum, requires = "backing")]
+    pub(crate) backing_format: Option<Format>,
+    /// Bytes of a cluster, a power of two: 512 to 2M
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub(crate) cluster_size: ByteSize,
+    /// Bits of a refcount, a power of two: 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) refcount_bits: u32,
+    /// Divide clusters into 32 parts that are copied and allocated one by one (QEMU 5.2 or later)
+    #[arg(long)]
+    pub(crate) subclusters: bool,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What a backing file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A raw image
+    Raw,
+    /// A qcow2 image
+    Qcow2,
+}

@@ -1,0 +1,86 @@
+//! What `vringd image` says to people.
+
+use crate::out::{facts, size};
+use ::image::tools::{Checked, Info, SnapshotInfo};
+use std::fmt::Write;
+
+fn exact(bytes: u64) -> String {
+    format!("{} ({bytes} bytes)", size(bytes))
+}
+
+/// `vringd image info`, and what was made.
+pub(super) fn info(info: &Info) -> String {
+    let path = info.path.display().to_string();
+    let space = ("space", format!("{} of {}", size(info.allocated_bytes), size(info.file_bytes)));
+    if info.format == "raw" {
+        return facts(&[("raw image", path), ("size", exact(info.size_bytes)), space]);
+    }
+    let subclusters = if info.subclusters { ", in 32 parts each" } else { "" };
+    let mut lines = vec![
+        ("image", path),
+        ("format", format!("qcow2, version {}", info.version)),
+        ("size", exact(info.size_bytes)),
+        space,
+        ("clusters", format!("{}{subclusters}; refcounts of {} bits", size(info.cluster_bytes), info.refcount_bits)),
+    ];
+    if let Some(name) = &info.backing_file {
+        let format = info.backing_format.as_deref().unwrap_or("a format that is not written down");
+        lines.push(("backing file", format!("{name} ({format})")));
+    }
+    if let Some(name) = &info.data_file {
+        lines.push((
+            "data file",
+            format!("{name}{}", if info.data_file_raw { " (a raw image of its own)" } else { "" }),
+        ));
+    }
+    if info.bitmaps > 0 {
+        lines.push(("bitmaps", info.bitmaps.to_string()));
+    }
+    let states = [
+        (info.dirty, "not closed: its refcounts may be wrong (dirty bit)"),
+        (info.corrupt, "marked as damaged (corrupt bit)"),
+    ];
+    lines.extend(states.iter().filter(|(is, _)| *is).map(|(_, words)| ("state", (*words).to_owned())));
+    lines.extend(info.snapshots.iter().map(|snapshot| ("snapshot", self::snapshot(snapshot))));
+    facts(&lines)
+}
+
+fn snapshot(snapshot: &SnapshotInfo) -> String {
+    let SnapshotInfo { id, name, size_bytes, vm_state_bytes, .. } = snapshot;
+    let state = match vm_state_bytes {
+        0 => String::new(),
+        bytes => format!(", with {} of a machine's state", size(*bytes)),
+    };
+    format!("{id} \"{name}\", {}{state}", size(*size_bytes))
+}
+
+/// `vringd image check`.
+pub(super) fn checked(checked: &Checked, repair: bool) -> String {
+    let path = checked.path.display();
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    for problem in &checked.problems {
+        let _ = writeln!(text, "{path}: {problem}");
+    }
+    let more = checked.problem_count - checked.problems.len() as u64;
+    if more > 0 {
+        let _ = writeln!(text, "{path}: and {more} more");
+    }
+    if checked.repaired_clusters > 0 {
+        let _ = writeln!(text, "{path}: {} leaked clusters were given back", checked.repaired_clusters);
+    }
+    if checked.leaked_clusters > 0 {
+        let fix = match (repair, checked.sound) {
+            (false, true) => ": --repair gives them back",
+            _ => "",
+        };
+        let (clusters, bytes) = (checked.leaked_clusters, size(checked.leaked_bytes));
+        let _ = writeln!(text, "{path}: {clusters} clusters ({bytes}) are leaked{fix}");
+    }
+    let percent = 100.0 * checked.allocated_clusters as f64 / checked.total_clusters.max(1) as f64;
+    let _ = match checked.sound {
+        true => writeln!(text, "{path}: sound; {percent:.1} % of the disk is allocated"),
+        false => writeln!(text, "{path}: damaged: see to a copy first, then `qemu-img check -r all`"),
+    };
+    text
+}

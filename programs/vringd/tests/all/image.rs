@@ -1,0 +1,81 @@
+//! `vringd image` as a person types it: what it makes, what it says in both forms, what it refuses.
+
+use crate::place::Place;
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn an_image_is_made_and_looked_at() {
+    let place = Place::of("image");
+    let text = place.done("create --size 64M disk.qcow2");
+    for part in ["disk.qcow2", "qcow2, version 3", "64M (67108864 bytes)", "64K; refcounts of 16 bits"] {
+        assert!(text.contains(part), "`{part}` is not in:\n{text}");
+    }
+    assert_eq!(place.done("info disk.qcow2"), text);
+    let info = place.json("info disk.qcow2");
+    assert_eq!((&info["size_bytes"], &info["cluster_bytes"]), (&(64 * MIB).into(), &(64 << 10).into()), "{info}");
+    assert_eq!(place.done("check disk.qcow2"), "disk.qcow2: sound; 0.0 % of the disk is allocated\n");
+    place.done("create --backing disk.qcow2 --backing-format qcow2 --cluster-size 128K --subclusters top.qcow2");
+    let all = place.json("info --chain top.qcow2");
+    assert_eq!((&all[0]["backing_file"], &all[0]["subclusters"]), (&"disk.qcow2".into(), &true.into()), "{all}");
+    assert_eq!((&all[1]["size_bytes"], all.as_array().map(Vec::len)), (&(64 * MIB).into(), Some(2)), "{all}");
+    let text = place.done("info --chain top.qcow2");
+    assert!(text.contains("disk.qcow2 (qcow2)") && text.contains("in 32 parts each"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
+    let place = Place::of("image");
+    place.done("create --size 1M disk.qcow2");
+    fs::write(place.path("raw"), [0; 4096]).unwrap();
+    for (words, parts) in [
+        ("create --size 1M disk.qcow2", &["disk.qcow2", "--force"][..]),
+        ("create --size 1M --cluster-size 3K new", &["power of two"]),
+        ("create --size 1M --cluster-size 4M new", &["2 MiB"]),
+        ("create --size 1M --refcount-bits 5 new", &["16, 32 or 64"]),
+        ("create --size 1M --cluster-size 4K --subclusters new", &["16 KiB"]),
+        ("create --size 100P new", &["larger ones"]),
+        ("create --size 0 new", &["512"]),
+        ("create --backing raw --backing-format qcow2 new", &["raw", "does not begin"]),
+        ("create --backing missing --backing-format raw new", &["missing", "No such file"]),
+        ("create --size 1M none/new", &["none/new", "No such file"]),
+        ("info raw", &["raw", "does not begin like a qcow2 image"]),
+        ("check missing", &["missing", "No such file"]),
+        ("info .", &[".", "no regular file"]),
+    ] {
+        place.refused(words, parts);
+    }
+    for words in ["create new", "create --backing raw new", "create --size many new", "check --repair --no-lock x", ""]
+    {
+        assert_eq!(place.run(words).status.code(), Some(2), "{words}");
+        assert!(!place.path("new").exists());
+    }
+}
+
+#[test]
+fn damage_is_told_by_words_json_and_status() {
+    let place = Place::of("image");
+    place.done("create --size 1M disk.qcow2");
+    // The block that counts: it is the third cluster, and the header counts as free.
+    let file = fs::File::options().write(true).open(place.path("disk.qcow2")).unwrap();
+    file.write_all_at(&[0, 0], 2 << 16).unwrap();
+    let output = place.run("check disk.qcow2");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("offset 0x0 is used 1 times and counted 0 times") && text.contains("qemu-img check -r all"),
+        "{text}"
+    );
+    let output = place.run("check --json --repair disk.qcow2");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &json["sound"], &json["problem_count"]), (Some(1), &false.into(), &1.into()));
+    // One cluster more is counted than used: a leak, which is no damage.
+    file.write_all_at(&[0, 1], 2 << 16).unwrap();
+    file.write_all_at(&[0, 1], (2 << 16) + 2 * 100).unwrap();
+    let text = place.done("check disk.qcow2");
+    assert!(text.contains("1 clusters (64K) are leaked: --repair gives them back"), "{text}");
+    assert!(place.done("check --repair disk.qcow2").contains("1 leaked clusters were given back"));
+    assert_eq!(place.json("check disk.qcow2")["leaked_clusters"], 0);
+}

@@ -1,0 +1,61 @@
+//! Tools as a person types them, in a directory of their own.
+
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A directory in which commands run.
+pub(crate) struct Place(pub(crate) tempfile::TempDir, &'static str);
+
+impl Place {
+    /// Of `vringd volume`, or another tool.
+    pub(crate) fn of(tool: &'static str) -> Place {
+        Place(tempfile::tempdir().unwrap(), tool)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn run(&self, words: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vringd"));
+        command.args(["--log-level", "error", self.1]).args(words.split_whitespace()).current_dir(self.0.path());
+        command.env_remove("VRINGD_LOG").output().unwrap()
+    }
+
+    /// What it printed; it must succeed.
+    pub(crate) fn done(&self, words: &str) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{words}: {} {said}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.done(&format!("{words} --json"))).unwrap()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// It is refused with one line that has all of `parts`, and changes nothing.
+    pub(crate) fn refused(&self, words: &str, parts: &[&str]) {
+        let bytes =
+            |place: &Place| place.names().iter().map(|name| fs::read(place.path(name)).ok()).collect::<Vec<_>>();
+        let before = (self.names(), bytes(self));
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {said}");
+        assert!(output.stdout.is_empty(), "{words}");
+        assert!(said.starts_with("vringd: ") && said.lines().count() == 1, "{words}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{words}: `{part}` is not in: {said}");
+        }
+        assert!(before == (self.names(), bytes(self)), "{words} has changed something");
+    }
+}
