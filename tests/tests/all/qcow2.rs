@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use engine::Solo;
 use image::tools::{Backing, CreateOptions};
 use image::{Qcow2Options, tools};
@@ -201,11 +201,17 @@ fn play(lab: &Lab, dir: &Path, case: &Case, rounds: usize, direct: bool) {
     }
 }
 
+/// What `qemu-img check` finds.
+fn qemus_opinion(lab: &Lab, image: &Path) -> Result<serde_json::Value> {
+    let said = qemu_img::img(lab, &["check", "--output=json", &image.display().to_string()])?.output;
+    // Findings are told of in words as well.
+    let (begin, end) = (said.find("{\n").unwrap_or(0), said.rfind('}').map_or(said.len(), |at| at + 1));
+    serde_json::from_str(&said[begin..end]).with_context(|| said.clone())
+}
+
 /// An image is sound, by QEMU's opinion and by ours, which agree in what they count.
 fn agree(lab: &Lab, image: &Path) -> Result<()> {
-    let theirs = qemu_img::img(lab, &["check", "--output=json", &image.display().to_string()])?;
-    ensure!(theirs.success, "{}", theirs.output);
-    let theirs: serde_json::Value = serde_json::from_str(&theirs.output)?;
+    let theirs = qemus_opinion(lab, image)?;
     let ours = tools::check(image, false, true, &mut |_, _| {})?;
     ensure!(ours.sound && ours.leaked_clusters == 0, "{ours:?}");
     let said = |name: &str| theirs[name].as_u64().unwrap_or(0);
@@ -315,11 +321,10 @@ fn what_a_killed_daemon_has_answered_is_in_the_image() -> Result<()> {
         )?;
         daemon.terminate().ok();
         // QEMU finds the leaks that we find, and none when they have been given back.
-        let check = qemu_img::img(&lab, &["check", "--output=json", &image.display().to_string()])?.output;
-        let theirs: serde_json::Value = serde_json::from_str(&check)?;
+        let theirs = qemus_opinion(&lab, &image)?;
         let ours = tools::check(&image, true, true, &mut |_, _| {})?;
         ensure!(ours.sound && ours.repaired_clusters > 0, "{options}: {ours:?}");
-        ensure!(theirs["leaks"] == ours.repaired_clusters, "{options}: {ours:?} and {check}");
+        ensure!(theirs["leaks"] == ours.repaired_clusters, "{options}: {ours:?} and {theirs}");
         agree(&lab, &image)?;
         let reads = [
             "read -P 0x11 0 100k",

@@ -36,7 +36,7 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
         ("create --size 1M --cluster-size 4M new", &["2 MiB"]),
         ("create --size 1M --refcount-bits 5 new", &["16, 32 or 64"]),
         ("create --size 1M --cluster-size 4K --subclusters new", &["16 KiB"]),
-        ("create --size 100P new", &["larger ones"]),
+        ("create --size 90000T new", &["larger ones"]),
         ("create --size 0 new", &["512"]),
         ("create --backing raw --backing-format qcow2 new", &["raw", "does not begin"]),
         ("create --backing missing --backing-format raw new", &["missing", "No such file"]),
