@@ -34,8 +34,6 @@ struct Queue {
     idle: usize,
     /// Threads beyond those that the pool began with.
     extra: usize,
-    /// The system would not have another thread: the next job asks again.
-    refused: bool,
 }
 
 struct Shared {
@@ -95,13 +93,8 @@ impl Pool {
     pub fn run(&self, reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.jobs.push_back((reply, Box::new(job)));
-        let again = std::mem::take(&mut queue.refused);
-        queue.extra += usize::from(again);
         drop(queue);
         self.shared.waiting.notify_one();
-        if again {
-            add(&self.shared);
-        }
     }
 }
 
@@ -139,9 +132,8 @@ fn add(shared: &Arc<Shared>) {
     let named = std::thread::Builder::new().name(format!("{}-more", shared.name));
     if let Err(error) = named.spawn(move || work(&its, true)) {
         tracing::debug!(%error, pool = shared.name, "no thread could be added");
-        let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.extra -= 1;
-        queue.refused = true;
+        // Whoever takes a job next asks again. Where all of them hang nobody does, as if this were the most.
+        shared.queue.lock().unwrap_or_else(PoisonError::into_inner).extra -= 1;
     }
 }
 

@@ -14,7 +14,7 @@ use crate::entry::{self, COPIED, Cluster, L2Place, NOTHING, State};
 use crate::geometry::{Geometry, SUBCLUSTERS};
 use crate::tables::Found;
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 /// Most bytes that are allocated at once.
 pub(super) const ALLOCATE_BYTES_MAX: u64 = 2 << 20;
@@ -238,32 +238,49 @@ impl Shared {
 
     /// Brings entries to stable storage, and frees what none of them names any more.
     pub(super) fn settle_all(&self) -> Result<(), Trouble> {
+        self.flush_entries()?;
+        self.settle()
+    }
+
+    fn flush_entries(&self) -> Result<(), Trouble> {
         self.check_written()?;
         let changes = self.changes();
         self.chain.flush(self.chain.top().file)?;
         self.has_flushed(changes);
-        self.settle()
+        Ok(())
     }
 
     /// Frees what was retired by changes that are on stable storage, as far as it is nobody's. Nobody waits for space to be given back
     /// but whoever calls: a device may take its time.
     pub(super) fn settle(&self) -> Result<(), Trouble> {
-        let (chain, top) = (&self.chain, self.chain.top());
-        let flushed = self.flushed();
         let now = self.epochs.advance();
-        loop {
-            // Whoever looks for room has what another one is about to free.
-            let _one_at_a_time = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut allocator = self.allocator()?;
-            let Some(clusters) = allocator.due(now, flushed) else { return Ok(()) };
-            let last = allocator.last_uses(chain, clusters.clone())?;
-            drop(allocator);
-            let bits = top.geometry.cluster_bits;
-            for run in last {
-                disk::discard(chain.file(top.file), run.start << bits, (run.end - run.start) << bits);
-            }
-            self.allocator()?.release(chain, clusters)?;
+        // Whoever looks for room has what another one is about to free.
+        while self.settle_one(now, &self.settling.lock().unwrap_or_else(PoisonError::into_inner))? {}
+        Ok(())
+    }
+
+    /// As above, unless somebody is at it.
+    pub(super) fn settle_unless_busy(&self) -> Result<(), Trouble> {
+        let now = self.epochs.advance();
+        while let Ok(alone) = self.settling.try_lock()
+            && self.settle_one(now, &alone)?
+        {}
+        Ok(())
+    }
+
+    /// Frees one run of clusters. False when there is none.
+    fn settle_one(&self, now: u64, _alone: &MutexGuard<'_, ()>) -> Result<bool, Trouble> {
+        let (chain, top) = (&self.chain, self.chain.top());
+        let mut allocator = self.allocator()?;
+        let Some(clusters) = allocator.due(now, self.flushed()) else { return Ok(false) };
+        let last = allocator.last_uses(chain, clusters.clone())?;
+        drop(allocator);
+        let bits = top.geometry.cluster_bits;
+        for run in last {
+            disk::discard(chain.file(top.file), run.start << bits, (run.end - run.start) << bits);
         }
+        self.allocator()?.release(chain, clusters)?;
+        Ok(true)
     }
 
     /// Writes the L2 entries of claimed clusters of one table. Unless `stop` is at a cluster's end it must be that of the disk.
@@ -328,7 +345,8 @@ impl Shared {
         let overfull = allocator.is_overfull(chain);
         drop(allocator);
         if overfull {
-            self.settle_all()?;
+            self.flush_entries()?;
+            self.settle_unless_busy()?;
         }
         Ok(())
     }

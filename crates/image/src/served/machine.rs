@@ -11,6 +11,7 @@ use super::shared::Shared;
 use engine::{Completion, Io, Token};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use storage::kit::range;
 use storage::{Action, Operation, Step, Storage, StorageError, Task};
 
 /// Runs in limbo from which on a flush frees them: each is counted down and punched, and the flush waits for that. Tests, whose
@@ -145,13 +146,12 @@ impl Parts<'_, '_> {
         if let Err(error) = result {
             let errno = disk::errno(&error);
             let flushes = match sub {
-                // A full disk has refused the write, and tells of it again.
-                Sub::Move(_) => {
-                    let full = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG);
-                    is_durable(self.progress.sub.operation) && !full
+                Sub::Move(bytes) if matches!(errno, libc::ENOSPC | libc::EDQUOT) => {
+                    return self.move_again(bytes, errno);
                 }
+                Sub::Move(_) => is_durable(self.progress.sub.operation) && errno != libc::EFBIG,
                 Sub::Barrier | Sub::Cover | Sub::CoverData => true,
-                Sub::Data => false,
+                Sub::Data | Sub::Again => false,
             };
             if flushes {
                 self.shared.chain.flush_has_failed(errno);
@@ -169,6 +169,11 @@ impl Parts<'_, '_> {
                 let file = self.shared.chain.top().data;
                 return self.start(Sub::Barrier, file, Operation::Flush);
             }
+            Sub::Again => {
+                // There is room: what found none was written before, and answered.
+                self.shared.chain.flush_has_failed(libc::ENOSPC);
+                return Flow::Done(Err(libc::EIO));
+            }
             Sub::Data | Sub::Barrier => Stage::Link,
             Sub::CoverData => {
                 let file = self.shared.chain.top().file;
@@ -182,10 +187,27 @@ impl Parts<'_, '_> {
         Flow::Again
     }
 
+    /// There was no room for a write, or for what others had written before and a durable write had to bring to stable storage: whether
+    /// the write itself finds room tells.
+    fn move_again(&mut self, bytes: u64, errno: i32) -> Flow {
+        let again = match self.progress.sub.operation {
+            Operation::Write { offset, durable: true } => Operation::Write { offset, durable: false },
+            Operation::WriteZeroes { offset, len, unmap, durable: true } => {
+                Operation::WriteZeroes { offset, len, unmap, durable: false }
+            }
+            _ => return Flow::Done(Err(errno)),
+        };
+        self.progress.sub.buffers.clear();
+        if matches!(again, Operation::Write { .. }) {
+            range(self.buffers, self.progress.done, bytes, &mut self.progress.sub.buffers);
+        }
+        self.start(Sub::Again, self.shared.chain.top().data, again)
+    }
+
     /// Has another thread do what blocks; or does it here, where nothing blocks.
     pub(super) fn job(&mut self, job: Job, work: impl FnOnce(&Shared) -> Brought + Send + 'static) -> Flow {
         if self.shared.on_the_spot.load(Ordering::Relaxed) {
-            let brought = work(self.shared);
+            let brought = run(self.shared, work);
             return self.job_ended(job, brought);
         }
         self.elsewhere(job, work)
@@ -198,7 +220,7 @@ impl Parts<'_, '_> {
         self.progress.stage = Stage::Job(job);
         let shared = self.shared.clone();
         self.shared.lane.run(self.io.reply(self.token), move || {
-            let mut brought = work(&shared);
+            let mut brought = run(&shared, work);
             if let Err(trouble) = &brought
                 && !matches!(trouble, Trouble::Grown)
             {
@@ -295,8 +317,14 @@ impl Parts<'_, '_> {
         if !many || self.shared.is_broken() {
             return Flow::Again;
         }
-        self.job(Job::Settle, |shared| shared.settle().map(|()| Gift::Nothing))
+        self.job(Job::Settle, |shared| shared.settle_unless_busy().map(|()| Gift::Nothing))
     }
+}
+
+/// Does a job, once its thread can: what could not even be tried has changed nothing.
+fn run(shared: &Shared, work: impl FnOnce(&Shared) -> Brought) -> Brought {
+    disk::prepare()?;
+    work(shared)
 }
 
 /// Whether its success says that something is on stable storage.

@@ -15,6 +15,7 @@
 //! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
 //! | `shared` | what all tasks of an image share |
 //! | `disk`, `pool` | blocking calls, and threads for them |
+//! | `whole` | an image as a whole, for tools |
 
 mod allocator;
 mod chain;
@@ -34,6 +35,7 @@ mod refcounts;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub use error::ImageError;
 pub use options::Qcow2Options;
@@ -115,6 +117,9 @@ impl Storage for Qcow2Storage {
                 })?;
             }
             file.resize(capacity_bytes.max(file.capacity_bytes()))?;
+            chain
+                .flush(top.data)
+                .map_err(|errno| cannot(format!("its data file cannot be flushed: {}", reason(errno))))?;
         }
         // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
         let written = self.shared.make_ready_locked();

@@ -35,7 +35,7 @@ enum Behind {
 
 /// A chain without threads, and the files that have none yet.
 pub(super) struct Unstarted {
-    chain: Chain,
+    pub(super) chain: Chain,
     files: Vec<Arc<FileStorage>>,
 }
 

@@ -84,8 +84,10 @@ struct Model {
     fails_below: AtomicU64,
     /// The next flush fails, and those behind it do not: so the kernel tells of what it could not write.
     fails_next_flush: AtomicBool,
-    /// Writes to stable storage find no room.
+    /// Writes find no room.
     is_full: AtomicBool,
+    /// What was written before finds none on its way to stable storage.
+    is_overdrawn: AtomicBool,
 }
 
 impl Model {
@@ -105,6 +107,7 @@ impl Model {
             fails_below: AtomicU64::new(0),
             fails_next_flush: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            is_overdrawn: AtomicBool::new(false),
             device: false,
         })
     }
@@ -183,7 +186,9 @@ impl Storage for Model {
             self.perform(task);
             return Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO)));
         }
-        if matches!(task.operation, Operation::Write { durable: true, .. }) && self.is_full.load(Ordering::SeqCst) {
+        if let Operation::Write { durable, .. } = task.operation
+            && (self.is_full.load(Ordering::SeqCst) || durable && self.is_overdrawn.load(Ordering::SeqCst))
+        {
             return Step::Done(Err(StorageError::errno(task.operation.action(), libc::ENOSPC)));
         }
         if matches!(task.operation, Operation::Flush) && self.fails_next_flush.swap(false, Ordering::SeqCst) {
@@ -477,6 +482,11 @@ fn a_disk_that_is_full_for_a_while_is_written_again() {
     durable().unwrap_err();
     file.is_full.store(false, Ordering::SeqCst);
     durable().unwrap();
+    // There is room for the write itself: what was answered before it is lost, and the kernel says so once.
+    file.is_overdrawn.store(true, Ordering::SeqCst);
+    durable().unwrap_err();
+    file.is_overdrawn.store(false, Ordering::SeqCst);
+    assert!(durable().unwrap_err().to_string().contains("open it again"));
 }
 
 /// Clusters of 512 bytes, of which a block counts 256: most of the device has no block when it is begun with.

@@ -44,6 +44,8 @@ pub(super) enum Job {
 pub(super) enum Sub {
     /// Moves so many bytes of the operation.
     Move(u64),
+    /// Moves once more what found no room, to see why.
+    Again,
     /// Writes the data of an allocating write.
     Data,
     /// Brings it to stable storage.
