@@ -7,6 +7,8 @@ use crate::field::{u32_at, u64_at};
 const FIXED_BYTES: usize = 40;
 /// Most bytes of extra data: QEMU's bound.
 const EXTRA_BYTES_MAX: usize = 1024;
+/// Most bytes of the table: QEMU's bound, of 65,536 snapshots of 1 KiB.
+pub const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes of an entry, with an identifier and a name of 64 KiB each.
 pub const ENTRY_BYTES_MAX: usize = FIXED_BYTES + EXTRA_BYTES_MAX + 2 * 65_535 + 7;
 

@@ -10,19 +10,20 @@ use crate::extension::Bitmaps;
 use crate::field::{u32_at, u64_at};
 use crate::geometry::Geometry;
 use crate::header::{Header, L1_BYTES_MAX};
-use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot};
+use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot, TABLE_BYTES_MAX};
 use crate::{features, refcount};
 use std::collections::BTreeMap;
 use std::io;
 
 /// Damage that is told of one by one. Of more there is the number.
 const PROBLEMS_MAX: usize = 100;
-/// Clusters that are counted together: so few that an image which lies far apart takes little memory.
-const CHUNK: u64 = 64;
-/// Most bytes of the directory of bitmaps: QEMU's bound, of 65,535 bitmaps of 1 KiB.
+/// Clusters that are remembered together: so few that an image which lies far apart takes little memory.
+const CHUNK: u64 = 16;
+/// Most bitmaps, and most bytes of their directory: QEMU's bounds, 1 KiB each.
+const BITMAPS_MAX: u32 = 65_535;
 const DIRECTORY_BYTES_MAX: u64 = 64 << 20;
-/// Most entries of a bitmap's table: QEMU's bound.
-const BITMAP_ENTRIES_MAX: u32 = 0x800_0000;
+/// Most bytes of clusters of a bitmap: QEMU's bound.
+const BITMAP_BYTES_MAX: u64 = 512 << 20;
 
 /// Where the bytes of an image come from.
 pub trait Source {
@@ -59,6 +60,8 @@ pub struct Findings {
     pub problem_count: u64,
     /// Uses that are counted and are none.
     pub leaks: u64,
+    /// Clusters that have such.
+    pub leaked_clusters: u64,
     /// Clusters of the disk that lie in the image, or in its data file.
     pub allocated_clusters: u64,
     /// Of these, those that are compressed.
@@ -67,33 +70,30 @@ pub struct Findings {
     pub end_bytes: u64,
 }
 
-/// A cluster that is counted more often than it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leak {
-    /// Its number.
-    pub cluster: u64,
-    /// How often it is used.
-    pub uses: u32,
-}
-
 /// See [`examine`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Examination {
     /// What was found.
     pub findings: Findings,
     counts: Counts,
+    /// Numbers and places of refcount blocks that nothing else uses.
+    blocks: Vec<(u64, u64)>,
 }
 
 impl Examination {
-    /// All leaks, in the order of their clusters.
-    pub fn leaks(&self) -> impl Iterator<Item = Leak> + '_ {
-        self.counts
-            .all()
-            .filter(|(_, count)| count.counted > count.used)
-            .map(|(cluster, count)| Leak { cluster, uses: count.used })
+    /// Numbers and places of the refcount blocks.
+    pub fn blocks(&self) -> &[(u64, u64)] {
+        &self.blocks
+    }
+
+    /// What a cluster that is counted so often is to be counted instead, if that mends anything and breaks nothing.
+    pub fn repaired(&self, cluster: u64, counted: u64) -> Option<u64> {
+        let Count { used, is_shared, .. } = self.counts.get(cluster);
+        (counted > used.into() && !(used == 1 && is_shared)).then_some(used.into())
     }
 }
 
+/// What is used. What is only counted is not remembered: there may be much of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     used: u32,
@@ -111,6 +111,11 @@ impl Counts {
     fn of(&mut self, cluster: u64) -> &mut Count {
         &mut self.0.entry(cluster / CHUNK).or_insert_with(|| Box::new([Count::default(); CHUNK as usize]))
             [(cluster % CHUNK) as usize]
+    }
+
+    fn get(&self, cluster: u64) -> Count {
+        let chunk = self.0.get(&(cluster / CHUNK));
+        chunk.map_or(Count::default(), |counts| counts[(cluster % CHUNK) as usize])
     }
 
     fn all(&self) -> impl Iterator<Item = (u64, Count)> + '_ {
@@ -142,20 +147,20 @@ pub fn examine(
     let table_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
     examiner.uses(header.refcount_table_offset, table_bytes, "the refcount table");
     let snapshots = examiner.snapshots(header)?;
-    let all = snapshots.iter().map(|snapshot| u64::from(snapshot.l1_entries)).sum::<u64>();
+    let all = snapshots.iter().map(|(_, entries)| u64::from(*entries)).sum::<u64>();
     let all = all + u64::from(header.l1_entries);
     let mut done = 0;
     examiner.l1((header.l1_offset, header.l1_entries), None, &mut |entries| progress(done + entries, all))?;
     done += u64::from(header.l1_entries);
-    for (number, snapshot) in snapshots.iter().enumerate() {
-        let place = (snapshot.l1_offset, snapshot.l1_entries);
+    for (number, place) in snapshots.into_iter().enumerate() {
         examiner.l1(place, Some(number), &mut |entries| progress(done + entries, all))?;
-        done += u64::from(snapshot.l1_entries);
+        done += u64::from(place.1);
     }
     if let Some(bitmaps) = header.extensions.bitmaps.filter(|_| header.autoclear & features::BITMAPS != 0) {
         examiner.bitmaps(bitmaps)?;
     }
-    examiner.refcounts(header.refcount_table_offset, table_bytes)?;
+    examiner.blocks(header.refcount_table_offset, table_bytes)?;
+    examiner.refcounts()?;
     examiner.compare();
     Ok(examiner.found)
 }
@@ -190,7 +195,8 @@ impl<S: Source> Examiner<'_, S> {
         true
     }
 
-    fn snapshots(&mut self, header: &Header) -> io::Result<Vec<Snapshot>> {
+    /// Where the L1 tables of snapshots are, and how many entries they have.
+    fn snapshots(&mut self, header: &Header) -> io::Result<Vec<(u64, u32)>> {
         let mut snapshots = Vec::new();
         let (mut window, mut begins, mut at) = (Vec::new(), header.snapshots_offset, 0);
         let mut len = 0;
@@ -202,10 +208,14 @@ impl<S: Source> Examiner<'_, S> {
                 (window, at) = (self.bytes(begins, bytes)?, 0);
             }
             match Snapshot::parse(&window[at..], index) {
-                Ok((snapshot, bytes)) => {
+                Ok((snapshot, bytes)) if len + bytes as u64 <= TABLE_BYTES_MAX => {
                     at = (at + bytes).min(window.len());
                     len += bytes as u64;
-                    snapshots.push(snapshot);
+                    snapshots.push((snapshot.l1_offset, snapshot.l1_entries));
+                }
+                Ok(_) => {
+                    self.problem(format!("the table of snapshots has more than {TABLE_BYTES_MAX} bytes"));
+                    break;
                 }
                 Err(error) => {
                     self.problem(error.to_string());
@@ -315,8 +325,10 @@ impl<S: Source> Examiner<'_, S> {
 
     fn bitmaps(&mut self, bitmaps: Bitmaps) -> io::Result<()> {
         let Bitmaps { count, directory_bytes, directory_offset } = bitmaps;
-        if directory_bytes > DIRECTORY_BYTES_MAX {
-            self.problem(format!("the directory of bitmaps has {directory_bytes} bytes: at most 64 MiB"));
+        if directory_bytes > DIRECTORY_BYTES_MAX || count > BITMAPS_MAX {
+            self.problem(format!(
+                "{count} bitmaps in a directory of {directory_bytes} bytes: at most 65535, and 64 MiB"
+            ));
             return Ok(());
         }
         if !self.uses(directory_offset, directory_bytes, "the directory of bitmaps") {
@@ -336,8 +348,10 @@ impl<S: Source> Examiner<'_, S> {
                 return Ok(());
             };
             at += (24 + (names & 0xffff) as usize + extra as usize).next_multiple_of(8);
-            if entries > BITMAP_ENTRIES_MAX {
-                self.problem(format!("the table of bitmap {number} has {entries} entries: at most 2^27"));
+            if u64::from(entries) > BITMAP_BYTES_MAX >> self.geometry.cluster_bits {
+                self.problem(format!(
+                    "the table of bitmap {number} has {entries} entries: at most 512 MiB of clusters"
+                ));
                 continue;
             }
             let len = u64::from(entries) * 8;
@@ -354,8 +368,8 @@ impl<S: Source> Examiner<'_, S> {
         Ok(())
     }
 
-    /// Reads what is counted. Blocks are used, too.
-    fn refcounts(&mut self, offset: u64, table_bytes: u64) -> io::Result<()> {
+    /// Finds the refcount blocks. What they and the other tables lie in is nobody else's, whatever is counted.
+    fn blocks(&mut self, offset: u64, table_bytes: u64) -> io::Result<()> {
         let cluster = self.geometry.cluster_bytes();
         let table = self.bytes(offset, table_bytes)?;
         let mut blocks = Vec::new();
@@ -366,14 +380,47 @@ impl<S: Source> Examiner<'_, S> {
                 Err(error) => self.problem(error.to_string()),
             }
         }
-        let (per_block, order) = (self.geometry.refcounts_in_block(), self.geometry.refcount_order);
+        let bits = self.geometry.cluster_bits;
         for (number, block) in blocks {
-            let bytes = self.bytes(block, cluster)?;
+            if self.found.counts.get(block >> bits).used == 1 {
+                self.found.blocks.push((number, block));
+            } else {
+                self.problem(format!("refcount block {number}, at offset {block:#x}, lies where something else does"));
+            }
+        }
+        for range in self.geometry.metadata.clone() {
+            for cluster in range.start >> bits..range.end.div_ceil(1 << bits).min(self.clusters) {
+                if self.found.counts.get(cluster).used > 1 {
+                    let at = cluster << bits;
+                    self.problem(format!("something lies at offset {at:#x}, where the header or a table does"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is counted.
+    fn refcounts(&mut self) -> io::Result<()> {
+        let (per_block, order) = (self.geometry.refcounts_in_block(), self.geometry.refcount_order);
+        let bits = self.geometry.cluster_bits;
+        for (number, block) in self.found.blocks.clone() {
+            let bytes = self.bytes(block, self.geometry.cluster_bytes())?;
             for index in 0..per_block {
                 let counted = refcount::get(&bytes, order, index);
-                if counted != 0 {
-                    self.found.counts.of(number * per_block + index).counted = counted.try_into().unwrap_or(u32::MAX);
+                if counted == 0 {
+                    continue;
                 }
+                let cluster = number * per_block + index;
+                let used = u64::from(self.found.counts.get(cluster).used);
+                if used > 0 {
+                    self.found.counts.of(cluster).counted = counted.try_into().unwrap_or(u32::MAX);
+                }
+                let findings = &mut self.found.findings;
+                if counted > used {
+                    findings.leaks = findings.leaks.saturating_add(counted - used);
+                    findings.leaked_clusters += 1;
+                }
+                findings.end_bytes = findings.end_bytes.max((cluster + 1).saturating_mul(1 << bits));
             }
         }
         Ok(())
@@ -382,20 +429,20 @@ impl<S: Source> Examiner<'_, S> {
     fn compare(&mut self) {
         let bits = self.geometry.cluster_bits;
         let counts = std::mem::take(&mut self.found.counts);
-        for (cluster, count) in counts.all() {
+        for (cluster, count) in counts.all().filter(|(_, count)| count.used > 0) {
             let Count { used, counted, is_own, is_shared } = count;
             let at = cluster << bits;
+            let others = "an entry says that nobody else uses it (bit 63)";
             if counted < used {
                 self.problem(format!("the cluster at offset {at:#x} is used {used} times and counted {counted} times"));
             } else if is_own && counted != 1 && used != 1 {
-                self.problem(format!("the cluster at offset {at:#x} is counted {counted} times, and an entry says that nobody else uses it (bit 63)"));
+                self.problem(format!("the cluster at offset {at:#x} is counted {counted} times, and {others}"));
             } else if is_shared && counted == 1 {
-                self.problem(format!("the cluster at offset {at:#x} is counted once, and an entry says that somebody else may use it (bit 63)"));
+                let others = "an entry says that somebody else may use it (bit 63)";
+                self.problem(format!("the cluster at offset {at:#x} is counted once, and {others}"));
             }
-            self.found.findings.leaks += u64::from(counted.saturating_sub(used));
-            if used > 0 || counted > 0 {
-                self.found.findings.end_bytes = (cluster + 1) << bits;
-            }
+            let end = &mut self.found.findings.end_bytes;
+            *end = (*end).max((cluster + 1) << bits);
         }
         self.found.counts = counts;
     }

@@ -1,6 +1,7 @@
 //! Moves the contents of one storage into another: in large pieces, several at once, and without the zeroes.
 
-use crate::Progress;
+use crate::kit::AlignedBuffer;
+use crate::{Action, Operation, Step, Storage, StorageError, Task};
 use engine::{Completion, Solo, Token};
 use libc::iovec;
 use rustix::fs::SeekFrom;
@@ -9,8 +10,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use storage::kit::AlignedBuffer;
-use storage::{Operation, Step, Storage, StorageError, Task};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -32,7 +31,7 @@ pub struct Copied {
 
 /// What becomes of zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Zeroes {
+pub enum Zeroes {
     /// The target reads as zeroes already.
     Leave,
     /// The target may hold anything.
@@ -40,15 +39,19 @@ pub(super) enum Zeroes {
 }
 
 /// From where, to where.
-pub(super) struct Route<'a> {
-    pub(super) from: &'a dyn Storage,
+pub struct Route<'a> {
+    /// The source.
+    pub from: &'a dyn Storage,
     /// First byte, in `from`.
-    pub(super) from_offset: u64,
-    pub(super) to: &'a dyn Storage,
+    pub from_offset: u64,
+    /// The target.
+    pub to: &'a dyn Storage,
     /// First byte, in `to`.
-    pub(super) to_offset: u64,
-    pub(super) len: u64,
-    pub(super) zeroes: Zeroes,
+    pub to_offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What becomes of zeroes.
+    pub zeroes: Zeroes,
 }
 
 /// Part of a chunk: its first byte in the chunk, and bytes.
@@ -69,21 +72,21 @@ struct Lane {
     parts: Option<VecDeque<Part>>,
 }
 
-/// Copies. `data` are the ranges, ascending and counted from the start of the copy, outside of which `from` reads as zeroes.
+/// Copies, and tells `progress` of bytes that are done, and of how many. `data` are the ranges, ascending and counted from the start of the copy, outside of which `from` reads as zeroes.
 ///
 /// # Errors
 /// The first error of either storage, once nothing is under way any more.
-pub(super) fn copy(
+pub fn copy(
     route: &Route<'_>,
     data: Vec<Range<u64>>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Copied, StorageError> {
-    let solo = Solo::new().map_err(|source| StorageError::Io { action: storage::Action::Read, source })?;
+    let solo = Solo::new().map_err(|source| StorageError::Io { action: Action::Read, source })?;
     let mut copier = Copier { route, solo, copied: Copied::default(), trouble: None, under_way: 0 };
     let mut lanes = Vec::with_capacity(DEPTH);
     for _ in 0..DEPTH {
         let memory = AlignedBuffer::new(CHUNK_BYTES as usize, ALIGN);
-        let no_memory = || StorageError::errno(storage::Action::Read, libc::ENOMEM);
+        let no_memory = || StorageError::errno(Action::Read, libc::ENOMEM);
         lanes.push(Lane {
             task: Box::new(Task::new()),
             buffer: memory.ok_or_else(no_memory)?,
@@ -107,7 +110,7 @@ pub(super) fn copy(
             if copier.trouble.is_none() && !copier.read(lane, Token::request(place as u16)) {
                 idle.pop();
             }
-            progress(Progress { done_bytes: chunk.start, total_bytes: route.len });
+            progress(chunk.start, route.len);
         }
         if copier.under_way == 0 {
             break;
@@ -124,7 +127,7 @@ pub(super) fn copy(
         && let Some(lane) = lanes.first_mut()
     {
         copier.hole(lane, end..route.len);
-        progress(Progress { done_bytes: route.len, total_bytes: route.len });
+        progress(route.len, route.len);
     }
     match copier.trouble {
         Some(error) => Err(error),
@@ -164,7 +167,7 @@ impl Copier<'_> {
         let offset = self.route.to_offset + range.start;
         lane.task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
         // On its own Solo, so that nothing else completes here.
-        let result = Solo::new().map_err(|source| StorageError::Io { action: storage::Action::WriteZeroes, source });
+        let result = Solo::new().map_err(|source| StorageError::Io { action: Action::WriteZeroes, source });
         let result = result.and_then(|mut solo| run(&mut solo, self.route.to, &mut lane.task));
         self.trouble = result.err();
     }
@@ -273,7 +276,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The kernel's answer.
-pub(super) fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+pub fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
     let end = offset.saturating_add(len);
     let mut out = Vec::new();
     let mut at = offset;
@@ -304,11 +307,8 @@ pub(super) fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Blocks;
     use proptest::prelude::*;
     use std::os::unix::fs::FileExt;
-    use std::sync::Arc;
-    use storage::{MemoryOptions, MemoryStorage, SimOptions, SimStorage};
 
     proptest! {
         #[test]
@@ -344,59 +344,6 @@ mod tests {
             prop_assert_eq!(cut.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>(), total);
             prop_assert!(cut.windows(2).all(|pair| pair[0].end <= pair[1].start));
         }
-    }
-
-    fn memory(bytes: u64, fill: u8) -> Arc<dyn Storage> {
-        let memory =
-            MemoryStorage::open(&MemoryOptions { size: Some(values::ByteSize(bytes)), ..MemoryOptions::default() })
-                .unwrap();
-        let memory: Arc<dyn Storage> = Arc::new(memory);
-        if fill != 0 {
-            blocks(&memory).write_at(0, &vec![fill; bytes as usize]).unwrap();
-        }
-        memory
-    }
-
-    fn blocks(storage: &Arc<dyn Storage>) -> super::super::super::blocking::StorageBlocks {
-        super::super::super::blocking::StorageBlocks::new(storage.clone()).unwrap()
-    }
-
-    #[test]
-    fn a_copy_is_the_same_whatever_was_there() {
-        const BYTES: u64 = 5 << 20 | 512;
-        let sim: Arc<dyn Storage> = Arc::new(
-            SimStorage::open(&SimOptions { size: values::ByteSize(BYTES + 4096), ..SimOptions::default() }).unwrap(),
-        );
-        let mut content = vec![0; BYTES as usize];
-        for (at, len) in [(0, 600), (70_000, 1), (1 << 20, 3 << 19), ((5 << 20) - 7, 519)] {
-            content[at..at + len].fill(0xa5);
-        }
-        blocks(&sim).write_at(4096, &content).unwrap();
-        for (zeroes, fill) in [(Zeroes::Leave, 0), (Zeroes::Write, 0x77)] {
-            let target = memory(BYTES + 512, fill);
-            let route = Route { from: &*sim, from_offset: 4096, to: &*target, to_offset: 512, len: BYTES, zeroes };
-            // One range too many does no harm; a hole between must be empty in the source.
-            let data = vec![0..2 << 20, 2 << 20..3 << 20, 4 << 20..BYTES];
-            let mut last = Progress::default();
-            let copied = copy(&route, data, &mut |now| last = now).unwrap();
-            assert_eq!(copied.data_bytes + copied.zero_bytes, BYTES);
-            assert!(copied.zero_bytes > 2 << 20, "{copied:?}");
-            assert_eq!(last, Progress { done_bytes: BYTES, total_bytes: BYTES });
-            let mut back = vec![1; BYTES as usize];
-            blocks(&target).read_at(512, &mut back).unwrap();
-            assert!(back == content, "{zeroes:?}");
-        }
-    }
-
-    #[test]
-    fn the_first_error_ends_a_copy() {
-        let options =
-            SimOptions { size: values::ByteSize(8 << 20), write_error_rate: Some(1.0), ..SimOptions::default() };
-        let sim = SimStorage::open(&options).unwrap();
-        let from = memory(8 << 20, 1);
-        let route = Route { from: &*from, from_offset: 0, to: &sim, to_offset: 0, len: 8 << 20, zeroes: Zeroes::Leave };
-        let error = copy(&route, std::iter::once(0..8 << 20).collect(), &mut |_| {}).unwrap_err();
-        assert!(matches!(error, StorageError::Injected(storage::Action::Write)));
     }
 
     #[test]

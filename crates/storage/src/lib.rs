@@ -11,6 +11,7 @@
 mod aligned;
 mod blocking;
 mod buffers;
+pub mod copy;
 mod error;
 mod file;
 mod handover;
@@ -21,6 +22,7 @@ mod lock;
 mod memory;
 mod null;
 mod sim;
+pub mod target;
 mod task;
 mod traits;
 mod volume;
@@ -45,6 +47,7 @@ pub mod kit {
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
     pub use crate::file::{check_kind, file_system_memory};
+    pub use crate::late::settled;
     pub use crate::lock::ImageLock;
     pub use crate::null::check_growth;
 }

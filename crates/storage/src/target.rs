@@ -1,55 +1,98 @@
 //! A file or device that something is written to: nothing that somebody misses is overwritten.
 
-use crate::served::error::VolumeError;
+use crate::OpenError;
+use crate::lock::ImageLock;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use storage::kit::ImageLock;
 
 /// Whoever has put anything on a device has written here.
 const LOOK_BYTES: usize = 1 << 20;
 
+/// Why nothing can be written there.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum TargetError {
+    /// {path}: cannot {what}: {source}
+    Io {
+        /// The file or device.
+        path: PathBuf,
+        /// What was done.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// {0}
+    Open(#[from] OpenError),
+    /// {path}: {what}, which would be lost: `force` (`--force`) overwrites it
+    Exists {
+        /// The file or device.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// {path}: has {present_bytes} bytes and needs {needed_bytes}: use a larger device or a smaller size
+    Small {
+        /// The device.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+    },
+}
+
+impl TargetError {
+    fn io(path: &Path, what: &'static str) -> impl Fn(io::Error) -> TargetError {
+        move |source| TargetError::Io { path: path.to_owned(), what, source }
+    }
+}
+
 /// See the module. A file that was made for this is removed again unless it is kept.
 #[derive(Debug)]
-pub(super) struct Target {
+pub struct Target {
     path: PathBuf,
     /// It was made, and nothing counts on it yet.
     made: bool,
     /// A file that was there and is still as it was, and the size that it is to have.
     found: Option<(File, u64)>,
     /// It reads as zeroes, at the latest when it is cleared.
-    pub(super) blank: bool,
+    pub blank: bool,
 }
 
 impl Target {
     /// Makes a sparse file of `bytes`, or checks that a device has them. Whatever is there is only overwritten with `force`, and not
     /// before it is [cleared](Self::clear).
-    pub(super) fn make(path: &Path, bytes: u64, force: bool) -> Result<Target, VolumeError> {
+    ///
+    /// # Errors
+    /// Somebody uses it, something is there, there is no room, or it is no file and no device.
+    pub fn make(path: &Path, bytes: u64, force: bool) -> Result<Target, TargetError> {
         let path = path.to_owned();
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         match rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => {
                 // From here on it is removed if something fails.
                 let target = Target { path, made: true, found: None, blank: true };
-                File::from(fd).set_len(bytes).map_err(VolumeError::io(&target.path, "make a file of this size"))?;
+                File::from(fd).set_len(bytes).map_err(TargetError::io(&target.path, "make a file of this size"))?;
                 return Ok(target);
             }
             Err(Errno::EXIST) => {}
-            Err(errno) => return Err(VolumeError::io(&path, "make")(errno.into())),
+            Err(errno) => return Err(TargetError::io(&path, "make")(errno.into())),
         }
         let fd = rustix::fs::open(&path, flags, Mode::empty());
-        let fd = fd.map_err(|errno| VolumeError::io(&path, "open")(errno.into()))?;
-        storage::kit::check_kind(&path, &fd)?;
+        let fd = fd.map_err(|errno| TargetError::io(&path, "open")(errno.into()))?;
+        crate::file::check_kind(&path, &fd)?;
         // Nobody must be using what is about to be overwritten.
         let _lock = ImageLock::take(&path, &fd, true)?;
-        let about = rustix::fs::fstat(&fd).map_err(|errno| VolumeError::io(&path, "inspect")(errno.into()))?;
+        crate::late::settled(&path, &fd, true)?;
+        let about = rustix::fs::fstat(&fd).map_err(|errno| TargetError::io(&path, "inspect")(errno.into()))?;
         if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
             return Target::device(path, &fd, bytes, force);
         }
         if about.st_size > 0 && !force {
-            return Err(VolumeError::Exists { path, what: "is a file with contents" });
+            return Err(TargetError::Exists { path, what: "is a file with contents" });
         }
         Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), blank: true })
     }
@@ -58,30 +101,33 @@ impl Target {
     ///
     /// # Errors
     /// The file system has no file of that size.
-    pub(super) fn clear(&mut self) -> Result<(), VolumeError> {
+    pub fn clear(&mut self) -> Result<(), TargetError> {
         let Some((file, bytes)) = self.found.take() else { return Ok(()) };
         let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
-        fresh.map_err(VolumeError::io(&self.path, "make a file of this size"))
+        fresh.map_err(TargetError::io(&self.path, "make a file of this size"))
     }
 
-    fn device(path: PathBuf, fd: &OwnedFd, needed_bytes: u64, force: bool) -> Result<Target, VolumeError> {
-        let failed = |errno: Errno| VolumeError::io(&path, "read")(errno.into());
+    fn device(path: PathBuf, fd: &OwnedFd, needed_bytes: u64, force: bool) -> Result<Target, TargetError> {
+        let failed = |errno: Errno| TargetError::io(&path, "read")(errno.into());
         let present_bytes = rustix::fs::seek(fd, SeekFrom::End(0)).map_err(failed)?;
         if present_bytes < needed_bytes {
-            return Err(VolumeError::Small { path, present_bytes, needed_bytes });
+            return Err(TargetError::Small { path, present_bytes, needed_bytes });
         }
         let mut begin = vec![0; LOOK_BYTES];
         let got = rustix::io::pread(fd, &mut begin[..], 0).map_err(failed)?;
         if !force && begin.iter().take(got).any(|byte| *byte != 0) {
-            return Err(VolumeError::Exists { path, what: "is a device with contents" });
+            return Err(TargetError::Exists { path, what: "is a device with contents" });
         }
         Ok(Target { path, made: false, found: None, blank: false })
     }
 
     /// It is whole: it stays, also when the power goes.
-    pub(super) fn keep(mut self) -> Result<(), VolumeError> {
+    ///
+    /// # Errors
+    /// The kernel cannot bring it to stable storage.
+    pub fn keep(mut self) -> Result<(), TargetError> {
         self.made = false;
-        let failed = VolumeError::io(&self.path, "bring to stable storage");
+        let failed = TargetError::io(&self.path, "bring to stable storage");
         File::open(&self.path).and_then(|file| file.sync_all()).map_err(&failed)?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)

@@ -3,6 +3,8 @@
 use crate::failure::Failure;
 use control::model::ByteSize;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use storage::copy::Copied;
 
 /// Standard output.
 #[derive(Clone, Copy, Debug)]
@@ -40,4 +42,10 @@ pub(crate) fn facts(facts: &[(&str, String)]) -> String {
 /// Rounded, as people say it.
 pub(crate) fn size(bytes: u64) -> String {
     ByteSize(bytes).rounded()
+}
+
+/// What a conversion has made.
+pub(crate) fn converted(target: &Path, form: &str, size_bytes: u64, copied: Copied) -> String {
+    let (written, left_out) = (size(copied.data_bytes), size(copied.zero_bytes));
+    format!("{}: {form} of {}; {written} written, {left_out} zeroes left out\n", target.display(), size(size_bytes))
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use engine::Solo;
-use image::tools::{Backing, CreateOptions};
+use image::tools::{Backing, CreateOptions, From};
 use image::{Qcow2Options, tools};
 use storage::{Operation, Task};
 use tempfile::TempDir;
@@ -189,6 +189,9 @@ fn play(lab: &Lab, dir: &Path, case: &Case, rounds: usize, direct: bool) {
         agree(lab, Path::new(&image)).unwrap_or_else(|error| panic!("{}: session {session}: {error:?}", case.name));
         img(&["convert", "-f", "qcow2", "-O", "raw", &image, &p("back")]);
         kit::assert_same(&std::fs::read(p("back")).unwrap(), &oracle, 0);
+        if session == 1 {
+            converted(lab, dir, &options, &oracle).unwrap_or_else(|error| panic!("{}: {error:?}", case.name));
+        }
         if opts.contains("data_file_raw=on") {
             kit::assert_same(&std::fs::read(p("data.raw")).unwrap(), &oracle, 0);
         }
@@ -225,6 +228,27 @@ fn agree(lab: &Lab, image: &Path) -> Result<()> {
     ] {
         ensure!(said(name) == count, "{name}: QEMU says {}, and we {count}", said(name));
     }
+    Ok(())
+}
+
+/// What we copy out of an image, and into another, is what is in it.
+fn converted(lab: &Lab, dir: &Path, image: &Qcow2Options, oracle: &[u8]) -> Result<()> {
+    let from = From::Qcow2(Qcow2Options { read_only: true, ..image.clone() });
+    let (raw, flat) = (dir.join("converted.raw"), dir.join("converted.qcow2"));
+    tools::to_raw(&from, &raw, true, &mut |_, _| {})?;
+    kit::assert_same(&std::fs::read(&raw)?, oracle, 0);
+    let options = CreateOptions {
+        size_bytes: None,
+        cluster_bytes: 4096,
+        refcount_bits: 16,
+        subclusters: false,
+        backing: None,
+        force: true,
+    };
+    tools::to_qcow2(&from, &flat, &options, &mut |_, _| {})?;
+    agree(lab, &flat)?;
+    let (raw, flat) = (raw.display().to_string(), flat.display().to_string());
+    qemu_img::img(lab, &["compare", "-f", "raw", "-F", "qcow2", &raw, &flat])?.expect_success()?;
     Ok(())
 }
 

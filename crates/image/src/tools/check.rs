@@ -4,7 +4,7 @@ use super::file::{Image, ToolError};
 use crate::geometry::Geometry;
 use crate::header::Header;
 use crate::uses::{Examination, Findings, Source};
-use crate::{field, refcount, uses};
+use crate::{refcount, uses};
 use serde::Serialize;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,9 @@ pub struct Checked {
 pub fn check(path: &Path, repair: bool, lock: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Checked, ToolError> {
     let mut image = Image::open(path, repair)?;
     let _lock = lock.then(|| ImageLock::take(path, &image.file, repair)).transpose()?;
+    // What a killed server has under way belongs to it.
+    storage::kit::settled(path, &image.file, repair)?;
+    image.measure()?;
     let header = image.header()?;
     let covers = header.l2_covers_bytes();
     let mut progress = |done: u64, all: u64| progress(done.saturating_mul(covers), all.saturating_mul(covers));
@@ -53,7 +56,7 @@ pub fn check(path: &Path, repair: bool, lock: bool, progress: &mut dyn FnMut(u64
         true => give_back(&mut image, &header, &found)?,
         false => 0,
     };
-    let leaked = found.leaks().count() as u64 - repaired_clusters;
+    let leaked = found.findings.leaked_clusters - repaired_clusters;
     let Findings { problems, problem_count, allocated_clusters, compressed_clusters, end_bytes, .. } = found.findings;
     Ok(Checked {
         path: path.to_owned(),
@@ -70,43 +73,25 @@ pub fn check(path: &Path, repair: bool, lock: bool, progress: &mut dyn FnMut(u64
     })
 }
 
-/// Counts leaks down to what they are used. Whatever a power cut leaves of that is a leak at worst.
+/// Counts leaks down to what they are used. Whatever a power cut leaves of that is a leak at worst. A cluster that entries call shared
+/// keeps its leak if it would be used once then: the entries would be wrong.
 fn give_back(image: &mut Image, header: &Header, found: &Examination) -> Result<u64, ToolError> {
     let (geometry, order) = (Geometry::new(header), header.refcount_order);
-    let (cluster, per_block) = (geometry.cluster_bytes(), geometry.refcounts_in_block());
-    let path = image.path.clone();
     let mut repaired = 0;
-    let mut present: Option<(u64, Vec<u8>)> = None;
-    for leak in found.leaks() {
-        let number = leak.cluster / per_block;
-        let block = match &mut present {
-            Some((block, bytes)) if *block == number => (*block, bytes),
-            _ => {
-                write_back(image, header, present.take())?;
-                let mut bytes = vec![0; cluster as usize];
-                let place = place(image, header, number)?;
-                image.read(place, &mut bytes).map_err(ToolError::io(&path, "read"))?;
-                let (block, bytes) = present.insert((number, bytes));
-                (*block, bytes)
-            }
-        };
-        refcount::set(block.1, order, leak.cluster % per_block, leak.uses.into());
-        repaired += 1;
+    for (number, place) in found.blocks() {
+        let mut block = vec![0; geometry.cluster_bytes() as usize];
+        image.read(*place, &mut block).map_err(ToolError::io(&image.path, "read"))?;
+        let mut is_changed = false;
+        for index in 0..geometry.refcounts_in_block() {
+            let counted = refcount::get(&block, order, index);
+            let Some(uses) = found.repaired(number * geometry.refcounts_in_block() + index, counted) else { continue };
+            refcount::set(&mut block, order, index, uses);
+            (repaired, is_changed) = (repaired + 1, true);
+        }
+        if is_changed {
+            image.file.write_all_at(&block, *place).map_err(ToolError::io(&image.path, "write"))?;
+        }
     }
-    write_back(image, header, present)?;
-    image.file.sync_all().map_err(ToolError::io(&path, "flush"))?;
+    image.file.sync_all().map_err(ToolError::io(&image.path, "flush"))?;
     Ok(repaired)
-}
-
-fn write_back(image: &mut Image, header: &Header, block: Option<(u64, Vec<u8>)>) -> Result<(), ToolError> {
-    let Some((number, bytes)) = block else { return Ok(()) };
-    let place = place(image, header, number)?;
-    image.file.write_all_at(&bytes, place).map_err(ToolError::io(&image.path, "write"))
-}
-
-/// Where a refcount block is, which was read before.
-fn place(image: &mut Image, header: &Header, number: u64) -> Result<u64, ToolError> {
-    let mut word = [0; 8];
-    image.read(header.refcount_table_offset + number * 8, &mut word).map_err(ToolError::io(&image.path, "read"))?;
-    Ok(field::u64_at(&word, 0).unwrap_or(0))
 }

@@ -1,16 +1,15 @@
 //! A new image, over a backing file or not.
 
+use super::chain;
 use super::file::{Image, ToolError};
 use crate::new::New;
 use crate::uses::Source;
 use crate::{features, reference};
-use rustix::fs::FileType;
-use std::fs::File;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use storage::kit::ImageLock;
+use storage::target::Target;
 
 /// What a new image reads as where nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub struct CreateOptions {
     pub subclusters: bool,
     /// What is behind it.
     pub backing: Option<Backing>,
-    /// An existing file or device is written over.
+    /// What an existing file or device has is written over.
     pub force: bool,
 }
 
@@ -44,17 +43,22 @@ pub struct CreateOptions {
 /// What cannot be made, with the reason; a backing file that cannot be read.
 pub fn create(path: &Path, options: &CreateOptions) -> Result<(), ToolError> {
     let new = new(path, options)?;
-    let bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
-    let (file, is_made) = target(path, options.force)?;
-    let written = write(path, &file, &bytes);
-    if written.is_err() && is_made {
-        // The error is what counts.
-        let _ = std::fs::remove_file(path);
-    }
-    written
+    begin(path, &new, options.force)?.keep()?;
+    Ok(())
 }
 
-fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError> {
+/// Writes the image where it is to be, which is not kept yet.
+pub(super) fn begin(path: &Path, new: &New, force: bool) -> Result<Target, ToolError> {
+    let bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
+    let mut target = Target::make(path, bytes.len() as u64, force)?;
+    target.clear()?;
+    let file = Image::open(path, true)?.file;
+    let _lock = ImageLock::take(path, &file, true)?;
+    file.write_all_at(&bytes, 0).map_err(ToolError::io(path, "write"))?;
+    Ok(target)
+}
+
+pub(super) fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError> {
     let refuse = |reason: &str| Err(ToolError::refused(path, reason));
     if !options.cluster_bytes.is_power_of_two() || !(512..=2 << 20).contains(&options.cluster_bytes) {
         return refuse("clusters have 512 bytes to 2 MiB, and a power of two of them");
@@ -83,6 +87,11 @@ fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError> {
     })
 }
 
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
 /// The backing file as it is written down, and its size.
 fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u64), ToolError> {
     let name = backing.name.as_os_str().as_bytes().to_vec();
@@ -92,37 +101,16 @@ fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u
     }
     let found = reference::read(&name, image).map_err(|error| refused(error.to_string()))?;
     let mut file = Image::open(&found.path, false)?;
+    let behind = if backing.is_qcow2 {
+        chain(&found.path)?.into_iter().map(|info| info.path).collect()
+    } else {
+        vec![found.path]
+    };
+    if behind.iter().any(|path| is_same(path, image)) {
+        return Err(refused("the new image would be written over it".to_owned()));
+    }
     if !backing.is_qcow2 {
         return Ok(((name, "raw"), file.len_bytes()));
     }
     Ok(((name, "qcow2"), file.header()?.size_bytes))
-}
-
-/// The file to write, and whether it was made.
-fn target(path: &Path, force: bool) -> Result<(File, bool), ToolError> {
-    let made = File::options().read(true).write(true).create_new(true).open(path);
-    match made {
-        Ok(file) => return Ok((file, true)),
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(ToolError::io(path, "make the file")(error));
-        }
-        Err(_) if !force => return Err(ToolError::refused(path, "is there already: --force writes over it")),
-        Err(_) => {}
-    }
-    Ok((Image::open(path, true)?.file, false))
-}
-
-fn write(path: &Path, file: &File, bytes: &[u8]) -> Result<(), ToolError> {
-    let _lock = ImageLock::take(path, file, true)?;
-    let about = rustix::fs::fstat(file).map_err(|errno| ToolError::io(path, "measure")(errno.into()))?;
-    if FileType::from_raw_mode(about.st_mode) == FileType::RegularFile {
-        file.set_len(0).map_err(ToolError::io(path, "empty"))?;
-    }
-    file.write_all_at(bytes, 0).map_err(ToolError::io(path, "write"))?;
-    file.sync_all().map_err(ToolError::io(path, "flush"))?;
-    // A power cut does not forget its name either.
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(ToolError::io(path, "flush the directory of"))
 }

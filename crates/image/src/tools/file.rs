@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use storage::OpenError;
+use storage::target::TargetError;
+use storage::{OpenError, StorageError};
 
 /// Why a tool did not do what it was asked.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -31,6 +32,15 @@ pub enum ToolError {
     },
     /// {0}
     Open(#[from] OpenError),
+    /// {0}
+    Target(#[from] TargetError),
+    /// {path}: {source}
+    Storage {
+        /// The image.
+        path: PathBuf,
+        /// What failed.
+        source: StorageError,
+    },
     /// {path}: {reason}
     Refused {
         /// The image.
@@ -43,6 +53,10 @@ pub enum ToolError {
 impl ToolError {
     pub(super) fn io(path: &Path, what: &'static str) -> impl Fn(io::Error) -> ToolError {
         move |source| ToolError::Io { path: path.to_owned(), what, source }
+    }
+
+    pub(super) fn storage(path: &Path) -> impl Fn(StorageError) -> ToolError {
+        move |source| ToolError::Storage { path: path.to_owned(), source }
     }
 
     pub(super) fn refused(path: &Path, reason: impl Into<String>) -> ToolError {
@@ -68,9 +82,16 @@ impl Image {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(ToolError::refused(path, "is no regular file and no block device"));
         }
-        let mut end = &file;
-        let len_bytes = io::Seek::seek(&mut end, io::SeekFrom::End(0)).map_err(ToolError::io(path, "measure"))?;
-        Ok(Image { path: path.to_owned(), file, len_bytes })
+        let mut image = Image { path: path.to_owned(), file, len_bytes: 0 };
+        image.measure()?;
+        Ok(image)
+    }
+
+    /// Its length is what it is now.
+    pub(super) fn measure(&mut self) -> Result<(), ToolError> {
+        let len = io::Seek::seek(&mut &self.file, io::SeekFrom::End(0));
+        self.len_bytes = len.map_err(ToolError::io(&self.path, "measure"))?;
+        Ok(())
     }
 
     pub(super) fn header(&mut self) -> Result<Header, ToolError> {

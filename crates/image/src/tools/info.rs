@@ -2,7 +2,7 @@
 
 use super::file::{Image, ToolError};
 use crate::header::{Compression, Header};
-use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot};
+use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot, TABLE_BYTES_MAX};
 use crate::uses::Source;
 use crate::{features, reference};
 use serde::Serialize;
@@ -120,7 +120,11 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
 /// As [`info`], of each; a chain without an end.
 pub fn chain(path: &Path) -> Result<Vec<Info>, ToolError> {
     let mut all = vec![info(path)?];
-    while let Some(behind) = all.last().and_then(|last| last.backing_path.clone()) {
+    while let Some(last) = all.last()
+        && let Some(name) = &last.backing_file
+    {
+        let found = reference::read(name.as_bytes(), &last.path);
+        let behind = found.map_err(|error| ToolError::refused(&last.path, error.to_string()))?.path;
         if all.len() > CHAIN_MAX {
             return Err(ToolError::refused(
                 path,
@@ -172,6 +176,12 @@ fn snapshots(image: &mut Image, header: &Header) -> Result<Vec<SnapshotInfo>, To
         let parsed = Snapshot::parse(&entry, index);
         let (snapshot, len) = parsed.map_err(|source| ToolError::Format { path: image.path.clone(), source })?;
         at += len as u64;
+        if at - header.snapshots_offset > TABLE_BYTES_MAX {
+            return Err(ToolError::refused(
+                &image.path,
+                format!("its table of snapshots has more than {TABLE_BYTES_MAX} bytes"),
+            ));
+        }
         found.push(SnapshotInfo {
             id: snapshot.id,
             name: snapshot.name,

@@ -7,6 +7,7 @@ use crate::testing::{self, Findings};
 use crate::{Qcow2Options, refcount};
 use engine::Solo;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use tempfile::TempDir;
 use testkit::storage as kit;
@@ -174,4 +175,182 @@ fn images_that_lie_are_examined_to_the_end() {
         let _ = info(&path);
     }
     assert!(damaged > 50, "{damaged} were found to be damaged");
+}
+
+#[test]
+fn conversions_keep_contents_and_holes() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut contents = vec![0u8; (9 << 20) + 512];
+    for (from, len) in [(0, 700), (70_000, 200_000), (5 << 20, 1 << 20), ((9 << 20) + 100, 412)] {
+        contents[from..from + len].iter_mut().enumerate().for_each(|(n, byte)| *byte = (n / 512) as u8 | 1);
+    }
+    fs::write(at("raw"), &contents).unwrap();
+    let raw = From::Raw(at("raw"));
+    for cluster_bytes in [512, 64 << 10, 2 << 20] {
+        let options = CreateOptions { size_bytes: None, cluster_bytes, ..options_over(0) };
+        let mut last = (0, 0);
+        let converted = to_qcow2(&raw, &at("image"), &options, &mut |done, all| last = (done, all)).unwrap();
+        assert_eq!(
+            (converted.size_bytes, last),
+            (contents.len() as u64, (contents.len() as u64, contents.len() as u64))
+        );
+        let found = checked(&at("image"));
+        assert!(found.sound && found.leaked_clusters == 0, "{found:?}");
+        let info = info(&at("image")).unwrap();
+        assert!(cluster_bytes > 64 << 10 || info.allocated_bytes < 4 << 20, "{info:?}");
+        to_raw(&From::Qcow2(Qcow2Options::new(at("image"))), &at("back"), true, &mut |_, _| {}).unwrap();
+        kit::assert_same(&fs::read(at("back")).unwrap(), &contents, 0);
+    }
+    // With what is behind it, and then without.
+    let over = CreateOptions {
+        size_bytes: Some(12 << 20),
+        backing: Some(Backing { name: "image".into(), is_qcow2: true }),
+        ..plain(0)
+    };
+    create(&at("top"), &over).unwrap();
+    let storage = storage::open(&Qcow2Options::new(at("top"))).unwrap();
+    kit::write(&mut Solo::new().unwrap(), &*storage, 11 << 20, &[9; 4096]).unwrap();
+    // Nobody copies what is being written.
+    let top = From::Qcow2(Qcow2Options { read_only: true, ..Qcow2Options::new(at("top")) });
+    refusal(to_raw(&top, &at("new"), false, &mut |_, _| {}));
+    assert!(!at("new").exists());
+    drop(storage);
+    let flat = CreateOptions { size_bytes: None, ..plain(0) };
+    to_qcow2(&top, &at("flat"), &flat, &mut |_, _| {}).unwrap();
+    assert_eq!(chain(&at("flat")).unwrap().len(), 1);
+    contents.resize(12 << 20, 0);
+    contents[11 << 20..][..4096].fill(9);
+    let storage = storage::open(&Qcow2Options::new(at("flat"))).unwrap();
+    kit::assert_same(&kit::read(&mut Solo::new().unwrap(), &*storage, 0, contents.len()), &contents, 0);
+    drop(storage);
+    // A raw image that ends inside a sector is one sector longer as a disk.
+    fs::write(at("odd"), &contents[..100_001]).unwrap();
+    to_qcow2(&From::Raw(at("odd")), &at("even"), &flat, &mut |_, _| {}).unwrap();
+    assert_eq!(info(&at("even")).unwrap().size_bytes, 100_001u64.next_multiple_of(512));
+    // What is there stays without a word.
+    let error = refusal(to_raw(&top, &at("flat"), false, &mut |_, _| {}));
+    assert!(error.contains("--force"), "{error}");
+}
+
+/// An image with some clusters of 4 KiB, and where its refcount table is.
+fn filled(path: &Path, refcount_bits: u32) -> (Vec<u8>, Header) {
+    create(path, &CreateOptions { cluster_bytes: 4096, refcount_bits, ..options_over(1 << 20) }).unwrap();
+    let storage = storage::open(&Qcow2Options::new(path)).unwrap();
+    kit::write(&mut Solo::new().unwrap(), &*storage, 0, &[1; 40 << 10]).unwrap();
+    drop(storage);
+    let image = fs::read(path).unwrap();
+    let header = Header::parse(&image).unwrap();
+    (image, header)
+}
+
+fn put(image: &mut [u8], at: u64, word: u64) {
+    image[at as usize..][..8].copy_from_slice(&word.to_be_bytes());
+}
+
+fn word(image: &[u8], at: u64) -> u64 {
+    u64::from_be_bytes(image[at as usize..][..8].try_into().unwrap())
+}
+
+#[test]
+fn blocks_that_lie_where_others_do_are_damage_and_are_not_written() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let (mut image, header) = filled(&path, 16);
+    // Two entries of the table name one block, which counts itself twice.
+    let table = header.refcount_table_offset;
+    let block = word(&image, table);
+    put(&mut image, table + 8, block);
+    refcount::set(&mut image[block as usize..][..4096], 4, block >> 12, 2);
+    fs::write(&path, &image).unwrap();
+    let found = check(&path, true, true, &mut |_, _| {}).unwrap();
+    assert!(!found.sound && found.problems.iter().any(|it| it.contains("refcount block 1")), "{found:?}");
+    assert_eq!((found.repaired_clusters, fs::read(&path).unwrap()), (0, image));
+}
+
+/// 8192 entries that name one block of counts: they are not taken for four thousand million counts.
+#[test]
+fn what_is_only_counted_takes_no_memory() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { refcount_bits: 1, ..plain(1 << 20) }).unwrap();
+    let mut image = fs::read(&path).unwrap();
+    let header = Header::parse(&image).unwrap();
+    let block = word(&image, header.refcount_table_offset);
+    image[block as usize..][..1 << 16].fill(0xff);
+    fs::write(&path, &image).unwrap();
+    // One block is honest: all that it counts behind the end is leaked, and given back.
+    let found = checked(&path);
+    assert!(found.sound && found.leaked_clusters == (1 << 19) - 4, "{found:?}");
+    assert!(check(&path, true, true, &mut |_, _| {}).unwrap().repaired_clusters == found.leaked_clusters);
+    assert!(checked(&path).leaked_clusters == 0);
+    for entry in 0..8192 {
+        put(&mut image, header.refcount_table_offset + entry * 8, block);
+    }
+    fs::write(&path, &image).unwrap();
+    assert!(!checked(&path).sound);
+}
+
+/// As `qemu-img snapshot -d` leaves it that was killed: counted for a snapshot that is not there, and entries say so.
+#[test]
+fn a_leak_that_entries_call_shared_is_not_made_damage() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let (mut image, header) = filled(&path, 16);
+    let table = word(&image, header.l1_offset) & 0x00ff_ffff_ffff_fe00;
+    let entry = word(&image, table);
+    put(&mut image, table, entry & !(1 << 63));
+    let block = word(&image, header.refcount_table_offset) as usize;
+    refcount::set(&mut image[block..][..4096], 4, (entry & 0x00ff_ffff_ffff_fe00) >> 12, 2);
+    fs::write(&path, &image).unwrap();
+    let found = check(&path, true, true, &mut |_, _| {}).unwrap();
+    assert!(found.sound && (found.leaked_clusters, found.repaired_clusters) == (1, 0), "{found:?}");
+    assert!(checked(&path).sound);
+}
+
+#[test]
+fn an_image_is_not_made_over_what_is_behind_it() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("base"), [7; 4096]).unwrap();
+    let over = |name: &str, is_qcow2| CreateOptions {
+        size_bytes: None,
+        backing: Some(Backing { name: name.into(), is_qcow2 }),
+        ..options_over(0)
+    };
+    create(&at("middle"), &over("base", false)).unwrap();
+    std::os::unix::fs::symlink("base", at("link")).unwrap();
+    for (path, backing, is_qcow2) in [("base", "base", false), ("link", "base", false), ("base", "middle", true)] {
+        let error = refusal(create(&at(path), &over(backing, is_qcow2)));
+        assert!(error.contains("written over it"), "{error}");
+    }
+    assert_eq!(fs::read(at("base")).unwrap(), [7; 4096]);
+}
+
+/// A server was killed, and the kernel still writes for it: an open file description holds a mark, and nobody alive does.
+#[test]
+fn tools_wait_for_what_a_killed_server_has_under_way() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let path = directory.path().join("image");
+    create(&path, &plain(1 << 20)).unwrap();
+    let mark = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let lock = libc::flock {
+        l_type: libc::F_RDLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        // `storage::late`, the mark with number 7.
+        l_start: (1 << 61) + 7,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: a structure that the call reads.
+    assert_eq!(unsafe { libc::fcntl(mark.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    std::thread::scope(|scope| {
+        // The first of them has no lock, so that both wait at once.
+        let checking = scope.spawn(|| check(&path, false, false, &mut |_, _| {}).unwrap());
+        let creating = scope.spawn(|| create(&path, &options_over(1 << 20)).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!checking.is_finished() && !creating.is_finished());
+        drop(mark);
+    });
+    assert!(checked(&path).sound);
 }

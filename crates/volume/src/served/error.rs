@@ -41,22 +41,8 @@ pub enum VolumeError {
         /// What failed.
         source: StorageError,
     },
-    /// {path}: {what}, which would be lost: `force` (`--force`) overwrites it
-    Exists {
-        /// The file or device.
-        path: PathBuf,
-        /// What is there.
-        what: &'static str,
-    },
-    /// {path}: has {present_bytes} bytes and needs {needed_bytes}: use a larger device or a smaller size
-    Small {
-        /// The device.
-        path: PathBuf,
-        /// Its size.
-        present_bytes: u64,
-        /// What is needed.
-        needed_bytes: u64,
-    },
+    /// {0}
+    Target(#[from] storage::target::TargetError),
     /// {path}: the volume's log is inside it: name the file or device of the new log with `--log`
     NoLogNamed {
         /// The volume.

@@ -13,7 +13,7 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (snapshots, conversion, resizing) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (snapshots, resizing) `qemu-img` does.
 Exit status: 0 done; 1 failed, or check found damage; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -42,6 +42,16 @@ Examples:
         #[arg(long)]
         chain: bool,
     },
+    /// Copy an image, with all that is behind it, into a new one of the same format or another; holes stay holes
+    #[command(after_help = "\
+Examples:
+  vringd image convert disk.img disk.qcow2
+  vringd image convert --from qcow2 --to raw disk.qcow2 disk.img
+  vringd image convert --from qcow2 vm1.qcow2 flat.qcow2      without what was behind it, and without leaks
+  vringd image convert --to raw --from qcow2 --force disk.qcow2 /dev/vg/disk
+
+The image must not be written meanwhile. Volumes: `vringd volume convert`.")]
+    Convert(Convert),
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:
@@ -76,6 +86,38 @@ pub(crate) struct Create {
     /// Format of the backing file, which is written down and never guessed
     #[arg(long, value_name = "FORMAT", value_enum, requires = "backing")]
     pub(crate) backing_format: Option<Format>,
+    /// How it is laid out.
+    #[command(flatten)]
+    pub(crate) layout: Layout,
+}
+
+/// Arguments of `vringd image convert`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Convert {
+    /// The image or device to read
+    pub(crate) source: PathBuf,
+    /// The file to make, or an existing file or block device (with --force)
+    pub(crate) target: PathBuf,
+    /// What the source is, which is never guessed
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) from: Format,
+    /// What to make
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "qcow2")]
+    pub(crate) to: Format,
+    /// Directory in which files that the source leads to may lie besides its own, or such a device; may be given often
+    #[arg(long, value_name = "PATH")]
+    pub(crate) allow_backing: Vec<PathBuf>,
+    /// Size of the new disk, if it is to be larger
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<ByteSize>,
+    /// How a new qcow2 image is laid out.
+    #[command(flatten)]
+    pub(crate) layout: Layout,
+}
+
+/// How a new image is laid out.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Layout {
     /// Bytes of a cluster, a power of two: 512 to 2M
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     pub(crate) cluster_size: ByteSize,
@@ -90,10 +132,11 @@ pub(crate) struct Create {
     pub(crate) force: bool,
 }
 
-/// What a backing file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A raw image
+    #[default]
     Raw,
     /// A qcow2 image
     Qcow2,

@@ -8,8 +8,10 @@ pub(crate) use args::Args;
 use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::out::Out;
-use ::image::tools::{self, Backing, CreateOptions};
-use args::{Command, Create, Format};
+use ::image::Qcow2Options;
+use ::image::tools::{self, Backing, CreateOptions, From};
+use args::{Command, Convert, Create, Format, Layout};
+use control::model::ByteSize;
 use std::process::ExitCode;
 
 /// Runs `vringd image`.
@@ -21,6 +23,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Info { path, chain: true } => out.print(&tools::chain(&path).map_err(Failure::of)?, |all| {
             all.iter().map(show::info).collect::<Vec<_>>().join("\n")
         })?,
+        Command::Convert(convert) => self::convert(convert, out)?,
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));
@@ -34,11 +37,41 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn create(create: Create) -> Result<tools::Info, Failure> {
-    let Create { path, size, backing, backing_format, cluster_size, refcount_bits, subclusters, force } = create;
+    let Create { path, size, backing, backing_format, layout } = create;
     let backing = backing.map(|name| Backing { name, is_qcow2: backing_format == Some(Format::Qcow2) });
-    let size_bytes = size.map(|size| size.0);
-    let options =
-        CreateOptions { size_bytes, cluster_bytes: cluster_size.0, refcount_bits, subclusters, backing, force };
-    tools::create(&path, &options).map_err(Failure::of)?;
+    tools::create(&path, &CreateOptions { backing, ..options(&layout, size) }).map_err(Failure::of)?;
     tools::info(&path).map_err(Failure::of)
+}
+
+fn options(layout: &Layout, size: Option<ByteSize>) -> CreateOptions {
+    CreateOptions {
+        size_bytes: size.map(|size| size.0),
+        cluster_bytes: layout.cluster_size.0,
+        refcount_bits: layout.refcount_bits,
+        subclusters: layout.subclusters,
+        backing: None,
+        force: layout.force,
+    }
+}
+
+fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
+    let Convert { source, target, from, to, allow_backing, size, layout } = convert;
+    let from = match from {
+        Format::Raw => From::Raw(source),
+        Format::Qcow2 => {
+            From::Qcow2(Qcow2Options { read_only: true, allow: allow_backing, ..Qcow2Options::new(source) })
+        }
+    };
+    let bar = Bar::new("convert");
+    let mut shown = |done, all| bar.show(done, all);
+    let converted = match to {
+        Format::Qcow2 => tools::to_qcow2(&from, &target, &options(&layout, size), &mut shown),
+        Format::Raw if size.is_some() => {
+            return Err(Failure::Usage("--size: has no meaning for a raw image".to_owned()));
+        }
+        Format::Raw => tools::to_raw(&from, &target, layout.force, &mut shown),
+    };
+    let converted = converted.map_err(Failure::of)?;
+    drop(bar);
+    out.print(&converted, |converted| show::converted(&target, to, converted))
 }

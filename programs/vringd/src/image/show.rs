@@ -1,8 +1,10 @@
 //! What `vringd image` says to people.
 
+use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Info, SnapshotInfo};
+use ::image::tools::{Checked, Converted, Info, SnapshotInfo};
 use std::fmt::Write;
+use std::path::Path;
 
 fn exact(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", size(bytes))
@@ -25,13 +27,11 @@ pub(super) fn info(info: &Info) -> String {
     ];
     if let Some(name) = &info.backing_file {
         let format = info.backing_format.as_deref().unwrap_or("a format that is not written down");
-        lines.push(("backing file", format!("{name} ({format})")));
+        lines.push(("backing file", format!("{} ({})", name.escape_debug(), format.escape_debug())));
     }
     if let Some(name) = &info.data_file {
-        lines.push((
-            "data file",
-            format!("{name}{}", if info.data_file_raw { " (a raw image of its own)" } else { "" }),
-        ));
+        let raw = if info.data_file_raw { " (a raw image of its own)" } else { "" };
+        lines.push(("data file", format!("{}{raw}", name.escape_debug())));
     }
     if info.bitmaps > 0 {
         lines.push(("bitmaps", info.bitmaps.to_string()));
@@ -51,7 +51,7 @@ fn snapshot(snapshot: &SnapshotInfo) -> String {
         0 => String::new(),
         bytes => format!(", with {} of a machine's state", size(*bytes)),
     };
-    format!("{id} \"{name}\", {}{state}", size(*size_bytes))
+    format!("{} {name:?}, {}{state}", id.escape_debug(), size(*size_bytes))
 }
 
 /// `vringd image check`.
@@ -83,4 +83,13 @@ pub(super) fn checked(checked: &Checked, repair: bool) -> String {
         false => writeln!(text, "{path}: damaged: see to a copy first, then `qemu-img check -r all`"),
     };
     text
+}
+
+/// `vringd image convert`.
+pub(super) fn converted(target: &Path, to: Format, converted: &Converted) -> String {
+    let form = match to {
+        Format::Raw => "a raw image",
+        Format::Qcow2 => "a qcow2 image",
+    };
+    crate::out::converted(target, form, converted.size_bytes, converted.copied)
 }

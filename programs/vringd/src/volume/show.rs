@@ -140,11 +140,5 @@ pub(super) fn converted(target: &Path, to: Form, converted: &Converted) -> Strin
         Form::Volume => "a volume",
         Form::Raw => "a raw image",
     };
-    format!(
-        "{}: {form} of {}; {} written, {} zeroes left out\n",
-        target.display(),
-        size(converted.capacity_bytes),
-        size(converted.copied.data_bytes),
-        size(converted.copied.zero_bytes)
-    )
+    crate::out::converted(target, form, converted.capacity_bytes, converted.copied)
 }

@@ -55,6 +55,28 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
 }
 
 #[test]
+fn images_are_converted_both_ways() {
+    let place = Place::of("image");
+    let contents: Vec<u8> = (0..3 * MIB).map(|at| if at < 2 * MIB { 0 } else { (at / 512) as u8 | 1 }).collect();
+    fs::write(place.path("disk.img"), &contents).unwrap();
+    let text = place.done("convert disk.img disk.qcow2");
+    assert_eq!(text, "disk.qcow2: a qcow2 image of 3M; 1M written, 2M zeroes left out\n");
+    assert_eq!(place.json("check disk.qcow2")["allocated_clusters"], 16);
+    let json = place.json("convert --from qcow2 --to raw disk.qcow2 back.img");
+    assert_eq!((&json["size_bytes"], &json["data_bytes"]), (&(3 * MIB).into(), &MIB.into()), "{json}");
+    assert_eq!(fs::read(place.path("back.img")).unwrap(), contents);
+    for (words, parts) in [
+        ("convert disk.img disk.qcow2", &["disk.qcow2", "--force"][..]),
+        ("convert --from qcow2 disk.img new", &["disk.img", "does not begin"]),
+        ("convert --to raw --size 4M disk.img new", &["--size", "raw"]),
+        ("convert --size 1K --cluster-size 3 disk.img new", &["power of two"]),
+        ("convert missing new", &["missing", "No such file"]),
+    ] {
+        place.refused(words, parts);
+    }
+}
+
+#[test]
 fn damage_is_told_by_words_json_and_status() {
     let place = Place::of("image");
     place.done("create --size 1M disk.qcow2");

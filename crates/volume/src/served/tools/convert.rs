@@ -1,7 +1,5 @@
 //! Images to volumes, volumes to images.
 
-use super::copy::{Copied, Route, Zeroes, copy, data_ranges};
-use super::target::Target;
 use super::{CreateOptions, VolumeOptions, check_closed, lay_out, log_target, plan, storage_error};
 use crate::format;
 use crate::served::blocking::StorageBlocks;
@@ -11,6 +9,8 @@ use crate::{BLOCK_BYTES, Blocks, Progress};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use storage::target::Target;
 use storage::{OpenError, Storage};
 
 /// What a conversion has done.
@@ -61,7 +61,9 @@ pub fn to_volume(
         let ranges = data_of(image, 0, image_bytes)?;
         let zeroes = if data.blank { Zeroes::Leave } else { Zeroes::Write };
         let route = Route { from: &*from, from_offset: 0, to: &*to, to_offset: data_offset, len: image_bytes, zeroes };
-        let copied = copy(&route, ranges, progress).map_err(storage_error(&at.path))?;
+        let copied =
+            copy(&route, ranges, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
+                .map_err(storage_error(&at.path))?;
         if zeroes == Zeroes::Write && size_bytes > image_bytes {
             let behind = (data_offset + image_bytes, bytes - data_offset - image_bytes);
             data_way.zero_at(behind.0, behind.1).map_err(VolumeError::io(&at.path, "clear the end of"))?;
@@ -97,7 +99,9 @@ pub fn to_raw(
         let ranges = data_of(&at.path, offset, len)?;
         let zeroes = if target.blank { Zeroes::Leave } else { Zeroes::Write };
         let route = Route { from: &*from, from_offset: offset, to: &*to, to_offset: 0, len, zeroes };
-        let copied = copy(&route, ranges, progress).map_err(storage_error(image))?;
+        let copied =
+            copy(&route, ranges, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
+                .map_err(storage_error(image))?;
         StorageBlocks::new(to).and_then(|mut way| way.flush()).map_err(VolumeError::io(image, "flush"))?;
         copied
     };

@@ -9,13 +9,11 @@
 //! | `convert` | images to volumes, volumes to images |
 
 mod convert;
-mod copy;
-mod target;
 
 pub use crate::check::Report;
 pub use crate::recover::Recovered;
 pub use convert::{Converted, to_raw, to_volume};
-pub use copy::Copied;
+pub use storage::copy::Copied;
 
 use super::blocking::StorageBlocks;
 use super::boot::awaited;
@@ -27,8 +25,8 @@ use crate::{BLOCK_BYTES, Blocks, Progress, SECTOR_BYTES};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use storage::target::Target;
 use storage::{FileStorage, Storage};
-use target::Target;
 
 /// Size of a log when nobody says another, in bytes: seconds of commits on a fast disk.
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
@@ -165,7 +163,7 @@ fn plan(at: &VolumeOptions, options: &CreateOptions) -> format::CreateOptions {
 /// The file or device of a log, if it has one.
 fn log_target(at: &VolumeOptions, log_bytes: u64, force: bool) -> Result<Option<Target>, VolumeError> {
     let bytes = log_bytes.saturating_add(format::EXTERNAL_LOG_OFFSET).next_multiple_of(BLOCK_BYTES as u64);
-    at.log.as_deref().map(|path| Target::make(path, bytes, force)).transpose()
+    Ok(at.log.as_deref().map(|path| Target::make(path, bytes, force)).transpose()?)
 }
 
 fn lay_out(

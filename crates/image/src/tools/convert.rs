@@ -1,0 +1,119 @@
+//! Images of one format copied into another.
+
+use super::CreateOptions;
+use super::create::{begin, new};
+use super::file::ToolError;
+use crate::{Qcow2Options, Qcow2Storage};
+use serde::Serialize;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use storage::target::Target;
+use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
+
+/// What is copied.
+#[derive(Clone, Debug)]
+pub enum From {
+    /// A raw image or a device.
+    Raw(PathBuf),
+    /// A qcow2 image, with all that is behind it.
+    Qcow2(Qcow2Options),
+}
+
+/// What a conversion has done. Its JSON is what `vringd image convert --json` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Converted {
+    /// Size of the disk, in bytes.
+    pub size_bytes: u64,
+    /// What was moved.
+    #[serde(flatten)]
+    pub copied: Copied,
+}
+
+/// A source that is open, and where it is not known to be zeroes.
+struct Open {
+    path: PathBuf,
+    storage: Arc<dyn Storage>,
+    data: Vec<Range<u64>>,
+}
+
+impl From {
+    fn open(&self) -> Result<Open, ToolError> {
+        match self {
+            From::Raw(path) => {
+                let options = FileOptions { read_only: true, ..FileOptions::new(path) };
+                let storage = FileStorage::open_to_the_last_byte(&options, Links::Follow)?;
+                storage.start_threads(options.execution)?;
+                let failed = ToolError::io(path, "look for holes in");
+                let file = File::open(path).map_err(&failed)?;
+                let data = data_ranges(&file, 0, storage.capacity_bytes()).map_err(failed)?;
+                Ok(Open { path: path.clone(), storage: Arc::new(storage), data })
+            }
+            From::Qcow2(options) => {
+                let storage = Qcow2Storage::open_alone(options)?;
+                let data = storage.data_ranges().map_err(ToolError::storage(&options.path))?;
+                Ok(Open { path: options.path.clone(), storage: Arc::new(storage), data })
+            }
+        }
+    }
+}
+
+/// Makes a raw image, in a sparse file or on a device.
+///
+/// # Errors
+/// The source is in use or cannot be read, something is there, or there is no room.
+pub fn to_raw(
+    from: &From,
+    target: &Path,
+    force: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted, ToolError> {
+    let from = from.open()?;
+    let mut kept = Target::make(target, from.storage.capacity_bytes(), force)?;
+    kept.clear()?;
+    let to = FileStorage::open(&FileOptions::new(target))?;
+    let zeroes = if kept.blank { Zeroes::Leave } else { Zeroes::Write };
+    let converted = go(&from, &to, (target, zeroes), progress)?;
+    drop(to);
+    kept.keep()?;
+    Ok(converted)
+}
+
+/// Makes a qcow2 image without a backing file. It is one when all is in it: nothing is flushed before.
+///
+/// # Errors
+/// As [`to_raw`], and what cannot be made.
+pub fn to_qcow2(
+    from: &From,
+    target: &Path,
+    options: &CreateOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted, ToolError> {
+    let from = from.open()?;
+    let size_bytes = options.size_bytes.unwrap_or(0).max(from.storage.capacity_bytes());
+    let new = new(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
+    let kept = begin(target, &new, options.force)?;
+    let to = Qcow2Storage::open_unflushed(&Qcow2Options::new(target))?;
+    let converted = go(&from, &to, (target, Zeroes::Leave), progress)?;
+    // What was reserved is given back.
+    drop(to);
+    kept.keep()?;
+    Ok(Converted { size_bytes, ..converted })
+}
+
+fn go(
+    from: &Open,
+    to: &dyn Storage,
+    (target, zeroes): (&Path, Zeroes),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted, ToolError> {
+    let len = from.storage.capacity_bytes();
+    let route = Route { from: &*from.storage, from_offset: 0, to, to_offset: 0, len, zeroes };
+    let copied = copy(&route, from.data.clone(), progress).map_err(|error| match error {
+        StorageError::Io { action: Action::Read, .. } => ToolError::storage(&from.path)(error),
+        error => ToolError::storage(target)(error),
+    })?;
+    Ok(Converted { size_bytes: len, copied })
+}

@@ -1,0 +1,51 @@
+//! Copies between storages.
+
+use engine::Solo;
+use std::sync::Arc;
+use storage::copy::{Route, Zeroes, copy};
+use storage::{Action, MemoryOptions, MemoryStorage, SimOptions, SimStorage, Storage, StorageError};
+use testkit::storage as kit;
+
+fn memory(bytes: u64, fill: u8) -> Arc<dyn Storage> {
+    let options = MemoryOptions { size: Some(values::ByteSize(bytes)), ..MemoryOptions::default() };
+    let memory: Arc<dyn Storage> = Arc::new(MemoryStorage::open(&options).unwrap());
+    kit::write(&mut Solo::new().unwrap(), &*memory, 0, &vec![fill; bytes as usize]).unwrap();
+    memory
+}
+
+#[test]
+fn a_copy_is_the_same_whatever_was_there() {
+    const BYTES: u64 = 5 << 20 | 512;
+    let mut solo = Solo::new().unwrap();
+    let sim: Arc<dyn Storage> = Arc::new(
+        SimStorage::open(&SimOptions { size: values::ByteSize(BYTES + 4096), ..SimOptions::default() }).unwrap(),
+    );
+    let mut content = vec![0; BYTES as usize];
+    for (at, len) in [(0, 600), (70_000, 1), (1 << 20, 3 << 19), ((5 << 20) - 7, 519)] {
+        content[at..at + len].fill(0xa5);
+    }
+    kit::write(&mut solo, &*sim, 4096, &content).unwrap();
+    for (zeroes, fill) in [(Zeroes::Leave, 0), (Zeroes::Write, 0x77)] {
+        let target = memory(BYTES + 512, fill);
+        let route = Route { from: &*sim, from_offset: 4096, to: &*target, to_offset: 512, len: BYTES, zeroes };
+        // One range too many does no harm; a hole between must be empty in the source.
+        let data = vec![0..2 << 20, 2 << 20..3 << 20, 4 << 20..BYTES];
+        let mut last = (0, 0);
+        let copied = copy(&route, data, &mut |done, all| last = (done, all)).unwrap();
+        assert_eq!(copied.data_bytes + copied.zero_bytes, BYTES);
+        assert!(copied.zero_bytes > 2 << 20, "{copied:?}");
+        assert_eq!(last, (BYTES, BYTES));
+        let back = kit::read(&mut solo, &*target, 512, BYTES as usize);
+        assert!(back == content, "{zeroes:?}");
+    }
+}
+
+#[test]
+fn the_first_error_ends_a_copy() {
+    let options = SimOptions { size: values::ByteSize(8 << 20), write_error_rate: Some(1.0), ..SimOptions::default() };
+    let sim = SimStorage::open(&options).unwrap();
+    let from = memory(8 << 20, 1);
+    let route = Route { from: &*from, from_offset: 0, to: &sim, to_offset: 0, len: 8 << 20, zeroes: Zeroes::Leave };
+    let error = copy(&route, std::iter::once(0..8 << 20).collect(), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StorageError::Injected(Action::Write)));
+}
