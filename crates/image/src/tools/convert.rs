@@ -33,14 +33,14 @@ pub struct Converted {
 }
 
 /// A source that is open, and where it is not known to be zeroes.
-struct Open {
-    path: PathBuf,
-    storage: Arc<dyn Storage>,
-    data: Vec<Range<u64>>,
+pub(super) struct Open {
+    pub(super) path: PathBuf,
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) data: Vec<Range<u64>>,
 }
 
 impl From {
-    fn open(&self) -> Result<Open, ToolError> {
+    pub(super) fn open(&self) -> Result<Open, ToolError> {
         match self {
             From::Raw(path) => {
                 let options = FileOptions { read_only: true, ..FileOptions::new(path) };

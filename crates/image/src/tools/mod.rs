@@ -5,10 +5,12 @@
 //! | `create` | a new image, over a backing file or not |
 //! | `info` | what a header says, also of the images behind it |
 //! | `convert` | images of one format copied into another |
+//! | `compare` | two images with the same contents, or not |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
 mod check;
+mod compare;
 mod convert;
 mod create;
 mod file;
@@ -17,6 +19,7 @@ mod info;
 mod tests;
 
 pub use check::{Checked, check};
+pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};
 pub use file::ToolError;

@@ -233,6 +233,37 @@ fn conversions_keep_contents_and_holes() {
     assert!(error.contains("--force"), "{error}");
 }
 
+#[test]
+fn images_are_compared_by_what_they_read_as() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut contents = vec![0u8; 5 << 20];
+    contents[70_000..3_000_000].iter_mut().enumerate().for_each(|(n, byte)| *byte = (n / 512) as u8 | 1);
+    fs::write(at("raw"), &contents).unwrap();
+    let raw = From::Raw(at("raw"));
+    let qcow2 = |name: &str| From::Qcow2(Qcow2Options { read_only: true, ..Qcow2Options::new(at(name)) });
+    to_qcow2(&raw, &at("image"), &CreateOptions { size_bytes: Some(6 << 20), ..plain(0) }, &mut |_, _| {}).unwrap();
+    let mut last = (0, 0);
+    let found = compare(&raw, &qcow2("image"), &mut |done, all| last = (done, all)).unwrap();
+    assert_eq!((found.same, found.size_bytes, last), (true, [5 << 20, 6 << 20], (6 << 20, 6 << 20)));
+    assert!(found.read_bytes < 4 << 20, "{found:?}");
+    // Zeroes that are written are the same as none, and whatever is different is, also behind the end of the other.
+    let over =
+        CreateOptions { size_bytes: None, backing: Some(Backing { name: "image".into(), is_qcow2: true }), ..plain(0) };
+    create(&at("top"), &over).unwrap();
+    let change = |offset: u64, bytes: &[u8]| {
+        let storage = storage::open(&Qcow2Options::new(at("top"))).unwrap();
+        kit::write(&mut Solo::new().unwrap(), &*storage, offset, bytes).unwrap();
+    };
+    change(4 << 20, &[0; 4096]);
+    assert!(compare(&qcow2("top"), &raw, &mut |_, _| {}).unwrap().same);
+    change((6 << 20) - 512, &[0, 0, 5].repeat(171)[..512]);
+    let found = compare(&qcow2("top"), &raw, &mut |_, _| {}).unwrap();
+    assert_eq!((found.same, found.differs_at), (false, Some((6 << 20) - 510)));
+    change(100_352, &[0xff; 512]);
+    assert_eq!(compare(&raw, &qcow2("top"), &mut |_, _| {}).unwrap().differs_at, Some(100_352));
+}
+
 /// An image with some clusters of 4 KiB, and where its refcount table is.
 fn filled(path: &Path, refcount_bits: u32) -> (Vec<u8>, Header) {
     create(path, &CreateOptions { cluster_bytes: 4096, refcount_bits, ..options_over(1 << 20) }).unwrap();

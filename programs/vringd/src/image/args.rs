@@ -52,6 +52,29 @@ Examples:
 
 The image must not be written meanwhile. Volumes: `vringd volume convert`.")]
     Convert(Convert),
+    /// Say whether two images have the same contents, each with all that is behind it
+    #[command(after_help = "\
+Examples:
+  vringd image compare disk.img --other-format qcow2 disk.qcow2
+  vringd image compare --format qcow2 vm1.qcow2 --other-format qcow2 flat.qcow2
+
+Exit status: 0 the same; 1 different, or one cannot be read; 2 refused. Of images of different sizes the rest of the larger has to
+read as zeroes.")]
+    Compare {
+        /// An image or device
+        one: PathBuf,
+        /// Another
+        other: PathBuf,
+        /// What the first is, which is never guessed
+        #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+        format: Format,
+        /// What the other is
+        #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+        other_format: Format,
+        /// Directory in which files that the images lead to may lie besides their own, or such a device; may be given often
+        #[arg(long, value_name = "PATH")]
+        allow_backing: Vec<PathBuf>,
+    },
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:

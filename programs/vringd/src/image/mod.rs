@@ -12,6 +12,7 @@ use ::image::Qcow2Options;
 use ::image::tools::{self, Backing, CreateOptions, From};
 use args::{Command, Convert, Create, Format, Layout};
 use control::model::ByteSize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Runs `vringd image`.
@@ -24,6 +25,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             all.iter().map(show::info).collect::<Vec<_>>().join("\n")
         })?,
         Command::Convert(convert) => self::convert(convert, out)?,
+        Command::Compare { one, other, format, other_format, allow_backing } => {
+            let (one, other) = (source(one, format, &allow_backing), source(other, other_format, &allow_backing));
+            let bar = Bar::new("compare");
+            let compared = tools::compare(&one, &other, &mut |done, all| bar.show(done, all)).map_err(Failure::of)?;
+            drop(bar);
+            out.print(&compared, show::compared)?;
+            return Ok(if compared.same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));
@@ -54,14 +63,19 @@ fn options(layout: &Layout, size: Option<ByteSize>) -> CreateOptions {
     }
 }
 
+/// An image that is read, with what is behind it.
+fn source(path: PathBuf, format: Format, allow: &[PathBuf]) -> From {
+    match format {
+        Format::Raw => From::Raw(path),
+        Format::Qcow2 => {
+            From::Qcow2(Qcow2Options { read_only: true, allow: allow.to_vec(), ..Qcow2Options::new(path) })
+        }
+    }
+}
+
 fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
     let Convert { source, target, from, to, allow_backing, size, layout } = convert;
-    let from = match from {
-        Format::Raw => From::Raw(source),
-        Format::Qcow2 => {
-            From::Qcow2(Qcow2Options { read_only: true, allow: allow_backing, ..Qcow2Options::new(source) })
-        }
-    };
+    let from = self::source(source, from, &allow_backing);
     let bar = Bar::new("convert");
     let mut shown = |done, all| bar.show(done, all);
     let converted = match to {

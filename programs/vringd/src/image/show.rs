@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Converted, Info, SnapshotInfo};
+use ::image::tools::{Checked, Compared, Converted, Info, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -83,6 +83,17 @@ pub(super) fn checked(checked: &Checked, repair: bool) -> String {
         false => writeln!(text, "{path}: damaged: see to a copy first, then `qemu-img check -r all`"),
     };
     text
+}
+
+/// `vringd image compare`.
+pub(super) fn compared(compared: &Compared) -> String {
+    let [one, other] = compared.size_bytes;
+    let sizes =
+        if one == other { String::new() } else { format!("; their sizes are {} and {}", exact(one), exact(other)) };
+    match compared.differs_at {
+        Some(at) => format!("different from byte {at} on{sizes}\n"),
+        None => format!("the same{sizes}\n"),
+    }
 }
 
 /// `vringd image convert`.

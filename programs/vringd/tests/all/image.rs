@@ -65,6 +65,12 @@ fn images_are_converted_both_ways() {
     let json = place.json("convert --from qcow2 --to raw disk.qcow2 back.img");
     assert_eq!((&json["size_bytes"], &json["data_bytes"]), (&(3 * MIB).into(), &MIB.into()), "{json}");
     assert_eq!(fs::read(place.path("back.img")).unwrap(), contents);
+    assert_eq!(place.done("compare disk.img --other-format qcow2 disk.qcow2"), "the same\n");
+    fs::write(place.path("back.img"), &contents[..2 * MIB as usize]).unwrap();
+    let output = place.run("compare back.img --other-format qcow2 disk.qcow2");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("different from byte 2097152 on; their sizes are 2M") && said.contains("3M"), "{said}");
     for (words, parts) in [
         ("convert disk.img disk.qcow2", &["disk.qcow2", "--force"][..]),
         ("convert --from qcow2 disk.img new", &["disk.img", "does not begin"]),
