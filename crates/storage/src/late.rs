@@ -49,10 +49,11 @@ const WAITS_MAX: usize = 2;
 /// had nothing under way (9 to 44 on Linux 6.18), and no time after others.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// As [`wait`], for as long as a device may take.
+/// Waits until no process that is gone has I/O under way on the image that is open as `data`, for as long as a device may take. `alone`: the
+/// caller holds the image's locks as a writer.
 ///
 /// # Errors
-/// As [`wait`].
+/// That took too long, others wait already, or the file system has no locks.
 pub fn settled(path: &Path, data: impl AsFd, alone: bool) -> Result<(), OpenError> {
     wait(path, data, alone, PATIENCE)
 }

@@ -14,7 +14,7 @@ Examples:
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
 Files are those that QEMU reads and writes. What is not here (snapshots, resizing) `qemu-img` does.
-Exit status: 0 done; 1 failed, or check found damage; 2 refused, nothing was changed.")]
+Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
     #[arg(long, global = true)]
