@@ -3,7 +3,7 @@
 use crate::entry::{self, Cluster};
 use crate::geometry::Geometry;
 use crate::header::{Compression, Header};
-use crate::{compressed, refcount, reference};
+use crate::{compressed, refcount, reference, uses};
 use std::path::Path;
 
 /// Reads a header, and with the arithmetic of that header entries and a compressed cluster. Says whether there was a header.
@@ -27,6 +27,9 @@ pub fn metadata(data: &[u8]) -> bool {
     if let Some(name) = &header.backing_file {
         let _ = reference::read(name, Path::new("/directory/image"));
     }
+    // The input as an image of its own: its tables lead anywhere.
+    let examined = uses::examine(&mut &rest[..], &header, &mut |_, _| {}).expect("memory is read");
+    assert!(examined.findings.problems.len() as u64 <= examined.findings.problem_count);
     let geometry = Geometry::new(&header);
     let cluster = geometry.cluster_bytes();
     for (number, pair) in words.chunks_exact(16).enumerate() {

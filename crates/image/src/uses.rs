@@ -145,7 +145,7 @@ pub fn examine(
     let mut examiner = Examiner { source, geometry, clusters, found: Examination::default() };
     examiner.uses(0, header.cluster_bytes(), "the header");
     let table_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
-    examiner.uses(header.refcount_table_offset, table_bytes, "the refcount table");
+    let is_counted = examiner.uses(header.refcount_table_offset, table_bytes, "the refcount table");
     let snapshots = examiner.snapshots(header)?;
     let all = snapshots.iter().map(|(_, entries)| u64::from(*entries)).sum::<u64>();
     let all = all + u64::from(header.l1_entries);
@@ -159,8 +159,10 @@ pub fn examine(
     if let Some(bitmaps) = header.extensions.bitmaps.filter(|_| header.autoclear & features::BITMAPS != 0) {
         examiner.bitmaps(bitmaps)?;
     }
-    examiner.blocks(header.refcount_table_offset, table_bytes)?;
-    examiner.refcounts()?;
+    if is_counted {
+        examiner.blocks(header.refcount_table_offset, table_bytes)?;
+        examiner.refcounts()?;
+    }
     examiner.compare();
     Ok(examiner.found)
 }
