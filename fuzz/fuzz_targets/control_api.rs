@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code, reason = "the tests use more of it")]
+#[allow(dead_code, unused_imports, reason = "the tests use more of it")]
 #[path = "../../crates/control/tests/all/common/mod.rs"]
 mod common;
 
