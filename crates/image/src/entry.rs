@@ -10,7 +10,7 @@ const COMPRESSED: u64 = 1 << 62;
 /// Bit 0 of a standard L2 entry of version 3: the cluster reads as zeroes.
 const ZERO: u64 = 1;
 /// Bits 9 to 55: an offset in the image.
-const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
+pub(crate) const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 /// Offsets end here.
 const OFFSET_END: u64 = 1 << 56;
 

@@ -27,6 +27,8 @@ const FILE_NAME_BYTES_MAX: u64 = 1023;
 pub struct Bitmaps {
     /// How many.
     pub count: u32,
+    /// 0 today.
+    pub reserved: u32,
     /// Bytes of their directory.
     pub directory_bytes: u64,
     /// Where that is.
@@ -108,7 +110,9 @@ impl Extensions {
             FEATURE_NAMES => self.feature_names = data.chunks_exact(NAME_BYTES).filter_map(feature_name).collect(),
             BITMAPS => {
                 let count = u32_at(data, 0).ok_or_else(|| wrong("it is too short"))?;
-                self.bitmaps = Some(Bitmaps { count, directory_bytes: word(8)?, directory_offset: word(16)? });
+                let reserved = u32_at(data, 4).ok_or_else(|| wrong("it is too short"))?;
+                let (directory_bytes, directory_offset) = (word(8)?, word(16)?);
+                self.bitmaps = Some(Bitmaps { count, reserved, directory_bytes, directory_offset });
             }
             ENCRYPTION => self.encryption = Some(Encryption { offset: word(0)?, len: word(8)? }),
             DATA_FILE if data.len() as u64 > FILE_NAME_BYTES_MAX => {
@@ -142,7 +146,11 @@ impl Extensions {
             put(FEATURE_NAMES, &self.feature_names.iter().flat_map(encode_name).collect::<Vec<u8>>());
         }
         if let Some(bitmaps) = self.bitmaps {
-            let words = [u64::from(bitmaps.count) << 32, bitmaps.directory_bytes, bitmaps.directory_offset];
+            let words = [
+                u64::from(bitmaps.count) << 32 | u64::from(bitmaps.reserved),
+                bitmaps.directory_bytes,
+                bitmaps.directory_offset,
+            ];
             put(BITMAPS, &words.map(u64::to_be_bytes).concat());
         }
         for Unknown { kind, data } in &self.unknown {
@@ -188,7 +196,7 @@ mod tests {
         let all = Extensions {
             backing_format: Some("raw".to_owned()),
             feature_names: vec![name(Word::Incompatible, 63, "time travel"), name(Word::Autoclear, 0, "bitmaps")],
-            bitmaps: Some(Bitmaps { count: 3, directory_bytes: 96, directory_offset: 0x30000 }),
+            bitmaps: Some(Bitmaps { count: 3, reserved: 0, directory_bytes: 96, directory_offset: 0x30000 }),
             encryption: Some(Encryption { offset: 0x40000, len: 592 }),
             data_file: Some(b"data.raw".to_vec()),
             unknown: vec![Unknown { kind: 0x1234, data: vec![1, 2, 3] }, Unknown { kind: 0x1234, data: vec![4] }],

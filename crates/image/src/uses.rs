@@ -325,12 +325,11 @@ impl<S: Source> Examiner<'_, S> {
         Ok(())
     }
 
+    /// Follows the bitmaps. What is not as it has to be is damage, and no leak: somebody may still save them.
     fn bitmaps(&mut self, bitmaps: Bitmaps) -> io::Result<()> {
-        let Bitmaps { count, directory_bytes, directory_offset } = bitmaps;
-        if directory_bytes > DIRECTORY_BYTES_MAX || count > BITMAPS_MAX {
-            self.problem(format!(
-                "{count} bitmaps in a directory of {directory_bytes} bytes: at most 65535, and 64 MiB"
-            ));
+        let Bitmaps { count, reserved, directory_bytes, directory_offset } = bitmaps;
+        if directory_bytes > DIRECTORY_BYTES_MAX || !(1..=BITMAPS_MAX).contains(&count) || reserved != 0 {
+            self.problem(format!("{count} bitmaps in a directory of {directory_bytes} bytes: 1 to 65535, and 64 MiB"));
             return Ok(());
         }
         if !self.uses(directory_offset, directory_bytes, "the directory of bitmaps") {
@@ -339,33 +338,39 @@ impl<S: Source> Examiner<'_, S> {
         let directory = self.bytes(directory_offset, directory_bytes)?;
         let mut at = 0;
         for number in 0..count {
-            let head = (
-                u64_at(&directory, at),
-                u32_at(&directory, at + 8),
-                u32_at(&directory, at + 16),
-                u32_at(&directory, at + 20),
-            );
-            let (Some(table), Some(entries), Some(names), Some(extra)) = head else {
+            let word = |from: usize| u32_at(&directory, at + from);
+            let head = (u64_at(&directory, at), word(8), word(12), word(16), word(20));
+            let (Some(table), Some(entries), Some(flags), Some(kind), Some(extra)) = head else {
                 self.problem(format!("the directory of bitmaps ends before bitmap {number}"));
                 return Ok(());
             };
-            at += (24 + (names & 0xffff) as usize + extra as usize).next_multiple_of(8);
-            if u64::from(entries) > BITMAP_BYTES_MAX >> self.geometry.cluster_bits {
+            at += (24 + (kind & 0xffff) as usize + extra as usize).next_multiple_of(8);
+            let fits = (1..=BITMAP_BYTES_MAX >> self.geometry.cluster_bits).contains(&u64::from(entries));
+            let is_aligned = table != 0 && table.is_multiple_of(self.geometry.cluster_bytes());
+            // Flags "in_use", "auto" and "extra_data_compatible"; type 1; granularity of two to the power of 9 to 31.
+            let is_known = flags & !7 == 0 && kind >> 24 == 1 && (9..=31).contains(&(kind >> 16 & 0xff));
+            if !fits || !is_aligned || !is_known {
                 self.problem(format!(
-                    "the table of bitmap {number} has {entries} entries: at most 512 MiB of clusters"
+                    "bitmap {number} has {entries} entries at {table:#x}, flags {flags:#x} and type {kind:#x}"
                 ));
                 continue;
             }
             let len = u64::from(entries) * 8;
-            if len == 0 || !self.uses(table, len, "the table of a bitmap") {
+            if !self.uses(table, len, "the table of a bitmap") {
                 continue;
             }
             for word in self.bytes(table, len)?.chunks_exact(8) {
-                let offset = u64_at(word, 0).unwrap_or(0) & 0x00ff_ffff_ffff_fe00;
-                if offset != 0 {
+                let word = u64_at(word, 0).unwrap_or(0);
+                let offset = word & entry::OFFSET;
+                if word & !(entry::OFFSET | 1) != 0 || offset != 0 && word & 1 != 0 {
+                    self.problem(format!("an entry {word:#x} of bitmap {number}: reserved bits are 0"));
+                } else if offset != 0 {
                     self.uses(offset, self.geometry.cluster_bytes(), "a cluster of a bitmap");
                 }
             }
+        }
+        if at as u64 != directory_bytes {
+            self.problem(format!("the directory of bitmaps has {directory_bytes} bytes, and {count} bitmaps {at}"));
         }
         Ok(())
     }

@@ -194,7 +194,7 @@ impl Copier<'_> {
             match step {
                 Step::Pending => return false,
                 Step::Done(Err(error)) => {
-                    self.trouble = Some(error);
+                    self.trouble.get_or_insert(error);
                     self.under_way -= 1;
                     return true;
                 }

@@ -58,6 +58,8 @@ pub struct Target {
     made: bool,
     /// A file that was there and is still as it was, and the size that it is to have.
     found: Option<(File, u64)>,
+    /// Nobody else writes to what was there, until it is cleared.
+    lock: Option<ImageLock>,
     /// It reads as zeroes, at the latest when it is cleared.
     pub blank: bool,
 }
@@ -74,7 +76,7 @@ impl Target {
         match rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => {
                 // From here on it is removed if something fails.
-                let target = Target { path, made: true, found: None, blank: true };
+                let target = Target { path, made: true, found: None, lock: None, blank: true };
                 File::from(fd).set_len(bytes).map_err(TargetError::io(&target.path, "make a file of this size"))?;
                 return Ok(target);
             }
@@ -85,16 +87,18 @@ impl Target {
         let fd = fd.map_err(|errno| TargetError::io(&path, "open")(errno.into()))?;
         crate::file::check_kind(&path, &fd)?;
         // Nobody must be using what is about to be overwritten.
-        let _lock = ImageLock::take(&path, &fd, true)?;
+        let lock = Some(ImageLock::take(&path, &fd, true)?);
         crate::late::settled(&path, &fd, true)?;
         let about = rustix::fs::fstat(&fd).map_err(|errno| TargetError::io(&path, "inspect")(errno.into()))?;
         if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
-            return Target::device(path, &fd, bytes, force);
+            let mut target = Target::device(path, &fd, bytes, force)?;
+            target.lock = lock;
+            return Ok(target);
         }
         if about.st_size > 0 && !force {
             return Err(TargetError::Exists { path, what: "is a file with contents" });
         }
-        Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), blank: true })
+        Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), lock, blank: true })
     }
 
     /// Nothing stands against it any more: what a file held is gone.
@@ -102,8 +106,11 @@ impl Target {
     /// # Errors
     /// The file system has no file of that size.
     pub fn clear(&mut self) -> Result<(), TargetError> {
+        let _until_the_end = self.lock.take();
         let Some((file, bytes)) = self.found.take() else { return Ok(()) };
-        let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
+        // A size that the file system has not is refused before anything is lost.
+        let fits = file.metadata().and_then(|about| file.set_len(about.len().max(bytes)));
+        let fresh = fits.and_then(|()| file.set_len(0)).and_then(|()| file.set_len(bytes));
         fresh.map_err(TargetError::io(&self.path, "make a file of this size"))
     }
 
@@ -118,7 +125,7 @@ impl Target {
         if !force && begin.iter().take(got).any(|byte| *byte != 0) {
             return Err(TargetError::Exists { path, what: "is a device with contents" });
         }
-        Ok(Target { path, made: false, found: None, blank: false })
+        Ok(Target { path, made: false, found: None, lock: None, blank: false })
     }
 
     /// It is whole: it stays, also when the power goes.
@@ -164,6 +171,15 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), [0; 4096]);
         drop(target);
         assert!(path.exists(), "it was there before");
+        // A size that there is not costs nothing.
+        std::fs::write(&path, "precious").unwrap();
+        Target::make(&path, u64::MAX, true).unwrap().clear().unwrap_err();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        // Nor is what somebody opens meanwhile emptied under him.
+        let target = Target::make(&path, 4096, true).unwrap();
+        let other = File::options().read(true).write(true).open(&path).unwrap();
+        assert!(ImageLock::take(&path, &other, true).is_err());
+        drop(target);
         std::fs::write(&path, "").unwrap();
         let mut target = Target::make(&path, 4096, false).unwrap();
         target.clear().unwrap();

@@ -4,6 +4,7 @@ use control::ApiError;
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
+use storage::StorageError;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -17,10 +18,15 @@ pub(crate) enum Failure {
 impl Failure {
     /// Refused, or failed on the way: the system's answer tells, unless it is about a name that was typed.
     pub(crate) fn of(error: impl Error + 'static) -> Failure {
+        let text = error.to_string();
         let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
         let mut answer = None;
         while let Some(error) = cause {
             answer = error.downcast_ref::<io::Error>().or(answer);
+            if error.is::<StorageError>() {
+                // It was open, and failed on the way.
+                return Failure::Runtime(text);
+            }
             cause = error.source();
         }
         match answer.map(io::Error::kind) {
@@ -32,8 +38,8 @@ impl Failure {
                 | ErrorKind::NotADirectory
                 | ErrorKind::IsADirectory
                 | ErrorKind::InvalidInput,
-            ) => Failure::Usage(error.to_string()),
-            Some(_) => Failure::Runtime(error.to_string()),
+            ) => Failure::Usage(text),
+            Some(_) => Failure::Runtime(text),
         }
     }
 

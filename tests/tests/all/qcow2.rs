@@ -420,3 +420,30 @@ fn images_that_we_make_are_qemus_as_well() -> Result<()> {
     }
     Ok(())
 }
+
+/// Valid bitmaps are used; where the header contradicts their directory somebody may still save them, and nothing is given back.
+#[test]
+fn bitmaps_are_what_qemu_takes_them_for() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let path = directory.path().join("image");
+    let image = path.display().to_string();
+    qemu_img::img(&lab, &["create", "-q", "-f", "qcow2", &image, "16M"])?.expect_success()?;
+    for name in ["one", "two"] {
+        qemu_img::img(&lab, &["bitmap", "--add", &image, name])?.expect_success()?;
+    }
+    qemu_img::io_file(&lab, "qcow2", &path, &["write -P 1 1M 1M"])?.expect_success()?;
+    agree(&lab, &path)?;
+    ensure!(tools::info(&path)?.bitmaps == 2);
+    let mut bytes = std::fs::read(&path)?;
+    let extension = 0x2385_2875_u32.to_be_bytes();
+    let at = bytes.windows(4).position(|four| four == extension).context("an image with bitmaps has the extension")?;
+    for count in [0, 1, 3] {
+        bytes[at + 8..at + 12].copy_from_slice(&u32::to_be_bytes(count));
+        std::fs::write(&path, &bytes)?;
+        let ours = tools::check(&path, true, true, &mut |_, _| {})?;
+        ensure!(!ours.sound && ours.repaired_clusters == 0, "{count}: {ours:?}");
+        ensure!(std::fs::read(&path)? == bytes);
+    }
+    Ok(())
+}

@@ -151,7 +151,9 @@ impl Parts<'_, '_> {
                 }
                 Sub::Move(_) => is_durable(self.progress.sub.operation) && errno != libc::EFBIG,
                 Sub::Barrier | Sub::Cover | Sub::CoverData => true,
-                Sub::Data | Sub::Again => false,
+                // For another reason than the first time: what that was about nobody knows.
+                Sub::Again => !matches!(errno, libc::ENOSPC | libc::EDQUOT),
+                Sub::Data => false,
             };
             if flushes {
                 self.shared.chain.flush_has_failed(errno);
@@ -170,7 +172,7 @@ impl Parts<'_, '_> {
                 return self.start(Sub::Barrier, file, Operation::Flush);
             }
             Sub::Again => {
-                // There is room: what found none was written before, and answered.
+                // There is room: what found none was written before, and answered. Or room has come meanwhile, which nobody can tell.
                 self.shared.chain.flush_has_failed(libc::ENOSPC);
                 return Flow::Done(Err(libc::EIO));
             }

@@ -4,9 +4,11 @@ use super::chain::Piece;
 use super::error::Trouble;
 use super::{Qcow2Options, Qcow2Storage, open};
 use engine::{Completion, Io, Token};
+use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
-use storage::{Action, Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
+use storage::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
     /// Opens an image, and serves it to whoever opens it alone.
@@ -29,32 +31,54 @@ impl Qcow2Storage {
         Qcow2Storage::start(options, opened)
     }
 
-    /// The ranges of the disk outside of which it reads as zeroes because nothing is there, in their order. Blocks.
+    /// Ranges of the disk, in their order, outside of which it reads as zeroes because nothing is there. Short gaps between them are
+    /// included, and longer ones where there are very many. Blocks.
     ///
     /// # Errors
-    /// Tables cannot be read, or are damaged.
-    pub fn data_ranges(&self) -> Result<Vec<Range<u64>>, StorageError> {
+    /// Tables cannot be read, or are damaged: with the path of the image.
+    pub fn data_ranges(&self) -> Result<Vec<Range<u64>>, (PathBuf, io::Error)> {
         let chain = &self.shared.chain;
         let size_bytes = chain.top().size_bytes();
-        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut ranges = Ranges::default();
         let mut at = 0;
         while at < size_bytes {
             let (piece, len) = chain.resolve_loading(at, size_bytes - at).map_err(|trouble| match trouble {
-                Trouble::Format(number, error) => StorageError::Failed {
-                    action: Action::Read,
-                    reason: format!("{}: {error}", chain.images[number].path.display()),
-                },
-                Trouble::Errno(errno) | Trouble::Apart(errno) => StorageError::errno(Action::Read, errno),
-                Trouble::Grown => StorageError::errno(Action::Read, libc::EIO),
+                Trouble::Format(number, error) => (chain.images[number].path.clone(), io::Error::other(error)),
+                Trouble::Errno(errno) | Trouble::Apart(errno) => {
+                    (chain.top().path.clone(), io::Error::from_raw_os_error(errno))
+                }
+                Trouble::Grown => (chain.top().path.clone(), io::ErrorKind::Interrupted.into()),
             })?;
-            match ranges.last_mut() {
-                _ if piece == Piece::Zero => {}
-                Some(last) if last.end == at => last.end += len,
-                _ => ranges.push(at..at + len),
+            if piece != Piece::Zero {
+                ranges.add(at..at + len);
             }
             at += len;
         }
-        Ok(ranges)
+        Ok(ranges.all)
+    }
+}
+
+/// Shorter gaps are looked for in what is read.
+const GAP_BYTES: u64 = 1 << 20;
+/// Most ranges.
+const RANGES_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
+
+#[derive(Default)]
+struct Ranges {
+    all: Vec<Range<u64>>,
+}
+
+impl Ranges {
+    /// Adds a range behind all others.
+    fn add(&mut self, range: Range<u64>) {
+        match self.all.last_mut() {
+            Some(last) if range.start - last.end < GAP_BYTES => last.end = range.end,
+            _ => self.all.push(range),
+        }
+        if self.all.len() > RANGES_MAX {
+            let pairs = self.all.chunks(2).map(|pair| pair[0].start..pair[pair.len() - 1].end);
+            self.all = pairs.collect();
+        }
     }
 }
 
@@ -91,5 +115,22 @@ impl Storage for Unflushed {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.0.set_execution(execution)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_what_was_added_and_stay_few() {
+        let mut ranges = Ranges::default();
+        let added: Vec<_> = (0..1000u64).map(|n| (n * n) << 18).map(|at| at..at + 4096).collect();
+        added.iter().cloned().for_each(|range| ranges.add(range));
+        assert!((RANGES_MAX / 4..=RANGES_MAX).contains(&ranges.all.len()));
+        assert!(ranges.all.windows(2).all(|pair| pair[0].end < pair[1].start));
+        for range in added {
+            assert!(ranges.all.iter().any(|it| it.start <= range.start && range.end <= it.end));
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 use super::CreateOptions;
 use super::create::{begin, new};
-use super::file::ToolError;
+use super::file::{Image, ToolError};
+use crate::header::MAGIC;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
@@ -53,7 +55,7 @@ impl From {
             }
             From::Qcow2(options) => {
                 let storage = Qcow2Storage::open_alone(options)?;
-                let data = storage.data_ranges().map_err(ToolError::storage(&options.path))?;
+                let data = storage.data_ranges().map_err(|(path, error)| ToolError::io(&path, "read")(error))?;
                 Ok(Open { path: options.path.clone(), storage: Arc::new(storage), data })
             }
         }
@@ -96,9 +98,15 @@ pub fn to_qcow2(
     let new = new(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
     let kept = begin(target, &new, options.force)?;
     let to = Qcow2Storage::open_unflushed(&Qcow2Options::new(target))?;
+    // Whoever is killed now leaves what nobody takes for an image.
+    let file = Image::open(target, true)?.file;
+    let write = |magic: [u8; 4], what| file.write_all_at(&magic, 0).map_err(ToolError::io(target, what));
+    write([0; 4], "write")?;
     let converted = go(&from, &to, (target, Zeroes::Leave), progress)?;
     // What was reserved is given back.
     drop(to);
+    file.sync_all().map_err(ToolError::io(target, "flush"))?;
+    write(MAGIC, "finish")?;
     kept.keep()?;
     Ok(Converted { size_bytes, ..converted })
 }

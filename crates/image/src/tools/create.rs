@@ -87,6 +87,17 @@ pub(super) fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError
     })
 }
 
+/// All files of an image, and of what is behind it.
+fn files(image: &Path) -> Result<Vec<PathBuf>, ToolError> {
+    let mut files = Vec::new();
+    for info in chain(image)? {
+        let data = info.data_file.map(|name| reference::read(name.as_bytes(), &info.path));
+        files.extend(data.and_then(Result::ok).map(|data| data.path));
+        files.push(info.path);
+    }
+    Ok(files)
+}
+
 fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
     identity(one).is_some_and(|one| identity(other) == Some(one))
@@ -101,11 +112,7 @@ fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u
     }
     let found = reference::read(&name, image).map_err(|error| refused(error.to_string()))?;
     let mut file = Image::open(&found.path, false)?;
-    let behind = if backing.is_qcow2 {
-        chain(&found.path)?.into_iter().map(|info| info.path).collect()
-    } else {
-        vec![found.path]
-    };
+    let behind = if backing.is_qcow2 { files(&found.path)? } else { vec![found.path] };
     if behind.iter().any(|path| is_same(path, image)) {
         return Err(refused("the new image would be written over it".to_owned()));
     }

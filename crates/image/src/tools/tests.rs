@@ -190,7 +190,12 @@ fn conversions_keep_contents_and_holes() {
     for cluster_bytes in [512, 64 << 10, 2 << 20] {
         let options = CreateOptions { size_bytes: None, cluster_bytes, ..options_over(0) };
         let mut last = (0, 0);
-        let converted = to_qcow2(&raw, &at("image"), &options, &mut |done, all| last = (done, all)).unwrap();
+        let converted = to_qcow2(&raw, &at("image"), &options, &mut |done, all| {
+            last = (done, all);
+            // Who is killed now leaves no image.
+            assert!(refusal(info(&at("image"))).contains("does not begin"));
+        })
+        .unwrap();
         assert_eq!(
             (converted.size_bytes, last),
             (contents.len() as u64, (contents.len() as u64, contents.len() as u64))
@@ -356,6 +361,12 @@ fn an_image_is_not_made_over_what_is_behind_it() {
         assert!(error.contains("written over it"), "{error}");
     }
     assert_eq!(fs::read(at("base")).unwrap(), [7; 4096]);
+    // Nor over what an image behind it has its data in.
+    let apart = New { data_file: Some(b"data".to_vec()), ..New::default() };
+    fs::write(at("apart"), apart.image().unwrap()).unwrap();
+    fs::write(at("data"), [8; 4096]).unwrap();
+    assert!(refusal(create(&at("data"), &over("apart", true))).contains("written over it"));
+    assert_eq!(fs::read(at("data")).unwrap(), [8; 4096]);
 }
 
 /// A server was killed, and the kernel still writes for it: an open file description holds a mark, and nobody alive does.
