@@ -12,13 +12,13 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 /// Bytes that are read at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Chunks under way at once.
 const DEPTH: usize = 8;
 /// Zeroes are looked for in pieces of this many bytes: smaller holes cost a file system more than they save.
 const GRAIN_BYTES: usize = 64 << 10;
 /// Where a buffer of O_DIRECT has to lie at most.
-const ALIGN: usize = 4096;
+pub const ALIGN: usize = 4096;
 
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

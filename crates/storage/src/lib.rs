@@ -46,7 +46,7 @@ pub mod kit {
     pub use crate::blocking::run as run_blocking;
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
-    pub use crate::file::{check_kind, file_system_memory};
+    pub use crate::file::{begins_like, check_kind, file_system_memory};
     pub use crate::late::settled;
     pub use crate::lock::ImageLock;
     pub use crate::null::check_growth;

@@ -8,6 +8,7 @@ use crate::{refcount, uses};
 use serde::Serialize;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use storage::OpenError;
 use storage::kit::ImageLock;
 
 /// What a check has found. Its JSON is what `vringd image check --json` prints.
@@ -46,7 +47,11 @@ pub fn check(path: &Path, repair: bool, lock: bool, progress: &mut dyn FnMut(u64
     let mut image = Image::open(path, repair)?;
     let _lock = lock.then(|| ImageLock::take(path, &image.file, repair)).transpose()?;
     // What a killed server has under way belongs to it.
-    storage::kit::settled(path, &image.file, repair)?;
+    match storage::kit::settled(path, &image.file, repair) {
+        // Who does without locks does so where there are none, too.
+        Err(OpenError::Lock { .. }) if !lock => {}
+        waited => waited?,
+    }
     image.measure()?;
     let header = image.header()?;
     let covers = header.l2_covers_bytes();

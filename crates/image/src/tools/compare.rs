@@ -6,13 +6,9 @@ use engine::{Solo, Token};
 use libc::iovec;
 use serde::Serialize;
 use std::ops::Range;
+use storage::copy::{ALIGN, CHUNK_BYTES};
 use storage::kit::AlignedBuffer;
 use storage::{Operation, Step, Task};
-
-/// Bytes that are read at once, of each.
-const CHUNK_BYTES: u64 = 1 << 20;
-/// Where a buffer of O_DIRECT has to lie at most.
-const ALIGN: usize = 4096;
 
 /// What a comparison has found. Its JSON is what `vringd image compare --json` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

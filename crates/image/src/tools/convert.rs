@@ -48,6 +48,10 @@ impl From {
                 let options = FileOptions { read_only: true, ..FileOptions::new(path) };
                 let storage = FileStorage::open_to_the_last_byte(&options, Links::Follow)?;
                 storage.start_threads(options.execution)?;
+                if let Some((format, _)) = storage::kit::begins_like(path) {
+                    let path = path.display();
+                    tracing::warn!(%path, "begins like {format} and is read as raw bytes: if it is one, say so by its format");
+                }
                 let failed = ToolError::io(path, "look for holes in");
                 let file = File::open(path).map_err(&failed)?;
                 let data = data_ranges(&file, 0, storage.capacity_bytes()).map_err(failed)?;

@@ -91,8 +91,7 @@ pub(super) fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError
 fn files(image: &Path) -> Result<Vec<PathBuf>, ToolError> {
     let mut files = Vec::new();
     for info in chain(image)? {
-        let data = info.data_file.map(|name| reference::read(name.as_bytes(), &info.path));
-        files.extend(data.and_then(Result::ok).map(|data| data.path));
+        files.extend(info.data_path);
         files.push(info.path);
     }
     Ok(files)

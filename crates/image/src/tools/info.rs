@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const CHAIN_MAX: usize = 200;
 
 /// What is known of an image without looking at its tables. Its JSON is what `vringd image info --json` prints.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Info {
     /// Where it is.
     pub path: PathBuf,
@@ -49,6 +49,8 @@ pub struct Info {
     pub backing_path: Option<PathBuf>,
     /// The external data file, as it is written.
     pub data_file: Option<String>,
+    /// Where it is.
+    pub data_path: Option<PathBuf>,
     /// It is a raw image of its own.
     pub data_file_raw: bool,
     /// Persistent bitmaps, if they are valid.
@@ -81,8 +83,8 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
     let header = image.header()?;
     let about = image.file.metadata().map_err(ToolError::io(path, "measure"))?;
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    let backing = header.backing_file.as_ref().map(|name| reference::read(name, path).ok());
-    let backing = backing.flatten();
+    let name_of = |name: Option<&Vec<u8>>| name.and_then(|name| reference::read(name, path).ok());
+    let backing = name_of(header.backing_file.as_ref());
     let snapshots = snapshots(&mut image, &header)?;
     Ok(Info {
         path: path.to_owned(),
@@ -105,6 +107,7 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
         backing_format: header.extensions.backing_format.clone().or(backing.as_ref().and_then(|it| it.format.clone())),
         backing_path: backing.map(|backing| backing.path),
         data_file: header.extensions.data_file.as_ref().map(text),
+        data_path: name_of(header.extensions.data_file.as_ref()).map(|data| data.path),
         data_file_raw: header.data_file_is_raw(),
         bitmaps: match header.extensions.bitmaps {
             Some(bitmaps) if header.autoclear & features::BITMAPS != 0 => bitmaps.count,
@@ -123,8 +126,10 @@ pub fn chain(path: &Path) -> Result<Vec<Info>, ToolError> {
     while let Some(last) = all.last()
         && let Some(name) = &last.backing_file
     {
-        let found = reference::read(name.as_bytes(), &last.path);
-        let behind = found.map_err(|error| ToolError::refused(&last.path, error.to_string()))?.path;
+        let Some(behind) = last.backing_path.clone() else {
+            let why = format!("its backing file {name:?} is no name that this program understands: give a path");
+            return Err(ToolError::refused(&last.path, why));
+        };
         if all.len() > CHAIN_MAX {
             return Err(ToolError::refused(
                 path,
@@ -146,24 +151,10 @@ fn raw(path: &Path) -> Result<Info, ToolError> {
     Ok(Info {
         path: path.to_owned(),
         format: "raw",
-        version: 0,
         size_bytes: image.len_bytes(),
         file_bytes: image.len_bytes(),
         allocated_bytes: about.blocks() * 512,
-        cluster_bytes: 0,
-        refcount_bits: 0,
-        compression: "",
-        subclusters: false,
-        lazy_refcounts: false,
-        dirty: false,
-        corrupt: false,
-        backing_file: None,
-        backing_format: None,
-        backing_path: None,
-        data_file: None,
-        data_file_raw: false,
-        bitmaps: 0,
-        snapshots: Vec::new(),
+        ..Info::default()
     })
 }
 

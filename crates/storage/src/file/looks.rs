@@ -27,12 +27,17 @@ fn looks_like(first: &[u8]) -> Option<(&'static str, &'static str)> {
     found.map(|(name, _, _, fix)| (*name, *fix))
 }
 
-/// Says so, loudly, if a file that is going to be served as raw bytes does not look raw.
-pub(super) fn warn_of_format(path: &Path) {
+/// What the beginning of the file at `path` looks like, and what to do with such a file, if that is no raw image.
+pub fn begins_like(path: &Path) -> Option<(&'static str, &'static str)> {
     let mut first = [0; 512];
     // What cannot be read now was opened a moment ago: nobody depends on the warning.
     let read = File::open(path).and_then(|image| image.read_at(&mut first, 0)).unwrap_or(0);
-    if let Some((format, fix)) = looks_like(&first[..read]) {
+    looks_like(&first[..read])
+}
+
+/// Says so, loudly, if a file that is going to be served as raw bytes does not look raw.
+pub(super) fn warn_of_format(path: &Path) {
+    if let Some((format, fix)) = begins_like(path) {
         tracing::warn!(
             path = %path.display(),
             "begins like {format} and is served as raw bytes: a guest sees the format's own structures and may destroy them; \

@@ -20,6 +20,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
+pub use looks::begins_like;
 pub use measure::file_system_memory;
 pub(crate) use measure::huge_page_file;
 use open::Hold;

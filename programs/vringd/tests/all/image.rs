@@ -71,6 +71,10 @@ fn images_are_converted_both_ways() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.starts_with("different from byte 2097152 on; their sizes are 2M") && said.contains("3M"), "{said}");
+    // Without its format an image is bytes, and whoever forgot to say it hears of that.
+    let output = place.run("convert --log-level warn disk.qcow2 twice.qcow2");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("begins like a qcow2 image and is read as raw bytes"), "{said}");
     for (words, parts) in [
         ("convert disk.img disk.qcow2", &["disk.qcow2", "--force"][..]),
         ("convert --from qcow2 disk.img new", &["disk.img", "does not begin"]),
