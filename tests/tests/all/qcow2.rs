@@ -217,6 +217,8 @@ fn agree(lab: &Lab, image: &Path) -> Result<()> {
     let theirs = qemus_opinion(lab, image)?;
     let ours = tools::check(image, false, true, &mut |_, _| {})?;
     ensure!(ours.sound && ours.leaked_clusters == 0, "{ours:?}");
+    ensure!(theirs["check-errors"] == 0, "{theirs}");
+    // What there is nothing of is left out.
     let said = |name: &str| theirs[name].as_u64().unwrap_or(0);
     for (name, count) in [
         ("corruptions", ours.problem_count),
