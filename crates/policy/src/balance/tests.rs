@@ -14,6 +14,10 @@ struct Played {
     noise: f64,
     random: u64,
     homes: Vec<u32>,
+    /// For so many looks a worker that has got rings does only 0.8 of what it could, as it tries how to wait.
+    tries: u32,
+    /// Looks that are left of that.
+    trying: BTreeMap<u32, u32>,
     now: Sample,
     /// What the controller was shown last.
     shown: Sample,
@@ -34,6 +38,8 @@ impl Played {
             noise: 0.0,
             random: 0x9e37_79b9_7f4a_7c15,
             homes: vec![0; wishes.len()],
+            tries: 0,
+            trying: BTreeMap::new(),
             now: Sample { at_ns: 0, workers, rings, machine },
             shown: Sample::default(),
         }
@@ -56,7 +62,8 @@ impl Played {
         for (home, wish) in self.homes.iter().zip(&self.wishes) {
             *busy.entry(*home).or_default() += wish * price(*home);
         }
-        let rate = |(home, wish): (&u32, &f64)| wish / busy[home].max(1.0) / REQUEST_NS * 1e9;
+        let tried = |home: &u32| if self.trying.get(home).is_some_and(|left| *left > 0) { 0.8 } else { 1.0 };
+        let rate = |(home, wish): (&u32, &f64)| tried(home) * wish / busy[home].max(1.0) / REQUEST_NS * 1e9;
         let rates = self.homes.iter().zip(&self.wishes).map(rate).collect();
         (rates, busy.into_iter().map(|(worker, busy)| (worker, busy.min(1.0))).collect())
     }
@@ -81,11 +88,13 @@ impl Played {
                 worker.busy_ns += busy_ns;
                 worker.cpu_ns += busy_ns;
             }
+            self.trying.values_mut().for_each(|left| *left = left.saturating_sub(1));
             self.shown = self.now.clone();
             let Some(verdict) = balance.look(&self.now) else { continue };
             check(&verdict, &self.now);
             for it in &verdict.moves {
                 self.homes[it.ring as usize] = it.to;
+                self.trying.insert(it.to, self.tries);
             }
             for number in self.now.workers.len() as u32..verdict.workers {
                 self.now.workers.push(WorkerLoad { worker: number, shared: true, ..WorkerLoad::default() });
@@ -123,6 +132,18 @@ fn check(verdict: &Verdict, sample: &Sample) {
 
 fn changes(verdicts: &[Verdict]) -> usize {
     verdicts.iter().filter(|verdict| !verdict.moves.is_empty()).count()
+}
+
+#[test]
+fn a_loss_that_passes_takes_no_move_back_and_one_that_stays_does() {
+    for (tries, is_undone) in [(4, false), (u32::MAX, true)] {
+        let mut played = Played::new(&[0.45, 0.45], 4);
+        played.tries = tries;
+        let verdicts = played.run(&mut Balance::new(Favour::Balance), 2.0);
+        let causes: Vec<Cause> = verdicts.iter().map(|verdict| verdict.cause).collect();
+        assert_eq!(causes.contains(&Cause::Undo), is_undone, "{causes:?}");
+        assert_eq!(played.serving(), if is_undone { 1 } else { 2 });
+    }
 }
 
 #[test]
