@@ -12,7 +12,7 @@ use crate::geometry::Geometry;
 use crate::header::{Header, L1_BYTES_MAX};
 use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot, TABLE_BYTES_MAX};
 use crate::{features, refcount};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Damage that is told of one by one. Of more there is the number.
@@ -332,9 +332,14 @@ impl<S: Source> Examiner<'_, S> {
             self.problem(format!("{count} bitmaps in a directory of {directory_bytes} bytes: 1 to 65535, and 64 MiB"));
             return Ok(());
         }
+        if !directory_offset.is_multiple_of(self.geometry.cluster_bytes()) {
+            self.problem(format!("the directory of bitmaps begins at {directory_offset:#x}, which is no cluster"));
+            return Ok(());
+        }
         if !self.uses(directory_offset, directory_bytes, "the directory of bitmaps") {
             return Ok(());
         }
+        let mut names = BTreeSet::new();
         let directory = self.bytes(directory_offset, directory_bytes)?;
         let mut at = 0;
         for number in 0..count {
@@ -344,6 +349,11 @@ impl<S: Source> Examiner<'_, S> {
                 self.problem(format!("the directory of bitmaps ends before bitmap {number}"));
                 return Ok(());
             };
+            let name_at = at + 24 + extra as usize;
+            let name = directory.get(name_at..name_at + (kind & 0xffff) as usize);
+            if !name.is_some_and(|name| (1..=1023).contains(&name.len()) && names.insert(name.to_vec())) {
+                self.problem(format!("bitmap {number} has no name of 1 to 1023 bytes that no other has"));
+            }
             at += (24 + (kind & 0xffff) as usize + extra as usize).next_multiple_of(8);
             let fits = (1..=BITMAP_BYTES_MAX >> self.geometry.cluster_bits).contains(&u64::from(entries));
             let is_aligned = table != 0 && table.is_multiple_of(self.geometry.cluster_bytes());
@@ -362,8 +372,9 @@ impl<S: Source> Examiner<'_, S> {
             for word in self.bytes(table, len)?.chunks_exact(8) {
                 let word = u64_at(word, 0).unwrap_or(0);
                 let offset = word & entry::OFFSET;
-                if word & !(entry::OFFSET | 1) != 0 || offset != 0 && word & 1 != 0 {
-                    self.problem(format!("an entry {word:#x} of bitmap {number}: reserved bits are 0"));
+                let is_aligned = offset.is_multiple_of(self.geometry.cluster_bytes());
+                if word & !(entry::OFFSET | 1) != 0 || offset != 0 && word & 1 != 0 || !is_aligned {
+                    self.problem(format!("an entry {word:#x} of bitmap {number}: a cluster, and reserved bits are 0"));
                 } else if offset != 0 {
                     self.uses(offset, self.geometry.cluster_bytes(), "a cluster of a bitmap");
                 }

@@ -272,13 +272,43 @@ fn is_zero(bytes: &[u8]) -> bool {
     }
 }
 
+/// Shorter gaps are looked for in what is read.
+const GAP_BYTES: u64 = CHUNK_BYTES;
+/// Most ranges.
+const RANGES_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
+
+/// Ranges of a disk in their order, of which there are not too many: those with little between them are one, and all that are side by
+/// side become one where there are very many.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<Range<u64>>);
+
+impl Ranges {
+    /// Adds a range that begins where all others have ended, or behind.
+    pub fn add(&mut self, range: Range<u64>) {
+        match self.0.last_mut() {
+            Some(last) if range.start.saturating_sub(last.end) < GAP_BYTES => last.end = last.end.max(range.end),
+            _ => self.0.push(range),
+        }
+        if self.0.len() > RANGES_MAX {
+            let pairs = self.0.chunks(2).map(|pair| pair[0].start..pair[pair.len() - 1].end);
+            self.0 = pairs.collect();
+        }
+    }
+}
+
+impl From<Ranges> for Vec<Range<u64>> {
+    fn from(ranges: Ranges) -> Self {
+        ranges.0
+    }
+}
+
 /// Where a file has data, in `offset..offset + len`, counted from `offset`. What cannot be asked has data everywhere.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
     let end = offset.saturating_add(len);
-    let mut out = Vec::new();
+    let mut out = Ranges::default();
     let mut at = offset;
     while at < end {
         let start = match rustix::fs::seek(&fd, SeekFrom::Data(at)) {
@@ -295,13 +325,10 @@ pub fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range
         let stop = hole.clamp(start + 1, end);
         // Holes have the grain of the file system; a transfer has that of sectors.
         let range = (start / 512 * 512).max(offset) - offset..stop.next_multiple_of(512).min(end) - offset;
-        match out.last_mut() {
-            Some(Range { end, .. }) if *end >= range.start => *end = range.end,
-            _ => out.push(range),
-        }
+        out.add(range);
         at = stop;
     }
-    Ok(out)
+    Ok(out.into())
 }
 
 #[cfg(test)]
@@ -343,6 +370,19 @@ mod tests {
             let total: u64 = ranges.iter().map(|range| range.end.min(len) - range.start.min(len)).sum();
             prop_assert_eq!(cut.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>(), total);
             prop_assert!(cut.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        }
+    }
+
+    #[test]
+    fn ranges_cover_what_was_added_and_stay_few() {
+        let mut ranges = Ranges::default();
+        let added: Vec<_> = (0..1000u64).map(|n| (n * n) << 18).map(|at| at..at + 4096).collect();
+        added.iter().cloned().for_each(|range| ranges.add(range));
+        let all = Vec::from(ranges);
+        assert!((RANGES_MAX / 4..=RANGES_MAX).contains(&all.len()));
+        assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start));
+        for range in added {
+            assert!(all.iter().any(|it| it.start <= range.start && range.end <= it.end));
         }
     }
 

@@ -26,6 +26,13 @@ pub enum TargetError {
     },
     /// {0}
     Open(#[from] OpenError),
+    /// {path}: is written, and cannot be brought to stable storage: {source}
+    Keep {
+        /// The file or device.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// {path}: {what}, which would be lost: `force` (`--force`) overwrites it
     Exists {
         /// The file or device.
@@ -98,7 +105,13 @@ impl Target {
         if about.st_size > 0 && !force {
             return Err(TargetError::Exists { path, what: "is a file with contents" });
         }
-        Ok(Target { path, made: false, found: Some((File::from(fd), bytes)), lock, blank: true })
+        let file = File::from(fd);
+        if bytes > about.st_size.unsigned_abs() {
+            // A size that the file system has not is refused before anything is lost.
+            let fits = file.set_len(bytes).and_then(|()| file.set_len(about.st_size.unsigned_abs()));
+            fits.map_err(TargetError::io(&path, "make a file of this size"))?;
+        }
+        Ok(Target { path, made: false, found: Some((file, bytes)), lock, blank: true })
     }
 
     /// Nothing stands against it any more: what a file held is gone.
@@ -108,9 +121,7 @@ impl Target {
     pub fn clear(&mut self) -> Result<(), TargetError> {
         let _until_the_end = self.lock.take();
         let Some((file, bytes)) = self.found.take() else { return Ok(()) };
-        // A size that the file system has not is refused before anything is lost.
-        let fits = file.metadata().and_then(|about| file.set_len(about.len().max(bytes)));
-        let fresh = fits.and_then(|()| file.set_len(0)).and_then(|()| file.set_len(bytes));
+        let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
         fresh.map_err(TargetError::io(&self.path, "make a file of this size"))
     }
 
@@ -133,11 +144,17 @@ impl Target {
     /// # Errors
     /// The kernel cannot bring it to stable storage.
     pub fn keep(mut self) -> Result<(), TargetError> {
-        self.made = false;
-        let failed = TargetError::io(&self.path, "bring to stable storage");
-        File::open(&self.path).and_then(|file| file.sync_all()).map_err(&failed)?;
+        let failed = |source| TargetError::Keep { path: self.path.clone(), source };
+        File::open(&self.path).and_then(|file| file.sync_all()).map_err(failed)?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        self.made = false;
+        Ok(())
+    }
+
+    /// Somebody else has it now: it stays as it is.
+    pub fn leave(mut self) {
+        self.made = false;
     }
 }
 
@@ -173,7 +190,7 @@ mod tests {
         assert!(path.exists(), "it was there before");
         // A size that there is not costs nothing.
         std::fs::write(&path, "precious").unwrap();
-        Target::make(&path, u64::MAX, true).unwrap().clear().unwrap_err();
+        Target::make(&path, u64::MAX, true).unwrap_err();
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         // Nor is what somebody opens meanwhile emptied under him.
         let target = Target::make(&path, 4096, true).unwrap();

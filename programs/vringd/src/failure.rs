@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use storage::StorageError;
+use storage::target::TargetError;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -23,8 +24,12 @@ impl Failure {
         let mut answer = None;
         while let Some(error) = cause {
             answer = error.downcast_ref::<io::Error>().or(answer);
-            if error.is::<StorageError>() {
-                // It was open, and failed on the way.
+            // What was open has failed on the way, or what was written cannot be kept.
+            let fails = matches!(
+                error.downcast_ref(),
+                Some(StorageError::Io { .. } | StorageError::Failed { .. } | StorageError::Injected(_))
+            );
+            if fails || matches!(error.downcast_ref(), Some(TargetError::Keep { .. })) {
                 return Failure::Runtime(text);
             }
             cause = error.source();
@@ -37,7 +42,8 @@ impl Failure {
                 | ErrorKind::AlreadyExists
                 | ErrorKind::NotADirectory
                 | ErrorKind::IsADirectory
-                | ErrorKind::InvalidInput,
+                | ErrorKind::InvalidInput
+                | ErrorKind::ReadOnlyFilesystem,
             ) => Failure::Usage(text),
             Some(_) => Failure::Runtime(text),
         }
@@ -78,6 +84,13 @@ mod tests {
         let io = |kind| VolumeError::Io { path: "/v".into(), what: "open", source: io::Error::from(kind) };
         assert!(matches!(Failure::of(io(ErrorKind::NotFound)), Failure::Usage(_)));
         assert!(matches!(Failure::of(io(ErrorKind::StorageFull)), Failure::Runtime(_)));
+        let source = || io::Error::from(ErrorKind::PermissionDenied);
+        let failed = StorageError::Io { action: storage::Action::Write, source: source() };
+        assert!(matches!(Failure::of(VolumeError::Storage { path: "/v".into(), source: failed }), Failure::Runtime(_)));
+        let small = StorageError::Grow { target: "/v".into(), asked_bytes: 1, reason: "small".into() };
+        assert!(matches!(Failure::of(VolumeError::Storage { path: "/v".into(), source: small }), Failure::Usage(_)));
+        let kept = TargetError::Keep { path: "/v".into(), source: source() };
+        assert!(matches!(Failure::of(VolumeError::Target(kept)), Failure::Runtime(_)));
         let named = VolumeError::NoLogNamed { path: "/v".into() };
         assert!(matches!(Failure::of(named), Failure::Usage(line) if line.contains("--log")));
     }

@@ -440,12 +440,37 @@ fn bitmaps_are_what_qemu_takes_them_for() -> Result<()> {
     let mut bytes = std::fs::read(&path)?;
     let extension = 0x2385_2875_u32.to_be_bytes();
     let at = bytes.windows(4).position(|four| four == extension).context("an image with bitmaps has the extension")?;
-    for count in [0, 1, 3] {
-        bytes[at + 8..at + 12].copy_from_slice(&u32::to_be_bytes(count));
-        std::fs::write(&path, &bytes)?;
+    let word = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize;
+    let directory_at = word(at + 24);
+    let table_at = word(directory_at);
+    let second_at = directory_at + 32;
+    ensure!(bytes[directory_at + 24..][..3] == *b"one" && bytes[second_at + 24..][..3] == *b"two");
+    // Each a byte, what it becomes, and what is wrong then.
+    let lies = [
+        (at + 11, 0, "no bitmaps"),
+        (at + 11, 1, "one bitmap too few"),
+        (at + 11, 3, "one too many"),
+        (at + 15, 1, "a reserved field"),
+        (at + 30, bytes[at + 30] ^ 2, "a directory that begins at no cluster"),
+        (directory_at + 6, bytes[directory_at + 6] ^ 2, "a table that begins at no cluster"),
+        (directory_at + 11, 0, "a table without entries"),
+        (directory_at + 15, 8, "an unknown flag"),
+        (directory_at + 16, 2, "an unknown type"),
+        (directory_at + 17, 8, "too fine a granularity"),
+        (directory_at + 19, 0, "no name"),
+        (table_at + 7, 2, "a reserved bit of an entry"),
+        (table_at, 1, "another one"),
+    ];
+    for (place, byte, what) in lies {
+        let mut lying = bytes.clone();
+        lying[place] = byte;
+        std::fs::write(&path, &lying)?;
         let ours = tools::check(&path, true, true, &mut |_, _| {})?;
-        ensure!(!ours.sound && ours.repaired_clusters == 0, "{count}: {ours:?}");
-        ensure!(std::fs::read(&path)? == bytes);
+        ensure!(!ours.sound && ours.repaired_clusters == 0, "{what}: {ours:?}");
+        ensure!(std::fs::read(&path)? == lying, "{what}");
     }
+    bytes[second_at + 24..][..3].copy_from_slice(b"one");
+    std::fs::write(&path, &bytes)?;
+    ensure!(!tools::check(&path, true, true, &mut |_, _| {})?.sound, "two of one name");
     Ok(())
 }

@@ -44,9 +44,18 @@ type Opener<'a> = dyn FnMut(&FileOptions) -> Result<FileStorage, OpenError> + 'a
 
 /// Opens all files by their paths.
 pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
+    known_by_path(options, None)
+}
+
+/// As above, of an image whose header is known, and not written yet.
+pub(super) fn new_by_path(options: &Qcow2Options, header: Header) -> Result<Unstarted, OpenError> {
+    known_by_path(options, Some(header))
+}
+
+fn known_by_path(options: &Qcow2Options, header: Option<Header>) -> Result<Unstarted, OpenError> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     let mut confines = None;
-    chain(options, false, &mut |file| {
+    chain(options, (false, header), &mut |file| {
         let Some(confines) = &confines else {
             // The image itself is the choice of a person.
             let opened = FileStorage::open_to_the_last_byte(file, Links::Follow)?;
@@ -72,7 +81,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// Goes on with the files that another program has opened, in the order of [`chain`].
 pub(super) fn handed(options: &Qcow2Options, handed: Handed) -> Result<Unstarted, OpenError> {
     let mut next = Some(handed);
-    chain(options, true, &mut |file| {
+    chain(options, (true, None), &mut |file| {
         let mut this = next.take().ok_or(OpenError::NothingHanded)?;
         next = this.log.take().map(|next| *next);
         FileStorage::adopt(file, this)
@@ -116,7 +125,12 @@ pub(super) fn others(options: &Qcow2Options) -> Vec<(PathBuf, bool)> {
     found
 }
 
-fn chain(options: &Qcow2Options, handed: bool, open: &mut Opener<'_>) -> Result<Unstarted, OpenError> {
+/// With the header of the first image, if it is known.
+fn chain(
+    options: &Qcow2Options,
+    (handed, mut known): (bool, Option<Header>),
+    open: &mut Opener<'_>,
+) -> Result<Unstarted, OpenError> {
     let (mut files, mut base) = (Vec::new(), None);
     let mut found = Vec::new();
     let mut path = options.path.clone();
@@ -134,7 +148,7 @@ fn chain(options: &Qcow2Options, handed: bool, open: &mut Opener<'_>) -> Result<
         let file = open(&with(&path))?;
         let fd = file.hand_over().map_err(|source| read_error(&path, source))?.data;
         let fd = fd.ok_or(OpenError::NothingHanded)?;
-        let header = header(&path, &fd)?;
+        let header = known.take().map_or_else(|| header(&path, &fd), Ok)?;
         if found.is_empty() {
             admit(options, handed, &header)?;
         }

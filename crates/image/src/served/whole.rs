@@ -3,11 +3,13 @@
 use super::chain::Piece;
 use super::error::Trouble;
 use super::{Qcow2Options, Qcow2Storage, open};
+use crate::header::Header;
 use engine::{Completion, Io, Token};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use storage::copy::Ranges;
 use storage::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
@@ -19,12 +21,13 @@ impl Qcow2Storage {
         Qcow2Storage::start(options, open::by_path(options)?)
     }
 
-    /// As above, and lets nothing wait for stable storage: after a power cut or a kill the image is not to be used.
+    /// As above, of an image with this header, which the file may lack: it may not be taken for an image yet. Nothing waits for stable
+    /// storage.
     ///
     /// # Errors
     /// As above.
-    pub fn open_unflushed(options: &Qcow2Options) -> Result<Qcow2Storage, OpenError> {
-        let mut opened = open::by_path(options)?;
+    pub fn open_unflushed(options: &Qcow2Options, header: Header) -> Result<Qcow2Storage, OpenError> {
+        let mut opened = open::new_by_path(options, header)?;
         for file in &mut opened.chain.files {
             *file = Arc::new(Unflushed(file.clone()));
         }
@@ -54,31 +57,7 @@ impl Qcow2Storage {
             }
             at += len;
         }
-        Ok(ranges.all)
-    }
-}
-
-/// Shorter gaps are looked for in what is read.
-const GAP_BYTES: u64 = 1 << 20;
-/// Most ranges.
-const RANGES_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
-
-#[derive(Default)]
-struct Ranges {
-    all: Vec<Range<u64>>,
-}
-
-impl Ranges {
-    /// Adds a range behind all others.
-    fn add(&mut self, range: Range<u64>) {
-        match self.all.last_mut() {
-            Some(last) if range.start - last.end < GAP_BYTES => last.end = range.end,
-            _ => self.all.push(range),
-        }
-        if self.all.len() > RANGES_MAX {
-            let pairs = self.all.chunks(2).map(|pair| pair[0].start..pair[pair.len() - 1].end);
-            self.all = pairs.collect();
-        }
+        Ok(ranges.into())
     }
 }
 
@@ -115,22 +94,5 @@ impl Storage for Unflushed {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.0.set_execution(execution)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_cover_what_was_added_and_stay_few() {
-        let mut ranges = Ranges::default();
-        let added: Vec<_> = (0..1000u64).map(|n| (n * n) << 18).map(|at| at..at + 4096).collect();
-        added.iter().cloned().for_each(|range| ranges.add(range));
-        assert!((RANGES_MAX / 4..=RANGES_MAX).contains(&ranges.all.len()));
-        assert!(ranges.all.windows(2).all(|pair| pair[0].end < pair[1].start));
-        for range in added {
-            assert!(ranges.all.iter().any(|it| it.start <= range.start && range.end <= it.end));
-        }
     }
 }

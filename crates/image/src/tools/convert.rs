@@ -4,6 +4,7 @@ use super::CreateOptions;
 use super::create::{begin, new};
 use super::file::{Image, ToolError};
 use crate::header::MAGIC;
+use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use storage::kit::ImageLock;
 use storage::target::Target;
 use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
 
@@ -100,19 +102,37 @@ pub fn to_qcow2(
     let from = from.open()?;
     let size_bytes = options.size_bytes.unwrap_or(0).max(from.storage.capacity_bytes());
     let new = new(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
-    let kept = begin(target, &new, options.force)?;
-    let to = Qcow2Storage::open_unflushed(&Qcow2Options::new(target))?;
-    // Whoever is killed now leaves what nobody takes for an image.
-    let file = Image::open(target, true)?.file;
-    let write = |magic: [u8; 4], what| file.write_all_at(&magic, 0).map_err(ToolError::io(target, what));
-    write([0; 4], "write")?;
+    // Whoever is killed before the end leaves what nobody takes for an image.
+    let (kept, header) = begin(target, &new, options.force)?;
+    let to = Qcow2Storage::open_unflushed(&Qcow2Options::new(target), header)?;
+    let mut image = Image::open(target, true)?;
     let converted = go(&from, &to, (target, Zeroes::Leave), progress)?;
     // What was reserved is given back.
     drop(to);
-    file.sync_all().map_err(ToolError::io(target, "flush"))?;
-    write(MAGIC, "finish")?;
-    kept.keep()?;
+    match finish(&mut image) {
+        Ok(()) => kept.keep()?,
+        Err(trouble) => {
+            if matches!(trouble, ToolError::Open(_) | ToolError::Refused { .. }) {
+                kept.leave();
+            }
+            return Err(trouble);
+        }
+    }
     Ok(Converted { size_bytes, ..converted })
+}
+
+/// Makes an image of what was written, unless it is somebody else's by now.
+pub(super) fn finish(image: &mut Image) -> Result<(), ToolError> {
+    let path = image.path.clone();
+    let _lock = ImageLock::take(&path, &image.file, true)?;
+    let mut magic = [1; MAGIC.len()];
+    image.read(0, &mut magic).map_err(ToolError::io(&path, "read"))?;
+    if magic != [0; MAGIC.len()] {
+        return Err(ToolError::refused(&path, "was written by somebody else meanwhile, and is left alone"));
+    }
+    image.file.sync_all().map_err(ToolError::io(&path, "flush"))?;
+    image.file.write_all_at(&MAGIC, 0).map_err(ToolError::io(&path, "finish"))?;
+    image.file.sync_all().map_err(ToolError::io(&path, "flush"))
 }
 
 fn go(

@@ -238,6 +238,24 @@ fn conversions_keep_contents_and_holes() {
     assert!(error.contains("--force"), "{error}");
 }
 
+/// Somebody else writes over what a conversion is about to finish.
+#[test]
+fn a_conversion_finishes_nothing_that_is_not_its_own() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let unfinished = [&[0; 4], &New::default().image().unwrap()[4..]].concat();
+    fs::write(&path, &unfinished).unwrap();
+    let other = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let lock = storage::kit::ImageLock::take(&path, &other, true).unwrap();
+    let finish = || convert::finish(&mut file::Image::open(&path, true).unwrap());
+    refusal(finish());
+    drop(lock);
+    assert_eq!(fs::read(&path).unwrap(), unfinished);
+    finish().unwrap();
+    assert!(checked(&path).sound);
+    assert!(refusal(finish()).contains("somebody else"));
+}
+
 #[test]
 fn images_are_compared_by_what_they_read_as() {
     let directory = TempDir::new_in(kit::disk()).unwrap();
