@@ -8,13 +8,19 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
+use std::num::NonZero;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, available_parallelism};
 
 /// Bytes that are read at once.
 pub const CHUNK_BYTES: u64 = 1 << 20;
-/// Chunks under way at once.
+/// Chunks of a thread that are under way at once.
 const DEPTH: usize = 8;
+/// Threads at most: memory, and not processors, is what more of them would wait for.
+const THREADS_MAX: usize = 4;
 /// Zeroes are looked for in pieces of this many bytes: smaller holes cost a file system more than they save.
 const GRAIN_BYTES: usize = 64 << 10;
 /// Where a buffer of O_DIRECT has to lie at most.
@@ -72,7 +78,17 @@ struct Lane {
     parts: Option<VecDeque<Part>>,
 }
 
+impl Lane {
+    /// None where there is no memory.
+    fn new() -> Option<Lane> {
+        let buffer = AlignedBuffer::new(CHUNK_BYTES as usize, ALIGN)?;
+        Some(Lane { task: Box::new(Task::new()), buffer, at: 0, len: 0, parts: None })
+    }
+}
+
 /// Copies, and tells `progress` of bytes that are done, and of how many. `data` are the ranges, ascending and counted from the start of the copy, outside of which `from` reads as zeroes.
+///
+/// What the kernel has at hand is moved on the spot, which is as fast as one processor: so several threads share the chunks.
 ///
 /// # Errors
 /// The first error of either storage, once nothing is under way any more.
@@ -81,57 +97,51 @@ pub fn copy(
     data: Vec<Range<u64>>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Copied, StorageError> {
-    let solo = Solo::new().map_err(|source| StorageError::Io { action: Action::Read, source })?;
-    let mut copier = Copier { route, solo, copied: Copied::default(), trouble: None, under_way: 0 };
-    let mut lanes = Vec::with_capacity(DEPTH);
-    for _ in 0..DEPTH {
-        let memory = AlignedBuffer::new(CHUNK_BYTES as usize, ALIGN);
-        let no_memory = || StorageError::errno(Action::Read, libc::ENOMEM);
-        lanes.push(Lane {
-            task: Box::new(Task::new()),
-            buffer: memory.ok_or_else(no_memory)?,
-            at: 0,
-            len: 0,
-            parts: None,
-        });
+    let plan = Mutex::new(Plan { chunks: chunks(data, route.len), end: 0, len: route.len });
+    let helpers = available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX) - 1;
+    let mine = Copier::new(route)?;
+    std::thread::scope(|scope| {
+        // Where there is no room for more of them, there are fewer.
+        let help = || Copier::new(route).map_or(Ok(Copied::default()), |copier| copier.run(&plan, &mut |_, _| {}));
+        let helpers: Vec<_> = (0..helpers).map_while(|_| Builder::new().spawn_scoped(scope, help).ok()).collect();
+        let mut results = vec![mine.run(&plan, progress)];
+        results.extend(helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic))));
+        results.into_iter().try_fold(Copied::default(), |sum, one| one.map(|one| sum.plus(one)))
+    })
+    .inspect(|_| progress(route.len, route.len))
+}
+
+impl Copied {
+    fn plus(self, other: Copied) -> Copied {
+        let data_bytes = self.data_bytes + other.data_bytes;
+        Copied { data_bytes, zero_bytes: self.zero_bytes + other.zero_bytes }
     }
-    let mut chunks = chunks(data, route.len);
-    let mut idle: Vec<usize> = (0..lanes.len()).collect();
-    let mut end = 0;
-    loop {
-        while copier.trouble.is_none()
-            && let Some(place) = idle.last().copied()
-            && let Some(lane) = lanes.get_mut(place)
-        {
-            let Some(chunk) = chunks.next() else { break };
-            copier.hole(lane, end..chunk.start);
-            end = chunk.end;
-            (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
-            if copier.trouble.is_none() && !copier.read(lane, Token::request(place as u16)) {
-                idle.pop();
-            }
-            progress(chunk.start, route.len);
+}
+
+/// What nobody has taken yet.
+struct Plan<I> {
+    chunks: I,
+    /// Up to where all is taken.
+    end: u64,
+    /// Bytes.
+    len: u64,
+}
+
+impl<I: Iterator<Item = Range<u64>>> Plan<I> {
+    /// The next chunk and the hole before it; behind the last chunk an empty one.
+    fn take(&mut self) -> Option<(Range<u64>, Range<u64>)> {
+        if self.end == self.len {
+            return None;
         }
-        if copier.under_way == 0 {
-            break;
-        }
-        let completion = copier.solo.wait().expect("what is under way completes");
-        let place = completion.index();
-        if let Some(lane) = lanes.get_mut(place)
-            && copier.completed(lane, completion)
-        {
-            idle.push(place);
-        }
+        let chunk = self.chunks.next().unwrap_or(self.len..self.len);
+        let hole = self.end..chunk.start;
+        self.end = chunk.end;
+        Some((hole, chunk))
     }
-    if copier.trouble.is_none()
-        && let Some(lane) = lanes.first_mut()
-    {
-        copier.hole(lane, end..route.len);
-        progress(route.len, route.len);
-    }
-    match copier.trouble {
-        Some(error) => Err(error),
-        None => Ok(copier.copied),
+
+    /// Lets nobody take more.
+    fn stop(&mut self) {
+        self.end = self.len;
     }
 }
 
@@ -147,16 +157,68 @@ fn chunks(data: Vec<Range<u64>>, len: u64) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
+/// One thread's part of a copy.
 struct Copier<'a> {
     route: &'a Route<'a>,
     solo: Solo,
+    lanes: Vec<Lane>,
     copied: Copied,
     trouble: Option<StorageError>,
     /// Lanes with something under way.
     under_way: usize,
 }
 
-impl Copier<'_> {
+impl<'a> Copier<'a> {
+    fn new(route: &'a Route<'a>) -> Result<Self, StorageError> {
+        let solo = Solo::new().map_err(|source| StorageError::Io { action: Action::Read, source })?;
+        let lanes: Option<_> = (0..DEPTH).map(|_| Lane::new()).collect();
+        let lanes = lanes.ok_or_else(|| StorageError::errno(Action::Read, libc::ENOMEM))?;
+        Ok(Copier { route, solo, lanes, copied: Copied::default(), trouble: None, under_way: 0 })
+    }
+
+    /// Takes chunks until there are no more.
+    fn run<I: Iterator<Item = Range<u64>>>(
+        mut self,
+        plan: &Mutex<Plan<I>>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Copied, StorageError> {
+        let mut lanes = std::mem::take(&mut self.lanes);
+        let mut idle: Vec<usize> = (0..lanes.len()).collect();
+        loop {
+            while let Some(place) = idle.last().copied()
+                && let Some(lane) = lanes.get_mut(place)
+            {
+                let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
+                if self.trouble.is_some() {
+                    plan.stop();
+                }
+                let Some((hole, chunk)) = plan.take() else { break };
+                drop(plan);
+                progress(chunk.start, self.route.len);
+                self.hole(lane, hole);
+                (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
+                let nothing = self.trouble.is_some() || chunk.is_empty();
+                if !nothing && !self.read(lane, Token::request(place as u16)) {
+                    idle.pop();
+                }
+            }
+            if self.under_way == 0 {
+                break;
+            }
+            let completion = self.solo.wait().expect("what is under way completes");
+            let place = completion.index();
+            if let Some(lane) = lanes.get_mut(place)
+                && self.completed(lane, completion)
+            {
+                idle.push(place);
+            }
+        }
+        match self.trouble {
+            Some(error) => Err(error),
+            None => Ok(self.copied),
+        }
+    }
+
     /// Nothing is there: makes sure that the target has nothing there either.
     fn hole(&mut self, lane: &mut Lane, range: Range<u64>) {
         let len = range.end.saturating_sub(range.start);
