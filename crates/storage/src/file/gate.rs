@@ -1,8 +1,12 @@
 //! Who may touch which blocks while a partial block is rewritten.
 //!
 //! With O_DIRECT a write of part of a block reads the block, changes it and writes it back. Whatever else writes the block
-//! between the two would be undone, although the guest wrote other sectors: such a rewrite needs its blocks alone. Where
-//! blocks are 512 bytes there is no partial block, and writes do not come here.
+//! between the two would be undone, although the guest wrote other sectors: such a rewrite needs its blocks alone.
+//!
+//! Where O_DIRECT takes blocks of 512 bytes, nothing is rewritten here, but the file system has larger blocks: what it cannot write
+//! past its page cache, such as part of a hole, it writes through that, with the block's other sectors as they were. At most the
+//! kernel notices ("Page cache invalidation failure on direct I/O"), and has the next flush fail. So parts of such a block are
+//! written one after the other, too; whole ones need not come here.
 //!
 //! The gate also counts bounce buffers, so that a guest cannot make us allocate without bound. Who does not fit waits in line,
 //! and is let in by whoever leaves and makes room.

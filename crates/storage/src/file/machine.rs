@@ -185,14 +185,16 @@ impl FileStorage {
 
     /// What the task must ask the gate for.
     fn needs(&self, task: &Task, work: Work, offset: u64, len: u64) -> Option<Ask> {
-        let align = self.measures.offset_align;
+        let align = self.measures.offset_align.max(self.measures.cached_block_bytes);
         let (start, end) = (offset / align * align, (offset + len).next_multiple_of(align));
-        let touch = if !self.gate.tracked() || task.operation.action() == Action::Read {
+        let touch = if task.operation.action() == Action::Read {
             Touch::Nothing
         } else if (start, end) != (offset, offset + len) {
             Touch::Exclusive
-        } else {
+        } else if self.gate.tracked() {
             Touch::Shared
+        } else {
+            Touch::Nothing
         };
         let buffer = work == Work::Bounce;
         (buffer || touch != Touch::Nothing).then_some(Ask { start, end, touch, buffer })
@@ -453,8 +455,31 @@ fn retry_from(done: &mut u64, retries: &mut u32, resume: u64) -> Next {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FileOptions;
     use super::*;
     use proptest::prelude::*;
+
+    /// Two of them at once met in the page cache, and the next flush failed ([`gate`](super::super::gate)).
+    #[test]
+    fn parts_of_a_block_of_the_file_system_are_written_alone() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let mut storage = FileStorage::open(&FileOptions::new(image.path())).unwrap();
+        let needs = |storage: &FileStorage, operation: Operation, offset, len| {
+            let mut task = Task::new();
+            task.begin(operation);
+            storage.needs(&task, Work::Transfer, offset, len).map(|ask| (ask.touch, ask.start..ask.end))
+        };
+        let write = |offset| Operation::Write { offset, durable: false };
+        assert_eq!(needs(&storage, write(512), 512, 512), None, "through the page cache anyway");
+        (storage.direct, storage.measures.offset_align, storage.measures.cached_block_bytes) = (true, 512, 4096);
+        assert_eq!(needs(&storage, write(512), 512, 512), Some((Touch::Exclusive, 0..4096)));
+        assert_eq!(needs(&storage, write(4096), 4096, 4608), Some((Touch::Exclusive, 4096..12288)));
+        assert_eq!(needs(&storage, write(8192), 8192, 8192), None, "nobody else writes there");
+        let zero = Operation::WriteZeroes { offset: 8704, len: 512, unmap: true, durable: false };
+        assert_eq!(needs(&storage, zero, 8704, 512), Some((Touch::Exclusive, 8192..12288)));
+        assert_eq!(needs(&storage, Operation::Read { offset: 512 }, 512, 512), None);
+    }
 
     #[test]
     fn what_a_number_of_bytes_means() {

@@ -27,6 +27,8 @@ pub(crate) struct Measures {
     pub(crate) memory_align: usize,
     /// Where requests must start and end; a power of two, 1 = anywhere.
     pub(crate) offset_align: u64,
+    /// Blocks of which the file system changes a part in its page cache, in bytes, although the file bypasses that; 1 = none.
+    pub(crate) cached_block_bytes: u64,
     pub(crate) logical_block_bytes: u32,
     pub(crate) physical_block_bytes: u32,
     pub(crate) optimal_io_bytes: u32,
@@ -60,6 +62,7 @@ impl Measures {
             memory,
             memory_align: memory_align as usize,
             offset_align: u64::from(offset_align),
+            cached_block_bytes: if direct && !device && !memory { u64::from(FILE_BLOCK_BYTES) } else { 1 },
             // Guests know no larger ones; a device with larger blocks is served through the bounce path.
             logical_block_bytes: sane(block).min(4096),
             physical_block_bytes: sane(physical).max(sane(block).min(4096)),
