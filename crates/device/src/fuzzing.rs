@@ -1,7 +1,9 @@
 //! Bodies of the fuzz targets.
 
+mod nbd;
 mod p9;
 
+pub use nbd::nbd_request;
 pub use p9::p9_request;
 
 use crate::blk::{Config, DiscardLimits, Header, Limits, Request, Settings, WriteZeroesLimits, decode_request};

@@ -8,5 +8,6 @@ pub mod blk;
 pub mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod nbd;
 pub mod p9;
 mod wire;

@@ -2,4 +2,8 @@
 
 mod blk_request;
 mod fs;
+mod nbd;
 mod p9;
+#[cfg(feature = "fuzzing")]
+#[path = "../../../../fuzz/seeds.rs"]
+mod seeds;

@@ -99,10 +99,6 @@ proptest! {
     }
 }
 
-#[cfg(feature = "fuzzing")]
-#[path = "../../../../../fuzz/seeds.rs"]
-mod seeds;
-
 /// The fuzzer starts from one request of each kind.
 #[test]
 #[cfg(feature = "fuzzing")]
@@ -118,11 +114,11 @@ fn the_seeds_are_the_examples() {
             (example.name, [&[0x80 | dialect], &example.bytes[..]].concat())
         })
         .collect();
-    seeds::hold("p9_request", &seeds, device::fuzzing::p9_request);
+    crate::seeds::hold("p9_request", &seeds, device::fuzzing::p9_request);
 }
 
 #[test]
 #[cfg(feature = "fuzzing")]
 fn noise_holds() {
-    seeds::noise(5000, 300, |input| device::fuzzing::p9_request(&input));
+    crate::seeds::noise(5000, 300, |input| device::fuzzing::p9_request(&input));
 }
