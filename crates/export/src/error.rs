@@ -19,7 +19,7 @@ pub enum ExportError {
     Connections(u16),
     /// what 9p reads and writes lies behind a message's head, where no disk reaches it: `allow_direct_io` is for virtio-fs
     DirectIo,
-    /// nothing but a directory that speaks 9p is served at an address: use a socket for vhost-user
+    /// a directory over virtio-fs is served at no address: use a socket for vhost-user, or 9p
     NoStream,
     /// {0}
     Pool(#[from] engine::PoolError),

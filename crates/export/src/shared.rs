@@ -7,7 +7,7 @@ use crate::ring_set::RingSet;
 use crate::rings::{Running, sum};
 use crate::status::{RingState, RingStatus, SessionCounts};
 use crate::workers::Own;
-use crate::{Engine, ExportError};
+use crate::{Engine, ExportError, Ring};
 use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -192,7 +192,15 @@ impl Shared {
 }
 
 impl Shared {
-    /// A ring has started: the limits hold for it too.
+    /// A ring is going to start: the limits hold for its first request.
+    pub(crate) fn limit_before(&self, index: u16, ring: &mut Ring) {
+        let throttle = self.limiting.lock().throttle.clone();
+        if throttle.is_some() && self.device.limited(index) {
+            ring.attachment_mut().turns_mut().gate.set(throttle, monotonic_ns());
+        }
+    }
+
+    /// A ring has started: the limits that were set since hold for it too.
     pub(crate) fn limit(&self, index: u16) {
         let _in_order = self.limiting.tell();
         let throttle = self.limiting.lock().throttle.clone();

@@ -94,7 +94,8 @@ impl Target for ExportTarget {
             engine::may_be_watched(kick.as_fd()).map_err(|error| format!("its kick descriptor is {error}"))?;
         }
         let label = self.shared.label(index);
-        let ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
+        let mut ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
+        self.shared.limit_before(index, &mut ring);
         let worker = self.shared.place(index).map_err(|error| error.to_string())?;
         let page = ring.page();
         let id = self.shared.engine().attach(ring, worker).map_err(|(error, _)| error.to_string())?;

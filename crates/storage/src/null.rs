@@ -19,7 +19,8 @@ use values::{ByteSize, FieldError, IntentLog};
 pub struct NullOptions {
     /// Capacity.
     pub size: ByteSize,
-    /// Reads give zeroes. Otherwise they leave a guest's buffers as they are, which costs nothing (QEMU's null-co does the same).
+    /// Reads give zeroes. Otherwise they leave a guest's buffers as they are, which costs nothing (QEMU's null-co does the same); over
+    /// NBD, where buffers are the daemon's, they give zeroes all the same.
     // Not written where it is off: an earlier program, to which a daemon goes back, does not know it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zeroes: bool,
@@ -102,6 +103,10 @@ impl Storage for NullStorage {
     fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
         debug_assert!(false, "nothing is ever pending");
         Step::Done(Err(StorageError::Unsupported(task.operation.action())))
+    }
+
+    fn fills(&self) -> bool {
+        self.zeroes
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {

@@ -45,7 +45,8 @@ pub struct Description {
 /// the storage from `start` to `Done`: its owner does not touch it, nor may it be dropped or moved in memory, and its buffers
 /// stay mapped. There is no cancellation: tasks end by themselves.
 ///
-/// Contents of read buffers are unspecified after an error, contents of the written range likewise.
+/// Contents of read buffers are unspecified after an error, contents of the written range likewise. After success every byte of
+/// them was written, unless the storage says that it does not [fill](Storage::fills) them.
 ///
 /// [`Flush`]: crate::Operation::Flush
 /// [`start`]: Storage::start
@@ -83,6 +84,12 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// An execution that this storage does not have, or a pool that cannot be started.
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError>;
+
+    /// Whether a read that succeeds has written every byte of its buffers. Where it has not they are as they were, which is nothing to
+    /// show to anybody whose memory they are not.
+    fn fills(&self) -> bool {
+        true
+    }
 
     /// What only a volume has; `None` for any other storage.
     fn volume(&self) -> Option<&dyn VolumeControl> {

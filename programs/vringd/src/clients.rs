@@ -86,7 +86,16 @@ impl Server {
     /// # Errors
     /// [`ApiError::InvalidField`] for an inherited socket to which anybody may connect.
     pub(crate) fn admit(self, new: &NewExport, listener: StreamListener) -> Result<StreamListener, ApiError> {
-        let Some(about) = &new.directory else { return Ok(listener) };
+        let Some(about) = &new.directory else {
+            if !listener.knows_users() {
+                let address = listener.address();
+                tracing::warn!(
+                    export = new.name,
+                    "whoever reaches {address} has the disk: NBD asks nobody who they are, and nothing is encrypted"
+                );
+            }
+            return Ok(listener);
+        };
         let own_alone = self.lends_root(about) && !about.clients_may_be_root;
         if own_alone && !listener.knows_users() {
             return Err(anybody(listener.address()));

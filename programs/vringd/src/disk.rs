@@ -15,6 +15,9 @@ Attach a guest:
   qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem \\
     -chardev socket,id=c0,path=SOCKET -device vhost-user-blk-pci,chardev=c0,num-queues=QUEUES …
   cloud-hypervisor --memory size=1G,shared=on --disk vhost_user=true,socket=SOCKET,num_queues=QUEUES …
+Over NBD, to programs and other hosts:
+  vringd disk --listen unix:/run/disk.nbd IMAGE
+  qemu-img convert -O raw 'nbd+unix:///?socket=/run/disk.nbd' copy.img
 A disk whose synchronous writes share commits:
   vringd volume create --size 20G --log-size 256M disk.vol
   vringd disk --socket SOCKET --storage volume disk.vol")]
@@ -25,7 +28,7 @@ pub(crate) struct Args {
     /// The same as IMAGE
     #[arg(long, value_name = "IMAGE", conflicts_with = "image", help_heading = "Storage")]
     pub(crate) path: Option<PathBuf>,
-    /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
+    /// Path of the vhost-user socket to make; left out with --fd, --listen, or with a socket from the service manager
     #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Inherited descriptor of a listening vhost-user socket, instead of --socket

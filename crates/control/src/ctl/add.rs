@@ -17,7 +17,7 @@ pub struct AddArgs {
     pub file: Option<PathBuf>,
 
     /// Name of the export
-    #[arg(requires = "socket")]
+    #[arg(requires = "place")]
     pub name: Option<String>,
 
     /// Options that describe it.
@@ -27,6 +27,7 @@ pub struct AddArgs {
 
 /// Options that describe an export; the same words as in the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
+#[command(group = clap::ArgGroup::new("place").args(["socket", "listen"]))]
 pub struct ExportFlags {
     /// Path at which the vhost-user socket is made
     #[arg(long, value_name = "PATH", requires = "name")]

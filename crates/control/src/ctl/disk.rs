@@ -3,7 +3,7 @@
 use super::limit::LimitFlags;
 use crate::model::config::{ExportKind, NewExport};
 use crate::model::{
-    ByteSize, CpuList, Execution, FieldError, FileMode, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
+    ByteSize, CpuList, Execution, FieldError, FileMode, Listen, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
 };
 use disk::{Distribution, StorageSpec};
 use serde::Serialize;
@@ -13,21 +13,26 @@ use std::path::PathBuf;
 /// A disk, its device and who serves it.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct DiskFlags {
+    /// Where NBD clients connect, in place of a vhost-user socket: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT, vsock:PORT
+    /// or vsock:CID:PORT. NBD asks nobody who they are, and nothing is encrypted
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    pub listen: Option<Listen>,
     /// Permission bits of the socket, in octal [default: 0600]
-    #[arg(long, value_name = "MODE", requires = "socket")]
+    #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<FileMode>,
     /// Owner of the socket, a user name or number
-    #[arg(long, value_name = "USER", requires = "socket")]
+    #[arg(long, value_name = "USER")]
     pub socket_owner: Option<String>,
     /// Group of the socket, a group name or number
-    #[arg(long, value_name = "GROUP", requires = "socket")]
+    #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
 
     /// What stands behind it.
     #[command(flatten)]
     pub storage: StorageFlags,
 
-    /// Queues the guest may use, 1 to 256 [default: one a CPU, up to 8]
+    /// Queues the guest may use, 1 to 256 [default: one a CPU, up to 8]; with --listen the clients that may be connected, 1 to
+    /// 1024 [default: 16]
     #[arg(long, value_name = "N", help_heading = "Device")]
     pub queues: Option<u16>,
     /// Largest ring, in descriptors: a power of two up to 32768 [default: 1024]
@@ -214,7 +219,7 @@ impl DiskFlags {
             socket_owner: self.socket_owner,
             socket_group: self.socket_group,
             socket_fd: None,
-            listen: None,
+            listen: self.listen,
             storage,
             disk,
             directory: None,

@@ -67,7 +67,8 @@ pub struct NewExport {
     /// configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_fd: Option<i32>,
-    /// For a directory over 9p without a device: where clients connect, each of which is served by a ring of its own.
+    /// For a disk over NBD, or a directory over 9p without a device: where clients connect, each of which is served by a ring of
+    /// its own.
     /// Descriptors only in the configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
@@ -82,7 +83,7 @@ pub struct NewExport {
     pub directory: Option<Directory>,
     /// Number of queues the device offers; when left out, the number of CPUs up to 8. 1 to 256 for a disk. For a
     /// directory 1 to 64 request queues; with virtio-fs its queue for urgent requests comes on top. With `listen` the
-    /// clients that may be connected, 1 to 1024; 64 when left out.
+    /// clients that may be connected, 1 to 1024; when left out 64 for a directory and 16 for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Largest number of descriptors in a ring: a power of two, 2 to 32768; 1024 when left out. A frontend that sets
@@ -117,10 +118,12 @@ impl NewExport {
     pub const QUEUES_MAX: u16 = 256;
     /// Request queues of one directory, at most.
     pub const REQUEST_QUEUES_MAX: u16 = 64;
-    /// Connections of one 9p stream, at most.
+    /// Connections of one stream, at most.
     pub const CONNECTIONS_MAX: u16 = 1024;
-    /// The connections that are meant when they are left out.
+    /// The connections that are meant when they are left out: of a directory.
     pub const CONNECTIONS_DEFAULT: u16 = 64;
+    /// Of a disk, whose clients may have a lot of data under way.
+    pub const DISK_CONNECTIONS_DEFAULT: u16 = 16;
     /// Descriptors in a split ring, at most (virtio 1.3, 2.7).
     pub const QUEUE_SIZE_MAX: u16 = 32768;
     /// Longest serial number in bytes: VIRTIO_BLK_ID_BYTES (linux/virtio_blk.h; virtio 1.3, 5.2.6).
@@ -172,7 +175,11 @@ impl NewExport {
     /// the connections.
     pub fn queues(&self) -> u16 {
         if self.listen.is_some() {
-            return self.queues.unwrap_or(Self::CONNECTIONS_DEFAULT);
+            let default = match self.kind {
+                ExportKind::Disk => Self::DISK_CONNECTIONS_DEFAULT,
+                ExportKind::Dir => Self::CONNECTIONS_DEFAULT,
+            };
+            return self.queues.unwrap_or(default);
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         self.queues.unwrap_or(u16::try_from(cpus.min(8)).unwrap_or(8))
@@ -190,8 +197,8 @@ impl NewExport {
 
     fn check_device(&self) -> Result<(), FieldError> {
         let most = match self.kind {
+            _ if self.listen.is_some() => Self::CONNECTIONS_MAX,
             ExportKind::Disk => Self::QUEUES_MAX,
-            ExportKind::Dir if self.listen.is_some() => Self::CONNECTIONS_MAX,
             ExportKind::Dir => Self::REQUEST_QUEUES_MAX,
         };
         if let Some(queues) = self.queues.filter(|queues| !(1..=most).contains(queues)) {

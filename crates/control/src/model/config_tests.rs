@@ -157,3 +157,24 @@ fn an_export_has_a_storage_or_a_disk() {
     let own = serde_json::to_value(parse(&with("storage = { kind = 'null', size = '1M' }"))).unwrap();
     assert!(own.get("disk").is_none(), "{own}");
 }
+
+#[test]
+fn a_disk_may_have_clients_of_its_own() {
+    let disk = |more: &str| {
+        let text = format!("name = 'a'\nlisten = 'tcp:10809'\n{more}\nstorage = {{ kind = 'null', size = '1M' }}");
+        toml::from_str::<NewExport>(&text).unwrap()
+    };
+    let fault = |more: &str| disk(more).check().unwrap_err().field;
+    disk("").check().unwrap();
+    assert_eq!(disk("").queues(), NewExport::DISK_CONNECTIONS_DEFAULT);
+    disk("queues = 1024").check().unwrap();
+    for (more, field) in [
+        ("queues = 1025", "queues"),
+        ("queue_size = 128", "queue_size"),
+        ("serial = 's'", "serial"),
+        ("socket = '/run/a.sock'", "listen"),
+        ("socket_mode = '0660'", "socket_mode"),
+    ] {
+        assert_eq!(fault(more), field);
+    }
+}

@@ -127,7 +127,6 @@ fn a_stream_has_an_address_and_no_device() {
     }
     assert_eq!(fault(&STREAM.replace("tcp:5640", "fd:2")), "listen");
     parse(&STREAM.replace("tcp:5640", "fd:3")).check().unwrap();
-    assert_eq!(fault("name = 'a'\nlisten = 'tcp:1'\nstorage = { kind = 'null', size = '1M' }"), "listen");
     assert!(toml::from_str::<NewExport>(&STREAM.replace("tcp:5640", "tcp")).is_err());
 }
 

@@ -1,6 +1,6 @@
-//! Where an export is reached: a vhost-user socket that is made or inherited, or an address where 9p clients connect.
+//! Where an export is reached: a vhost-user socket that is made or inherited, or an address where clients of NBD or 9p connect.
 
-use super::config::NewExport;
+use super::config::{ExportKind, NewExport};
 use super::p9::Protocol;
 use std::path::Path;
 use values::FieldError;
@@ -32,10 +32,8 @@ impl NewExport {
         match (&self.socket, self.socket_fd) {
             (None, None) => {
                 let message = match self.directory.as_ref().map(|directory| directory.protocol) {
-                    Some(Protocol::P9) => {
-                        "is missing: give the path of the vhost-user socket, or an address to `listen`"
-                    }
-                    _ => "is missing: give the path of the vhost-user socket",
+                    Some(Protocol::Virtiofs) => "is missing: give the path of the vhost-user socket",
+                    _ => "is missing: give the path of the vhost-user socket, or an address to `listen`",
                 };
                 return Err(FieldError::new("socket", message));
             }
@@ -66,9 +64,14 @@ impl NewExport {
         if self.socket.is_some() || self.socket_fd.is_some() {
             return Err(FieldError::new("listen", "excludes a vhost-user socket: give one of the two"));
         }
-        if self.directory.as_ref().is_none_or(|directory| directory.protocol != Protocol::P9) {
-            let message = "is for directories over 9p (`protocol = \"9p\"`): give `socket`";
+        if self.kind == ExportKind::Dir
+            && self.directory.as_ref().is_none_or(|directory| directory.protocol != Protocol::P9)
+        {
+            let message = "is for disks and for directories over 9p (`protocol = \"9p\"`): give `socket`";
             return Err(FieldError::new("listen", message));
+        }
+        if self.serial.is_some() {
+            return Err(FieldError::new("serial", "is for vhost-user: NBD clients see the export's name"));
         }
         if matches!(self.listen, Some(Listen::Fd(number)) if number < 3) {
             return Err(FieldError::new("listen", STANDARD_STREAMS));

@@ -316,6 +316,26 @@ fn directories_are_added_from_options() {
 }
 
 #[test]
+fn disks_over_nbd_are_added_from_options() {
+    let served = Served::new();
+    let (status, text) = ctl(&served, "export add n --listen tcp::10809 --queues 300 --null 1M");
+    assert_eq!(status, 0, "{text}");
+    let (_, text) = ctl(&served, "export show n");
+    assert!(text.contains("tcp:127.0.0.1:10809"), "{text}");
+    for (wrong, line) in [
+        ("--listen tcp:1 --serial s", "serial: is for vhost-user: NBD clients see the export's name"),
+        ("--listen tcp:1 --queues 1025", "queues: must be 1 to 1024, not 1025"),
+        ("--listen tcp:1 --socket-mode 0660", "socket_mode: only goes with a unix socket: leave it out"),
+    ] {
+        assert_eq!(ctl(&served, &format!("export add c {wrong} --null 1M")), (2, line.into()));
+    }
+    for wrong in ["--null 1M", "--listen tcp:1 --socket /s --null 1M", "--listen nowhere --null 1M"] {
+        let (status, text) = ctl(&served, &format!("export add c {wrong}"));
+        assert!(status == 2 && text.starts_with("error: "), "{wrong}: {status} {text}");
+    }
+}
+
+#[test]
 fn directories_over_9p_are_added_from_options() {
     let served = Served::new();
     prints(
@@ -349,7 +369,7 @@ fn directories_over_9p_are_added_from_options() {
     }
     for (wrong, line) in [
         ("--socket /s --msize 512K", "directory.msize: is for 9p: set `protocol` to 9p, or leave it out"),
-        ("--listen tcp:1", "listen: is for directories over 9p (`protocol = \"9p\"`): give `socket`"),
+        ("--listen tcp:1", "listen: is for disks and for directories over 9p (`protocol = \"9p\"`): give `socket`"),
         ("--protocol 9p --socket /s --cache always", "directory.cache: means nothing for 9p: leave it out"),
         ("--protocol 9p --socket /s --msize 2M", "directory.msize: must be 4K to 1M, not 2M"),
         (

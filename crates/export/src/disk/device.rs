@@ -4,6 +4,7 @@ use super::DiskRing;
 use super::ring::Terms;
 use crate::device::Device;
 use crate::label::Label;
+use crate::nbd::NbdRing;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
 use crate::{DiskOptions, ExportError, Ring};
@@ -104,10 +105,26 @@ impl Disk {
         }
     }
 
+    /// Whether the options ask for a write cache.
+    pub(crate) fn has_write_cache(&self) -> bool {
+        self.write_back
+    }
+
+    /// What tells a ring what it has to keep to from now on.
+    fn teller(&self) -> impl Fn(&mut Ring) + Clone + Send + 'static {
+        let (terms, offer) = (self.terms(), self.offer());
+        move |ring| {
+            if let Some(ring) = ring.of::<DiskRing>() {
+                ring.set_terms(terms.clone());
+            } else if let Some(ring) = ring.of::<NbdRing>() {
+                ring.set_offer(offer.clone());
+            }
+        }
+    }
+
     /// Tells every running ring what it has to keep to from now on.
     fn spread_terms(&self, rings: &RingSet) {
-        let terms = self.terms();
-        rings.with_all(move |ring| set_terms(ring, &terms));
+        rings.with_all(self.teller());
     }
 
     /// Whether the write cache is on, if there is more to say than the options do.
@@ -136,15 +153,9 @@ impl Disk {
     pub(crate) fn follow_capacity(&self, rings: &RingSet) -> Result<(), ExportError> {
         let capacity_bytes = whole_blocks(self.storage.capacity_bytes(), self.geometry().1);
         self.lock().config.set_capacity_bytes(capacity_bytes)?;
-        let terms = self.terms();
-        rings.tell(&rings.running(), move |ring, _| set_terms(ring, &terms));
+        let tell = self.teller();
+        rings.tell(&rings.running(), move |ring, _| tell(ring));
         Ok(())
-    }
-}
-
-fn set_terms(ring: &mut Ring, terms: &Terms) {
-    if let Some(ring) = ring.of::<DiskRing>() {
-        ring.set_terms(terms.clone());
     }
 }
 
@@ -239,8 +250,7 @@ impl Device for Disk {
 
     fn started(&self, rings: &RingSet, index: u16) {
         // The terms may have changed while the ring was built.
-        let terms = self.terms();
-        rings.with(index, move |ring| set_terms(ring, &terms));
+        rings.with(index, self.teller());
     }
 
     fn places(&self) -> u16 {
@@ -270,7 +280,8 @@ fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -
         block_size_bytes,
         physical_block_exp: (physical / block_size_bytes).ilog2() as u8,
         optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,
-        queues: options.queues,
+        // Of a stream these are connections, of which the device is not told.
+        queues: options.queues.min(Config::QUEUES_MAX),
         size_max_bytes: None,
         seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),
         read_only: about.read_only,

@@ -6,6 +6,7 @@ mod request;
 mod ring;
 
 pub(crate) use device::Disk;
+pub(crate) use kind::Kind;
 pub(crate) use ring::DiskRing;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use ring::Terms;

@@ -1,7 +1,7 @@
 //! Where clients come in: a vhost-user socket with one frontend at a time, or a stream's with many clients.
 
 use super::Served;
-use crate::p9::{P9, StreamListener, serve};
+use crate::stream::{Clients, StreamListener, serve};
 use crate::target::ExportTarget;
 use crate::{ExportError, Socket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,7 +10,7 @@ use vhost_user::{Endpoint, Handover, Resume, StopFd};
 
 pub(super) enum Door {
     Frontend(Endpoint),
-    Stream(StreamListener, Arc<P9>),
+    Stream(StreamListener, Arc<dyn Clients>),
 }
 
 impl Door {
@@ -24,11 +24,13 @@ impl Door {
             Socket::Fd(fd) => Endpoint::from_fd(fd)?,
             Socket::Bound(endpoint) => endpoint,
             Socket::Stream(listener) => {
-                let Served::P9(p9) = served else {
-                    return Err(ExportError::NoStream);
+                let clients: Arc<dyn Clients> = match served {
+                    Served::P9(p9) => p9.clone(),
+                    Served::Disk(disk) => disk.clone(),
+                    Served::Directory(_) => return Err(ExportError::NoStream),
                 };
                 let shown = listener.to_string();
-                return Ok((Door::Stream(listener, p9.clone()), shown));
+                return Ok((Door::Stream(listener, clients), shown));
             }
         };
         let number = endpoint.as_fd().as_raw_fd();
@@ -40,7 +42,7 @@ impl Door {
     pub(super) fn serve(self, target: &mut ExportTarget, stop: &StopFd, handover: &Handover, resume: Option<Resume>) {
         match self {
             Door::Frontend(endpoint) => vhost_user::serve_on(endpoint, target, stop, handover, resume),
-            Door::Stream(listener, p9) => serve(listener, target, &p9, (stop, handover)),
+            Door::Stream(listener, clients) => serve(listener, target, &*clients, (stop, handover)),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! A 9P directory's part in its export: config space, sessions, and where its calls run.
 
+use super::P9Ring;
 use super::service::{P9Policy, Service, Session};
 use super::siblings::Siblings;
-use super::{CONNECTIONS_MAX, P9Ring};
-use crate::calls::{Executing, Executor};
+use super::stream::StreamRing;
+use crate::calls::Executing;
 use crate::device::Device;
 use crate::label::Label;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
+use crate::stream::{CONNECTIONS_MAX, Clients, Greeted, Pipe};
 use crate::{ExportError, REQUEST_QUEUES_MAX, Ring};
 use device::p9::{Config, Dialect};
 use engine::Execution;
@@ -98,25 +100,6 @@ impl P9 {
         })
     }
 
-    /// Another client: one that has a connection of its own.
-    pub(crate) fn connect(&self) -> Arc<Session> {
-        let session = Session::new(&self.service);
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|session| session.strong_count() > 0);
-        sessions.push(Arc::downgrade(&session));
-        session
-    }
-
-    /// Where calls run now.
-    pub(crate) fn executor(&self) -> Executor {
-        self.executing.executor()
-    }
-
-    /// How long a connection may take until a version is agreed on.
-    pub(crate) fn greeting(&self) -> Duration {
-        self.service.policy().greeting
-    }
-
     pub(crate) fn queues(&self) -> u16 {
         self.queues
     }
@@ -147,6 +130,35 @@ impl P9 {
             locks_waiting: sessions.iter().map(|session| session.locks_waiting()).sum(),
             tree: self.service.tree().describe(),
         }
+    }
+}
+
+impl Clients for P9 {
+    fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
+        let session = Session::new(&self.service);
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(&session));
+        let ring = StreamRing::new(pipe, session.clone(), self.executing.executor(), label);
+        (Ring::new(ring), session)
+    }
+
+    /// Until a version is agreed on.
+    fn greeting(&self) -> Duration {
+        self.service.policy().greeting
+    }
+
+    fn stay(&self, clients: usize) -> String {
+        format!(
+            "it is a 9p export with {clients} connected client(s), whose fids and open files cannot be handed over: \
+             disconnect them, or restart the daemon instead"
+        )
+    }
+}
+
+impl Greeted for Session {
+    fn has_greeted(&self) -> bool {
+        self.has_greeted()
     }
 }
 

@@ -24,8 +24,6 @@ pub(crate) use device::P9;
 pub use device::{P9Options, P9Status};
 pub(crate) use ring::P9Ring;
 pub use service::P9Policy;
-pub(crate) use stream::serve;
-pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {
     service::{Service, Session},

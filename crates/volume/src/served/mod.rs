@@ -172,6 +172,10 @@ impl Storage for LoggedStorage {
         Ok(())
     }
 
+    fn fills(&self) -> bool {
+        self.shared.lower.fills()
+    }
+
     fn volume(&self) -> Option<&dyn VolumeControl> {
         Some(self)
     }

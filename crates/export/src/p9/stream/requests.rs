@@ -4,11 +4,11 @@ use super::super::kind;
 use super::super::reply::Asked;
 use super::super::ring::is_short;
 use super::super::service::Session;
-use super::inbox::Inbox;
 use super::ring::StreamRing;
 use super::slot::{Deferred, to_read, to_write};
 use crate::attachment::Attachment;
 use crate::calls::{Answer, Care, Moved, Outcome, Protocol, Syncing, Transfer, Way, Work, lock};
+use crate::stream::Inbox;
 use crate::virtqueue::Slot;
 use device::p9::{HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, bytes_wanted, decode};
 use engine::{Io, Pool, Token};
@@ -109,14 +109,14 @@ impl StreamRing {
         now_ns: u64,
     ) -> Result<(), Arc<Pool>> {
         let (header, request) = decoded;
-        let (place, room) = self.outbox.room(self.room_for(request), &mut self.buffers);
+        let (place, room) = self.pipe.outbox.room(self.room_for(request), &mut self.pipe.buffers);
         // SAFETY: the message is borrowed until this returns, and the room is the outbox's, which nobody else uses before
         // `written`.
         let (readable, writable) = unsafe { ([to_read(message)], [Segment::from_raw_parts(place, room)]) };
         let done = self.calls.perform(asked, decoded, (&readable, &writable))?;
         self.count_moved(done.moved);
         // SAFETY: so many bytes are the answer: its head, and behind that payload or the data that was read.
-        unsafe { self.outbox.written(done.written as usize) };
+        unsafe { self.pipe.outbox.written(done.written as usize) };
         if matches!(request, Request::Version { .. }) {
             self.learn_largest();
         }
@@ -154,7 +154,7 @@ impl StreamRing {
         io: &mut Io<'_>,
     ) {
         let request = match transfer {
-            Transfer::Write { .. } => inbox.take_out(bytes, &mut self.buffers),
+            Transfer::Write { .. } => inbox.take_out(bytes, &mut self.pipe.buffers),
             Transfer::Read { .. } | Transfer::Sync { .. } => {
                 inbox.take(bytes);
                 Default::default()
@@ -164,7 +164,7 @@ impl StreamRing {
             Transfer::Read { bytes, .. } => READ_HEAD_BYTES + bytes,
             Transfer::Write { .. } | Transfer::Sync { .. } => 0,
         };
-        let reply = if room > 0 { self.buffers.take(room) } else { Vec::new() };
+        let reply = if room > 0 { self.pipe.buffers.take(room) } else { Vec::new() };
         let (index, deferred) = self.reserve(asked, Work::Here, io.now_ns());
         let message = deferred.keep(request, reply, bytes);
         // SAFETY: the buffer is the slot's, which nobody touches before the completion.
@@ -187,8 +187,8 @@ impl StreamRing {
         asked: Asked,
         io: &mut Io<'_>,
     ) {
-        let request = inbox.take_out(bytes, &mut self.buffers);
-        let reply = self.buffers.take(room);
+        let request = inbox.take_out(bytes, &mut self.pipe.buffers);
+        let reply = self.pipe.buffers.take(room);
         let (index, deferred) = self.reserve(asked, Work::Pool, io.now_ns());
         let message = deferred.keep(request, reply, bytes);
         // SAFETY: the buffer is the slot's, which nobody touches before the completion.
@@ -235,12 +235,12 @@ impl StreamRing {
 
     /// Puts an answer behind all others whose payload, if it has one, is in the calls' reply.
     fn answer(&mut self, outcome: Outcome, asked: Asked) {
-        let (place, room) = self.outbox.room(ANSWER_BYTES.min(self.largest), &mut self.buffers);
+        let (place, room) = self.pipe.outbox.room(ANSWER_BYTES.min(self.largest), &mut self.pipe.buffers);
         // SAFETY: the room is the outbox's, which nobody else uses before `written`.
         let writable = [unsafe { Segment::from_raw_parts(place, room) }];
         let written = Session::answer(outcome, &writable, asked, &mut self.calls.reply);
         // SAFETY: so many bytes were written.
-        unsafe { self.outbox.written(written as usize) };
+        unsafe { self.pipe.outbox.written(written as usize) };
     }
 
     /// What was started for the request in slot `index` has ended.
@@ -259,7 +259,7 @@ impl StreamRing {
         deferred.call.end();
         self.free.push(index);
         self.locks -= usize::from(work == Work::Lock);
-        self.buffers.give(request);
+        self.pipe.buffers.give(request);
         self.waits_for_all &= self.requests_in_flight() > 0;
 
         let failed = match job {
@@ -289,7 +289,7 @@ impl StreamRing {
     /// Answers a request that has a buffer of its own, where what it has read is.
     fn answer_with(&mut self, outcome: Outcome, asked: Asked, mut own: Vec<u8>) {
         let Ok(Answer::Data(bytes)) = outcome else {
-            self.buffers.give(own);
+            self.pipe.buffers.give(own);
             return self.answer(outcome, asked);
         };
         // SAFETY: the buffer is ours again, and moved nowhere before the segment is gone.
@@ -302,7 +302,7 @@ impl StreamRing {
     fn push(&mut self, mut own: Vec<u8>, bytes: usize) {
         // SAFETY: the answer was written to the room behind the buffer's end, which is its beginning: so many bytes of it.
         unsafe { own.set_len(bytes.min(own.capacity())) };
-        self.outbox.push(own, &mut self.buffers);
+        self.pipe.outbox.push(own, &mut self.pipe.buffers);
     }
 
     fn count_moved(&mut self, moved: Moved) {

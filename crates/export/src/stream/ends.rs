@@ -8,7 +8,7 @@ use vhost_user::SessionEnd;
 
 /// Connections that are over, as their rings say.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     over: Mutex<Vec<(u16, SessionEnd)>>,
     wake: OwnedFd,
 }
@@ -20,14 +20,14 @@ impl Ends {
     }
 
     /// Ring `index` serves nothing any more, and nothing of it is in flight. Called on a worker's thread; never waits.
-    pub(super) fn tell(&self, index: u16, why: SessionEnd) {
+    pub(crate) fn tell(&self, index: u16, why: SessionEnd) {
         self.over.lock().unwrap_or_else(PoisonError::into_inner).push((index, why));
         // It can only fail when the counter is at its maximum, and then the signal is given already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// Those that have said so since it was asked last.
-    pub(super) fn take(&self) -> Vec<(u16, SessionEnd)> {
+    pub(crate) fn take(&self) -> Vec<(u16, SessionEnd)> {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         std::mem::take(&mut *over)

@@ -9,7 +9,7 @@ const LARGE_KEPT: usize = 4;
 
 /// Empty buffers of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
     /// Capacity that new large buffers get, in bytes.
@@ -18,13 +18,13 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// Messages are at most this long from now on, in bytes.
-    pub(super) fn set_largest(&mut self, bytes: usize) {
+    pub(crate) fn set_largest(&mut self, bytes: usize) {
         self.large_bytes = bytes;
         self.large.retain(|buffer| buffer.capacity() >= bytes);
     }
 
     /// An empty buffer with room for `bytes` bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
         if bytes <= SMALL_BYTES {
             return self.small.pop().unwrap_or_else(|| Vec::with_capacity(SMALL_BYTES));
         }
@@ -34,12 +34,24 @@ impl Buffers {
         }
     }
 
+    /// As [`take`](Self::take), for a length that somebody else has chosen: `None` where there is no memory for it.
+    pub(crate) fn try_take(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let is_kept = bytes <= SMALL_BYTES || self.large.last().is_some_and(|buffer| buffer.capacity() >= bytes);
+        if is_kept {
+            return Some(self.take(bytes));
+        }
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(bytes.max(self.large_bytes)).ok()?;
+        Some(buffer)
+    }
+
     /// Takes a buffer back, whatever is in it.
-    pub(super) fn give(&mut self, mut buffer: Vec<u8>) {
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
         let (kept, most) = match buffer.capacity() {
             SMALL_BYTES => (&mut self.small, SMALL_KEPT),
-            larger if larger > SMALL_BYTES => (&mut self.large, LARGE_KEPT),
+            // What was made for one longer than usual goes with it.
+            larger if (SMALL_BYTES..=self.large_bytes).contains(&larger) => (&mut self.large, LARGE_KEPT),
             _ => return,
         };
         if kept.len() < most {

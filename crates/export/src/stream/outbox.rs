@@ -25,7 +25,7 @@ pub(super) enum Sent {
 
 /// Replies that were not sent.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of the first piece that were sent.
     sent: usize,
@@ -38,18 +38,18 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Bytes that were not sent.
     #[inline]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether the kernel sends a piece.
     #[inline]
-    pub(super) fn lent(&self) -> bool {
+    pub(crate) fn lent(&self) -> bool {
         self.lent
     }
 
     /// Room for a reply of at most `bytes` bytes, behind all others; it is one once [`written`](Self::written) is called.
-    pub(super) fn room(&mut self, bytes: usize, buffers: &mut Buffers) -> (NonNull<u8>, usize) {
+    pub(crate) fn room(&mut self, bytes: usize, buffers: &mut Buffers) -> (NonNull<u8>, usize) {
         // A piece that the kernel has is left alone.
         let last_is_lent = self.lent && self.pieces.len() == 1;
         let fits = |piece: &Vec<u8>| piece.capacity() - piece.len() >= bytes;
@@ -70,7 +70,7 @@ impl Outbox {
     ///
     /// # Safety
     /// Its first `bytes` bytes were written, which are at most as many as there was room for.
-    pub(super) unsafe fn written(&mut self, bytes: usize) {
+    pub(crate) unsafe fn written(&mut self, bytes: usize) {
         if let Some(piece) = self.pieces.back_mut() {
             // SAFETY: as our caller says, these are in the piece's capacity and initialized.
             unsafe { piece.set_len(piece.len() + bytes) };
@@ -79,7 +79,7 @@ impl Outbox {
     }
 
     /// Puts a reply behind all others that was written somewhere else: long ones as they are, short ones by a copy.
-    pub(super) fn push(&mut self, reply: Vec<u8>, buffers: &mut Buffers) {
+    pub(crate) fn push(&mut self, reply: Vec<u8>, buffers: &mut Buffers) {
         /// A copy of less costs less than a piece of its own, in bytes.
         const COPIED_BYTES_MAX: usize = 8 << 10;
         if reply.len() > COPIED_BYTES_MAX {
@@ -87,6 +87,12 @@ impl Outbox {
             self.pieces.push_back(reply);
             return;
         }
+        self.say(&reply, buffers);
+        buffers.give(reply);
+    }
+
+    /// Puts a copy of a reply behind all others.
+    pub(crate) fn say(&mut self, reply: &[u8], buffers: &mut Buffers) {
         let (place, room) = self.room(reply.len(), buffers);
         debug_assert!(room >= reply.len());
         // SAFETY: there is room for as many bytes, in memory of ours that is not the reply's.
@@ -94,7 +100,6 @@ impl Outbox {
             std::ptr::copy_nonoverlapping(reply.as_ptr(), place.as_ptr(), reply.len().min(room));
             self.written(reply.len().min(room));
         }
-        buffers.give(reply);
     }
 
     /// Sends what the client has room for, without waiting for it. `calls` counts how often the kernel was asked.

@@ -3,13 +3,11 @@
 //! It takes the place of a vhost-user session's thread. It serves no message: it makes rings of connections, gives them to
 //! workers, and ends them when they say that they are over.
 
-use super::super::device::P9;
-use super::super::service::Session;
 use super::ends::Ends;
 use super::listener::prepare;
-use super::ring::{IN_FLIGHT_MAX, StreamRing};
-use super::{Admission, StreamListener};
+use super::{Admission, IN_FLIGHT_MAX, Pipe, StreamListener};
 use crate::Ring;
+use crate::label::Label;
 use crate::target::ExportTarget;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -24,11 +22,29 @@ use vhost_user::{BackendChannel, Handover, HandoverError, SessionEnd, StopFd, Ta
 /// How long to leave the listening socket alone after it failed, so that a process without free descriptors does not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// What is served to the clients of a stream.
+pub(crate) trait Clients: Send + Sync {
+    /// A ring for a client that has just connected, and what tells whether that has said what it wants.
+    fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>);
+
+    /// How long a client may take to say what it wants.
+    fn greeting(&self) -> Duration;
+
+    /// Why those that are connected cannot go along to another program, as the rest of a sentence about the export.
+    fn stay(&self, clients: usize) -> String;
+}
+
+/// A client that is connected.
+pub(crate) trait Greeted: Send + Sync {
+    /// Whether it has said what it wants.
+    fn has_greeted(&self) -> bool;
+}
+
 /// Serves connections until `stop` is signalled; the listening socket goes away with it.
 pub(crate) fn serve(
     listener: StreamListener,
     target: &mut ExportTarget,
-    p9: &P9,
+    clients: &dyn Clients,
     (stop, handover): (&StopFd, &Handover),
 ) {
     let _taker = handover.taker();
@@ -36,7 +52,7 @@ pub(crate) fn serve(
         Ok(ends) => {
             let (address, admission) = (listener.address().clone(), listener.admission().clone());
             let (ends, open, silent) = (Arc::new(ends), BTreeSet::new(), BTreeMap::new());
-            let connections = Connections { address, admission, p9, target, ends, open, silent };
+            let connections = Connections { address, admission, clients, target, ends, open, silent };
             connections.serve(listener, stop, handover);
         }
         Err(error) => target.shared.fail(&format!("cannot serve connections: {error} (check RLIMIT_NOFILE)")),
@@ -46,13 +62,13 @@ pub(crate) fn serve(
 struct Connections<'a> {
     address: Listen,
     admission: Admission,
-    p9: &'a P9,
+    clients: &'a dyn Clients,
     target: &'a mut ExportTarget,
     ends: Arc<Ends>,
     /// Their rings.
     open: BTreeSet<u16>,
-    /// Those that had not agreed on a version when somebody looked last, and until when they have to.
-    silent: BTreeMap<u16, (Arc<Session>, Instant)>,
+    /// Those that had not said what they want when somebody looked last, and until when they have to.
+    silent: BTreeMap<u16, (Arc<dyn Greeted>, Instant)>,
 }
 
 impl Connections<'_> {
@@ -103,13 +119,13 @@ impl Connections<'_> {
         Timespec::try_from(patience).ok()
     }
 
-    /// Ends connections that have had their time to agree on a version. They take places of others, and may be many.
+    /// Ends connections that have had their time to say what they want. They take places of others, and may be many.
     fn end_silent(&mut self) {
         let now = Instant::now();
-        self.silent.retain(|_, (session, _)| !session.has_greeted());
+        self.silent.retain(|_, (client, _)| !client.has_greeted());
         while let Some((&index, _)) = self.silent.iter().find(|(_, (_, until))| *until <= now) {
-            let seconds = self.p9.greeting().as_secs_f32();
-            let why = format!("it did not agree on a version within {seconds} s");
+            let seconds = self.clients.greeting().as_secs_f32();
+            let why = format!("it did not say what it wants within {seconds} s");
             self.end(index, &SessionEnd::Connection(io::Error::new(io::ErrorKind::TimedOut, why)));
         }
     }
@@ -128,11 +144,7 @@ impl Connections<'_> {
             return;
         };
         let state = match listener {
-            _ if !self.open.is_empty() => Err(HandoverError::Refused(format!(
-                "it is a 9p export with {} connected client(s), whose fids and open files cannot be handed over: \
-                 disconnect them, or restart the daemon instead",
-                self.open.len()
-            ))),
+            _ if !self.open.is_empty() => Err(HandoverError::Refused(self.clients.stay(self.open.len()))),
             Some(listener) => listener.state().map_err(HandoverError::from),
             None => Err(HandoverError::Refused("its one connection has ended: remove it".to_owned())),
         };
@@ -170,16 +182,15 @@ impl Connections<'_> {
         let shared = &self.target.shared;
         let worker = shared.place(index).map_err(|error| error.to_string())?;
         let label = shared.label(index);
-        let session = self.p9.connect();
-        let ring = StreamRing::new(connection, session.clone(), self.p9.executor(), self.ends.clone(), label);
-        let ring = Ring::new(ring);
+        let (mut ring, client) = self.clients.connect(Pipe::new(connection, self.ends.clone()), label);
+        shared.limit_before(index, &mut ring);
         let page = ring.page();
         let attached = shared.engine().attach(ring, worker);
         let id = attached.map_err(|(error, _)| error.to_string())?;
         shared.rings.started(index, id, IN_FLIGHT_MAX as u16, page);
         shared.device.started(&shared.rings, index);
         shared.limit(index);
-        self.silent.insert(index, (session, Instant::now() + self.p9.greeting()));
+        self.silent.insert(index, (client, Instant::now() + self.clients.greeting()));
         Ok(())
     }
 

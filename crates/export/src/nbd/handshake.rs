@@ -1,0 +1,104 @@
+//! What a client says before it asks for data: the option haggling of the fixed newstyle.
+
+use super::clients::Offer;
+use device::nbd::{
+    ExportInfo, HandshakeOption, OptionError, decode_option, export_name_out, info_out, option_error, option_reply,
+    server_out,
+    spec::{info, option, option_reply_type as reply},
+};
+
+/// What was agreed on so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// No padding behind the reply to NBD_OPT_EXPORT_NAME.
+    pub(super) no_zeroes: bool,
+    /// Reads are answered by chunks.
+    pub(super) structured: bool,
+}
+
+/// What comes behind an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another option.
+    Option,
+    /// Requests.
+    Requests,
+    /// Nothing: the client leaves.
+    Leave,
+    /// Nothing: the protocol has no other answer to what it said.
+    End(String),
+}
+
+/// Answers the option that `message` is. `export` is the name of the export; clients may also leave it out, as this is the only
+/// one here.
+pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut Agreed, out: &mut Vec<u8>) -> Next {
+    let (number, asked) = decode_option(message);
+    let named = |name: &[u8]| name.is_empty() || name == export.as_bytes();
+    let unknown = || OptionError { kind: reply::ERR_UNKNOWN, reason: "no export has this name" };
+    let (size_bytes, flags) = (offer.terms.size_bytes, offer.flags(agreed.structured));
+    let asked = match asked {
+        Ok(asked) => asked,
+        // There is no reply to it but the export.
+        Err(error) if number == option::EXPORT_NAME => return Next::End(error.reason.to_owned()),
+        Err(error) => {
+            option_error(out, number, &error);
+            return Next::Option;
+        }
+    };
+    match asked {
+        HandshakeOption::ExportName(name) if named(name) && offer.has_large_blocks() => {
+            return Next::End(format!(
+                "the client does not ask for the block size, which is {}",
+                offer.terms.block_bytes
+            ));
+        }
+        HandshakeOption::ExportName(name) if named(name) => {
+            export_name_out(out, size_bytes, flags, agreed.no_zeroes);
+            return Next::Requests;
+        }
+        HandshakeOption::ExportName(name) => {
+            return Next::End(format!("the client asks for the export `{}`", name.escape_ascii()));
+        }
+        HandshakeOption::Abort => {
+            option_reply(out, number, reply::ACK, &[]);
+            return Next::Leave;
+        }
+        HandshakeOption::List => {
+            server_out(out, number, export);
+            option_reply(out, number, reply::ACK, &[]);
+        }
+        HandshakeOption::Info(go) | HandshakeOption::Go(go) if !named(go.name) => option_error(out, number, &unknown()),
+        HandshakeOption::Go(go) if offer.has_large_blocks() && !go.wants(info::BLOCK_SIZE) => {
+            let reason = "the export's blocks are larger than 512 bytes: ask for the block sizes";
+            option_error(out, number, &OptionError { kind: reply::ERR_BLOCK_SIZE_REQD, reason });
+        }
+        HandshakeOption::Info(go) | HandshakeOption::Go(go) => {
+            info_out(out, number, &go, &ExportInfo { size_bytes, flags, block: offer.block(), name: export });
+            option_reply(out, number, reply::ACK, &[]);
+            if number == option::GO {
+                return Next::Requests;
+            }
+        }
+        HandshakeOption::StructuredReply => {
+            agreed.structured = true;
+            option_reply(out, number, reply::ACK, &[]);
+        }
+        HandshakeOption::ListMetaContext(_) | HandshakeOption::SetMetaContext(_) if !agreed.structured => {
+            option_error(out, number, &OptionError::invalid("metadata contexts need structured replies"));
+        }
+        HandshakeOption::ListMetaContext(contexts) | HandshakeOption::SetMetaContext(contexts)
+            if !named(contexts.name) =>
+        {
+            option_error(out, number, &unknown());
+        }
+        // There are none to choose.
+        HandshakeOption::ListMetaContext(_) | HandshakeOption::SetMetaContext(_) => {
+            option_reply(out, number, reply::ACK, &[]);
+        }
+        HandshakeOption::StartTls | HandshakeOption::Unknown => {
+            let reason = "this server does not have the option";
+            option_error(out, number, &OptionError { kind: reply::ERR_UNSUP, reason });
+        }
+    }
+    Next::Option
+}

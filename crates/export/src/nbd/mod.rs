@@ -1,0 +1,17 @@
+//! A disk: NBD on one side, storage on the other.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `clients` | what clients find, and until when they have to say what they want |
+//! | `handshake` | what a client says before it asks for data |
+//! | `ring` | one connection: what its worker calls |
+//! | `requests` | one request: started, gone on with, answered |
+//! | `slot` | one request in flight |
+
+mod clients;
+mod handshake;
+mod requests;
+mod ring;
+mod slot;
+
+pub(crate) use ring::NbdRing;

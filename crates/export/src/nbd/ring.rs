@@ -1,0 +1,284 @@
+//! One connection of an NBD client: what its worker calls.
+//!
+//! It receives while it can take requests: not while the client does not read its replies, while too much of it is in flight, or
+//! while a limit holds it up.
+
+use super::clients::{Client, Offer};
+use super::handshake::{Agreed, Next, haggle};
+use super::slot::NbdRequest;
+use crate::attachment::{self, Attachment};
+use crate::disk::Kind;
+use crate::label::Label;
+use crate::queue::{Queue, QueuePage};
+use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, Size};
+use crate::turns::Turns;
+use crate::virtqueue::Slot;
+use device::nbd;
+use engine::{Completion, Io};
+use std::sync::Arc;
+use storage::Storage;
+use vhost_user::SessionEnd;
+
+/// Bytes that requests in flight and replies keep at most before no more are taken; the one that goes beyond it is still served.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Messages of the handshake that are answered in one turn.
+const GREETINGS_MAX: usize = 16;
+
+/// Where a client is in the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has been greeted, and says what it knows.
+    Flags,
+    /// It chooses an export.
+    Options,
+    /// It has one.
+    Requests,
+}
+
+/// One connection of a client that speaks NBD.
+pub(crate) struct NbdRing {
+    pub(super) turns: Turns,
+    pub(super) pipe: Pipe,
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) offer: Offer,
+    client: Arc<Client>,
+    phase: Phase,
+    pub(super) agreed: Agreed,
+    pub(super) slots: Vec<Slot<NbdRequest>>,
+    /// Slots that are not used.
+    pub(super) free: Vec<u16>,
+    /// Bytes that requests in flight keep.
+    pub(super) kept_bytes: usize,
+}
+
+/// What the bytes at the front say of their message's size.
+#[inline]
+fn size(phase: Phase, payload_max: u32) -> impl Fn(&[u8]) -> Size {
+    move |front| {
+        let (size, known_at) = match phase {
+            Phase::Flags => return Size::Known(nbd::CLIENT_FLAGS_BYTES),
+            Phase::Options => (nbd::option_bytes(front), nbd::OPTION_HEADER_BYTES),
+            Phase::Requests => (nbd::request_bytes(front, payload_max), nbd::REQUEST_BYTES),
+        };
+        match size {
+            Ok(Some(bytes)) => Size::Known(bytes),
+            Ok(None) => Size::Unknown(known_at),
+            Err(_) => Size::Impossible,
+        }
+    }
+}
+
+impl NbdRing {
+    /// A connection that has just been made: the server says the first word.
+    pub(super) fn new(
+        mut pipe: Pipe,
+        storage: Arc<dyn Storage>,
+        offer: Offer,
+        client: Arc<Client>,
+        label: Label,
+    ) -> NbdRing {
+        pipe.be_patient();
+        pipe.reply(nbd::greeting().to_vec());
+        NbdRing {
+            turns: Turns::new(&Kind::NAMES, IN_FLIGHT_MAX, label),
+            pipe,
+            storage,
+            offer,
+            client,
+            phase: Phase::Flags,
+            agreed: Agreed::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            kept_bytes: 0,
+        }
+    }
+
+    /// What requests are checked against has changed.
+    pub(crate) fn set_offer(&mut self, offer: Offer) {
+        self.offer = offer;
+    }
+
+    /// Whether another request may be begun.
+    #[inline]
+    fn takes_more(&self) -> bool {
+        self.pipe.takes_more()
+            && self.requests_in_flight() < IN_FLIGHT_MAX
+            && self.kept_bytes + self.pipe.outbox.bytes() < KEPT_BYTES_MAX
+    }
+
+    #[inline]
+    fn size(&self) -> impl Fn(&[u8]) -> Size + use<> {
+        size(self.phase, self.offer.terms.payload_max)
+    }
+
+    #[inline]
+    fn front(&self) -> Front {
+        self.pipe.inbox.front(self.size())
+    }
+
+    /// The message of `bytes` bytes at the front, which is no request.
+    fn greet(&mut self, bytes: usize) {
+        let message = self.pipe.inbox.peek(bytes);
+        match self.phase {
+            Phase::Flags => match message.first_chunk().map(nbd::decode_client_flags) {
+                Some(Ok(flags)) => {
+                    self.agreed.no_zeroes = flags.no_zeroes;
+                    self.phase = Phase::Options;
+                }
+                Some(Err(malformed)) => self.pipe.misspoke(malformed.to_string()),
+                None => {}
+            },
+            Phase::Options => {
+                let mut out = Vec::new();
+                let next = haggle(message, &self.turns.label.export, &self.offer, &mut self.agreed, &mut out);
+                self.pipe.reply(out);
+                match next {
+                    Next::Option => {}
+                    Next::Requests => {
+                        self.phase = Phase::Requests;
+                        self.client.has_chosen();
+                    }
+                    Next::Leave => self.pipe.finish(SessionEnd::Disconnected),
+                    Next::End(why) => self.pipe.misspoke(why),
+                }
+            }
+            Phase::Requests => debug_assert!(false, "requests are not said in a handshake"),
+        }
+        self.pipe.inbox.take(bytes);
+    }
+
+    /// The handshake, as far as it has come: no limit holds that up.
+    fn greet_all(&mut self) {
+        for _ in 0..GREETINGS_MAX {
+            match self.front() {
+                Front::Message(bytes) if self.phase != Phase::Requests && self.takes_more() => self.greet(bytes),
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether a limit holds up what comes next.
+    fn is_held_up(&self) -> bool {
+        self.phase == Phase::Requests && self.turns.gate.closed()
+    }
+
+    /// Why the bytes at the front are no message.
+    fn fault(&self) -> String {
+        let (front, payload_max) = (self.pipe.inbox.all(), self.offer.terms.payload_max);
+        let fault = match self.phase {
+            Phase::Flags => None,
+            Phase::Options => nbd::option_bytes(front).err(),
+            Phase::Requests => nbd::request_bytes(front, payload_max).err(),
+        };
+        fault.map(|malformed| malformed.to_string()).unwrap_or_default()
+    }
+}
+
+impl Attachment for NbdRing {
+    fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    fn turns_mut(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    fn queue(&self) -> Option<&Queue> {
+        None
+    }
+
+    fn queue_mut(&mut self) -> Option<&mut Queue> {
+        None
+    }
+
+    fn page(&self) -> Arc<QueuePage> {
+        self.pipe.page().clone()
+    }
+
+    fn next(&mut self, io: &mut Io<'_>) -> bool {
+        if !self.takes_more() {
+            return false;
+        }
+        match self.front() {
+            Front::Message(bytes) if self.phase == Phase::Requests => {
+                self.start(bytes, io);
+                true
+            }
+            // More of the handshake than one turn has time for.
+            Front::Message(_) | Front::Part => false,
+            Front::Impossible => {
+                let why = self.fault();
+                self.pipe.misspoke(why);
+                false
+            }
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.front() != Front::Part
+    }
+
+    fn is_ready(&self) -> bool {
+        // While something is received there is not all of a message.
+        !self.pipe.receiving() && !self.is_held_up() && self.takes_more()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.is_ready() || self.pipe.will_send()
+    }
+
+    fn serve(&mut self, io: &mut Io<'_>) -> usize {
+        if self.pipe.receiving() {
+            return 0;
+        }
+        self.greet_all();
+        let taken = if self.is_waiting() { attachment::serve(self, io) } else { 0 };
+        if !self.is_held_up() && self.takes_more() {
+            self.pipe.receive(self.size(), io);
+        }
+        taken
+    }
+
+    fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
+        match completion.token {
+            RECEIVE => self.pipe.received(completion.result),
+            SEND => self.pipe.sent(completion.result),
+            _ => self.go_on(completion, io),
+        }
+    }
+
+    fn show_some(&mut self, io: &mut Io<'_>) {
+        if self.pipe.send_some(self.turns.unshown, io) {
+            self.turns.unshown = 0;
+        }
+    }
+
+    fn show(&mut self, io: &mut Io<'_>) {
+        let in_flight = self.requests_in_flight();
+        // What was answered on the spot was in flight, too, though some of it has been sent.
+        self.turns.figures.in_flight_max.raise(in_flight as u64 + self.turns.fresh_done);
+        self.turns.unshown = 0;
+        self.pipe.show(self.turns.label.ring, in_flight, io);
+    }
+
+    fn drain(&mut self, _io: &mut Io<'_>) {
+        self.pipe.drain();
+    }
+
+    /// Requests of other rings may stand behind those of this one.
+    fn lost(&mut self) {
+        self.pipe.lost();
+        for slot in self.slots.iter_mut().filter(|slot| slot.busy) {
+            slot.request.task.lost();
+            slot.abandon();
+        }
+    }
+
+    fn requests_in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.requests_in_flight() + self.pipe.in_flight()
+    }
+}

@@ -1,0 +1,245 @@
+//! One connection, whatever is said over it: bytes in, messages, replies, bytes out.
+//!
+//! There is one receive with the kernel while its ring can take requests, and none while the client does not read its replies.
+//! Replies leave by a call of the worker's own at the end of each turn, and the kernel waits for what a client has no room for.
+
+use super::buffers::Buffers;
+use super::ends::Ends;
+use super::inbox::{Front, Inbox, Room, Size};
+use super::outbox::{Outbox, Sent};
+use crate::queue::QueuePage;
+use engine::{Io, Token};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use vhost_user::SessionEnd;
+
+/// Replies that leave together while a batch goes on: the client works on them meanwhile.
+const SEND_EVERY: usize = 8;
+/// Bytes of replies that leave at once.
+const SEND_BYTES: usize = 64 << 10;
+
+/// The token of a receive.
+pub(crate) const RECEIVE: Token = Token::other(0);
+/// The token of a send that waits for the client.
+pub(crate) const SEND: Token = Token::other(1);
+
+/// One connection of a client.
+pub(crate) struct Pipe {
+    socket: OwnedFd,
+    /// As of a virtqueue; sends count as notifications.
+    page: Arc<QueuePage>,
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
+    pub(crate) buffers: Buffers,
+    /// The kernel receives.
+    receiving: bool,
+    /// Why no more requests are taken.
+    end: Option<SessionEnd>,
+    /// Nobody waits for room to send any more.
+    stopping: bool,
+    /// What the client asks for is done though it does not read what becomes of it.
+    patient: bool,
+    /// It does not.
+    mute: bool,
+    ends: Arc<Ends>,
+}
+
+impl Pipe {
+    /// A connection in blocking mode. `ends` is told when it is over.
+    pub(crate) fn new(socket: OwnedFd, ends: Arc<Ends>) -> Pipe {
+        Pipe {
+            socket,
+            page: Arc::default(),
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            buffers: Buffers::default(),
+            receiving: false,
+            end: None,
+            stopping: false,
+            patient: false,
+            mute: false,
+            ends,
+        }
+    }
+
+    /// From now on a client that hangs up has everything done that it has asked for before, unless the kernel has dropped it.
+    pub(crate) fn be_patient(&mut self) {
+        self.patient = true;
+    }
+
+    /// What anybody can read of it.
+    pub(crate) fn page(&self) -> &Arc<QueuePage> {
+        &self.page
+    }
+
+    /// Whether the client may ask for more: it is there, and reads what it is answered.
+    #[inline]
+    pub(crate) fn takes_more(&self) -> bool {
+        self.end.is_none() && !self.outbox.lent()
+    }
+
+    /// Whether no more requests are taken, ever.
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether the kernel receives: there is not all of a message.
+    #[inline]
+    pub(crate) fn receiving(&self) -> bool {
+        self.receiving
+    }
+
+    /// Whether the end of the turn will send something, and make room for more requests by that.
+    pub(crate) fn will_send(&self) -> bool {
+        self.outbox.bytes() > 0 && !self.outbox.lent()
+    }
+
+    /// What the kernel has of it: a receive, a send.
+    pub(crate) fn in_flight(&self) -> usize {
+        usize::from(self.receiving) + usize::from(self.outbox.lent())
+    }
+
+    /// Has the kernel receive more, unless it does or there is all of a message.
+    pub(crate) fn receive(&mut self, size: impl Fn(&[u8]) -> Size, io: &mut Io<'_>) {
+        if self.receiving || self.inbox.front(&size) != Front::Part {
+            return;
+        }
+        let Some(Room { place, bytes, whole }) = self.inbox.room(&size, &mut self.buffers) else {
+            return self.finish(SessionEnd::Connection(io::ErrorKind::OutOfMemory.into()));
+        };
+        // SAFETY: the room lies in the inbox's buffer, which nobody touches before the completion: messages are taken, and
+        // room is made, only while nothing is received.
+        unsafe { io.receive(RECEIVE, self.socket.as_fd(), place, bytes, whole) };
+        self.receiving = true;
+    }
+
+    /// A receive has ended.
+    pub(crate) fn received(&mut self, result: i32) {
+        self.receiving = false;
+        match result {
+            // SAFETY: the kernel wrote so many bytes to the place that it was given last.
+            1.. => unsafe { self.inbox.received(result as usize) },
+            0 => self.finish(SessionEnd::Disconnected),
+            _ => match -result {
+                // The ring has moved, or a signal came: the next turn receives again.
+                libc::ECANCELED | libc::EINTR => {}
+                libc::ECONNRESET | libc::EPIPE => self.finish(SessionEnd::Disconnected),
+                error => self.finish(SessionEnd::Connection(io::Error::from_raw_os_error(error))),
+            },
+        }
+    }
+
+    /// Puts a reply behind all others: long ones as they are, short ones by a copy.
+    pub(crate) fn reply(&mut self, reply: Vec<u8>) {
+        self.outbox.push(reply, &mut self.buffers);
+    }
+
+    /// Puts a copy of a short reply behind all others.
+    pub(crate) fn say(&mut self, reply: &[u8]) {
+        self.outbox.say(reply, &mut self.buffers);
+    }
+
+    /// Sends while the turn goes on, if `unshown` replies are enough to be worth it. Returns whether it has.
+    pub(crate) fn send_some(&mut self, unshown: usize, io: &mut Io<'_>) -> bool {
+        let worth_it = unshown >= SEND_EVERY || self.outbox.bytes() >= SEND_BYTES;
+        if worth_it {
+            self.send(io);
+        }
+        worth_it
+    }
+
+    /// Sends what the client has room for, and has the kernel wait for the rest.
+    pub(crate) fn send(&mut self, io: &mut Io<'_>) {
+        if self.mute {
+            return self.outbox.clear();
+        }
+        match self.outbox.send(self.socket.as_fd(), &mut self.buffers, &self.page.sent) {
+            Sent::All => {}
+            Sent::Full if self.outbox.lent() => {}
+            Sent::Full if self.stopping => self.outbox.clear(),
+            Sent::Full => {
+                if let Some((place, bytes)) = self.outbox.lend() {
+                    // SAFETY: a lent piece stays as it is until it is returned.
+                    unsafe { io.send(SEND, self.socket.as_fd(), place, bytes) };
+                }
+            }
+            Sent::Failed(error) => self.unsendable(error.into()),
+        }
+    }
+
+    /// A send has ended that waited for the client.
+    pub(crate) fn sent(&mut self, result: i32) {
+        self.outbox.returned(usize::try_from(result).unwrap_or_default(), &mut self.buffers);
+        match -result {
+            ..=0 | libc::EINTR => {}
+            error => self.unsendable(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Nobody reads replies any more.
+    fn unsendable(&mut self, error: io::Error) {
+        self.outbox.clear();
+        self.mute = true;
+        if self.patient {
+            // The end of what it has sent is its end.
+            return;
+        }
+        self.hang_up(Shutdown::Both);
+        self.finish(match Errno::from_io_error(&error) {
+            Some(Errno::PIPE | Errno::CONNRESET) => SessionEnd::Disconnected,
+            _ => SessionEnd::Connection(error),
+        });
+    }
+
+    /// Takes no more requests. Those that are in flight end.
+    pub(crate) fn finish(&mut self, why: SessionEnd) {
+        self.end.get_or_insert(why);
+    }
+
+    /// As [`finish`](Self::finish), since what the client has sent is no message.
+    pub(crate) fn misspoke(&mut self, why: String) {
+        self.finish(SessionEnd::Connection(io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
+
+    /// The turn is over, with so many requests in flight: sends, and tells the listening thread when all is over, once.
+    pub(crate) fn show(&mut self, ring: u16, requests_in_flight: usize, io: &mut Io<'_>) {
+        self.page.in_flight.set(requests_in_flight as u64);
+        self.send(io);
+        eprintln!(
+            "DBG ring {ring} inflight {requests_in_flight} recv {} lent {} out {} mute {} end {:?} inbox {}",
+            self.receiving,
+            self.outbox.lent(),
+            self.outbox.bytes(),
+            self.mute,
+            self.end.is_some(),
+            self.inbox.bytes()
+        );
+        let idle = requests_in_flight == 0 && self.in_flight() == 0 && self.outbox.bytes() == 0;
+        if idle && !self.stopping && self.end.is_some() {
+            // It is detached next, which is when it stops.
+            self.stopping = true;
+            let why = self.end.replace(SessionEnd::Stopped).unwrap_or(SessionEnd::Stopped);
+            self.ends.tell(ring, why);
+        }
+    }
+
+    /// Its ring is stopped. Replies that are ready are still sent, as far as the client takes them at once.
+    pub(crate) fn drain(&mut self) {
+        self.stopping = true;
+        self.finish(SessionEnd::Stopped);
+        self.hang_up(if self.outbox.lent() { Shutdown::Both } else { Shutdown::Read });
+    }
+
+    /// Its ring is lost.
+    pub(crate) fn lost(&self) {
+        self.hang_up(Shutdown::Both);
+    }
+
+    fn hang_up(&self, how: Shutdown) {
+        // A socket whose other end is gone has been shut down.
+        let _ = rustix::net::shutdown(&self.socket, how);
+    }
+}

@@ -1,0 +1,12 @@
+//! Clients of disks over NBD: what they agree on, what they ask for, and what becomes of those that do not behave.
+
+// The client has more than each part of the tests needs.
+#![allow(unreachable_pub)]
+
+mod client;
+mod data;
+mod handshake;
+mod life;
+mod refusals;
+mod server;
+mod trouble;

@@ -1,0 +1,324 @@
+//! Clients that vanish, send nonsense, or do not read.
+
+use super::client::{Client, REPLIES, Replies, Request, WRITE};
+use super::server::{Like, NAME, Random, Scripted, Server, eventually, memory, pattern};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+use storage::{Execution, FileOptions, FileStorage, Operation, SimOptions, SimStorage};
+use values::{ByteSize, Span};
+
+/// Writes of a number of blocks, each with contents of its own.
+fn writes(count: u64, bytes: usize) -> Vec<Request> {
+    (0..count).map(|number| Request::write(number * bytes as u64, &pattern(bytes, number))).collect()
+}
+
+/// Whether the disk has what was written.
+fn holds(disk: &[u8], writes: &[Request]) -> bool {
+    writes.iter().all(|write| disk[write.offset as usize..][..write.data.len()] == write.data)
+}
+
+#[test]
+fn who_disconnects_behind_writes_loses_none_and_is_answered() {
+    for execution in [Execution::Auto, Execution::Inline, Execution::Pool(2)] {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(4 << 20).unwrap();
+        let options = FileOptions { execution, ..FileOptions::new(image.path()) };
+        let server = Server::new(Arc::new(FileStorage::open(&options).unwrap()));
+        for replies in REPLIES {
+            let mut client = server.client(replies);
+            let writes = writes(300, 8192);
+            let mut cookies = client.post_all(&writes);
+            client.disconnect();
+            let mut answered = Vec::new();
+            while let Some(reply) = client.next() {
+                assert_eq!(reply.errno, 0);
+                answered.push(reply.cookie);
+            }
+            cookies.sort_unstable();
+            answered.sort_unstable();
+            assert_eq!(answered, cookies, "{execution}");
+            assert!(holds(&std::fs::read(image.path()).unwrap(), &writes), "{execution}");
+            image.as_file().set_len(0).unwrap();
+            image.as_file().set_len(4 << 20).unwrap();
+        }
+        eventually("both are gone", || server.export.status().sessions.disconnects == 2);
+        assert_eq!(server.export.status().sessions.errors, 0);
+    }
+}
+
+/// "The server MUST handle all outstanding requests" (under `NBD_CMD_DISC`); nobody is there to hear of it.
+#[test]
+fn who_disconnects_behind_writes_and_hangs_up_loses_none() {
+    for latency in [Duration::ZERO, Duration::from_micros(300)] {
+        let options = SimOptions { write_latency: Span(latency), ..SimOptions::new(ByteSize(4 << 20)) };
+        let server = Server::new(Arc::new(SimStorage::open(&options).unwrap()));
+        for replies in REPLIES {
+            let mut client = server.client(replies);
+            // No more than there is room for in the sockets: it is all on its way when the client goes.
+            let writes = writes(300, 512);
+            client.post_all(&writes);
+            client.disconnect();
+            drop(client);
+            eventually("all are done", || {
+                let disk = server.contents(300 * 512);
+                writes.iter().all(|write| holds(&disk, std::slice::from_ref(write)))
+            });
+            server.client(Replies::Simple).ask(&Request::new(super::client::WRITE_ZEROES, 0, 300 * 512));
+            eventually("nobody is connected", || server.connections() == 0);
+        }
+    }
+}
+
+#[test]
+fn a_disconnect_waits_for_what_is_in_flight() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(storage.clone());
+    let mut client = server.client(Replies::Simple);
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    let writes = writes(50, 4096);
+    client.post_all(&writes);
+    client.disconnect();
+    // What is behind a disconnect is nobody's.
+    client.send(&Request::write(512 << 10, &[0xee; 4096]).bytes(99));
+    eventually("all are in flight", || server.in_flight() == 50);
+    storage.release();
+    (0..50).for_each(|_| assert_eq!(client.answer().errno, 0));
+    assert_eq!(client.next(), None);
+    assert!(holds(&server.contents(1 << 20), &writes));
+    assert_eq!(server.contents(1 << 20)[512 << 10..][..4096], [0; 4096]);
+}
+
+#[test]
+fn who_only_stops_to_send_gets_all_answers() {
+    let server = Server::of_memory(4 << 20);
+    for replies in REPLIES {
+        let mut client = server.client(replies);
+        client.write(0, &pattern(300 << 10, 5));
+        client.post_all(&vec![Request::read(0, 300 << 10); 10]);
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        for _ in 0..10 {
+            assert!(client.answer().data == pattern(300 << 10, 5), "{replies:?}");
+        }
+        assert_eq!(client.next(), None);
+        eventually("it is over", || server.connections() == 0);
+    }
+    assert_eq!(server.export.status().sessions.errors, 0);
+}
+
+#[test]
+fn a_client_may_vanish_anywhere_in_a_message() {
+    let server = Server::of_memory(4 << 20);
+    let mut witness = server.client(Replies::Simple);
+    let write = Request::write(8192, &pattern(200 << 10, 1)).bytes(1);
+    let cuts = [0, 1, 3, 4, 6, 7, 20, 27, 28, 29, 5000, 70_000, write.len() - 1, write.len()];
+    for cut in cuts {
+        let mut client = server.client(Replies::Structured);
+        client.send(&write[..cut]);
+        drop(client);
+        eventually("only the witness is left", || server.connections() == 1);
+        let there = witness.read(8192, 200 << 10);
+        let expected = if cut == write.len() { pattern(200 << 10, 1) } else { vec![0; 200 << 10] };
+        assert!(there == expected, "{cut}");
+    }
+    // The same of a handshake.
+    let option = super::client::option_of(super::client::option::GO, &super::client::go_of(NAME.as_bytes(), &[]));
+    for cut in 0..option.len() {
+        let mut handshake = server.handshake();
+        handshake.send(&option[..cut]);
+    }
+    for cut in 0..4 {
+        let mut stream = server.connect();
+        stream.write_all(&[0; 4][..cut]).unwrap();
+    }
+    eventually("only the witness is left", || server.connections() == 1);
+    assert_eq!(witness.read(0, 512), [0; 512]);
+    assert_eq!((server.export.failure(), server.export.status().sessions.errors), (None, 0));
+}
+
+#[test]
+fn a_client_may_vanish_with_requests_in_flight() {
+    for execution in [Execution::Auto, Execution::Pool(2)] {
+        let latency = Span(Duration::from_millis(1));
+        let options = SimOptions {
+            execution,
+            read_latency: latency,
+            write_latency: latency,
+            ..SimOptions::new(ByteSize(8 << 20))
+        };
+        let server = Server::new(Arc::new(SimStorage::open(&options).unwrap()));
+        let mut witness = server.client(Replies::Simple);
+        for round in 0..20 {
+            let mut client = server.client(REPLIES[round % 2]);
+            let mut requests = writes(8, 4096);
+            requests.extend(vec![Request::read(0, 1 << 20); 40]);
+            client.post_all(&requests);
+            // With replies that it has not read, and before there are any.
+            if round % 4 < 2 {
+                client.answer();
+            }
+        }
+        eventually("only the witness is left", || server.connections() == 1);
+        assert_eq!(server.in_flight(), 0);
+        witness.write(4 << 20, &pattern(4096, 7));
+        assert_eq!(witness.read(4 << 20, 4096), pattern(4096, 7));
+        assert_eq!(server.export.failure(), None);
+    }
+}
+
+#[test]
+fn who_vanishes_while_the_storage_does_not_answer_is_gone_when_it_does() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(storage.clone());
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    let mut witness = server.client(Replies::Simple);
+    let writes = writes(20, 4096);
+    let mut client = server.client(Replies::Structured);
+    client.post_all(&writes);
+    eventually("all are in flight", || server.in_flight() == 20);
+    drop(client);
+    // Others of the same worker are served meanwhile.
+    assert_eq!(witness.read(0, 4096), [0; 4096]);
+    assert_eq!(server.in_flight(), 20);
+    storage.release();
+    eventually("only the witness is left", || server.connections() == 1);
+    assert!(holds(&witness.read(0, 20 * 4096), &writes), "what was taken is done");
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_at_most() {
+    let server = Server::of_memory(1 << 20);
+    let mut witness = server.client(Replies::Simple);
+    witness.write(0, &pattern(1 << 20, 4));
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..200_usize {
+        let mut bytes = Vec::new();
+        for _ in 0..round {
+            // Some are framed as messages are; none of them writes.
+            match round % 3 {
+                0 => {
+                    let command = random.next() as u16;
+                    let command = if [1, 4, 6].contains(&command) { 0 } else { command };
+                    let request = Request::new(command, random.next() % (2 << 20), random.next() as u32);
+                    bytes.extend(request.with(random.next() as u16).bytes(random.next()));
+                }
+                1 => bytes.extend(super::client::option_of(random.next() as u32 % 12, &random.next().to_be_bytes())),
+                _ => bytes.extend(random.next().to_be_bytes()),
+            }
+        }
+        let mut stream = match round % 5 {
+            0 => server.connect(),
+            1 => server.handshake().stream,
+            _ => server.client(REPLIES[round % 2]).stream,
+        };
+        // It may hang up before it has read everything.
+        let _ = stream.write_all(&bytes);
+    }
+    eventually("only the witness is left", || server.connections() == 1);
+    assert!(witness.read(0, 1 << 20) == pattern(1 << 20, 4));
+    assert_eq!(server.export.failure(), None);
+}
+
+/// Asks until nobody listens any more; how many requests went out.
+fn ask_without_reading(client: &mut Client, bytes: u32) -> u64 {
+    client.stream.set_nonblocking(true).unwrap();
+    let (mut asked, mut full) = (0_u64, 0);
+    while full < 10 {
+        assert!(asked < 1_000_000, "it takes requests without end");
+        let (_, request) = client.encode(&Request::read(asked % 64 * 512, bytes));
+        match client.stream.write(&request) {
+            Ok(written) if written == request.len() => asked += 1,
+            // Half a message: nothing can follow it.
+            Ok(_) => break,
+            // The server may take more.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                full += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client.stream.set_nonblocking(false).unwrap();
+    asked
+}
+
+#[test]
+fn a_client_that_does_not_read_is_served_no_further_and_harms_nobody() {
+    for replies in REPLIES {
+        let server = Server::of_memory(4 << 20);
+        let mut witness = server.client(Replies::Simple);
+        let content = pattern(2 << 20, 3);
+        witness.write(0, &content);
+        let mut client = server.client(replies);
+        const BYTES: u32 = 500 << 10;
+        let asked = ask_without_reading(&mut client, BYTES);
+        // Meanwhile others of the same worker are served.
+        assert!(witness.read(0, 4096) == content[..4096]);
+        let ring = server.export.rings().into_iter().find(|ring| ring.index == 1).unwrap();
+        assert!(ring.figures.bytes_read < 32 << 20, "read ahead without end: {}", ring.figures.bytes_read);
+        // When it reads, the replies are there.
+        for number in 0..asked.min(40) {
+            let offset = number as usize % 64 * 512;
+            // Memory answers in the order of the requests or not: the client knows which is which.
+            let reply = client.answer();
+            assert_eq!((reply.errno, reply.data.len()), (0, BYTES as usize), "{offset}");
+            let at = (0..64).map(|number| number * 512).find(|at| content[*at..].starts_with(&reply.data[..1024]));
+            assert!(at.is_some_and(|at| content[at..].starts_with(&reply.data)));
+        }
+        // It goes without having read the rest.
+        drop(client);
+        eventually("it is gone", || server.connections() == 1);
+        assert!(witness.read(4096, 4096) == content[4096..8192]);
+    }
+}
+
+#[test]
+fn an_export_ends_though_a_client_does_not_read() {
+    let server = Server::of_memory(4 << 20);
+    let mut client = server.client(Replies::Structured);
+    client.post_all(&vec![Request::read(0, 1 << 20); 50]);
+    eventually("it cannot send any more", || server.export.ring(0).is_some_and(|ring| ring.figures.bytes_read > 0));
+    server.export.end();
+    assert_eq!(server.connections(), 0);
+    assert!(server.engine.workers().iter().all(|worker| worker.rings.is_empty()));
+}
+
+#[test]
+fn long_writes_and_long_replies_pass_each_other() {
+    // Writes and reads of more than the sockets hold.
+    let server = Server::like(&Like { workers: 2, ..Like::default() }, Arc::new(memory(16 << 20)));
+    let mut client = server.client(Replies::Simple);
+    let mut requests = Vec::new();
+    for number in 0..12 {
+        requests.push(Request::write(number << 20, &pattern(1 << 20, number)));
+        requests.push(Request::read(number << 20, 1 << 20));
+    }
+    // Each read is behind its write on the wire, and may be done before it.
+    for pair in client.exchange(&requests).chunks(2) {
+        assert_eq!((pair[0].errno, pair[1].errno, pair[1].data.len()), (0, 0, 1 << 20));
+    }
+    for number in 0..12 {
+        assert!(client.read(number << 20, 1 << 20) == pattern(1 << 20, number));
+    }
+}
+
+#[test]
+fn half_a_long_write_keeps_nobody_waiting() {
+    let server = Server::of_memory(64 << 20);
+    let mut slow = server.client(Replies::Simple);
+    let (cookie, bytes) = slow.encode(&Request::write(0, &pattern(32 << 20, 2)));
+    slow.send(&bytes[..bytes.len() - 1]);
+    server.serves_others();
+    assert_eq!(server.client(Replies::Simple).read(0, 4096), [0; 4096]);
+    slow.send(&bytes[bytes.len() - 1..]);
+    let reply = slow.answer();
+    assert_eq!((reply.cookie, reply.errno), (cookie, 0));
+    assert!(slow.read(0, 32 << 20) == pattern(32 << 20, 2));
+    // What is announced and never comes is not written.
+    let mut never = server.client(Replies::Simple);
+    never.send(&Request::new(WRITE, 0, 32 << 20).bytes(1));
+    never.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(never.stream.read(&mut [0]).unwrap(), 0);
+    assert!(slow.read(0, 4096) == pattern(4096, 2));
+}
