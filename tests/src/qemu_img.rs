@@ -101,8 +101,13 @@ pub fn img(lab: &Lab, args: &[&str]) -> Result<Outcome> {
 
 /// Runs commands of qemu-io on an image of a format.
 pub fn io_file(lab: &Lab, format: &str, image: &Path, commands: &[&str]) -> Result<Outcome> {
+    io_with(lab, &["-f", format], &image.display().to_string(), commands)
+}
+
+/// Runs commands of qemu-io, with these options, on an image, whatever QEMU calls one.
+pub fn io_with(lab: &Lab, options: &[&str], image: &str, commands: &[&str]) -> Result<Outcome> {
     let mut command = Command::new(lab.program("qemu-io"));
-    command.args(["-f", format]);
+    command.args(options);
     for line in commands {
         command.args(["-c", line]);
     }

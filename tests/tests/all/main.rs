@@ -30,6 +30,7 @@ mod life;
 mod limits;
 mod memory_table;
 mod moves;
+mod nbd;
 mod neighbour_torture;
 mod notifiers;
 mod p9_data;

@@ -1,0 +1,134 @@
+//! Disks over NBD, by QEMU's client.
+
+use anyhow::{Result, ensure};
+use std::path::Path;
+use tempfile::TempDir;
+use testkit::storage as kit;
+use tests::daemon::Daemon;
+use tests::lab::Lab;
+use tests::qemu_img::{self, Outcome, img};
+
+/// Bytes of the disk: not a whole number of MiB.
+const BYTES: usize = (24 << 20) + 512;
+
+/// A daemon that serves `storage` at a socket in its directory, and how QEMU calls that.
+fn served(directory: &Path, storage: &str, more: &str) -> Result<(Daemon, String)> {
+    let socket = directory.join("disk.nbd").display().to_string();
+    let daemon = Daemon::serve(&format!(
+        "workers = 2\n[[export]]\nname = 'disk'\nlisten = 'unix:{socket}'\n{more}\nstorage = {{ {storage} }}\n"
+    ))?;
+    Ok((daemon, format!("nbd+unix:///disk?socket={socket}")))
+}
+
+/// Runs commands of qemu-io on what is served at `address`.
+fn io_at(lab: &Lab, address: &str, options: &[&str], commands: &[&str]) -> Result<Outcome> {
+    qemu_img::io_with(lab, &[&["-f", "raw", "-d", "unmap"], options].concat(), address, commands)
+}
+
+#[test]
+fn what_qemu_copies_over_nbd_is_the_same() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    // Something of everything: noise, zeroes, holes.
+    let content: Vec<u8> =
+        (0..BYTES).map(|at| if (at >> 18) & 3 == 0 { 0 } else { ((at * 7 / 3) >> 3) as u8 }).collect();
+    std::fs::write(at("content"), &content)?;
+    std::fs::write(at("disk.raw"), vec![0x5a; BYTES])?;
+    img(&lab, &["create", "-q", "-f", "qcow2", &at("disk.qcow2"), &BYTES.to_string()])?.expect_success()?;
+    for (kind, path) in [("file", "disk.raw"), ("qcow2", "disk.qcow2")] {
+        let (daemon, address) = served(directory.path(), &format!("kind = '{kind}', path = '{}'", at(path)), "")?;
+        img(&lab, &["convert", "-n", "-f", "raw", "-O", "raw", &at("content"), &address])?.expect_success()?;
+        img(&lab, &["compare", "-f", "raw", "-F", "raw", &at("content"), &address])?.expect_success()?;
+        img(&lab, &["convert", "-f", "raw", "-O", "raw", &address, &at("back")])?.expect_success()?;
+        ensure!(std::fs::read(at("back"))? == content, "{kind}: it comes back otherwise");
+        daemon.stop()?;
+    }
+    ensure!(std::fs::read(at("disk.raw"))? == content, "the image holds something else");
+    Ok(())
+}
+
+#[test]
+fn every_command_of_qemus_client_is_served() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let image = directory.path().join("disk.raw");
+    std::fs::write(&image, vec![0x77; 64 << 20])?;
+    let storage = format!("kind = 'file', path = '{}', direct = true", image.display());
+    let (daemon, address) = served(directory.path(), &storage, "")?;
+    let commands = [
+        "write -P 0x11 1M 64k",
+        "write -f -P 0x22 512 512",
+        "write -z -u 2M 1M",
+        "write -z 3M 68k",
+        "discard 8M 4M",
+        "flush",
+        "aio_write -P 0x33 16M 31M",
+        "aio_write -P 0x44 48M 4k",
+        "aio_read -P 0x11 1M 64k",
+        "aio_flush",
+        "read -P 0x77 0 512",
+        "read -P 0x22 512 512",
+        "read -P 0 2M 1M",
+        "read -P 0 3M 68k",
+        "read -P 0x33 16M 31M",
+        "read -P 0x44 48M 4k",
+    ];
+    let output = io_at(&lab, &address, &[], &commands)?.expect_success()?;
+    ensure!(!output.contains("failed"), "{output}");
+    let ring = daemon.ring("disk", 0)?.figures;
+    ensure!(ring.errors == 0 && ring.count("discard") > 0 && ring.count("write_zeroes") > 1, "{ring:?}");
+    daemon.stop()?;
+    let on_disk = std::fs::read(&image)?;
+    ensure!(on_disk[16 << 20..47 << 20].iter().all(|byte| *byte == 0x33), "an answered write is not in the image");
+    Ok(())
+}
+
+#[test]
+fn a_read_only_disk_has_readers_of_both_kinds() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("disk.raw"), vec![0x77; 1 << 20])?;
+    let daemon = Daemon::serve(&format!(
+        "[[disk]]\nname = 'golden'\nstorage = {{ kind = 'file', path = '{}', read_only = true }}\n\
+         [[export]]\nname = 'one'\nlisten = 'unix:{}'\ndisk = 'golden'\n\
+         [[export]]\nname = 'two'\nlisten = 'unix:{}'\ndisk = 'golden'\n",
+        at("disk.raw"),
+        at("one.nbd"),
+        at("two.nbd")
+    ))?;
+    for name in ["one", "two"] {
+        let address = format!("nbd+unix:///{name}?socket={}", at(&format!("{name}.nbd")));
+        let output = io_at(&lab, &address, &["-r"], &["read -P 0x77 0 1M"])?.expect_success()?;
+        ensure!(!output.contains("failed"), "{output}");
+        let refused = io_at(&lab, &address, &[], &["write 0 512"])?;
+        ensure!(refused.expect_success().is_err(), "a read-only disk was opened for writing");
+    }
+    daemon.stop()
+}
+
+#[test]
+fn an_upgrade_takes_the_socket_along_but_no_client() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let image = directory.path().join("disk.raw");
+    std::fs::write(&image, vec![0x77; 1 << 20])?;
+    let (daemon, address) = served(directory.path(), &format!("kind = 'file', path = '{}'", image.display()), "")?;
+    io_at(&lab, &address, &[], &["write -P 0x11 0 512"])?.expect_success()?;
+    daemon.wait_disconnected("disk")?;
+    daemon.upgrade()?;
+    let output = io_at(&lab, &address, &[], &["read -P 0x11 0 512", "write -P 0x22 512 512"])?.expect_success()?;
+    ensure!(!output.contains("failed"), "{output}");
+    daemon.wait_disconnected("disk")?;
+    // A client that only connects is one.
+    let client = std::os::unix::net::UnixStream::connect(directory.path().join("disk.nbd"))?;
+    daemon.wait_ring("disk", 0, |ring| ring.worker.is_some())?;
+    let refused = daemon.upgrade().unwrap_err().to_string();
+    ensure!(refused.contains("over NBD to 1 connected client(s)"), "{refused}");
+    drop(client);
+    daemon.wait_disconnected("disk")?;
+    daemon.upgrade()?;
+    io_at(&lab, &address, &[], &["read -P 0x22 512 512"])?.expect_success()?;
+    daemon.stop()
+}
