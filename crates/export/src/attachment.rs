@@ -17,10 +17,14 @@ pub(crate) trait Attachment: Any + Send {
     fn turns_mut(&mut self) -> &mut Turns;
 
     /// Its virtqueue, if it has one.
-    fn queue(&self) -> Option<&Queue>;
+    fn queue(&self) -> Option<&Queue> {
+        None
+    }
 
     /// As [`queue`](Self::queue).
-    fn queue_mut(&mut self) -> Option<&mut Queue>;
+    fn queue_mut(&mut self) -> Option<&mut Queue> {
+        None
+    }
 
     /// Where its calls run from now on. What stands behind a disk has its own.
     fn set_executor(&mut self, _executor: Executor) {}

@@ -71,7 +71,10 @@ impl Export {
         if let Some(channel) = channel
             && !channel.config_changed()
         {
-            tracing::warn!(export = self.shared.name(), "the frontend cannot be told of the new size");
+            tracing::warn!(
+                export = self.shared.name(),
+                "nobody can be told of the new size: whoever asks again sees it"
+            );
         }
         Ok(())
     }

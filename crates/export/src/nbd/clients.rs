@@ -12,9 +12,6 @@ use std::time::Duration;
 
 /// How long a client may take until it has chosen the export.
 const GREETING: Duration = Duration::from_secs(10);
-/// Longest write, in bytes, and longest read: what clients take for granted that are told nothing (NBD protocol, "Block size
-/// constraints").
-const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// What every client of a disk is told, and what its requests are checked against.
 #[derive(Clone, Debug)]
@@ -105,7 +102,7 @@ impl Disk {
             read_only: about.read_only,
             trim: about.discard && !about.read_only,
             write_zeroes: about.write_zeroes && !about.read_only,
-            payload_max: PAYLOAD_BYTES_MAX,
+            payload_max: spec::PAYLOAD_BYTES_PORTABLE,
         };
         let preferred_bytes = about.physical_block_bytes.max(4096).max(block_bytes);
         Offer { terms, write_through: !self.has_write_cache(), preferred_bytes, clears: !self.storage.fills() }

@@ -9,7 +9,7 @@ use super::slot::NbdRequest;
 use crate::attachment::{self, Attachment};
 use crate::disk::Kind;
 use crate::label::Label;
-use crate::queue::{Queue, QueuePage};
+use crate::queue::QueuePage;
 use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, Size};
 use crate::turns::Turns;
 use crate::virtqueue::Slot;
@@ -181,14 +181,6 @@ impl Attachment for NbdRing {
 
     fn turns_mut(&mut self) -> &mut Turns {
         &mut self.turns
-    }
-
-    fn queue(&self) -> Option<&Queue> {
-        None
-    }
-
-    fn queue_mut(&mut self) -> Option<&mut Queue> {
-        None
     }
 
     fn page(&self) -> Arc<QueuePage> {

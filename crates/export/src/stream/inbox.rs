@@ -13,7 +13,7 @@ const SHARED_BYTES_MAX: usize = 32 << 10;
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
 /// Largest buffer, in bytes, that is kept while nothing is in it, and most that is expected to come like the last time.
-const KEPT_BYTES_MAX: usize = 2 << 20;
+const IDLE_BYTES_MAX: usize = 2 << 20;
 
 /// What a protocol says of the message at the front of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Inbox {
         if self.start == self.buffer.len() {
             self.buffer.clear();
             self.start = 0;
-            if self.buffer.capacity() > KEPT_BYTES_MAX {
+            if self.buffer.capacity() > IDLE_BYTES_MAX {
                 self.buffer = Vec::new();
             }
         }
@@ -162,7 +162,7 @@ impl Inbox {
 
 /// What the next message is expected to be like, when the last one had so many bytes.
 fn usual(bytes: usize) -> usize {
-    if (SHARED_BYTES_MAX + 1..=KEPT_BYTES_MAX).contains(&bytes) { bytes } else { 0 }
+    if (SHARED_BYTES_MAX + 1..=IDLE_BYTES_MAX).contains(&bytes) { bytes } else { 0 }
 }
 
 #[cfg(test)]
@@ -251,7 +251,7 @@ mod tests {
         }
         assert!(at >= LONG && inbox.buffer.capacity() >= LONG);
         inbox.take(LONG);
-        assert!(inbox.buffer.capacity() <= KEPT_BYTES_MAX && inbox.usual == 0);
+        assert!(inbox.buffer.capacity() <= IDLE_BYTES_MAX && inbox.usual == 0);
         // Nobody has that much.
         let size = |_: &[u8]| Size::Known(usize::MAX >> 1);
         assert!(inbox.room(size, &mut buffers).is_none());

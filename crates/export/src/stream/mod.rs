@@ -32,6 +32,3 @@ pub const CONNECTIONS: u16 = 64;
 pub const CONNECTIONS_MAX: u16 = 1024;
 /// Requests of one connection that are in flight at most.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
-/// Bytes of messages and replies that one connection keeps at most before it takes no more requests; the one that goes beyond it
-/// is still served.
-pub(crate) const KEPT_BYTES_MAX: usize = 4 << 20;

@@ -9,13 +9,17 @@ use super::slot::Deferred;
 use crate::attachment::{self, Attachment};
 use crate::calls::{Calls, Executor};
 use crate::label::Label;
-use crate::queue::{Queue, QueuePage};
-use crate::stream::{Front, IN_FLIGHT_MAX, KEPT_BYTES_MAX, Pipe, RECEIVE, SEND, Size};
+use crate::queue::QueuePage;
+use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, Size};
 use crate::turns::Turns;
 use crate::virtqueue::Slot;
 use device::p9::{HEADER_BYTES, MSIZE_MIN};
 use engine::{Completion, Io};
 use std::sync::Arc;
+
+/// Bytes of messages and replies that one connection keeps at most before it takes no more requests; the one that goes beyond it
+/// is still served.
+const KEPT_BYTES_MAX: usize = 4 << 20;
 
 /// What the bytes at the front say of their message's size, where none has more than `largest`.
 #[inline]
@@ -107,14 +111,6 @@ impl Attachment for StreamRing {
 
     fn turns_mut(&mut self) -> &mut Turns {
         &mut self.turns
-    }
-
-    fn queue(&self) -> Option<&Queue> {
-        None
-    }
-
-    fn queue_mut(&mut self) -> Option<&mut Queue> {
-        None
     }
 
     fn page(&self) -> Arc<QueuePage> {

@@ -6,7 +6,7 @@ use export::{Carried, DAEMON, DiskOptions, Engine, Export, Hosting, RingState, S
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use storage::{
     Description, Execution, Handed, MemoryOptions, MemoryStorage, Operation, Step, Storage, StorageError, Task,
 };
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use values::{ByteSize, Listen};
 use vhost_user::SocketOptions;
 
-/// Longer than anything here can take on a loaded machine: a wait that reaches it is a hang.
-pub const HANG: Duration = Duration::from_secs(60);
+pub use crate::p9_stream::client::{HANG, eventually, pattern};
+
 /// Name of every export.
 pub const NAME: &str = "disk";
 
@@ -230,20 +230,6 @@ impl Storage for Scripted {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.memory.set_execution(execution)
-    }
-}
-
-/// Bytes that tell where they belong.
-pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
-    (0..bytes as u64).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed) & 0xff) as u8).collect()
-}
-
-/// Waits until `condition` holds.
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < HANG, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(unreachable_pub)]
 
 mod beside;
-mod client;
+pub mod client;
 mod order;
 mod trouble;
 
