@@ -97,7 +97,7 @@ pub fn copy(
     data: Vec<Range<u64>>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Copied, StorageError> {
-    let plan = Mutex::new(Plan { chunks: chunks(data, route.len), end: 0, len: route.len });
+    let plan = Mutex::new(Plan { chunks: chunks(data, route.len), next: None, end: 0, len: route.len });
     let helpers = available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX) - 1;
     let mine = Copier::new(route)?;
     std::thread::scope(|scope| {
@@ -121,27 +121,44 @@ impl Copied {
 /// What nobody has taken yet.
 struct Plan<I> {
     chunks: I,
+    /// A chunk whose hole in front of it was taken.
+    next: Option<Range<u64>>,
     /// Up to where all is taken.
     end: u64,
     /// Bytes.
     len: u64,
 }
 
+/// A range to copy.
+enum Piece {
+    Data(Range<u64>),
+    Hole(Range<u64>),
+}
+
 impl<I: Iterator<Item = Range<u64>>> Plan<I> {
-    /// The next chunk and the hole before it; behind the last chunk an empty one.
-    fn take(&mut self) -> Option<(Range<u64>, Range<u64>)> {
+    fn take(&mut self) -> Option<Piece> {
         if self.end == self.len {
             return None;
         }
-        let chunk = self.chunks.next().unwrap_or(self.len..self.len);
-        let hole = self.end..chunk.start;
+        let chunk = self.next.take().or_else(|| self.chunks.next()).unwrap_or(self.len..self.len);
+        if self.end < chunk.start {
+            let hole = self.end..chunk.start;
+            self.end = chunk.start;
+            self.next = Some(chunk);
+            return Some(Piece::Hole(hole));
+        }
         self.end = chunk.end;
-        Some((hole, chunk))
+        Some(Piece::Data(chunk))
     }
+}
 
-    /// Lets nobody take more.
-    fn stop(&mut self) {
-        self.end = self.len;
+/// A thread's part is over, well or by a panic: at the end of all there is, or nobody takes more.
+struct Parting<'p, I>(&'p Mutex<Plan<I>>);
+
+impl<I> Drop for Parting<'_, I> {
+    fn drop(&mut self) {
+        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.end = plan.len;
     }
 }
 
@@ -176,62 +193,60 @@ impl<'a> Copier<'a> {
         Ok(Copier { route, solo, lanes, copied: Copied::default(), trouble: None, under_way: 0 })
     }
 
-    /// Takes chunks until there are no more.
+    /// Takes pieces until there are no more.
     fn run<I: Iterator<Item = Range<u64>>>(
         mut self,
         plan: &Mutex<Plan<I>>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Copied, StorageError> {
+        // What the kernel may have of a lane is not freed before the ring is.
         let mut lanes = std::mem::take(&mut self.lanes);
+        let mut copier = self;
+        let _parting = Parting(plan);
         let mut idle: Vec<usize> = (0..lanes.len()).collect();
         loop {
-            while let Some(place) = idle.last().copied()
+            while copier.trouble.is_none()
+                && let Some(place) = idle.last().copied()
                 && let Some(lane) = lanes.get_mut(place)
             {
-                let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
-                if self.trouble.is_some() {
-                    plan.stop();
-                }
-                let Some((hole, chunk)) = plan.take() else { break };
-                drop(plan);
-                progress(chunk.start, self.route.len);
-                self.hole(lane, hole);
-                (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
-                let nothing = self.trouble.is_some() || chunk.is_empty();
-                if !nothing && !self.read(lane, Token::request(place as u16)) {
+                let Some(piece) = plan.lock().unwrap_or_else(PoisonError::into_inner).take() else { break };
+                let token = Token::request(place as u16);
+                let (start, ended) = match piece {
+                    Piece::Hole(range) => (range.start, copier.hole(lane, range, token)),
+                    Piece::Data(chunk) => {
+                        (lane.at, lane.len, lane.parts) = (chunk.start, chunk.end - chunk.start, None);
+                        (chunk.start, copier.read(lane, token))
+                    }
+                };
+                if !ended {
                     idle.pop();
                 }
+                progress(start, copier.route.len);
             }
-            if self.under_way == 0 {
+            if copier.under_way == 0 {
                 break;
             }
-            let completion = self.solo.wait().expect("what is under way completes");
+            let completion = copier.solo.wait().expect("what is under way completes");
             let place = completion.index();
             if let Some(lane) = lanes.get_mut(place)
-                && self.completed(lane, completion)
+                && copier.completed(lane, completion)
             {
                 idle.push(place);
             }
         }
-        match self.trouble {
+        match copier.trouble.take() {
             Some(error) => Err(error),
-            None => Ok(self.copied),
+            None => Ok(copier.copied),
         }
     }
 
-    /// Nothing is there: makes sure that the target has nothing there either.
-    fn hole(&mut self, lane: &mut Lane, range: Range<u64>) {
-        let len = range.end.saturating_sub(range.start);
-        self.copied.zero_bytes += len;
-        if len == 0 || self.route.zeroes == Zeroes::Leave || self.trouble.is_some() {
-            return;
-        }
-        let offset = self.route.to_offset + range.start;
-        lane.task.begin(Operation::WriteZeroes { offset, len, unmap: true, durable: false });
-        // On its own Solo, so that nothing else completes here.
-        let result = Solo::new().map_err(|source| StorageError::Io { action: Action::WriteZeroes, source });
-        let result = result.and_then(|mut solo| run(&mut solo, self.route.to, &mut lane.task));
-        self.trouble = result.err();
+    /// Nothing is there: makes sure that the target has nothing there either. True when that has ended already.
+    fn hole(&mut self, lane: &mut Lane, range: Range<u64>, token: Token) -> bool {
+        let len = range.end - range.start;
+        (lane.at, lane.len) = (range.start, len);
+        lane.parts = Some(VecDeque::from([Part::Zeroes(0, len)]));
+        self.under_way += 1;
+        self.go_on(lane, Step::Done(Ok(())), token)
     }
 
     /// Reads the lane's chunk. True when that, and all that follows, has ended already.
@@ -292,20 +307,6 @@ impl<'a> Copier<'a> {
                 }
             }
             step = self.route.to.start(&mut lane.task, token, &mut self.solo.io());
-        }
-    }
-}
-
-/// Runs one task to its end.
-fn run(solo: &mut Solo, storage: &dyn Storage, task: &mut Task) -> Result<(), StorageError> {
-    let mut step = storage.start(task, Token::request(0), &mut solo.io());
-    loop {
-        match step {
-            Step::Done(result) => return result,
-            Step::Pending => {
-                let completion = solo.wait().expect("what is under way completes");
-                step = storage.resume(task, completion, &mut solo.io());
-            }
         }
     }
 }
