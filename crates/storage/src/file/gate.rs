@@ -170,8 +170,8 @@ impl<W: Waiter> Gate<W> {
     /// A place, and whether it is inside already: if not, `waiter()` hears when it is.
     pub(super) fn ask(&self, ask: Ask, waiter: impl FnOnce() -> W) -> (Claim<W>, bool) {
         let mut state = lock(&self.state);
-        // Who waits first is not overtaken by those it waits for, nor by others that need a buffer.
-        let fair = state.first().is_none_or(|first| !ask.buffer && !first.conflicts(&ask));
+        // Who waits first is not overtaken by those it waits for, nor, if it needs a buffer, by others that do.
+        let fair = state.first().is_none_or(|first| !(first.conflicts(&ask) || first.buffer && ask.buffer));
         let inside = fair && state.fits(&ask);
         let place = if inside {
             state.count(&ask);
