@@ -3,6 +3,9 @@
 //!
 //! A new kind is a module with its options and its storage, wherever that is at home, and one line in the list below.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod disks;
 
 use serde::de::Error as _;

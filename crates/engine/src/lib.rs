@@ -3,6 +3,9 @@
 //! Workers (a thread, an io_uring, a mailbox), the map from rings to workers.
 //! This room knows no device and no protocol: it drives anything that implements [`Ring`], and moves it while it runs.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod bell;
 mod bells;
 mod burial;

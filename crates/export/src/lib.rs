@@ -3,6 +3,9 @@
 //! A device knows bytes, storage and tree know operations, vhost_user knows messages, the engine knows rings; this room joins them into
 //! one thing that has a name and a socket. Protocol code does not enter here, nor does anything that a person types.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod attachment;
 mod calls;
 mod counters;

@@ -11,6 +11,9 @@
 //!
 //! The definition of the format is QEMU's `docs/interop/qcow2.rst`; what of it is supported is in `docs/formats/qcow2.md`.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod claims;
 pub mod compressed;
 pub mod entry;

@@ -20,6 +20,9 @@
 //! | `operations` | what a client may ask of a tree |
 //! | `handover` | a tree goes on in another program |
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod appends;
 mod attributes;
 mod changing;

@@ -13,6 +13,9 @@
 //! Nothing here reads a clock, starts a thread or makes a system call: what was seen comes in, what is to be done goes out. So the
 //! same code decides in the daemon and in a test that plays a day in a second.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod balance;
 mod execution;
 mod journal;

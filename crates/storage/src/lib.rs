@@ -8,6 +8,9 @@
 //! A kind of storage is one module: its options, which a person writes ([`Kind`]), and what they open ([`Storage`]). The list of all
 //! kinds is in the room `disk`.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod aligned;
 mod blocking;
 mod buffers;

@@ -10,6 +10,9 @@
 //! for ever), loses its place in the stream on a short read, and keeps the backend channel to itself without a way to
 //! announce a changed config space.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod channel;
 mod end;
 mod endpoint;

@@ -11,6 +11,9 @@
 //!
 //! The storage made of these parts, with workers and a write-back thread, is in `served`: of it the parts know nothing.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod blocks;
 pub mod cache;
 pub mod check;

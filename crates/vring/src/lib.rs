@@ -5,6 +5,9 @@
 //! later process goes on. It performs no I/O, starts no thread and knows no device; whatever a guest writes is checked here
 //! once, and a ring that lies is an error, never a panic.
 
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod areas;
 mod chain;
 pub mod copy;

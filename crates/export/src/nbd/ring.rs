@@ -151,8 +151,10 @@ impl NbdRing {
     fn greet_all(&mut self) {
         for _ in 0..GREETINGS_MAX {
             match self.front() {
-                Front::Message(bytes) if self.phase != Phase::Requests && self.takes_more() => self.greet(bytes),
-                _ => return,
+                _ if self.phase == Phase::Requests || !self.takes_more() => return,
+                Front::Message(bytes) => self.greet(bytes),
+                Front::Part => return,
+                Front::Impossible => return self.pipe.misspoke(self.fault()),
             }
         }
     }
@@ -192,12 +194,11 @@ impl Attachment for NbdRing {
             return false;
         }
         match self.front() {
-            Front::Message(bytes) if self.phase == Phase::Requests => {
+            Front::Message(bytes) => {
                 self.start(bytes, io);
                 true
             }
-            // More of the handshake than one turn has time for.
-            Front::Message(_) | Front::Part => false,
+            Front::Part => false,
             Front::Impossible => {
                 let why = self.fault();
                 self.pipe.misspoke(why);
@@ -224,7 +225,8 @@ impl Attachment for NbdRing {
             return 0;
         }
         self.greet_all();
-        let taken = if self.is_waiting() { attachment::serve(self, io) } else { 0 };
+        let requests = self.phase == Phase::Requests && self.is_waiting();
+        let taken = if requests { attachment::serve(self, io) } else { 0 };
         if !self.is_held_up() && self.takes_more() {
             self.pipe.receive(self.size(), io);
         }

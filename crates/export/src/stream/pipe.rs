@@ -42,8 +42,8 @@ pub(crate) struct Pipe {
     stopping: bool,
     /// What the client asks for is done though it does not read what becomes of it.
     patient: bool,
-    /// It does not.
-    mute: bool,
+    /// It does not; how many bytes are still taken of it: those that had come by the time that it was known.
+    mute: Option<u64>,
     ends: Arc<Ends>,
 }
 
@@ -60,7 +60,7 @@ impl Pipe {
             end: None,
             stopping: false,
             patient: false,
-            mute: false,
+            mute: None,
             ends,
         }
     }
@@ -107,6 +107,9 @@ impl Pipe {
         if self.receiving || self.inbox.front(&size) != Front::Part {
             return;
         }
+        if self.mute == Some(0) {
+            return self.finish(SessionEnd::Disconnected);
+        }
         let Some(Room { place, bytes, whole }) = self.inbox.room(&size, &mut self.buffers) else {
             return self.finish(SessionEnd::Connection(io::ErrorKind::OutOfMemory.into()));
         };
@@ -121,7 +124,10 @@ impl Pipe {
         self.receiving = false;
         match result {
             // SAFETY: the kernel wrote so many bytes to the place that it was given last.
-            1.. => unsafe { self.inbox.received(result as usize) },
+            1.. => unsafe {
+                self.inbox.received(result as usize);
+                self.mute = self.mute.map(|left| left.saturating_sub(result.unsigned_abs().into()));
+            },
             0 => self.finish(SessionEnd::Disconnected),
             _ => match -result {
                 // The ring has moved, or a signal came: the next turn receives again.
@@ -153,7 +159,7 @@ impl Pipe {
 
     /// Sends what the client has room for, and has the kernel wait for the rest.
     pub(crate) fn send(&mut self, io: &mut Io<'_>) {
-        if self.mute {
+        if self.mute.is_some() {
             return self.outbox.clear();
         }
         match self.outbox.send(self.socket.as_fd(), &mut self.buffers, &self.page.sent) {
@@ -174,7 +180,8 @@ impl Pipe {
     pub(crate) fn sent(&mut self, result: i32) {
         self.outbox.returned(usize::try_from(result).unwrap_or_default(), &mut self.buffers);
         match -result {
-            ..=0 | libc::EINTR => {}
+            // It is sent again.
+            ..=0 | libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ECANCELED => {}
             error => self.unsendable(io::Error::from_raw_os_error(error)),
         }
     }
@@ -182,16 +189,18 @@ impl Pipe {
     /// Nobody reads replies any more.
     fn unsendable(&mut self, error: io::Error) {
         self.outbox.clear();
-        self.mute = true;
-        if self.patient {
-            // The end of what it has sent is its end.
+        let gone = matches!(Errno::from_io_error(&error), Some(Errno::PIPE | Errno::CONNRESET));
+        if gone && self.patient {
+            // The end of what it has sent is its end. More may come of one that only does not read.
+            let left = rustix::io::ioctl_fionread(&self.socket).unwrap_or_default();
+            self.mute = Some(left);
+            if left == 0 {
+                self.hang_up(Shutdown::Read);
+            }
             return;
         }
         self.hang_up(Shutdown::Both);
-        self.finish(match Errno::from_io_error(&error) {
-            Some(Errno::PIPE | Errno::CONNRESET) => SessionEnd::Disconnected,
-            _ => SessionEnd::Connection(error),
-        });
+        self.finish(if gone { SessionEnd::Disconnected } else { SessionEnd::Connection(error) });
     }
 
     /// Takes no more requests. Those that are in flight end.
@@ -208,15 +217,6 @@ impl Pipe {
     pub(crate) fn show(&mut self, ring: u16, requests_in_flight: usize, io: &mut Io<'_>) {
         self.page.in_flight.set(requests_in_flight as u64);
         self.send(io);
-        eprintln!(
-            "DBG ring {ring} inflight {requests_in_flight} recv {} lent {} out {} mute {} end {:?} inbox {}",
-            self.receiving,
-            self.outbox.lent(),
-            self.outbox.bytes(),
-            self.mute,
-            self.end.is_some(),
-            self.inbox.bytes()
-        );
         let idle = requests_in_flight == 0 && self.in_flight() == 0 && self.outbox.bytes() == 0;
         if idle && !self.stopping && self.end.is_some() {
             // It is detached next, which is when it stops.

@@ -322,3 +322,19 @@ fn half_a_long_write_keeps_nobody_waiting() {
     assert_eq!(never.stream.read(&mut [0]).unwrap(), 0);
     assert!(slow.read(0, 4096) == pattern(4096, 2));
 }
+
+/// Nobody hears of what it does, and it goes on: what has come by then is done, and no more.
+#[test]
+fn who_does_not_listen_is_not_served_for_ever() {
+    let server = Server::of_memory(1 << 20);
+    for replies in REPLIES {
+        let mut client = server.client(replies);
+        client.stream.shutdown(std::net::Shutdown::Read).unwrap();
+        let (_, request) = client.encode(&Request::write(0, &pattern(4096, 1)));
+        let start = std::time::Instant::now();
+        while std::io::Write::write_all(&mut client.stream, &request).is_ok() {
+            assert!(start.elapsed() < super::server::HANG, "it is served for ever");
+        }
+        eventually("it is gone", || server.connections() == 0);
+    }
+}
