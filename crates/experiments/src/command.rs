@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use crate::experiment::list::{self, Listed};
 use crate::experiment::{Experiment, read, shipped};
 use crate::report::compare::Changes;
-use crate::report::{Report, data, output, table};
+use crate::report::{Report, data, output};
 use crate::run::journal;
 
 pub use crate::run::{Args as RunArgs, End, Plan, run};
@@ -53,36 +53,34 @@ pub fn qemu_of_lab() -> Option<PathBuf> {
 /// # Errors
 /// The experiment cannot be read.
 pub fn list(args: &ListArgs) -> Result<()> {
-    let Some(name) = &args.name else {
-        let listed: Vec<Listed> = shipped::all()?.iter().map(Listed::of).collect();
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&listed)?);
-        } else {
-            println!("{}", list::table(&listed, u16::try_from(output::width()).ok()));
-            println!("`vringd bench list NAME` shows one in full; `vringd bench run NAME` runs it.");
+    let text = match &args.name {
+        None => {
+            let listed: Vec<Listed> = shipped::all()?.iter().map(Listed::of).collect();
+            if args.json {
+                serde_json::to_string_pretty(&listed)? + "\n"
+            } else {
+                let table = list::table(&listed, u16::try_from(output::width()).ok());
+                format!("{table}\n`vringd bench list NAME` shows one in full; `vringd bench run NAME` runs it.\n")
+            }
         }
-        return Ok(());
+        Some(name) if args.toml => match shipped::toml(name) {
+            Some(text) => text.to_owned(),
+            None => std::fs::read_to_string(name)?,
+        },
+        Some(name) => {
+            let experiment = read::open(name)?;
+            if args.json { serde_json::to_string_pretty(&experiment)? + "\n" } else { in_full(&experiment) }
+        }
     };
-    if args.toml {
-        match shipped::toml(name) {
-            Some(text) => print!("{text}"),
-            None => print!("{}", std::fs::read_to_string(name)?),
-        }
-        return Ok(());
-    }
-    let experiment = read::open(name)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&experiment)?);
-    } else {
-        show(&experiment);
-    }
-    Ok(())
+    output::say(&text)
 }
 
-fn show(experiment: &Experiment) {
-    println!("{}: {}", experiment.name, experiment.title);
-    println!("claim: {} ({})", experiment.claim, experiment.source);
-    println!("\nconfigurations (baseline: {}):", experiment.baseline);
+fn in_full(experiment: &Experiment) -> String {
+    let mut lines = vec![
+        format!("{}: {}", experiment.name, experiment.title),
+        format!("claim: {} ({})", experiment.claim, experiment.source),
+        format!("\nconfigurations (baseline: {}):", experiment.baseline),
+    ];
     for configuration in &experiment.configurations {
         let mut line = format!("  {} [{}]", configuration.name, configuration.place.name());
         if !configuration.server.options.is_empty() {
@@ -91,14 +89,15 @@ fn show(experiment: &Experiment) {
         if let Some(reason) = &configuration.unsupported {
             line += &format!(": not possible: {reason}");
         }
-        println!("{line}");
+        lines.push(line);
     }
-    println!("\nworkloads ({} rounds of {} s each):", experiment.rounds, experiment.time_s);
+    lines.push(format!("\nworkloads ({} rounds of {} s each):", experiment.rounds, experiment.time_s));
     for workload in &experiment.workloads {
         let options = if workload.fio.is_empty() { &workload.frontend } else { &workload.fio };
         let options: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        println!("  {}: {}", workload.name, options.join(" "));
+        lines.push(format!("  {}: {}", workload.name, options.join(" ")));
     }
+    lines.join("\n") + "\n"
 }
 
 /// What `vringd bench report` was asked for, read.
@@ -128,19 +127,17 @@ impl<'a> Reading<'a> {
     pub fn show(&self) -> Result<()> {
         if let Some(second) = &self.second {
             let changes = Changes::of(&self.first, second);
-            if self.args.json {
-                println!("{}", serde_json::to_string_pretty(&changes)?);
+            return output::say(&if self.args.json {
+                serde_json::to_string_pretty(&changes)? + "\n"
             } else {
-                print!("{}", changes.render_within(output::width()));
-            }
-            return Ok(());
+                changes.render_within(output::width())
+            });
         }
         if self.args.json {
             data::json(&self.first, std::io::stdout().lock())?;
         } else {
             for report in &self.first {
-                print!("{}", table::render(&report.summary, output::width()));
-                output::print_reading(report);
+                output::print(report)?;
             }
         }
         let page = output::write(&self.first, self.args.out.as_deref().unwrap_or(&self.args.directory))?;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// How long a wait may overlook a request.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Makes every wait of this crate fail within a tenth of a second, now and from now on. May be called
 /// from a signal handler.

@@ -2,9 +2,10 @@
 //!
 //! What is asserted is that everything that this machine has can be measured, not how fast it is.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -23,9 +24,10 @@ fn bench(words: &[&str]) -> Result<Output> {
 fn run(name: &str, words: &[&str]) -> Result<(Vec<Value>, TempDir)> {
     let out = TempDir::new()?;
     let data = TempDir::new()?;
+    let memory = TempDir::new_in("/dev/shm")?;
     let place = |directory: &TempDir| directory.path().to_str().map(str::to_owned).context("a path is text");
-    let (out_path, data_path) = (place(&out)?, place(&data)?);
-    let mut all = vec!["run", name, "--quick", "--out", &out_path, "--data", &data_path];
+    let (out_path, data_path, memory_path) = (place(&out)?, place(&data)?, place(&memory)?);
+    let mut all = vec!["run", name, "--quick", "--out", &out_path, "--data", &data_path, "--memory", &memory_path];
     all.extend(TIME);
     all.extend(words);
     let output = bench(&all)?;
@@ -33,7 +35,9 @@ fn run(name: &str, words: &[&str]) -> Result<(Vec<Value>, TempDir)> {
     ensure!(output.status.success(), "{name}: {}\n{said}", output.status);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(shown.contains("QUICK"), "a quick run is not called one:\n{shown}");
-    ensure!(fs::read_dir(data.path())?.next().is_none(), "data was left in {}", data.path().display());
+    for directory in [data, memory] {
+        ensure!(fs::read_dir(directory.path())?.next().is_none(), "data was left in {}", directory.path().display());
+    }
     Ok((samples(&out.path().join(name))?, out))
 }
 
@@ -174,6 +178,58 @@ fn a_run_that_is_there_is_resumed_or_refused_and_two_runs_are_compared() -> Resu
     let compared = bench(&["report", path, path])?;
     assert!(compared.status.success(), "{compared:?}");
     assert!(String::from_utf8_lossy(&compared.stdout).contains("equals"), "{compared:?}");
+    Ok(())
+}
+
+/// As with `vringd bench list | head -1`.
+#[test]
+fn a_list_that_nobody_reads_to_its_end_is_no_failure() -> Result<()> {
+    for words in [&["list"][..], &["list", "zvol-threads"], &["list", "zvol-threads", "--toml"], &["list", "--json"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = Command::new(vringd::program()?);
+        let output =
+            command.arg("bench").args(words).stdout(writer).stderr(Stdio::piped()).spawn()?.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{words:?}: {said}");
+    }
+    Ok(())
+}
+
+/// Of two that lay data out in one place, the second found the images of the first in use, and removed them.
+#[test]
+fn a_run_waits_for_another_one_that_lays_data_out_in_the_same_place() -> Result<()> {
+    let memory = TempDir::new_in("/dev/shm")?;
+    let data = TempDir::new()?;
+    let out = TempDir::new()?;
+    let root = memory.path().join("vringd-bench-data");
+    fs::create_dir(&root)?;
+    let another = File::open(&root)?;
+    another.lock()?;
+    let mut run = Command::new(vringd::program()?)
+        .args(["bench", "run", "worker-per-vq", "--quick", "--only", "one-1"])
+        .args(TIME)
+        .arg("--out")
+        .arg(out.path())
+        .arg("--data")
+        .arg(data.path())
+        .arg("--memory")
+        .arg(memory.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("vringd starts")?;
+    let mut said = BufReader::new(run.stderr.take().context("standard error")?).lines();
+    let waits = said.by_ref().find(|line| line.as_ref().is_ok_and(|line| line.contains("waiting for another run")));
+    let line = waits.context("it does not wait")??;
+    assert!(line.contains(&*root.to_string_lossy()) && line.contains("--memory"), "{line}");
+    assert_eq!(fs::read_dir(&root)?.count(), 0, "data is laid out before the other run has ended");
+    fs::remove_dir(&root)?;
+    drop(another);
+    for line in said {
+        println!("{}", line?);
+    }
+    assert!(run.wait()?.success());
+    assert!(!root.exists());
     Ok(())
 }
 

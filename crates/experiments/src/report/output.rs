@@ -1,12 +1,12 @@
 //! Where reports go: files in a run's directory, and the terminal.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Report, data, page};
+use super::{Report, data, page, table};
 
 /// What a terminal that does not tell its width is taken to have, in characters.
 const WIDTH_DEFAULT: u16 = 120;
@@ -37,13 +37,24 @@ fn put(directory: &Path, name: &str, fill: impl FnOnce(&mut BufWriter<File>) -> 
     write().with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// Prints what the figures say.
-pub fn print_reading(report: &Report) {
-    println!();
-    for sentence in &report.reading {
-        println!("{sentence}");
+/// Prints a report's table and what its figures say.
+///
+/// # Errors
+/// As [`say`].
+pub fn print(report: &Report) -> Result<()> {
+    let reading: String = report.reading.iter().map(|sentence| format!("{sentence}\n")).collect();
+    say(&format!("{}\n{reading}\n", table::render(&report.summary, width())))
+}
+
+/// Puts `text` on standard output.
+///
+/// # Errors
+/// It cannot be written. A reader that has had enough (`| head`) is no error.
+pub fn say(text: &str) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write the output"),
     }
-    println!();
 }
 
 /// How wide the terminal is, in characters.

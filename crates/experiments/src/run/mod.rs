@@ -24,8 +24,8 @@ pub use args::Args;
 use crate::environment;
 use crate::experiment::{Experiment, Place};
 use crate::record::{Header, SCHEMA};
-use crate::report::{Report, data, output, table};
-use crate::stand::{Data, Site};
+use crate::report::{Report, data, output};
+use crate::stand::{Claim, Data, Site};
 use journal::Journal;
 use signals::Stop;
 use stage::HostStage;
@@ -88,6 +88,7 @@ pub fn run(plan: &Plan<'_>) -> Result<End> {
     // A test in a guest, or another run, would be heard in every figure; a quick run has none for the record.
     let turn = if args.quick { Lab::wait_for_place } else { Lab::wait_alone };
     let _turn = lab.clone().map(turn).transpose()?;
+    let _claim = Claim::of(site, experiments)?;
     let mut end = End::Complete;
     let mut measured = false;
     for experiment in experiments {
@@ -101,8 +102,7 @@ pub fn run(plan: &Plan<'_>) -> Result<End> {
         let report = Report::of(run);
         measured |= report.summary.cells.iter().any(|cell| cell.figures.is_some());
         if !args.json {
-            print!("{}", table::render(&report.summary, output::width()));
-            output::print_reading(&report);
+            output::print(&report)?;
         }
         end = ended;
         if end == End::Stopped {

@@ -77,8 +77,8 @@ impl Data {
     pub fn remove_all(site: &Site, experiment: &Experiment) -> io::Result<()> {
         for configuration in &experiment.configurations {
             if let Some(directory) = directory(site, &configuration.data) {
-                remove_laid_out(&volume::directory(&directory, &configuration.name))?;
-                remove_laid_out(&directory)?;
+                remove_directory(&volume::directory(&directory, &configuration.name))?;
+                remove_directory(&directory)?;
             }
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Data {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self) -> io::Result<()> {
-        remove_laid_out(&self.directory)
+        remove_directory(&self.directory)
     }
 
     /// The directory that holds the files and nothing else: what a server of directories serves.
@@ -189,7 +189,8 @@ pub(crate) fn file_name(number: u32) -> String {
     format!("file{number}")
 }
 
-fn root(site: &Site, medium: Medium) -> Option<PathBuf> {
+/// The directory that holds all data of a medium.
+pub(super) fn root(site: &Site, medium: Medium) -> Option<PathBuf> {
     let base = match medium {
         Medium::Disk => &site.data,
         Medium::Memory => &site.memory,
@@ -207,16 +208,6 @@ fn remove_directory(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
-}
-
-/// Removes the data and, when nothing else is in there, the directory for data itself.
-fn remove_laid_out(directory: &Path) -> io::Result<()> {
-    remove_directory(directory)?;
-    if let Some(parent) = directory.parent() {
-        // Other data may lie there, or it may be gone already: both are fine.
-        let _kept = fs::remove_dir(parent);
-    }
-    Ok(())
 }
 
 fn write_file(path: &Path, size_mib: u64, seed: u64) -> io::Result<()> {
@@ -295,7 +286,7 @@ mod tests {
         one.remove().unwrap();
         assert!(!one.directory().exists() && two.image().exists());
         two.remove().unwrap();
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path().join(DIRECTORY)).unwrap().count(), 0);
         // Removing what is gone is no error.
         two.remove().unwrap();
     }

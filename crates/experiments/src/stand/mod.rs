@@ -10,6 +10,7 @@
 
 mod boot;
 mod cache;
+mod claim;
 pub mod data;
 mod frontend;
 mod hook;
@@ -29,6 +30,7 @@ use bench::fio::job::{self, Frame, Target};
 use guest::Shell;
 use tempfile::TempDir;
 
+pub use claim::Claim;
 pub use data::Data;
 pub use site::{Limits, Programs, Site, SshSite};
 pub use trouble::Trouble;

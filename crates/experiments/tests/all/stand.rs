@@ -63,7 +63,7 @@ fn host() {
     check(&stand.measure(&workloads[0]), 4.0);
     stand.end().unwrap();
     Data::remove_all(&bench.site, &experiment(&configuration)).unwrap();
-    assert_eq!(fs::read_dir(&bench.site.data).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(bench.site.data.join("vringd-bench-data")).unwrap().count(), 0);
 }
 
 #[test]

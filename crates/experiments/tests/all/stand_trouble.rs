@@ -135,7 +135,8 @@ fn a_disk_that_fills_up_while_data_is_laid_out_is_emptied_again() {
     let trouble = Stand::start(&bench.site, &experiment(&configuration), &configuration).map(|_| ()).unwrap_err();
     let Trouble::Failed(reason) = trouble else { panic!("{trouble:?}") };
     assert!(reason.contains("the disk is full"), "{reason}");
-    assert_eq!(std::fs::read_dir(&bench.site.data).unwrap().count(), 0, "what was written is removed");
+    let left = std::fs::read_dir(bench.site.data.join("vringd-bench-data")).unwrap();
+    assert_eq!(left.count(), 0, "what was written is removed");
     bench.assert_nothing_left();
 }
 
