@@ -1,16 +1,13 @@
 //! Moves the contents of one storage into another: in large pieces, several at once, and without the zeroes.
 
+use crate::extent::DataRanges;
 use crate::kit::AlignedBuffer;
 use crate::{Action, Operation, Step, Storage, StorageError, Task};
 use engine::{Completion, Solo, Token};
 use libc::iovec;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io;
 use std::num::NonZero;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, available_parallelism};
@@ -86,18 +83,14 @@ impl Lane {
     }
 }
 
-/// Copies, and tells `progress` of bytes that are done, and of how many. `data` are the ranges, ascending and counted from the start of the copy, outside of which `from` reads as zeroes.
+/// Copies, and tells `progress` of bytes that are done, and of how many. What the source says is a hole is not read.
 ///
 /// What the kernel has at hand is moved on the spot, which is as fast as one processor: so several threads share the chunks.
 ///
 /// # Errors
 /// The first error of either storage, once nothing is under way any more.
-pub fn copy(
-    route: &Route<'_>,
-    data: Vec<Range<u64>>,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Copied, StorageError> {
-    let plan = Mutex::new(Plan { chunks: chunks(data, route.len), next: None, end: 0, len: route.len });
+pub fn copy(route: &Route<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Copied, StorageError> {
+    let plan = Mutex::new(Plan::of(route));
     let helpers = available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX) - 1;
     let mine = Copier::new(route)?;
     std::thread::scope(|scope| {
@@ -119,10 +112,12 @@ impl Copied {
 }
 
 /// What nobody has taken yet.
-struct Plan<I> {
-    chunks: I,
-    /// A chunk whose hole in front of it was taken.
-    next: Option<Range<u64>>,
+struct Plan<'a> {
+    data: DataRanges<'a>,
+    /// Where the copy starts, in the source.
+    base: u64,
+    /// The rest of a range with data, of which some or the hole in front was taken.
+    rest: Option<Range<u64>>,
     /// Up to where all is taken.
     end: u64,
     /// Bytes.
@@ -135,43 +130,44 @@ enum Piece {
     Hole(Range<u64>),
 }
 
-impl<I: Iterator<Item = Range<u64>>> Plan<I> {
-    fn take(&mut self) -> Option<Piece> {
+impl<'a> Plan<'a> {
+    fn of(route: &Route<'a>) -> Plan<'a> {
+        let (base, len) = (route.from_offset, route.len);
+        Plan { data: DataRanges::of(route.from, base..base + len), base, rest: None, end: 0, len }
+    }
+
+    /// Chunks begin at multiples of their size, so that none has an odd start but the first.
+    fn take(&mut self) -> Result<Option<Piece>, StorageError> {
         if self.end == self.len {
-            return None;
+            return Ok(None);
         }
-        let chunk = self.next.take().or_else(|| self.chunks.next()).unwrap_or(self.len..self.len);
-        if self.end < chunk.start {
-            let hole = self.end..chunk.start;
-            self.end = chunk.start;
-            self.next = Some(chunk);
-            return Some(Piece::Hole(hole));
+        let range = match self.rest.take() {
+            Some(range) => range,
+            None => match self.data.next().transpose()? {
+                Some(range) => range.start - self.base..range.end - self.base,
+                None => self.len..self.len,
+            },
+        };
+        let taken = self.end;
+        if taken < range.start {
+            self.end = range.start;
+            self.rest = Some(range);
+            return Ok(Some(Piece::Hole(taken..self.end)));
         }
-        self.end = chunk.end;
-        Some(Piece::Data(chunk))
+        self.end = range.end.min((taken / CHUNK_BYTES + 1) * CHUNK_BYTES);
+        self.rest = (self.end < range.end).then_some(self.end..range.end);
+        Ok(Some(Piece::Data(taken..self.end)))
     }
 }
 
 /// A thread's part is over, well or by a panic: at the end of all there is, or nobody takes more.
-struct Parting<'p, I>(&'p Mutex<Plan<I>>);
+struct Parting<'p, 'a>(&'p Mutex<Plan<'a>>);
 
-impl<I> Drop for Parting<'_, I> {
+impl Drop for Parting<'_, '_> {
     fn drop(&mut self) {
         let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         plan.end = plan.len;
     }
-}
-
-/// Cuts the ranges into chunks that begin at multiples of their size, so that none has an odd start but the first.
-fn chunks(data: Vec<Range<u64>>, len: u64) -> impl Iterator<Item = Range<u64>> {
-    data.into_iter().flat_map(move |range| {
-        let (mut at, end) = (range.start.min(len), range.end.min(len));
-        std::iter::from_fn(move || {
-            let start = at;
-            at = end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
-            (start < end).then_some(start..at)
-        })
-    })
 }
 
 /// One thread's part of a copy.
@@ -194,11 +190,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Takes pieces until there are no more.
-    fn run<I: Iterator<Item = Range<u64>>>(
-        mut self,
-        plan: &Mutex<Plan<I>>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Copied, StorageError> {
+    fn run(mut self, plan: &Mutex<Plan<'_>>, progress: &mut dyn FnMut(u64, u64)) -> Result<Copied, StorageError> {
         // What the kernel may have of a lane is not freed before the ring is.
         let mut lanes = std::mem::take(&mut self.lanes);
         let mut copier = self;
@@ -209,7 +201,15 @@ impl<'a> Copier<'a> {
                 && let Some(place) = idle.last().copied()
                 && let Some(lane) = lanes.get_mut(place)
             {
-                let Some(piece) = plan.lock().unwrap_or_else(PoisonError::into_inner).take() else { break };
+                let taken = plan.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let piece = match taken {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break,
+                    Err(error) => {
+                        copier.trouble = Some(error);
+                        break;
+                    }
+                };
                 let token = Token::request(place as u16);
                 let (start, ended) = match piece {
                     Piece::Hole(range) => (range.start, copier.hole(lane, range, token)),
@@ -335,68 +335,10 @@ fn is_zero(bytes: &[u8]) -> bool {
     }
 }
 
-/// Shorter gaps are looked for in what is read.
-const GAP_BYTES: u64 = CHUNK_BYTES;
-/// Most ranges.
-const RANGES_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
-
-/// Ranges of a disk in their order, of which there are not too many: those with little between them are one, and all that are side by
-/// side become one where there are very many.
-#[derive(Debug, Default)]
-pub struct Ranges(Vec<Range<u64>>);
-
-impl Ranges {
-    /// Adds a range that begins where all others have ended, or behind.
-    pub fn add(&mut self, range: Range<u64>) {
-        match self.0.last_mut() {
-            Some(last) if range.start.saturating_sub(last.end) < GAP_BYTES => last.end = last.end.max(range.end),
-            _ => self.0.push(range),
-        }
-        if self.0.len() > RANGES_MAX {
-            let pairs = self.0.chunks(2).map(|pair| pair[0].start..pair[pair.len() - 1].end);
-            self.0 = pairs.collect();
-        }
-    }
-}
-
-impl From<Ranges> for Vec<Range<u64>> {
-    fn from(ranges: Ranges) -> Self {
-        ranges.0
-    }
-}
-
-/// Where a file has data, in `offset..offset + len`, counted from `offset`. What cannot be asked has data everywhere.
-///
-/// # Errors
-/// The kernel's answer.
-pub fn data_ranges(fd: impl AsFd, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
-    let end = offset.saturating_add(len);
-    let mut out = Ranges::default();
-    let mut at = offset;
-    while at < end {
-        let start = match rustix::fs::seek(&fd, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // Behind the last data.
-            Err(Errno::NXIO) => break,
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::SPIPE) => at,
-            Err(errno) => return Err(errno.into()),
-        };
-        if start >= end {
-            break;
-        }
-        let hole = rustix::fs::seek(&fd, SeekFrom::Hole(start)).unwrap_or(end);
-        let stop = hole.clamp(start + 1, end);
-        // Holes have the grain of the file system; a transfer has that of sectors.
-        let range = (start / 512 * 512).max(offset) - offset..stop.next_multiple_of(512).min(end) - offset;
-        out.add(range);
-        at = stop;
-    }
-    Ok(out.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{FileOptions, FileStorage};
     use proptest::prelude::*;
     use std::os::unix::fs::FileExt;
 
@@ -423,47 +365,38 @@ mod tests {
         }
 
         #[test]
-        fn chunks_cover_the_ranges(cuts in proptest::collection::btree_set(0u64..8 << 20, 0..8), len in 0u64..9 << 20) {
-            let cuts: Vec<_> = cuts.into_iter().collect();
-            let ranges: Vec<_> = cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
-            let cut: Vec<_> = chunks(ranges.clone(), len).collect();
-            for chunk in &cut {
-                prop_assert!(!chunk.is_empty() && chunk.end - chunk.start <= CHUNK_BYTES && chunk.end <= len);
+        fn pieces_cover_the_copy_and_its_data(
+            pages in proptest::collection::btree_set(0u64..2048, 0..40),
+            (base, len) in (0u64..2 << 20, 0u64..9 << 20),
+        ) {
+            let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+            file.as_file().set_len(12 << 20).unwrap();
+            for page in &pages {
+                file.as_file().write_all_at(&[1; 4096], page * 4096).unwrap();
             }
-            let total: u64 = ranges.iter().map(|range| range.end.min(len) - range.start.min(len)).sum();
-            prop_assert_eq!(cut.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>(), total);
-            prop_assert!(cut.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            let from = FileStorage::open(&FileOptions::new(file.path())).unwrap();
+            let (from_offset, len) = (base / 512 * 512, len / 512 * 512);
+            let route = Route { from: &from, from_offset, to: &from, to_offset: 0, len, zeroes: Zeroes::Leave };
+            let mut plan = Plan::of(&route);
+            let mut at = 0;
+            while let Some(piece) = plan.take().unwrap() {
+                let range = match piece {
+                    Piece::Data(range) => {
+                        prop_assert!(range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES, "{range:?}");
+                        range
+                    }
+                    Piece::Hole(range) => {
+                        let mut hole = vec![1; (range.end - range.start) as usize];
+                        file.as_file().read_exact_at(&mut hole, from_offset + range.start).unwrap();
+                        prop_assert!(is_zero(&hole));
+                        range
+                    }
+                };
+                prop_assert_eq!(range.start, at);
+                prop_assert!(range.start < range.end);
+                at = range.end;
+            }
+            prop_assert_eq!(at, len);
         }
-    }
-
-    #[test]
-    fn ranges_cover_what_was_added_and_stay_few() {
-        let mut ranges = Ranges::default();
-        let added: Vec<_> = (0..1000u64).map(|n| (n * n) << 18).map(|at| at..at + 4096).collect();
-        added.iter().cloned().for_each(|range| ranges.add(range));
-        let all = Vec::from(ranges);
-        assert!((RANGES_MAX / 4..=RANGES_MAX).contains(&all.len()));
-        assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start));
-        for range in added {
-            assert!(all.iter().any(|it| it.start <= range.start && range.end <= it.end));
-        }
-    }
-
-    #[test]
-    fn holes_are_found() {
-        // On a disk, wherever the build is.
-        let program = std::env::current_exe().unwrap();
-        let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
-        file.set_len(16 << 20).unwrap();
-        file.write_all_at(&[1; 4096], 4 << 20).unwrap();
-        file.write_all_at(&[1; 10], 9 << 20).unwrap();
-        let ranges = data_ranges(&file, 1 << 20, 14 << 20).unwrap();
-        let inside = |at: u64| ranges.iter().any(|range| range.contains(&(at - (1 << 20))));
-        assert!(inside(4 << 20) && inside(9 << 20), "{ranges:?}");
-        assert!(ranges.iter().all(|range| range.end <= 14 << 20));
-        let total: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-        assert!(total < 8 << 20, "{ranges:?}");
-        let (pipe, _writer) = std::io::pipe().unwrap();
-        assert!(data_ranges(&pipe, 0, 1000 * 512).unwrap().into_iter().eq(std::iter::once(0..1000 * 512)));
     }
 }

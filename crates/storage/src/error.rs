@@ -17,6 +17,8 @@ pub enum Action {
     Discard,
     /// write zeroes
     WriteZeroes,
+    /// look for holes
+    Look,
 }
 
 /// Why an operation, or a change of a running storage, failed.

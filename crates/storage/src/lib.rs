@@ -16,6 +16,7 @@ mod blocking;
 mod buffers;
 pub mod copy;
 mod error;
+pub mod extent;
 mod file;
 mod handover;
 mod kind;
@@ -32,6 +33,7 @@ mod volume;
 
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
+pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
 pub use kind::{Access, Kind, Made, Need, Opened, open};

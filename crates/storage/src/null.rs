@@ -2,11 +2,12 @@
 
 use crate::error::check_size;
 use crate::{
-    Description, Execution, Handed, Kind, Made, OpenError, Opened, Operation, Step, Storage, StorageError, Task,
-    buffers,
+    Description, Execution, Extent, Handed, Kind, Made, OpenError, Opened, Operation, Step, Storage, StorageError,
+    Task, buffers,
 };
 use engine::{Completion, Io, Token};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use utoipa::ToSchema;
@@ -107,6 +108,10 @@ impl Storage for NullStorage {
 
     fn fills(&self) -> bool {
         self.zeroes
+    }
+
+    fn extents(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
+        Ok(vec![Extent { bytes: range.end.saturating_sub(range.start), data: !self.zeroes }])
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {

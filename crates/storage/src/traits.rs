@@ -1,7 +1,8 @@
 //! The trait that every storage implements.
 
-use crate::{Execution, Handed, Step, StorageError, Task, VolumeControl};
+use crate::{Execution, Extent, Handed, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
+use std::ops::Range;
 
 /// What a storage is and what it can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,16 @@ pub trait Storage: Send + Sync {
     /// show to anybody whose memory they are not.
     fn fills(&self) -> bool {
         true
+    }
+
+    /// Where `range` has data, from its start on, in at most `most` extents; fewer bytes than asked for where that would take long, but
+    /// some. The range lies inside the capacity, in whole sectors. What was written when the call begins, and not zeroed or discarded
+    /// since, is data in its answer. Blocks: not for a worker.
+    ///
+    /// # Errors
+    /// The kernel's, or tables that are damaged.
+    fn extents(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
+        Ok(vec![Extent { bytes: range.end.saturating_sub(range.start), data: true }])
     }
 
     /// What only a volume has; `None` for any other storage.

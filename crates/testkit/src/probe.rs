@@ -1,9 +1,10 @@
 //! A storage that passes everything on, remembers writes, and fails when it is told to.
 
 use engine::{Completion, Io, Token};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use storage::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task};
+use storage::{Description, Execution, Extent, Handed, Operation, Step, Storage, StorageError, Task};
 
 /// What was asked of the storage below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,5 +95,9 @@ impl Storage for Probe {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.below.set_execution(execution)
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.below.extents(range, most)
     }
 }

@@ -158,6 +158,7 @@ pub fn play(storage: &dyn Storage, history: &[Move]) -> Vec<u8> {
     let mut solo = Solo::new().unwrap();
     let mut oracle = vec![0u8; storage.capacity_bytes() as usize];
     let mut task = Task::new();
+    let mut done_bytes = 0;
     for (number, step) in history.iter().enumerate() {
         let sectors_now = oracle.len() as u64 / 512;
         let range = |at: u64, sectors: u64| {
@@ -216,9 +217,31 @@ pub fn play(storage: &dyn Storage, history: &[Move]) -> Vec<u8> {
             }
             Move::Execute(execution) => storage.set_execution(*execution).unwrap(),
         }
+        let from = number % 40 * 512;
+        let told = assert_holes_are_zeroes(storage, &oracle[from..], from as u64, number % 5 + 1);
+        assert!(told > 0 || from == oracle.len());
+    }
+    while let len @ 1.. = oracle.len() - done_bytes {
+        let told = assert_holes_are_zeroes(storage, &oracle[done_bytes..], done_bytes as u64, 3);
+        assert!(told > 0 && told <= len);
+        done_bytes += told;
     }
     assert_same(&read(&mut solo, storage, 0, oracle.len()), &oracle, 0);
     oracle
+}
+
+/// What the storage takes for holes from `offset` on reads as zeroes. Returns of how many bytes it told.
+fn assert_holes_are_zeroes(storage: &dyn Storage, contents: &[u8], offset: u64, most: usize) -> usize {
+    let extents = storage.extents(offset..offset + contents.len() as u64, most).unwrap();
+    assert!(extents.len() <= most && extents.windows(2).all(|pair| pair[0].data != pair[1].data), "{extents:?}");
+    let mut at = 0;
+    for extent in extents {
+        let end = at + extent.bytes as usize;
+        assert!(extent.bytes > 0 && extent.bytes.is_multiple_of(512) && end <= contents.len());
+        assert!(extent.data || contents[at..end].iter().all(|byte| *byte == 0), "{at}..{end} of {offset} is no hole");
+        at = end;
+    }
+    at
 }
 
 /// Names the first byte that differs.

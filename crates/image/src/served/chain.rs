@@ -8,13 +8,18 @@ use crate::geometry::Geometry;
 use crate::tables::{Found, Locked, Tables};
 use crate::{FormatError, features, header::Header};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use storage::Storage;
+use storage::extent::Extents;
+use storage::{Extent, Storage};
 
 /// Decompressed clusters that an image keeps, in bytes: neighbouring sectors are often read one after the other.
 const DECOMPRESSED_BYTES_MAX: u64 = 1 << 20;
+
+/// Tables of each image that are looked at for one list of extents: they may have to be loaded.
+const EXTENTS_TABLES_MAX: u64 = 16;
 
 /// One image.
 pub(super) struct Image {
@@ -361,6 +366,31 @@ impl Chain {
             done += len as usize;
         }
         Ok(())
+    }
+
+    /// Where a range has data, in at most `most` extents, as far as a few tables reach. Blocks.
+    pub(super) fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, Trouble> {
+        let table_bytes = self.images.iter().map(|image| image.header.l2_covers_bytes()).min().unwrap_or(u64::MAX);
+        let far = range.start.saturating_add(table_bytes.saturating_mul(EXTENTS_TABLES_MAX));
+        let mut found = Extents::of(range.start..range.end.min(far), most);
+        while let Some(Range { start, end }) = found.rest() {
+            let (piece, len) = self.resolve_loading(start, end - start)?;
+            let fits = match piece {
+                Piece::Zero => found.add(len, false),
+                // What is raw behind all images has holes of its own.
+                Piece::Data { file, host } if Some(file) == self.base => {
+                    let behind =
+                        self.file(file).extents(host..host + len, most).map_err(|error| disk::errno(&error))?;
+                    behind.into_iter().all(|extent| found.add(extent.bytes, extent.data))
+                }
+                Piece::Data { .. } | Piece::Compressed { .. } => found.add(len, true),
+                Piece::Missing => return Err(Trouble::Errno(libc::EIO)),
+            };
+            if !fits {
+                break;
+            }
+        }
+        Ok(found.into_list())
     }
 
     /// Whether all of a range reads as zeroes because nothing is there. `None`: to know it would block, and it must not.

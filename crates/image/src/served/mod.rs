@@ -37,6 +37,8 @@ mod shared;
 mod tests;
 mod whole;
 
+use error::Trouble;
+
 pub use error::ImageError;
 pub use options::Qcow2Options;
 
@@ -44,10 +46,11 @@ use crate::header;
 use engine::{Completion, Io, Token};
 use refcounts::patch_header;
 use shared::Shared;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::kit::check_growth;
-use storage::{Description, Execution, Handed, Step, Storage, StorageError, Task};
+use storage::{Action, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
 
 /// See the module. Dropped, it gives back what was reserved.
 pub struct Qcow2Storage {
@@ -154,6 +157,19 @@ impl Storage for Qcow2Storage {
         }
         self.shared.on_the_spot.store(on_the_spot(&self.shared.chain), Ordering::Relaxed);
         Ok(())
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        let chain = &self.shared.chain;
+        chain.extents(range, most).map_err(|trouble| {
+            let source = match trouble {
+                Trouble::Format(number, error) => {
+                    std::io::Error::other(format!("{}: {error}", chain.images[number].path.display()))
+                }
+                trouble => reason(self.shared.settle_trouble(&trouble)),
+            };
+            StorageError::Io { action: Action::Look, source }
+        })
     }
 }
 

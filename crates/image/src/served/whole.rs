@@ -1,16 +1,11 @@
-//! An image as a whole, for tools: where its disk has data, and one that is written anew, of which nothing counts before all does.
+//! An image as a whole, for tools: one that is written anew, of which nothing counts before all does.
 
-use super::chain::Piece;
-use super::error::Trouble;
 use super::{Qcow2Options, Qcow2Storage, open};
 use crate::header::Header;
 use engine::{Completion, Io, Token};
-use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
-use storage::copy::Ranges;
-use storage::{Description, Execution, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
+use storage::{Description, Execution, Extent, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
     /// Opens an image, and serves it to whoever opens it alone.
@@ -32,32 +27,6 @@ impl Qcow2Storage {
             *file = Arc::new(Unflushed(file.clone()));
         }
         Qcow2Storage::start(options, opened)
-    }
-
-    /// Ranges of the disk, in their order, outside of which it reads as zeroes because nothing is there. Short gaps between them are
-    /// included, and longer ones where there are very many. Blocks.
-    ///
-    /// # Errors
-    /// Tables cannot be read, or are damaged: with the path of the image.
-    pub fn data_ranges(&self) -> Result<Vec<Range<u64>>, (PathBuf, io::Error)> {
-        let chain = &self.shared.chain;
-        let size_bytes = chain.top().size_bytes();
-        let mut ranges = Ranges::default();
-        let mut at = 0;
-        while at < size_bytes {
-            let (piece, len) = chain.resolve_loading(at, size_bytes - at).map_err(|trouble| match trouble {
-                Trouble::Format(number, error) => (chain.images[number].path.clone(), io::Error::other(error)),
-                Trouble::Errno(errno) | Trouble::Apart(errno) => {
-                    (chain.top().path.clone(), io::Error::from_raw_os_error(errno))
-                }
-                Trouble::Grown => (chain.top().path.clone(), io::ErrorKind::Interrupted.into()),
-            })?;
-            if piece != Piece::Zero {
-                ranges.add(at..at + len);
-            }
-            at += len;
-        }
-        Ok(ranges.into())
     }
 }
 
@@ -94,5 +63,9 @@ impl Storage for Unflushed {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.0.set_execution(execution)
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.0.extents(range, most)
     }
 }

@@ -5,8 +5,8 @@ use super::file::ToolError;
 use engine::{Solo, Token};
 use libc::iovec;
 use serde::Serialize;
-use std::ops::Range;
 use storage::copy::{ALIGN, CHUNK_BYTES};
+use storage::extent::DataRanges;
 use storage::kit::AlignedBuffer;
 use storage::{Operation, Step, Task};
 
@@ -33,9 +33,22 @@ pub fn compare(one: &From, other: &From, progress: &mut dyn FnMut(u64, u64)) -> 
     let all = size_bytes[0].max(size_bytes[1]);
     let mut found = Compared { same: true, differs_at: None, size_bytes, read_bytes: 0 };
     let mut solo = Solo::new().map_err(ToolError::io(&one.open.path, "read"))?;
+    let storages = [one.open.storage.clone(), other.open.storage.clone()];
+    let paths = [one.open.path.clone(), other.open.path.clone()];
+    let mut data = [0, 1].map(|side| DataRanges::of(&*storages[side], 0..size_bytes[side]).peekable());
     let mut sides = [one, other];
-    for range in union(&sides[0].open.data, &sides[1].open.data) {
-        let mut at = range.start;
+    let mut at = 0;
+    loop {
+        // What is next of either; the other has data there, too, or a hole.
+        let starts = [0, 1].map(|side| match data[side].peek() {
+            Some(Ok(range)) => range.start,
+            Some(Err(_)) => 0,
+            None => u64::MAX,
+        });
+        let side = usize::from(starts[1] < starts[0]);
+        let Some(range) = data[side].next() else { break };
+        let range = range.map_err(ToolError::storage(&paths[side]))?;
+        at = at.max(range.start);
         while at < range.end {
             progress(at, all);
             let len = CHUNK_BYTES.min(range.end - at);
@@ -106,45 +119,5 @@ fn read(solo: &mut Solo, sides: &mut [Side; 2], at: u64, len: u64) -> Result<(),
     match trouble {
         Some((number, error)) => Err(ToolError::storage(&sides[number].open.path)(error)),
         None => Ok(()),
-    }
-}
-
-/// What is in either of two lists of ranges, each in its order.
-fn union(one: &[Range<u64>], other: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut all: Vec<Range<u64>> = one.iter().chain(other).cloned().collect();
-    all.sort_unstable_by_key(|range| range.start);
-    let mut out: Vec<Range<u64>> = Vec::new();
-    for range in all {
-        match out.last_mut() {
-            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-            _ => out.push(range),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_union_has_what_either_has(one in ranges(), other in ranges()) {
-            let union = union(&one, &other);
-            prop_assert!(union.windows(2).all(|pair| pair[0].end < pair[1].start));
-            let inside = |ranges: &[Range<u64>], at: u64| ranges.iter().any(|range| range.contains(&at));
-            for at in 0..64 {
-                prop_assert_eq!(inside(&union, at), inside(&one, at) || inside(&other, at));
-            }
-        }
-    }
-
-    /// Ranges in their order.
-    fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
-        prop::collection::btree_set(0u64..64, 0..12).prop_map(|cuts| {
-            let cuts: Vec<u64> = cuts.into_iter().collect();
-            cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
-        })
     }
 }

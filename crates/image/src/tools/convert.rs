@@ -7,12 +7,10 @@ use crate::header::MAGIC;
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
-use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use storage::copy::{Copied, Route, Zeroes, copy};
 use storage::kit::ImageLock;
 use storage::target::Target;
 use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
@@ -36,11 +34,10 @@ pub struct Converted {
     pub copied: Copied,
 }
 
-/// A source that is open, and where it is not known to be zeroes.
+/// A source that is open.
 pub(super) struct Open {
     pub(super) path: PathBuf,
     pub(super) storage: Arc<dyn Storage>,
-    pub(super) data: Vec<Range<u64>>,
 }
 
 impl From {
@@ -54,15 +51,11 @@ impl From {
                     let path = path.display();
                     tracing::warn!(%path, "begins like {format} and is read as raw bytes: if it is one, say so by its format");
                 }
-                let failed = ToolError::io(path, "look for holes in");
-                let file = File::open(path).map_err(&failed)?;
-                let data = data_ranges(&file, 0, storage.capacity_bytes()).map_err(failed)?;
-                Ok(Open { path: path.clone(), storage: Arc::new(storage), data })
+                Ok(Open { path: path.clone(), storage: Arc::new(storage) })
             }
             From::Qcow2(options) => {
                 let storage = Qcow2Storage::open_alone(options)?;
-                let data = storage.data_ranges().map_err(|(path, error)| ToolError::io(&path, "read")(error))?;
-                Ok(Open { path: options.path.clone(), storage: Arc::new(storage), data })
+                Ok(Open { path: options.path.clone(), storage: Arc::new(storage) })
             }
         }
     }
@@ -143,8 +136,8 @@ fn go(
 ) -> Result<Converted, ToolError> {
     let len = from.storage.capacity_bytes();
     let route = Route { from: &*from.storage, from_offset: 0, to, to_offset: 0, len, zeroes };
-    let copied = copy(&route, from.data.clone(), progress).map_err(|error| match error {
-        StorageError::Io { action: Action::Read, .. } => ToolError::storage(&from.path)(error),
+    let copied = copy(&route, progress).map_err(|error| match error {
+        StorageError::Io { action: Action::Read | Action::Look, .. } => ToolError::storage(&from.path)(error),
         error => ToolError::storage(target)(error),
     })?;
     Ok(Converted { size_bytes: len, copied })

@@ -8,9 +8,11 @@
 //! | `machine` | the stages of a task: what comes after which completion |
 //! | `issue` | one system call, on the spot, by io_uring or on a pool |
 //! | `gate` | who may touch which blocks while a partial block is rewritten |
+//! | `holes` | where a file has data |
 //! | `space` | discard and write zeroes by fallocate and ioctl |
 
 mod gate;
+mod holes;
 mod issue;
 mod looks;
 mod machine;
@@ -26,12 +28,13 @@ pub(crate) use measure::huge_page_file;
 use open::Hold;
 pub use open::{FileOptions, check_kind};
 
-use crate::{Description, Execution, Handed, Step, Storage, StorageError, Task};
+use crate::{Action, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, SharedFile, Token};
 use gate::Gate;
 use issue::Executor;
 use measure::Measures;
 use space::Abilities;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,6 +117,10 @@ impl Storage for FileStorage {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.executor.set(execution)
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        holes::extents(&*self.file, range, most).map_err(|source| StorageError::Io { action: Action::Look, source })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::SimOptions;
 use super::latency::Latency;
 use super::random::Random;
-use crate::{Action, Operation};
+use crate::Operation;
 use values::{ByteSize, Span};
 
 /// See the module's description of the model.
@@ -69,10 +69,12 @@ impl Model {
     /// fate of one does not depend on the kinds of those before it.
     pub(super) fn start(&mut self, operation: Operation, bytes: u64, now_ns: u64) -> Fate {
         let (luck, shape) = (self.random.unit(), self.random.fork());
-        let (latency_ns, rate) = match operation.action() {
-            Action::Read => (self.read.draw(shape), self.read_error_rate),
-            Action::Flush => (self.flush_ns, self.flush_error_rate),
-            Action::Write | Action::Discard | Action::WriteZeroes => (self.write.draw(shape), self.write_error_rate),
+        let (latency_ns, rate) = match operation {
+            Operation::Read { .. } => (self.read.draw(shape), self.read_error_rate),
+            Operation::Flush => (self.flush_ns, self.flush_error_rate),
+            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
+                (self.write.draw(shape), self.write_error_rate)
+            }
         };
         let mut busy_ns = latency_ns;
         if let Operation::Write { durable: true, .. } | Operation::WriteZeroes { durable: true, .. } = operation {

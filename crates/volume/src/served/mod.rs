@@ -9,7 +9,7 @@
 //! | `machine` | a task's stages |
 //! | `read`, `in_parts`, `write`, `sync` | what tasks do: reads and discards; large reads; writes and zeroes; flushes and durable writes |
 //! | `commit` | who leads the next batch, which batches are in flight, how they land; where a checkpoint cuts the log |
-//! | `overlay`, `large` | what the cache has of a range; a large read |
+//! | `overlay`, `large`, `extents` | what the cache has of a range; a large read; where the disk has data |
 //! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
 //! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
@@ -28,6 +28,7 @@ mod cursor;
 mod ephemeral;
 mod epoch;
 mod error;
+mod extents;
 mod figures;
 mod in_parts;
 mod large;
@@ -57,10 +58,12 @@ pub use options::{Barriers, LoggedOptions};
 use crate::BLOCK_BYTES;
 use engine::{Completion, Io, Token};
 use shared::Shared;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::{
-    Description, Execution, Handed, Step, Storage, StorageError, Task, VolumeControl, VolumeFigures, VolumeStatus,
+    Description, Execution, Extent, Handed, Step, Storage, StorageError, Task, VolumeControl, VolumeFigures,
+    VolumeStatus,
 };
 use values::SyncMode;
 use writeback::WriteBack;
@@ -174,6 +177,10 @@ impl Storage for LoggedStorage {
 
     fn fills(&self) -> bool {
         self.shared.lower.fills()
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.shared.extents(range, most)
     }
 
     fn volume(&self) -> Option<&dyn VolumeControl> {

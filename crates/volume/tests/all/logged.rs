@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use storage::{
-    Distribution, Execution, FileOptions, FileStorage, Operation, SimOptions, Step, Storage, StorageError, Task,
+    Distribution, Execution, Extent, FileOptions, FileStorage, Operation, SimOptions, Step, Storage, StorageError, Task,
 };
 use testkit::probe::{Probe, Seen};
 use testkit::storage::{Arena, moves, play, read, run, shm, write};
@@ -64,6 +64,11 @@ proptest! {
     }
 
     #[test]
+    fn so_it_does_in_a_file(history in moves(vec![Execution::Auto, Execution::Uring], SECTORS)) {
+        play(&InFile::new(SECTORS * 512, 64 << 10).open(), &history);
+    }
+
+    #[test]
     fn so_it_does_on_a_slow_device(history in moves(vec![Execution::Auto, Execution::Uring], SECTORS)) {
         let latency = Span(Duration::from_micros(20));
         let options = SimOptions {
@@ -83,6 +88,26 @@ proptest! {
         storage.volume().unwrap().set_sync(SyncMode::Always);
         play(storage.as_ref(), &history);
     }
+}
+
+/// In the cache at first, and then below.
+#[test]
+fn what_was_written_is_data_wherever_it_is() {
+    const SIZE: u64 = 4 << 20;
+    let volume = InFile::new(SIZE, 64 << 10).open();
+    let mut solo = Solo::new().unwrap();
+    let extents = || volume.extents(0..SIZE, 10).unwrap();
+    assert_eq!(extents(), [Extent { bytes: SIZE, data: false }]);
+    write(&mut solo, &volume, 1 << 20, &[1; 512]).unwrap();
+    // In pieces of what is looked at in the cache.
+    let piece = Extent { bytes: 64 << 10, data: true };
+    let hole = |bytes| Extent { bytes, data: false };
+    assert_eq!(extents(), [hole(1 << 20), piece, hole(SIZE - (1 << 20) - piece.bytes)]);
+    volume.volume().unwrap().sync_now().unwrap();
+    assert_eq!(read(&mut solo, &volume, 1 << 20, 512), [1; 512]);
+    let below = extents();
+    assert_eq!(below.iter().map(|extent| extent.bytes).sum::<u64>(), SIZE);
+    assert!(below.len() == 3 && below[1].data && below[0].bytes + below[1].bytes > 1 << 20, "{below:?}");
 }
 
 /// A few tasks of one thread, each on blocks of its own; what it has written last is what it must read.

@@ -6,10 +6,8 @@ use crate::served::blocking::StorageBlocks;
 use crate::served::error::VolumeError;
 use crate::served::open::way;
 use crate::{BLOCK_BYTES, Blocks, Progress};
-use std::fs::File;
-use std::ops::Range;
 use std::path::Path;
-use storage::copy::{Copied, Route, Zeroes, copy, data_ranges};
+use storage::copy::{Copied, Route, Zeroes, copy};
 use storage::target::Target;
 use storage::{OpenError, Storage};
 
@@ -58,12 +56,10 @@ pub fn to_volume(
             .and_then(|()| data_way.flush())
             .map_err(VolumeError::io(&at.path, "clear the beginning of"))?;
         let data_offset = bytes - size_bytes.next_multiple_of(BLOCK_BYTES as u64);
-        let ranges = data_of(image, 0, image_bytes)?;
         let zeroes = if data.blank { Zeroes::Leave } else { Zeroes::Write };
         let route = Route { from: &*from, from_offset: 0, to: &*to, to_offset: data_offset, len: image_bytes, zeroes };
-        let copied =
-            copy(&route, ranges, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
-                .map_err(storage_error(&at.path))?;
+        let copied = copy(&route, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
+            .map_err(storage_error(&at.path))?;
         if zeroes == Zeroes::Write && size_bytes > image_bytes {
             let behind = (data_offset + image_bytes, bytes - data_offset - image_bytes);
             data_way.zero_at(behind.0, behind.1).map_err(VolumeError::io(&at.path, "clear the end of"))?;
@@ -96,22 +92,13 @@ pub fn to_raw(
     target.clear()?;
     let copied = {
         let to = at.open_file(image, false)?;
-        let ranges = data_of(&at.path, offset, len)?;
         let zeroes = if target.blank { Zeroes::Leave } else { Zeroes::Write };
         let route = Route { from: &*from, from_offset: offset, to: &*to, to_offset: 0, len, zeroes };
-        let copied =
-            copy(&route, ranges, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
-                .map_err(storage_error(image))?;
+        let copied = copy(&route, &mut |done_bytes, total_bytes| progress(Progress { done_bytes, total_bytes }))
+            .map_err(storage_error(image))?;
         StorageBlocks::new(to).and_then(|mut way| way.flush()).map_err(VolumeError::io(image, "flush"))?;
         copied
     };
     target.keep()?;
     Ok(Converted { capacity_bytes: len, copied })
-}
-
-/// Where a file has data.
-fn data_of(path: &Path, offset: u64, len: u64) -> Result<Vec<Range<u64>>, VolumeError> {
-    let failed = VolumeError::io(path, "look for holes in");
-    let file = File::open(path).map_err(&failed)?;
-    data_ranges(&file, offset, len).map_err(failed)
 }
