@@ -25,6 +25,7 @@ pub fn nbd_request(data: &[u8]) {
         read_only: bit(0),
         trim: bit(1),
         write_zeroes: bit(2),
+        block_status: bit(3),
         payload_max: PAYLOAD_MAX,
     };
     let mut rest = messages.to_vec();
@@ -135,6 +136,10 @@ fn assert_work(request: &Request, work: &Work, terms: &Terms) {
         }
         Work::WriteZeroes { offset, len, .. } => {
             assert!(!terms.read_only && terms.write_zeroes);
+            inside(offset, len);
+        }
+        Work::BlockStatus { offset, len, .. } => {
+            assert!(terms.block_status && len > 0);
             inside(offset, len);
         }
         Work::Flush | Work::Disconnect => {}

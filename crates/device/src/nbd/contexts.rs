@@ -2,7 +2,7 @@
 
 use super::option::checked_name;
 use super::option_error::OptionError;
-use super::spec::NAME_BYTES_MAX;
+use super::spec::{NAME_BYTES_MAX, context};
 use super::wire::Fields;
 
 /// An export, and queries for its metadata contexts (section "Option types").
@@ -36,6 +36,16 @@ impl<'a> Contexts<'a> {
             return Err(OptionError::trailing());
         }
         Ok(Contexts { name: checked_name(name)?, count, queries })
+    }
+
+    /// Whether a list is to have `base:allocation`: without a query it has everything.
+    pub fn lists_allocation(&self) -> bool {
+        self.is_empty() || self.queries().any(|query| query == context::BASE || query == context::BASE_ALLOCATION)
+    }
+
+    /// Whether `base:allocation` is chosen; namespaces are not.
+    pub fn choose_allocation(&self) -> bool {
+        self.queries().any(|query| query == context::BASE_ALLOCATION)
     }
 
     /// Number of queries.

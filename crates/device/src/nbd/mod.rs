@@ -35,8 +35,8 @@ pub use malformed::Malformed;
 pub use option::{HandshakeOption, decode_option, option_bytes};
 pub use option_error::OptionError;
 pub use refusal::{Reason, Refusal};
-pub use replies::{export_name_out, info_out, option_error, option_reply, server_out};
-pub use reply::{chunk_header, data_head, error_chunk, none_chunk, simple_reply};
+pub use replies::{context_out, export_name_out, info_out, option_error, option_reply, server_out};
+pub use reply::{chunk_header, data_head, error_chunk, none_chunk, simple_reply, status_chunk};
 pub use request::{Request, decode_request, request_bytes};
 pub use spec::{
     CHUNK_HEADER_BYTES, CLIENT_FLAGS_BYTES, DATA_HEAD_BYTES, NAME_BYTES_MAX, OPTION_BYTES_MAX, OPTION_HEADER_BYTES,

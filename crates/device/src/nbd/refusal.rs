@@ -35,11 +35,13 @@ pub enum Reason {
     LongWrite,
     /// the flush has an offset or a length
     FlushRange,
+    /// the block status asks of no bytes
+    NoRange,
 }
 
 impl Reason {
     /// Every reason, for counters: `ALL[reason as usize] == reason`.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::UnknownCommand,
         Reason::NotOffered,
         Reason::UnknownFlags,
@@ -50,6 +52,7 @@ impl Reason {
         Reason::LongRead,
         Reason::LongWrite,
         Reason::FlushRange,
+        Reason::NoRange,
     ];
 
     /// The error that section "Error values" asks for. A read that is too long may be refused with `NBD_EOVERFLOW` (section

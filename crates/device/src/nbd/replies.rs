@@ -36,6 +36,11 @@ pub fn server_out(out: &mut Vec<u8>, option: u32, name: &str) {
     option_reply_of(out, option, option_reply_type::SERVER, &[&name_bytes, name.as_bytes()]);
 }
 
+/// `NBD_REP_META_CONTEXT`: a metadata context and the number by which replies will name it; `ACK` comes behind all of them.
+pub fn context_out(out: &mut Vec<u8>, option: u32, id: u32, name: &[u8]) {
+    option_reply_of(out, option, option_reply_type::META_CONTEXT, &[&id.to_be_bytes(), name]);
+}
+
 /// `NBD_REP_INFO`, two or three of them: size and flags, which a client must be told; block sizes, which it may be told unasked; and
 /// the name, if it asks. `ACK` comes behind them.
 pub fn info_out(out: &mut Vec<u8>, option: u32, go: &Go<'_>, export: &ExportInfo<'_>) {

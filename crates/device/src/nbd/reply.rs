@@ -3,7 +3,9 @@
 //! Once the client has asked for structured replies, every read is answered by chunks, failures too; any other request may still
 //! have a simple reply, except block status (section "Structured reply chunk message").
 
-use super::spec::{CHUNK_HEADER_BYTES, DATA_HEAD_BYTES, SIMPLE_REPLY_BYTES, chunk_flag, chunk_type, magic};
+use super::spec::{
+    CHUNK_HEADER_BYTES, DATA_HEAD_BYTES, EXTENT_BYTES, SIMPLE_REPLY_BYTES, chunk_flag, chunk_type, magic,
+};
 use super::string::cut;
 use crate::wire::put;
 
@@ -45,6 +47,20 @@ pub fn data_head(cookie: u64, offset: u64, data_bytes: u32) -> [u8; DATA_HEAD_BY
 #[inline]
 pub fn none_chunk(cookie: u64) -> [u8; CHUNK_HEADER_BYTES] {
     chunk_header(chunk_flag::DONE, chunk_type::NONE, cookie, 0)
+}
+
+/// Appends the one chunk that answers a block status: extents of the metadata context with this number, in their order from the
+/// request's offset on, each with its length in bytes and its flags (for `base:allocation` see [`state`](super::spec::state)). There is
+/// one at least, and no length is 0.
+pub fn status_chunk(out: &mut Vec<u8>, cookie: u64, context: u32, extents: &[(u32, u32)]) {
+    let payload_bytes = 4 + extents.len() * EXTENT_BYTES;
+    let kind = chunk_type::BLOCK_STATUS;
+    out.extend_from_slice(&chunk_header(chunk_flag::DONE, kind, cookie, payload_bytes as u32));
+    out.extend_from_slice(&context.to_be_bytes());
+    for (len, flags) in extents {
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(&flags.to_be_bytes());
+    }
 }
 
 /// Appends the one chunk of a request that failed: an error, which is not 0, and a message for a person. More than

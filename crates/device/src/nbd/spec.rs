@@ -34,6 +34,9 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// (section "Structured reply chunk message").
 pub const CHUNK_HEADER_BYTES: usize = 20;
 
+/// Bytes of an extent in a chunk of block status: length and flags (32 bits each) (section "Structured reply types").
+pub const EXTENT_BYTES: usize = 8;
+
 /// Bytes before the data of a chunk with data: its header and the offset (64 bits) (section "Structured reply types").
 pub const DATA_HEAD_BYTES: usize = CHUNK_HEADER_BYTES + 8;
 
@@ -219,6 +222,22 @@ pub mod chunk_type {
     pub const ERROR: u16 = (1 << 15) + 1;
     /// An error, a message and an offset.
     pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
+}
+
+/// The metadata context that says where there is data (section "Metadata contexts", under `base:allocation`), and its namespace.
+pub mod context {
+    /// The namespace of the protocol itself, with its colon.
+    pub const BASE: &[u8] = b"base:";
+    /// Where there is data.
+    pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
+}
+
+/// What an extent of `base:allocation` is (section "Metadata contexts"), each as a mask.
+pub mod state {
+    /// It takes no space.
+    pub const HOLE: u32 = 1 << 0;
+    /// It reads as zeroes.
+    pub const ZERO: u32 = 1 << 1;
 }
 
 /// Errors of replies (section "Error values"); the same on every system.

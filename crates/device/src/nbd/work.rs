@@ -3,7 +3,7 @@
 use super::command::Command;
 use super::refusal::{Reason, Refusal};
 use super::request::Request;
-use super::spec::command_flag::{DF, FUA, NO_HOLE};
+use super::spec::command_flag::{DF, FUA, NO_HOLE, REQ_ONE};
 
 /// What a client may do with an export: what it was told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Terms {
     pub trim: bool,
     /// Writes of zeroes are offered.
     pub write_zeroes: bool,
+    /// The client has chosen the metadata context of block status.
+    pub block_status: bool,
     /// Longest data of a read or a write, in bytes.
     pub payload_max: u32,
 }
@@ -65,6 +67,15 @@ pub enum Work {
         /// Durable before the reply.
         fua: bool,
     },
+    /// Say where the range has data.
+    BlockStatus {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes, 1 or more.
+        len: u32,
+        /// One extent is enough, and no more are wanted.
+        one: bool,
+    },
     /// End the connection when every request before has been answered. There is no reply.
     Disconnect,
 }
@@ -110,8 +121,14 @@ impl Request {
                 self.inside(terms, Reason::BeyondEnd)?;
                 Ok(Work::Trim { offset, len, fua })
             }
-            // There is no metadata context that a client could have chosen.
-            Command::Cache | Command::BlockStatus => Err(Reason::NotOffered),
+            Command::Cache => Err(Reason::NotOffered),
+            Command::BlockStatus => {
+                self.known_flags(REQ_ONE)?;
+                offered(terms.block_status)?;
+                self.inside(terms, Reason::BeyondEnd)?;
+                let one = self.flags & REQ_ONE != 0;
+                if len == 0 { Err(Reason::NoRange) } else { Ok(Work::BlockStatus { offset, len, one }) }
+            }
             Command::WriteZeroes => {
                 // FAST_ZERO is not offered, and then unknown (section "Request types", under NBD_CMD_WRITE_ZEROES).
                 self.known_flags(NO_HOLE)?;

@@ -15,11 +15,14 @@ pub(crate) enum Kind {
     WriteZeroes,
     /// VIRTIO_BLK_T_GET_ID.
     GetId,
+    /// NBD_CMD_BLOCK_STATUS.
+    BlockStatus,
     /// A request that was refused as it came.
     Refused,
 }
 
 impl Kind {
     /// Names of the kinds, in their order.
-    pub(crate) const NAMES: [&str; 7] = ["read", "write", "flush", "discard", "write_zeroes", "get_id", "unsupported"];
+    pub(crate) const NAMES: [&str; 8] =
+        ["read", "write", "flush", "discard", "write_zeroes", "get_id", "block_status", "unsupported"];
 }

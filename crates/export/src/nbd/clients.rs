@@ -102,6 +102,7 @@ impl Disk {
             read_only: about.read_only,
             trim: about.discard && !about.read_only,
             write_zeroes: about.write_zeroes && !about.read_only,
+            block_status: false,
             payload_max: spec::PAYLOAD_BYTES_PORTABLE,
         };
         let preferred_bytes = about.physical_block_bytes.max(4096).max(block_bytes);

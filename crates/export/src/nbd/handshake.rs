@@ -2,10 +2,13 @@
 
 use super::clients::Offer;
 use device::nbd::{
-    ExportInfo, HandshakeOption, OptionError, decode_option, export_name_out, info_out, option_error, option_reply,
-    server_out,
-    spec::{info, option, option_reply_type as reply},
+    ExportInfo, HandshakeOption, OptionError, context_out, decode_option, export_name_out, info_out, option_error,
+    option_reply, server_out,
+    spec::{context, info, option, option_reply_type as reply},
 };
+
+/// The number of the one metadata context that there is.
+pub(super) const ALLOCATION: u32 = 1;
 
 /// What was agreed on so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,8 @@ pub(super) struct Agreed {
     pub(super) no_zeroes: bool,
     /// Reads are answered by chunks.
     pub(super) structured: bool,
+    /// The client may ask where there is data.
+    pub(super) allocation: bool,
 }
 
 /// What comes behind an option.
@@ -36,6 +41,8 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
     let named = |name: &[u8]| name.is_empty() || name == export.as_bytes();
     let unknown = || OptionError { kind: reply::ERR_UNKNOWN, reason: "no export has this name" };
     let (size_bytes, flags) = (offer.terms.size_bytes, offer.flags(agreed.structured));
+    // What is chosen replaces what was, also where it fails (NBD protocol, under NBD_OPT_SET_META_CONTEXT).
+    agreed.allocation &= number != option::SET_META_CONTEXT;
     let asked = match asked {
         Ok(asked) => asked,
         // There is no reply to it but the export.
@@ -91,8 +98,17 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
         {
             option_error(out, number, &unknown());
         }
-        // There are none to choose.
-        HandshakeOption::ListMetaContext(_) | HandshakeOption::SetMetaContext(_) => {
+        HandshakeOption::ListMetaContext(contexts) => {
+            if contexts.lists_allocation() {
+                context_out(out, number, ALLOCATION, context::BASE_ALLOCATION);
+            }
+            option_reply(out, number, reply::ACK, &[]);
+        }
+        HandshakeOption::SetMetaContext(contexts) => {
+            agreed.allocation = contexts.choose_allocation();
+            if agreed.allocation {
+                context_out(out, number, ALLOCATION, context::BASE_ALLOCATION);
+            }
             option_reply(out, number, reply::ACK, &[]);
         }
         HandshakeOption::StartTls | HandshakeOption::Unknown => {

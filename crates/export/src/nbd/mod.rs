@@ -13,5 +13,6 @@ mod handshake;
 mod requests;
 mod ring;
 mod slot;
+mod status;
 
 pub(crate) use ring::NbdRing;

@@ -2,16 +2,18 @@
 
 use super::ring::NbdRing;
 use super::slot::NbdRequest;
+use super::status::{self, Asked};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::virtqueue::Slot;
 use device::nbd::{
-    DATA_HEAD_BYTES, REQUEST_BYTES, Refusal, Request, Work, data_head, decode_request, errno_of, error_chunk,
-    none_chunk, simple_reply, spec::errno::ENOMEM,
+    Command, DATA_HEAD_BYTES, REQUEST_BYTES, Refusal, Request, Terms, Work, data_head, decode_request, errno_of,
+    error_chunk, none_chunk, simple_reply, spec::errno::ENOMEM,
 };
 use engine::{Completion, Io, Token};
 use libc::iovec;
-use storage::{Operation, Step, StorageError};
+use storage::extent::in_blocks;
+use storage::{Extent, Operation, Step, StorageError};
 use vhost_user::SessionEnd;
 
 /// Moving more bytes may take a turn's time.
@@ -29,7 +31,8 @@ impl NbdRing {
             Some(Err(malformed)) => return self.pipe.misspoke(malformed.to_string()),
             None => return,
         };
-        let work = match request.check(&self.offer.terms) {
+        let terms = Terms { block_status: self.agreed.allocation, ..self.offer.terms };
+        let work = match request.check(&terms) {
             Ok(work) => work,
             Err(refusal) => {
                 self.pipe.inbox.take(bytes);
@@ -46,6 +49,7 @@ impl NbdRing {
             Work::Flush => (Kind::Flush, 0),
             Work::Trim { .. } => (Kind::Discard, 0),
             Work::WriteZeroes { .. } => (Kind::WriteZeroes, 0),
+            Work::BlockStatus { .. } => (Kind::BlockStatus, 0),
         };
         self.turns.begun_bytes += moved;
         self.turns.look |= moved > LONG_BYTES;
@@ -86,6 +90,12 @@ impl NbdRing {
                 deferred.task.begin(Operation::Write { offset, durable: fua || durable });
             }
             Work::Flush => deferred.task.begin(Operation::Flush),
+            Work::BlockStatus { offset, len, one } => {
+                let range = offset..offset + u64::from(len);
+                let asked = Asked::begin(&self.storage, range, one, Token::request(index), io);
+                self.slots[usize::from(index)].request.asked = Some(asked);
+                return;
+            }
             Work::Trim { .. } | Work::WriteZeroes { .. } | Work::Disconnect => {
                 return self.next_range(index, io);
             }
@@ -187,8 +197,22 @@ impl NbdRing {
         };
         let slot = &mut self.slots[usize::from(index)];
         slot.fresh = false;
+        if let Some(asked) = slot.request.asked.take() {
+            return self.say_status(index, asked.answer(), io);
+        }
         let step = self.storage.resume(&mut slot.request.task, completion, io);
         self.follow(index, step, io);
+    }
+
+    /// Answers a block status.
+    fn say_status(&mut self, index: u16, answer: Result<Vec<Extent>, StorageError>, io: &mut Io<'_>) {
+        let step = answer.map(|extents| {
+            let extents = in_blocks(&extents, self.offer.terms.block_bytes.into());
+            let deferred = &mut self.slots[usize::from(index)].request;
+            deferred.buffer = status::reply(deferred.cookie, &extents);
+            self.kept_bytes += deferred.buffer.capacity();
+        });
+        self.follow(index, Step::Done(step), io);
     }
 
     fn is_busy(&self, index: u16) -> bool {
@@ -210,6 +234,7 @@ impl NbdRing {
                 self.pipe.reply(buffer);
                 self.turns.figures.bytes_read.add(len.into());
             }
+            (Work::BlockStatus { .. }, None) => self.pipe.reply(buffer),
             (_, None) => {
                 if let Work::Write { len, .. } = work {
                     self.turns.figures.bytes_written.add(len.into());
@@ -219,7 +244,7 @@ impl NbdRing {
             }
             (_, Some(error)) => {
                 self.pipe.buffers.give(buffer);
-                let reads = matches!(work, Work::Read { .. });
+                let reads = matches!(work, Work::Read { .. } | Work::BlockStatus { .. });
                 // What the daemon knows of its files is not for clients.
                 self.answer_error(reads, errno(error), cookie, "the storage behind the disk has failed");
             }
@@ -230,12 +255,12 @@ impl NbdRing {
     /// A request is refused before anybody has looked at the storage.
     fn refuse(&mut self, request: &Request, refusal: &Refusal, now_ns: u64) {
         self.turns.report_refusal(&refusal.reason);
-        let reads = request.command == device::nbd::Command::Read;
+        let reads = matches!(request.command, Command::Read | Command::BlockStatus);
         self.answer_error(reads, refusal.errno, request.cookie, &refusal.reason.to_string());
         self.turns.answered_at_once(Kind::Refused as usize, true, now_ns);
     }
 
-    /// An error of a read goes into a chunk where those were agreed on (NBD protocol, "Structured reply chunk message").
+    /// An error of what is answered by chunks goes into one where those were agreed on (NBD protocol, "Structured reply chunk message").
     fn answer_error(&mut self, reads: bool, errno: u32, cookie: u64, why: &str) {
         if reads && self.agreed.structured {
             let mut chunk = Vec::new();

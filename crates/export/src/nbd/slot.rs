@@ -1,5 +1,6 @@
 //! One request in flight: its connection goes on.
 
+use super::status::Asked;
 use device::nbd::Work;
 use storage::Task;
 
@@ -16,6 +17,8 @@ pub(super) struct NbdRequest {
     pub(super) begun: u64,
     /// The flush behind a trim has begun.
     pub(super) flushing: bool,
+    /// Where a block status has its answer.
+    pub(super) asked: Option<Asked>,
 }
 
 impl NbdRequest {
@@ -27,6 +30,7 @@ impl NbdRequest {
             buffer: Vec::new(),
             begun: 0,
             flushing: false,
+            asked: None,
         }
     }
 

@@ -43,6 +43,7 @@ pub(crate) fn requests() -> Vec<Example> {
         example("trim", request(0, 4, 5, 0, 65536)),
         example("cache", request(0, 5, 6, 0, 4096)),
         example("write_zeroes", request(0b11, 6, 7, 61440, 4096)),
+        example("block_status", request(0b1000, 7, 8, 4096, 61440)),
         example("session", [&request(0, 1, 9, 0, 0)[..], &request(0, 3, 10, 0, 0), &request(0, 2, 11, 0, 0)].concat()),
     ]
 }
@@ -68,6 +69,7 @@ fn every_request_is_carried_out() {
         read_only: false,
         trim: true,
         write_zeroes: true,
+        block_status: true,
         payload_max: 1 << 16,
     };
     for Example { name, bytes } in requests() {

@@ -44,6 +44,7 @@ fn kinds_have_their_numbers() {
     use chunk_type as c;
     assert_eq!([c::NONE, c::OFFSET_DATA, c::OFFSET_HOLE, c::BLOCK_STATUS], [0, 1, 2, 5]);
     assert_eq!([c::ERROR, c::ERROR_OFFSET], [0x8001, 0x8002]);
+    assert_eq!([state::HOLE, state::ZERO], [1, 2]);
 }
 
 #[test]

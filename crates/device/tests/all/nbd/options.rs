@@ -128,6 +128,24 @@ fn contexts_name_an_export_and_queries() {
     assert!(matches!(decode(&message), HandshakeOption::ListMetaContext(asked) if asked.is_empty()));
 }
 
+/// Of queries: whether a list has `base:allocation`, and whether they choose it.
+#[test]
+fn allocation_is_found_by_its_name() {
+    let cases: [(&[&str], bool, bool); 6] = [
+        (&[], true, false),
+        (&["base:"], true, false),
+        (&["base:allocation"], true, true),
+        (&["qemu:dirty-bitmap:x", "base:allocation"], true, true),
+        (&["base:allocation:depth", "allocation", "base", ""], false, false),
+        (&["BASE:", "qemu:"], false, false),
+    ];
+    for (queries, listed, chosen) in cases {
+        let message = option(9, &contexts("disk", queries));
+        let HandshakeOption::ListMetaContext(asked) = decode(&message) else { panic!("{queries:?}") };
+        assert_eq!((asked.lists_allocation(), asked.choose_allocation()), (listed, chosen), "{queries:?}");
+    }
+}
+
 #[test]
 fn contexts_whose_lengths_lie_are_refused() {
     for number in [9, 10] {

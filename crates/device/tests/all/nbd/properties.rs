@@ -14,13 +14,14 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
-    (0..200_000_u64, any::<bool>(), any::<[bool; 3]>(), 0..100_000_u32).prop_map(
-        |(size_bytes, large, [read_only, trim, write_zeroes], payload_max)| Terms {
+    (0..200_000_u64, any::<bool>(), any::<[bool; 4]>(), 0..100_000_u32).prop_map(
+        |(size_bytes, large, [read_only, trim, write_zeroes, block_status], payload_max)| Terms {
             size_bytes,
             block_bytes: if large { 4096 } else { 512 },
             read_only,
             trim,
             write_zeroes,
+            block_status,
             payload_max,
         },
     )
@@ -46,7 +47,8 @@ fn range(work: Work) -> Option<(u64, u32)> {
         Work::Read { offset, len }
         | Work::Write { offset, len, .. }
         | Work::Trim { offset, len, .. }
-        | Work::WriteZeroes { offset, len, .. } => Some((offset, len)),
+        | Work::WriteZeroes { offset, len, .. }
+        | Work::BlockStatus { offset, len, .. } => Some((offset, len)),
         Work::Flush | Work::Disconnect => None,
     }
 }

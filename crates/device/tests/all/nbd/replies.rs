@@ -1,10 +1,11 @@
 //! The bytes of replies, as the protocol's tables have them.
 
 use crate::nbd::message::{Message, go, option};
-use device::nbd::spec::{chunk_flag, chunk_type, errno, option_reply_type};
+use device::nbd::spec::{chunk_flag, chunk_type, errno, option_reply_type, state};
 use device::nbd::{
-    BlockSizes, ExportInfo, HandshakeOption, OptionError, chunk_header, data_head, decode_option, errno_of,
-    error_chunk, export_name_out, info_out, none_chunk, option_error, option_reply, server_out, simple_reply,
+    BlockSizes, ExportInfo, HandshakeOption, OptionError, chunk_header, context_out, data_head, decode_option,
+    errno_of, error_chunk, export_name_out, info_out, none_chunk, option_error, option_reply, server_out, simple_reply,
+    status_chunk,
 };
 
 /// What `write` appends; what was there before stays.
@@ -80,6 +81,15 @@ fn simple_replies_and_heads_of_chunks() {
     assert_eq!(data_head(9, 1 << 40, 512)[..], chunk(1, 1, 9, 520).q(1 << 40).bytes());
     let longest = chunk_header(chunk_flag::DONE, chunk_type::OFFSET_DATA, 9, u32::MAX);
     assert_eq!(data_head(9, 0, u32::MAX - 8)[..20], longest);
+}
+
+#[test]
+fn metadata_contexts_are_named_and_answered() {
+    let expected = reply(10, 4, &Message::new().d(7).raw(b"base:allocation").bytes());
+    assert_eq!(appended(|out| context_out(out, 10, 7, b"base:allocation")), expected);
+    let expected = chunk(1, 5, 9, 4 + 2 * 8).d(7).d(4096).d(0).d(512).d(3).bytes();
+    let extents = [(4096, 0), (512, state::HOLE | state::ZERO)];
+    assert_eq!(appended(|out| status_chunk(out, 9, 7, &extents)), expected);
 }
 
 #[test]

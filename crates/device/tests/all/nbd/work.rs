@@ -6,6 +6,7 @@ use device::nbd::{Command, Reason, Request, Terms, Work};
 const FUA: u16 = 1 << 0;
 const NO_HOLE: u16 = 1 << 1;
 const DF: u16 = 1 << 2;
+const REQ_ONE: u16 = 1 << 3;
 
 /// An export with everything.
 const TERMS: Terms = Terms {
@@ -14,11 +15,12 @@ const TERMS: Terms = Terms {
     read_only: false,
     trim: true,
     write_zeroes: true,
+    block_status: true,
     payload_max: 1 << 16,
 };
 
 /// The commands that have a range and are offered.
-const RANGED: [Command; 4] = [Command::Read, Command::Write, Command::Trim, Command::WriteZeroes];
+const RANGED: [Command; 5] = [Command::Read, Command::Write, Command::Trim, Command::WriteZeroes, Command::BlockStatus];
 
 fn request(flags: u16, command: Command, offset: u64, len: u32) -> Request {
     Request { flags, command, cookie: 1, offset, len }
@@ -45,6 +47,8 @@ fn requests_become_work() {
         assert_eq!(check(flags | NO_HOLE, Command::WriteZeroes), zeroes(false));
         assert_eq!(request(flags, Command::Flush, 0, 0).check(&TERMS), Ok(Work::Flush));
     }
+    assert_eq!(check(0, Command::BlockStatus), Work::BlockStatus { offset, len, one: false });
+    assert_eq!(check(REQ_ONE | FUA, Command::BlockStatus), Work::BlockStatus { offset, len, one: true });
     assert_eq!(request(0, Command::Disconnect, 0, 0).check(&TERMS), Ok(Work::Disconnect));
     assert_eq!(request(u16::MAX, Command::Disconnect, 1, 1).check(&TERMS), Ok(Work::Disconnect));
 }
@@ -54,6 +58,7 @@ fn a_command_has_its_flags_and_no_others() {
     let own = |command| match command {
         Command::Read => DF,
         Command::WriteZeroes => NO_HOLE,
+        Command::BlockStatus => REQ_ONE,
         _ => 0,
     };
     for command in RANGED.into_iter().chain([Command::Flush]) {
@@ -71,13 +76,11 @@ fn a_command_has_its_flags_and_no_others() {
 
 #[test]
 fn commands_that_are_not_offered_are_refused() {
-    let none = Terms { trim: false, write_zeroes: false, ..TERMS };
+    let none = Terms { trim: false, write_zeroes: false, block_status: false, ..TERMS };
     for command in [Command::Trim, Command::WriteZeroes, Command::BlockStatus, Command::Cache] {
         refused(request(0, command, 0, 512), &none, EINVAL, Reason::NotOffered);
     }
-    for command in [Command::Cache, Command::BlockStatus] {
-        refused(request(0, command, 0, 512), &TERMS, EINVAL, Reason::NotOffered);
-    }
+    refused(request(0, Command::Cache, 0, 512), &TERMS, EINVAL, Reason::NotOffered);
     for raw in [8, 9, u16::MAX] {
         refused(request(0, Command::Unknown(raw), 0, 512), &TERMS, EINVAL, Reason::UnknownCommand);
     }
@@ -139,6 +142,7 @@ fn ranges_of_nothing_are_carried_out() {
             assert!(request(0, command, offset, 0).check(&TERMS).is_ok());
         }
     }
+    refused(request(0, Command::BlockStatus, 0, 0), &TERMS, EINVAL, Reason::NoRange);
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub mod option {
 pub const ACK: u32 = 1;
 pub const SERVER: u32 = 2;
 pub const INFO: u32 = 3;
+pub const META_CONTEXT: u32 = 4;
 pub const ERR_UNSUP: u32 = 0x8000_0001;
 pub const ERR_INVALID: u32 = 0x8000_0003;
 pub const ERR_UNKNOWN: u32 = 0x8000_0006;
@@ -54,6 +55,7 @@ pub const FAST_ZERO: u16 = 1 << 4;
 /// Errors.
 pub const EPERM: u32 = 1;
 pub const EIO: u32 = 5;
+pub const ENOMEM: u32 = 12;
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
 pub const EOVERFLOW: u32 = 75;
@@ -191,6 +193,8 @@ impl OptionReply {
 pub struct Handshake {
     pub stream: UnixStream,
     replies: Replies,
+    /// The number of `base:allocation`, if it was chosen.
+    allocation: Option<u32>,
 }
 
 impl Handshake {
@@ -198,7 +202,7 @@ impl Handshake {
     pub fn greeted(stream: UnixStream) -> Handshake {
         let greeting = receive(&stream, 18).expect("turned away");
         assert_eq!(greeting, *b"NBDMAGICIHAVEOPT\x00\x03");
-        Handshake { stream, replies: Replies::Simple }
+        Handshake { stream, replies: Replies::Simple, allocation: None }
     }
 
     /// As [`greeted`](Self::greeted), and says what the client knows.
@@ -264,6 +268,31 @@ impl Handshake {
         self
     }
 
+    /// Chooses metadata contexts: the names of those that there are.
+    pub fn contexts(&mut self, option: u32, name: &str, queries: &[&str]) -> Vec<String> {
+        let replies = self.ask(option, &contexts_of(name.as_bytes(), queries));
+        let (last, named) = replies.split_last().unwrap();
+        assert_eq!((last.kind, last.data.len()), (ACK, 0), "{replies:?}");
+        let names: Vec<_> = named
+            .iter()
+            .map(|reply| {
+                assert_eq!(reply.kind, META_CONTEXT);
+                let mut taken = Taken(&reply.data);
+                (taken.u32(), String::from_utf8(taken.0.to_vec()).unwrap())
+            })
+            .collect();
+        if option == option::SET_META_CONTEXT {
+            self.allocation = names.iter().find(|(_, name)| name == "base:allocation").map(|(id, _)| *id);
+        }
+        names.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Chooses to be told where there is data.
+    pub fn allocation(mut self) -> Handshake {
+        assert_eq!(self.contexts(option::SET_META_CONTEXT, "", &["base:allocation"]), ["base:allocation"]);
+        self
+    }
+
     pub fn go(mut self, name: &str) -> Client {
         let told = self.told(option::GO, name);
         self.gone(told)
@@ -271,8 +300,8 @@ impl Handshake {
 
     /// Goes on with requests, as an option was answered that chooses an export.
     pub fn gone(self, told: Told) -> Client {
-        let Handshake { stream, replies } = self;
-        Client { stream, told, replies, asked: HashMap::new(), parts: HashMap::new(), count: 0 }
+        let Handshake { stream, replies, allocation } = self;
+        Client { stream, told, replies, allocation, asked: HashMap::new(), parts: HashMap::new(), count: 0 }
     }
 }
 
@@ -342,6 +371,8 @@ pub struct Reply {
     pub errno: u32,
     /// Of a read that succeeded.
     pub data: Vec<u8>,
+    /// Of a block status that succeeded: lengths and flags.
+    pub extents: Vec<(u32, u32)>,
 }
 
 /// What has come of a reply in chunks.
@@ -349,6 +380,7 @@ pub struct Reply {
 struct Parts {
     errno: u32,
     data: Vec<u8>,
+    extents: Vec<(u32, u32)>,
     /// Bytes that have come.
     there: usize,
 }
@@ -358,6 +390,7 @@ pub struct Client {
     pub stream: UnixStream,
     pub told: Told,
     replies: Replies,
+    allocation: Option<u32>,
     /// Command, offset and length of what has not been answered, by its cookie.
     asked: HashMap<u64, (u16, u64, u32)>,
     parts: HashMap<u64, Parts>,
@@ -425,7 +458,8 @@ impl Client {
         assert!(!self.parts.contains_key(&cookie), "a reply of both kinds");
         assert!(command != READ || self.replies == Replies::Simple, "a read has a simple reply");
         let data = if command == READ && errno == 0 { self.more(len as usize) } else { Vec::new() };
-        Reply { cookie, errno, data }
+        assert_ne!((command, errno), (BLOCK_STATUS, 0), "a block status has a simple reply");
+        Reply { cookie, errno, data, extents: Vec::new() }
     }
 
     fn chunk(&mut self) -> Option<Reply> {
@@ -455,6 +489,13 @@ impl Client {
                 parts.data.resize(len as usize, 0);
                 parts.there += taken.u32() as usize;
             }
+            // Extents.
+            5 => {
+                assert_eq!(Some(taken.u32()), self.allocation, "of a context that was not chosen");
+                while !taken.0.is_empty() {
+                    parts.extents.push((taken.u32(), taken.u32()));
+                }
+            }
             // An error.
             0x8001 => {
                 parts.errno = taken.u32();
@@ -469,12 +510,13 @@ impl Client {
             return None;
         }
         let (command, _, len) = self.asked.remove(&cookie).unwrap();
-        let Parts { errno, data, there } = self.parts.remove(&cookie).unwrap();
+        let Parts { errno, data, extents, there } = self.parts.remove(&cookie).unwrap();
         if errno != 0 {
-            return Some(Reply { cookie, errno, data: Vec::new() });
+            return Some(Reply { cookie, errno, data: Vec::new(), extents: Vec::new() });
         }
         assert_eq!(there, if command == READ { len as usize } else { 0 }, "data is missing");
-        Some(Reply { cookie, errno, data })
+        assert_eq!(command == BLOCK_STATUS, !extents.is_empty(), "extents are missing, or nobody has asked for them");
+        Some(Reply { cookie, errno, data, extents })
     }
 
     pub fn answer(&mut self) -> Reply {

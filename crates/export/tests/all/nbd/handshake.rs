@@ -222,20 +222,54 @@ fn structured_replies_are_for_who_asks_for_them() {
 }
 
 #[test]
-fn there_are_no_metadata_contexts() {
+fn there_is_one_metadata_context() {
     let server = Server::of_memory(SIZE);
     let mut handshake = server.handshake().structured();
-    for number in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
-        for queries in [&[][..], &["base:allocation"], &["base:", "qemu:dirty-bitmap:x", ""]] {
-            assert_eq!(handshake.kind(number, &contexts_of(NAME.as_bytes(), queries)), ACK, "{queries:?}");
-            assert_eq!(handshake.kind(number, &contexts_of(b"", queries)), ACK);
+    let cases: [(&[&str], bool, bool); 4] = [
+        (&[], true, false),
+        (&["base:"], true, false),
+        (&["qemu:dirty-bitmap:x", "", "base:allocation"], true, true),
+        (&["qemu:", "base:other"], false, false),
+    ];
+    let names = |there: bool| if there { vec!["base:allocation"] } else { Vec::new() };
+    for (queries, listed, chosen) in cases {
+        for name in ["", NAME] {
+            assert_eq!(handshake.contexts(option::LIST_META_CONTEXT, name, queries), names(listed), "{queries:?}");
+            assert_eq!(handshake.contexts(option::SET_META_CONTEXT, name, queries), names(chosen), "{queries:?}");
         }
+    }
+    for number in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
         assert_eq!(handshake.kind(number, &contexts_of(b"another", &["base:allocation"])), ERR_UNKNOWN);
     }
-    let mut client = handshake.go(NAME);
+}
+
+/// A choice replaces the one before, "including when this command fails" (under `NBD_OPT_SET_META_CONTEXT`), and a list is none.
+#[test]
+fn what_was_chosen_last_counts() {
+    let server = Server::of_memory(SIZE);
     let status = Request::new(super::client::BLOCK_STATUS, 0, 4096);
-    assert_eq!(client.errno(&status), super::client::EINVAL);
-    assert_eq!(client.read(0, 512), [0; 512]);
+    let only_listed = |handshake: &mut super::client::Handshake| {
+        handshake.contexts(option::LIST_META_CONTEXT, NAME, &["base:allocation"]);
+    };
+    let chosen_otherwise = |handshake: &mut super::client::Handshake| {
+        handshake.contexts(option::SET_META_CONTEXT, NAME, &["base:allocation"]);
+        handshake.contexts(option::SET_META_CONTEXT, NAME, &[]);
+    };
+    let wrong = |handshake: &mut super::client::Handshake| {
+        handshake.contexts(option::SET_META_CONTEXT, NAME, &["base:allocation"]);
+        let another = contexts_of(b"another", &["base:allocation"]);
+        assert_eq!(handshake.kind(option::SET_META_CONTEXT, &another), ERR_UNKNOWN);
+    };
+    let all: [&dyn Fn(&mut super::client::Handshake); 3] = [&only_listed, &chosen_otherwise, &wrong];
+    for choose in all {
+        let mut handshake = server.handshake().structured();
+        choose(&mut handshake);
+        let mut client = handshake.go(NAME);
+        assert_eq!(client.errno(&status), super::client::EINVAL);
+        assert_eq!(client.read(0, 512), [0; 512]);
+    }
+    let mut client = server.handshake().structured().allocation().go(NAME);
+    assert_eq!(client.call(&status).extents, [(4096, 0)]);
 }
 
 /// "If a client attempts to do so, a server SHOULD send `NBD_REP_ERR_INVALID`" (under `NBD_OPT_SET_META_CONTEXT`).
@@ -245,7 +279,7 @@ fn contexts_are_chosen_behind_structured_replies_alone() {
     let mut handshake = server.handshake();
     let contexts = contexts_of(NAME.as_bytes(), &["base:allocation"]);
     assert_eq!(handshake.kind(option::SET_META_CONTEXT, &contexts), ERR_INVALID);
-    assert_eq!(handshake.structured().kind(option::SET_META_CONTEXT, &contexts), ACK);
+    handshake.structured().allocation();
 }
 
 #[test]

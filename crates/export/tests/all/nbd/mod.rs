@@ -9,4 +9,5 @@ mod handshake;
 mod life;
 mod refusals;
 mod server;
+mod status;
 mod trouble;

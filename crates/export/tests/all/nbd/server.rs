@@ -3,12 +3,14 @@
 use super::client::{Client, FIXED_NEWSTYLE, Handshake, NO_ZEROES, Replies};
 use engine::{Completion, Io, Placement, Poll, Token, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, Hosting, RingState, Socket, StreamListener};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use storage::{
-    Description, Execution, Handed, MemoryOptions, MemoryStorage, Operation, Step, Storage, StorageError, Task,
+    Action, Description, Execution, Extent, Handed, MemoryOptions, MemoryStorage, Operation, Step, Storage,
+    StorageError, Task,
 };
 use tempfile::TempDir;
 use values::{ByteSize, Listen};
@@ -230,6 +232,13 @@ impl Storage for Scripted {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.memory.set_execution(execution)
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        match self.script.lock().unwrap().errno {
+            Some(errno) => Err(StorageError::errno(Action::Look, errno)),
+            None => self.memory.extents(range, most),
+        }
     }
 }
 

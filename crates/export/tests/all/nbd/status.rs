@@ -1,0 +1,123 @@
+//! Where a disk has data, as clients are told.
+
+use super::client::{BLOCK_STATUS, Client, DF, EINVAL, EIO, NO_HOLE, REQ_ONE, Request};
+use super::server::{Like, NAME, Scripted, Server};
+use export::RingFigures;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use storage::{FileOptions, FileStorage};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 8 * MIB;
+const DATA: u32 = 0;
+/// A hole that reads as zeroes.
+const HOLE: u32 = 3;
+
+fn client(server: &Server) -> Client {
+    server.handshake().structured().allocation().go(NAME)
+}
+
+/// A file with data in some pages.
+fn sparse(bytes: u64, pages: impl IntoIterator<Item = u64>) -> (tempfile::NamedTempFile, Arc<FileStorage>) {
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    file.as_file().set_len(bytes).unwrap();
+    for page in pages {
+        file.as_file().write_all_at(&[1; 4096], page * 4096).unwrap();
+    }
+    let storage = FileStorage::open(&FileOptions::new(file.path())).unwrap();
+    (file, Arc::new(storage))
+}
+
+fn status(offset: u64, len: u64) -> Request {
+    Request::new(BLOCK_STATUS, offset, len as u32)
+}
+
+#[test]
+fn holes_of_a_file_are_told() {
+    let (_file, storage) = sparse(SIZE, [0, 256, 257]);
+    let server = Server::new(storage);
+    let mut client = client(&server);
+    let whole = client.call(&status(0, SIZE)).extents;
+    let behind = (SIZE - MIB - 8192) as u32;
+    assert_eq!(whole, [(4096, DATA), ((MIB - 4096) as u32, HOLE), (8192, DATA), (behind, HOLE)]);
+    assert_eq!(client.call(&status(0, SIZE).with(REQ_ONE)).extents, whole[..1]);
+    assert_eq!(client.call(&status(4096, SIZE - 4096).with(REQ_ONE)).extents, whole[1..2]);
+    assert_eq!(client.call(&status(512, 512)).extents, [(512, DATA)]);
+    // What a client writes is data from then on, and what it clears is not.
+    client.write(4 * MIB, &[7; 512]);
+    let written = client.call(&status(4 * MIB, MIB)).extents;
+    assert_eq!(written.first().map(|(_, flags)| *flags), Some(DATA));
+    client.ask(&Request::new(super::client::WRITE_ZEROES, 0, 2 * MIB as u32));
+    assert_eq!(client.call(&status(0, 2 * MIB)).extents, [(2 * MIB as u32, HOLE)]);
+    assert_eq!(client.errno(&status(0, 0)), EINVAL);
+    for flags in [DF, NO_HOLE] {
+        assert_eq!(client.errno(&status(0, 512).with(flags)), EINVAL);
+    }
+}
+
+/// Requests that lie in blocks of the disk have answers that do.
+#[test]
+fn extents_are_whole_blocks() {
+    let (_file, storage) = sparse(SIZE, [3]);
+    let server = Server::like(&Like { block_size_bytes: 4096, ..Like::default() }, storage);
+    let mut client = client(&server);
+    let hole = (12288, HOLE);
+    assert_eq!(client.call(&status(0, 32768)).extents, [hole, (4096, DATA), (16384, HOLE)]);
+    assert_eq!(client.errno(&status(512, 4096)), EINVAL);
+}
+
+/// As many extents as one reply may have, and the rest for who asks again.
+#[test]
+fn a_long_answer_comes_in_parts() {
+    const BYTES: u64 = 32 * MIB;
+    let (_file, storage) = sparse(BYTES, (0..BYTES / 8192).map(|pair| pair * 2));
+    let server = Server::new(storage);
+    let mut client = client(&server);
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < BYTES {
+        let reply = client.call(&status(at, BYTES - at)).extents;
+        assert!(reply.len() > 1000, "{}", reply.len());
+        at += reply.iter().map(|(len, _)| u64::from(*len)).sum::<u64>();
+        extents.extend(reply);
+    }
+    let pair = [(4096, DATA), (4096, HOLE)];
+    assert_eq!(extents, pair.repeat((BYTES / 8192) as usize));
+}
+
+/// Other requests of the connection go on meanwhile, and all are answered.
+#[test]
+fn many_ask_at_once() {
+    let (_file, storage) = sparse(SIZE, (0..1000).map(|page| page * 2));
+    let server = Server::new(storage);
+    let mut client = client(&server);
+    let mixed: Vec<Request> = (0..200u64)
+        .map(|at| if at % 3 == 0 { Request::read(at * 8192, 4096) } else { status(at * 8192, MIB) })
+        .collect();
+    for reply in client.exchange(&mixed) {
+        assert_eq!(reply.errno, 0);
+        assert!(reply.extents.is_empty() != reply.data.is_empty());
+    }
+    let asked = |ring: &RingFigures| ring.requests.iter().find(|(name, _)| *name == "block_status").map(|it| it.1);
+    assert_eq!(asked(&server.export.ring(0).unwrap().figures), Some(133));
+}
+
+#[test]
+fn memory_has_data_everywhere() {
+    let server = Server::new(Scripted::new(SIZE));
+    assert_eq!(client(&server).call(&status(0, SIZE)).extents, [(SIZE as u32, DATA)]);
+}
+
+/// A storage that cannot tell is an error of its request.
+#[test]
+fn a_storage_that_cannot_be_asked_is_an_error() {
+    let storage = Scripted::new(SIZE);
+    let server = Server::new(storage.clone());
+    let mut client = client(&server);
+    storage.fail(Some(libc::ENOMEM));
+    assert_eq!(client.errno(&status(0, 4096)), super::client::ENOMEM);
+    storage.fail(Some(libc::EUCLEAN));
+    assert_eq!(client.errno(&status(0, 4096)), EIO);
+    storage.fail(None);
+    assert_eq!(client.call(&status(0, 4096)).extents, [(4096, DATA)]);
+}
