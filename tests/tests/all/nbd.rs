@@ -1,6 +1,8 @@
 //! Disks over NBD, by QEMU's client.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tempfile::TempDir;
 use testkit::storage as kit;
@@ -45,6 +47,59 @@ fn what_qemu_copies_over_nbd_is_the_same() -> Result<()> {
         daemon.stop()?;
     }
     ensure!(std::fs::read(at("disk.raw"))? == content, "the image holds something else");
+    Ok(())
+}
+
+/// Where QEMU says that there is data: first byte, length, and whether there is, neighbours of one kind as one.
+fn map(lab: &Lab, format: &str, image: &str) -> Result<Vec<(u64, u64, bool)>> {
+    let said = img(lab, &["map", "--output=json", "-f", format, image])?.expect_success()?;
+    let extents: Vec<serde_json::Value> = serde_json::from_str(&said).with_context(|| said.clone())?;
+    let mut out: Vec<(u64, u64, bool)> = Vec::new();
+    for extent in &extents {
+        let number = |name: &str| extent[name].as_u64().with_context(|| format!("{name} of {extent}"));
+        let (start, len, data) = (number("start")?, number("length")?, extent["data"] == true);
+        ensure!(data || extent["zero"] == true, "neither data nor zeroes: {extent}");
+        match out.last_mut() {
+            Some((_, length, kind)) if *kind == data => *length += len,
+            _ => out.push((start, len, data)),
+        }
+    }
+    Ok(out)
+}
+
+#[test]
+fn qemu_sees_the_holes_that_it_sees_in_the_image() -> Result<()> {
+    let lab = Lab::take_turn();
+    // Where holes have the same grain whatever the disk's file system is.
+    let directory = TempDir::new_in(kit::shm())?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let raw = File::create(at("disk.raw"))?;
+    raw.set_len(BYTES as u64)?;
+    for start in [0, 1 << 20, 5 << 20, (17 << 20) + 65536] {
+        raw.write_all_at(&[7; 70_000], start)?;
+    }
+    img(&lab, &["convert", "-f", "raw", "-O", "qcow2", &at("disk.raw"), &at("disk.qcow2")])?.expect_success()?;
+    img(&lab, &["convert", "-c", "-f", "raw", "-O", "qcow2", &at("disk.raw"), &at("packed.qcow2")])?
+        .expect_success()?;
+    let over = |name: &str, more: &[&str]| {
+        let create = [&["create", "-q", "-f", "qcow2", "-b", "disk.raw", "-F", "raw"], more, &[name]].concat();
+        img(&lab, &create)?.expect_success()?;
+        let commands = ["write 9M 1M", "write -z 1M 64k", "discard 5M 64k", "write 2M 2k"];
+        qemu_img::io_file(&lab, "qcow2", Path::new(name), &commands)?.expect_success()
+    };
+    over(&at("over.qcow2"), &[])?;
+    over(&at("small.qcow2"), &["-o", "cluster_size=512"])?;
+    over(&at("parts.qcow2"), &["-o", "extended_l2=on"])?;
+    let images = ["disk.raw", "disk.qcow2", "packed.qcow2", "over.qcow2", "small.qcow2", "parts.qcow2"];
+    for name in images {
+        let (kind, format) = if name == "disk.raw" { ("file", "raw") } else { ("qcow2", "qcow2") };
+        let expected = map(&lab, format, &at(name))?;
+        let (daemon, address) = served(directory.path(), &format!("kind = '{kind}', path = '{}'", at(name)), "")?;
+        let got = map(&lab, "raw", &address)?;
+        ensure!(got == expected && got.len() > 4, "{name}: {got:?} instead of {expected:?}");
+        ensure!(daemon.ring("disk", 0)?.figures.count("block_status") > 0, "{name}: nobody has asked");
+        daemon.stop()?;
+    }
     Ok(())
 }
 

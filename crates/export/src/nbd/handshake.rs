@@ -100,7 +100,8 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
         }
         HandshakeOption::ListMetaContext(contexts) => {
             if contexts.lists_allocation() {
-                context_out(out, number, ALLOCATION, context::BASE_ALLOCATION);
+                // The number is for a choice.
+                context_out(out, number, 0, context::BASE_ALLOCATION);
             }
             option_reply(out, number, reply::ACK, &[]);
         }

@@ -2,7 +2,7 @@
 
 use super::ring::NbdRing;
 use super::slot::NbdRequest;
-use super::status::{self, Asked};
+use super::status::{self, Question};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::virtqueue::Slot;
@@ -13,7 +13,7 @@ use device::nbd::{
 use engine::{Completion, Io, Token};
 use libc::iovec;
 use storage::extent::in_blocks;
-use storage::{Extent, Operation, Step, StorageError};
+use storage::{Operation, Step, StorageError};
 use vhost_user::SessionEnd;
 
 /// Moving more bytes may take a turn's time.
@@ -92,9 +92,8 @@ impl NbdRing {
             Work::Flush => deferred.task.begin(Operation::Flush),
             Work::BlockStatus { offset, len, one } => {
                 let range = offset..offset + u64::from(len);
-                let asked = Asked::begin(&self.storage, range, one, Token::request(index), io);
-                self.slots[usize::from(index)].request.asked = Some(asked);
-                return;
+                let question = Question { range, one, token: Token::request(index) };
+                return self.questions.ask(question, &self.storage, io);
             }
             Work::Trim { .. } | Work::WriteZeroes { .. } | Work::Disconnect => {
                 return self.next_range(index, io);
@@ -197,22 +196,23 @@ impl NbdRing {
         };
         let slot = &mut self.slots[usize::from(index)];
         slot.fresh = false;
-        if let Some(asked) = slot.request.asked.take() {
-            return self.say_status(index, asked.answer(), io);
+        if let Work::BlockStatus { .. } = slot.request.work {
+            return self.say_status(index, io);
         }
         let step = self.storage.resume(&mut slot.request.task, completion, io);
         self.follow(index, step, io);
     }
 
     /// Answers a block status.
-    fn say_status(&mut self, index: u16, answer: Result<Vec<Extent>, StorageError>, io: &mut Io<'_>) {
-        let step = answer.map(|extents| {
+    fn say_status(&mut self, index: u16, io: &mut Io<'_>) {
+        let step = self.questions.answer().map(|extents| {
             let extents = in_blocks(&extents, self.offer.terms.block_bytes.into());
             let deferred = &mut self.slots[usize::from(index)].request;
             deferred.buffer = status::reply(deferred.cookie, &extents);
             self.kept_bytes += deferred.buffer.capacity();
         });
         self.follow(index, Step::Done(step), io);
+        self.questions.ask_next(&self.storage, io);
     }
 
     fn is_busy(&self, index: u16) -> bool {

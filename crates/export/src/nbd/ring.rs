@@ -6,6 +6,7 @@
 use super::clients::{Client, Offer};
 use super::handshake::{Agreed, Next, haggle};
 use super::slot::NbdRequest;
+use super::status::Questions;
 use crate::attachment::{self, Attachment};
 use crate::disk::Kind;
 use crate::label::Label;
@@ -49,6 +50,7 @@ pub(crate) struct NbdRing {
     pub(super) free: Vec<u16>,
     /// Bytes that requests in flight keep.
     pub(super) kept_bytes: usize,
+    pub(super) questions: Questions,
 }
 
 /// What the bytes at the front say of their message's size.
@@ -90,6 +92,7 @@ impl NbdRing {
             slots: Vec::new(),
             free: Vec::new(),
             kept_bytes: 0,
+            questions: Questions::default(),
         }
     }
 

@@ -1,6 +1,5 @@
 //! One request in flight: its connection goes on.
 
-use super::status::Asked;
 use device::nbd::Work;
 use storage::Task;
 
@@ -17,8 +16,6 @@ pub(super) struct NbdRequest {
     pub(super) begun: u64,
     /// The flush behind a trim has begun.
     pub(super) flushing: bool,
-    /// Where a block status has its answer.
-    pub(super) asked: Option<Asked>,
 }
 
 impl NbdRequest {
@@ -30,7 +27,6 @@ impl NbdRequest {
             buffer: Vec::new(),
             begun: 0,
             flushing: false,
-            asked: None,
         }
     }
 

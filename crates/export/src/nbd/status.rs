@@ -3,6 +3,7 @@
 use super::handshake::ALLOCATION;
 use device::nbd::{spec::state, status_chunk};
 use engine::{Io, Token};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use storage::{Action, Extent, Storage, StorageError, kit::run_blocking};
@@ -10,35 +11,62 @@ use storage::{Action, Extent, Storage, StorageError, kit::run_blocking};
 /// Extents of one reply at most: who has asked for more asks again.
 const EXTENTS_MAX: usize = 2048;
 
-/// A question to a storage, asked on a thread of its own.
-pub(super) struct Asked(Arc<OnceLock<Result<Vec<Extent>, StorageError>>>);
+/// What a client wants to know.
+pub(super) struct Question {
+    pub(super) range: Range<u64>,
+    /// One extent is enough.
+    pub(super) one: bool,
+    /// Completes with the answer.
+    pub(super) token: Token,
+}
+
+/// Questions of a connection. The storage is asked one after the other, on threads that are those of all disks.
+#[derive(Default)]
+pub(super) struct Questions {
+    asked: Option<Asked>,
+    line: VecDeque<Question>,
+}
+
+impl Questions {
+    /// Asks, now or later.
+    pub(super) fn ask(&mut self, question: Question, storage: &Arc<dyn Storage>, io: &mut Io<'_>) {
+        self.line.push_back(question);
+        self.ask_next(storage, io);
+    }
+
+    /// Asks who is next in the line, unless something is asked.
+    pub(super) fn ask_next(&mut self, storage: &Arc<dyn Storage>, io: &mut Io<'_>) {
+        if self.asked.is_none()
+            && let Some(question) = self.line.pop_front()
+        {
+            self.asked = Some(Asked::begin(question, storage, io));
+        }
+    }
+
+    /// What the storage has said, whose token has completed. There is nothing when its thread panicked.
+    pub(super) fn answer(&mut self) -> Result<Vec<Extent>, StorageError> {
+        let answer = self.asked.take().and_then(|Asked(place)| Arc::into_inner(place)).and_then(OnceLock::into_inner);
+        answer.unwrap_or_else(|| Err(StorageError::errno(Action::Look, libc::EIO)))
+    }
+}
+
+/// A question that somebody works at, and the place for its answer.
+struct Asked(Arc<OnceLock<Result<Vec<Extent>, StorageError>>>);
 
 impl Asked {
-    /// Asks where `range` has data, in `one` extent or many; `token` completes with the answer.
-    pub(super) fn begin(
-        storage: &Arc<dyn Storage>,
-        range: Range<u64>,
-        one: bool,
-        token: Token,
-        io: &mut Io<'_>,
-    ) -> Asked {
+    fn begin(question: Question, storage: &Arc<dyn Storage>, io: &mut Io<'_>) -> Asked {
+        let Question { range, one, token } = question;
         let place = Arc::new(OnceLock::new());
         let (storage, answer) = (storage.clone(), place.clone());
         run_blocking(io, token, move || {
             let most = if one { 1 } else { EXTENTS_MAX };
             // Nothing else can have been put there.
             let _first = answer.set(storage.extents(range, most));
-            // Whoever has the answer may close the storage, and finds it unused.
-            drop(storage);
+            // Before the answer is seen: who has it may close the storage, and take the place's contents.
+            drop((storage, answer));
             0
         });
         Asked(place)
-    }
-
-    /// What the storage has said. There is nothing when its thread panicked.
-    pub(super) fn answer(self) -> Result<Vec<Extent>, StorageError> {
-        let answer = Arc::into_inner(self.0).and_then(OnceLock::into_inner);
-        answer.unwrap_or_else(|| Err(StorageError::errno(Action::Look, libc::EIO)))
     }
 }
 

@@ -281,6 +281,10 @@ impl Handshake {
                 (taken.u32(), String::from_utf8(taken.0.to_vec()).unwrap())
             })
             .collect();
+        assert!(
+            option == option::SET_META_CONTEXT || names.iter().all(|(id, _)| *id == 0),
+            "a number that means nothing"
+        );
         if option == option::SET_META_CONTEXT {
             self.allocation = names.iter().find(|(_, name)| name == "base:allocation").map(|(id, _)| *id);
         }
