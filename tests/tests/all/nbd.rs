@@ -4,11 +4,13 @@ use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 use testkit::storage as kit;
 use tests::daemon::Daemon;
 use tests::lab::Lab;
 use tests::qemu_img::{self, Outcome, img};
+use tests::vringd;
 
 /// Bytes of the disk: not a whole number of MiB.
 const BYTES: usize = (24 << 20) + 512;
@@ -50,10 +52,14 @@ fn what_qemu_copies_over_nbd_is_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Where QEMU says that there is data: first byte, length, and whether there is, neighbours of one kind as one.
+/// Where QEMU says that there is data.
 fn map(lab: &Lab, format: &str, image: &str) -> Result<Vec<(u64, u64, bool)>> {
-    let said = img(lab, &["map", "--output=json", "-f", format, image])?.expect_success()?;
-    let extents: Vec<serde_json::Value> = serde_json::from_str(&said).with_context(|| said.clone())?;
+    parts(&img(lab, &["map", "--output=json", "-f", format, image])?.expect_success()?)
+}
+
+/// First byte, length, and whether there is data, neighbours of one kind as one.
+fn parts(said: &str) -> Result<Vec<(u64, u64, bool)>> {
+    let extents: Vec<serde_json::Value> = serde_json::from_str(said).with_context(|| said.to_owned())?;
     let mut out: Vec<(u64, u64, bool)> = Vec::new();
     for extent in &extents {
         let number = |name: &str| extent[name].as_u64().with_context(|| format!("{name} of {extent}"));
@@ -97,8 +103,17 @@ fn qemu_sees_the_holes_that_it_sees_in_the_image() -> Result<()> {
         let (daemon, address) = served(directory.path(), &format!("kind = '{kind}', path = '{}'", at(name)), "")?;
         let got = map(&lab, "raw", &address)?;
         ensure!(got == expected && got.len() > 4, "{name}: {got:?} instead of {expected:?}");
+        let tool =
+            Command::new(vringd::program()?).args(["image", "map", "--json", "--format", format, &at(name)]).output();
+        let refused = String::from_utf8(tool?.stderr)?;
+        ensure!(refused.contains("in use"), "{name} is being written: {refused}");
         ensure!(daemon.ring("disk", 0)?.figures.count("block_status") > 0, "{name}: nobody has asked");
         daemon.stop()?;
+        let tool = Command::new(vringd::program()?)
+            .args(["image", "map", "--json", "--format", format, &at(name)])
+            .output()?;
+        let mapped = String::from_utf8(tool.stdout)?;
+        ensure!(parts(&mapped)? == expected, "{name}: {mapped} instead of {expected:?}");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! | `info` | what a header says, also of the images behind it |
 //! | `convert` | images of one format copied into another |
 //! | `compare` | two images with the same contents, or not |
+//! | `map` | where a disk has data |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -15,6 +16,7 @@ mod convert;
 mod create;
 mod file;
 mod info;
+mod map;
 #[cfg(test)]
 mod tests;
 
@@ -24,3 +26,4 @@ pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};
 pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
+pub use map::{Mapped, map};

@@ -75,6 +75,24 @@ read as zeroes.")]
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
     },
+    /// Say where a disk has data, in an image or in what is behind it
+    #[command(after_help = "\
+Examples:
+  vringd image map --format qcow2 disk.qcow2
+  vringd image map --json disk.img | jq '[.[] | select(.data) | .length] | add'
+
+What is no data reads as zeroes and takes no space. JSON has the names of `qemu-img map`. Of an image that is served, NBD
+clients are told the same (`vringd disk --listen`).")]
+    Map {
+        /// An image or device
+        path: PathBuf,
+        /// What it is, which is never guessed
+        #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+        format: Format,
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
+        #[arg(long, value_name = "PATH")]
+        allow_backing: Vec<PathBuf>,
+    },
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:

@@ -33,6 +33,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             out.print(&compared, show::compared)?;
             return Ok(if compared.same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Map { path, format, allow_backing } => {
+            let bar = Bar::new("map");
+            let map = tools::map(&source(path, format, &allow_backing), &mut |done, all| bar.show(done, all));
+            let map = map.map_err(Failure::of)?;
+            drop(bar);
+            out.print(&map, |map| show::map(map))?;
+        }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));

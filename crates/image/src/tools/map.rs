@@ -1,0 +1,45 @@
+//! Where a disk has data.
+
+use super::convert::From;
+use super::file::ToolError;
+use serde::Serialize;
+
+/// Extents that a storage is asked for at once.
+const BATCH: usize = 4096;
+
+/// Part of a disk. Its JSON is that of `vringd image map --json`, with names of QEMU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Mapped {
+    /// First byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// There is something.
+    pub data: bool,
+    /// It reads as zeroes, because there is nothing.
+    pub zero: bool,
+}
+
+/// Where an image has data, or what is behind it: all of the disk, in its order.
+///
+/// # Errors
+/// It is being written, or cannot be read.
+pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped>, ToolError> {
+    let from = from.open()?;
+    let size_bytes = from.storage.capacity_bytes();
+    let mut all: Vec<Mapped> = Vec::new();
+    let mut start = 0;
+    while start < size_bytes {
+        progress(start, size_bytes);
+        let extents = from.storage.extents(start..size_bytes, BATCH).map_err(ToolError::storage(&from.path))?;
+        for extent in &extents {
+            match all.last_mut() {
+                Some(last) if last.data == extent.data => last.length += extent.bytes,
+                _ => all.push(Mapped { start, length: extent.bytes, data: extent.data, zero: !extent.data }),
+            }
+            start += extent.bytes;
+        }
+    }
+    progress(size_bytes, size_bytes);
+    Ok(all)
+}
