@@ -205,7 +205,8 @@ impl Header {
         1 << (2 * self.cluster_bits - entry_bits)
     }
 
-    fn check(&self) -> Result<(), FormatError> {
+    /// Whether its fields go together.
+    pub(crate) fn check(&self) -> Result<(), FormatError> {
         let cluster = self.cluster_bytes();
         let aligned = |at, name, value: u64| {
             let ok = value.is_multiple_of(cluster) && value < OFFSET_END;

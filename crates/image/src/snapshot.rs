@@ -2,6 +2,9 @@
 
 use crate::FormatError;
 use crate::field::{u32_at, u64_at};
+use crate::header::Header;
+use crate::uses::Source;
+use std::io;
 
 /// Bytes of an entry before its extra data.
 const FIXED_BYTES: usize = 40;
@@ -65,6 +68,56 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// The header that an image with header `now` would have if its disk were as it was at this snapshot, which has number `index`.
+    ///
+    /// # Errors
+    /// Its L1 table is none, or not that of a disk of its size.
+    pub fn header(&self, now: &Header, index: u32) -> Result<Header, FormatError> {
+        let Snapshot { l1_offset, l1_entries, size_bytes, .. } = *self;
+        let then = Header { l1_offset, l1_entries, size_bytes: size_bytes.unwrap_or(now.size_bytes), ..now.clone() };
+        let rule =
+            "its L1 table begins at a cluster, has as many entries as its size needs, and at most 32 MiB of them";
+        then.check().map(|()| then).map_err(|_| FormatError::Snapshot { index, rule })
+    }
+}
+
+/// Why the table of snapshots cannot be read.
+#[derive(Debug)]
+pub enum TableError {
+    /// The bytes cannot be had.
+    Io(io::Error),
+    /// They are no table.
+    Format(FormatError),
+}
+
+/// All snapshots of an image with this header.
+///
+/// # Errors
+/// The table cannot be read, or is none.
+pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Snapshot>, TableError> {
+    let mut found = Vec::new();
+    let mut at = header.snapshots_offset;
+    for index in 0..header.snapshots {
+        let mut entry = vec![0; source.len_bytes().saturating_sub(at).min(ENTRY_BYTES_MAX as u64) as usize];
+        source.read(at, &mut entry).map_err(TableError::Io)?;
+        let (snapshot, len) = Snapshot::parse(&entry, index).map_err(TableError::Format)?;
+        at += len as u64;
+        if at - header.snapshots_offset > TABLE_BYTES_MAX {
+            let rule = "all entries together have at most 64 MiB";
+            return Err(TableError::Format(FormatError::Snapshot { index, rule }));
+        }
+        found.push(snapshot);
+    }
+    Ok(found)
+}
+
+/// The number of the snapshot that somebody means: by its identifier or, if none has that, by its name.
+pub fn find(all: &[Snapshot], wanted: &str) -> Option<usize> {
+    let by_id = all.iter().position(|snapshot| snapshot.id == wanted);
+    by_id.or_else(|| all.iter().position(|snapshot| snapshot.name == wanted))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +137,15 @@ mod tests {
         out.extend(name.as_bytes());
         out.resize(out.len().next_multiple_of(8), 0);
         out
+    }
+
+    #[test]
+    fn snapshots_are_found_by_identifier_and_then_by_name() {
+        let all: Vec<_> = [("1", "2"), ("2", "daily"), ("3", "daily"), ("4", "")]
+            .map(|(id, name)| Snapshot::parse(&entry(&[], id, name), 0).unwrap().0)
+            .to_vec();
+        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(&all, wanted));
+        assert_eq!(found, [Some(1), Some(1), Some(3), None, Some(3)]);
     }
 
     #[test]

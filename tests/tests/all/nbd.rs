@@ -118,6 +118,68 @@ fn qemu_sees_the_holes_that_it_sees_in_the_image() -> Result<()> {
     Ok(())
 }
 
+/// By every way that leads to one: served, copied, compared.
+#[test]
+fn a_disk_is_as_it_was_at_its_snapshots() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let tool = |words: &[&str]| -> Result<(Option<i32>, String)> {
+        let output = Command::new(vringd::program()?).arg("image").args(words).output()?;
+        Ok((output.status.code(), String::from_utf8([output.stdout, output.stderr].concat())?))
+    };
+    let disk = at("disk.qcow2");
+    std::fs::write(at("base.raw"), vec![0x5a; 8 << 20])?;
+    let create = ["create", "-q", "-f", "qcow2", "-b", "base.raw", "-F", "raw", "-o", "cluster_size=4k", &disk];
+    img(&lab, &create)?.expect_success()?;
+    let write = |commands: &[&str]| qemu_img::io_file(&lab, "qcow2", Path::new(&disk), commands)?.expect_success();
+    write(&["write -P 0x11 1M 1M", "write -z 3M 64k"])?;
+    img(&lab, &["snapshot", "-c", "morning", &disk])?.expect_success()?;
+    write(&["write -P 0x22 1M 512k", "write -P 0x33 3M 8k"])?;
+    img(&lab, &["resize", "-q", &disk, "12M"])?.expect_success()?;
+    write(&["write -P 0x44 11M 64k"])?;
+    img(&lab, &["snapshot", "-c", "noon", &disk])?.expect_success()?;
+    write(&["write -P 0x55 0 12M"])?;
+    for (number, name, mib) in [("1", "morning", 8), ("2", "noon", 12)] {
+        let then = at(&format!("{name}.raw"));
+        img(&lab, &["convert", "-l", &format!("snapshot.name={name}"), "-O", "raw", &disk, &then])?.expect_success()?;
+        // QEMU gives each the size of today.
+        File::options().write(true).open(&then)?.set_len(mib << 20)?;
+        let compared = tool(&["compare", "--format", "qcow2", "--snapshot", name, &disk, &then])?;
+        ensure!(compared == (Some(0), "the same\n".to_owned()), "{name}: {compared:?}");
+        let copy = at(&format!("{name}.qcow2"));
+        let converted = tool(&["convert", "--from", "qcow2", "--snapshot", number, &disk, &copy])?;
+        ensure!(converted.0 == Some(0), "{name}: {converted:?}");
+        img(&lab, &["compare", "-f", "qcow2", "-F", "raw", &copy, &then])?.expect_success()?;
+        let storage = format!("kind = 'qcow2', path = '{disk}', read_only = true, snapshot = '{name}'");
+        let (daemon, address) = served(directory.path(), &storage, "")?;
+        img(&lab, &["compare", "-f", "raw", "-F", "raw", &address, &then])?.expect_success()?;
+        // Which snapshot it is goes along.
+        daemon.wait_disconnected("disk")?;
+        daemon.upgrade()?;
+        img(&lab, &["compare", "-f", "raw", "-F", "raw", &address, &then])?.expect_success()?;
+        daemon.stop()?;
+    }
+    let (status, now) = tool(&["compare", "--format", "qcow2", &disk, &at("noon.raw")])?;
+    ensure!(status == Some(1) && now.starts_with("different from byte 0"), "{now}");
+    for (words, why) in [
+        (&["map", "--format", "qcow2", "--snapshot", "evening", &disk][..], "has no snapshot `evening`"),
+        (&["map", "--snapshot", "noon", &disk], "--snapshot: has no meaning for a raw image"),
+    ] {
+        let (status, said) = tool(words)?;
+        ensure!(status == Some(2) && said.contains(why) && said.trim().lines().count() == 1, "{words:?}: {said}");
+    }
+    let socket = at("socket");
+    let serve = ["disk", "--socket", &socket, "--storage", "qcow2", "--snapshot", "noon", &disk];
+    let refused = Command::new(vringd::program()?).args(serve).output()?;
+    let said = String::from_utf8(refused.stderr)?;
+    ensure!(
+        refused.status.code() == Some(2) && said.contains("storage.snapshot") && said.contains("--readonly"),
+        "{said}"
+    );
+    Ok(())
+}
+
 #[test]
 fn every_command_of_qemus_client_is_served() -> Result<()> {
     let lab = Lab::take_turn();

@@ -81,6 +81,9 @@ pub struct StorageFlags {
     /// Let a qcow2 image have backing files and data files in this directory, or on this block device, besides its own directory
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub allow_backing: Vec<PathBuf>,
+    /// Serve a qcow2 image as it was at this internal snapshot, with --readonly
+    #[arg(long, value_name = "ID|NAME", help_heading = "Storage")]
+    pub snapshot: Option<String>,
     /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N [default: auto]
     #[arg(long, value_name = "HOW", help_heading = "Storage")]
     pub execution: Option<Execution>,
@@ -271,6 +274,7 @@ impl StorageFlags {
             ("read_only", self.readonly.then_some(json!(true))),
             ("lock", self.no_lock.then_some(json!(false))),
             ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
+            ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
             ("log", self.log.as_ref().map(|log| json!(log))),

@@ -13,7 +13,10 @@ use super::shared::Shared;
 use super::{Qcow2Options, Qcow2Storage, confine, on_the_spot, pool};
 use crate::header::Header;
 use crate::reference::{self, Reference};
+use crate::snapshot::{self, TableError};
+use crate::uses::Source;
 use crate::{FormatError, features};
+use rustix::fs::SeekFrom;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -149,6 +152,10 @@ fn chain(
         let fd = file.hand_over().map_err(|source| read_error(&path, source))?.data;
         let fd = fd.ok_or(OpenError::NothingHanded)?;
         let header = known.take().map_or_else(|| header(&path, &fd), Ok)?;
+        let header = match &options.snapshot {
+            Some(wanted) if found.is_empty() => as_of(&path, &fd, &header, wanted)?,
+            _ => header,
+        };
         if found.is_empty() {
             admit(options, handed, &header)?;
         }
@@ -240,6 +247,35 @@ fn header(path: &Path, fd: impl AsFd) -> Result<Header, OpenError> {
     let bytes = Header::bytes_needed(&first).map_err(failed)?;
     let first = read_at(&fd, 0, bytes as usize).map_err(|source| read_error(path, source))?;
     Ok(Header::parse(&first).map_err(failed)?)
+}
+
+/// The header of the image as it was at a snapshot.
+fn as_of(path: &Path, fd: impl AsFd, header: &Header, wanted: &str) -> Result<Header, OpenError> {
+    let failed = |source| ImageError::Format { path: path.to_owned(), source };
+    let all = snapshot::all(&mut File(&fd), header).map_err(|error| match error {
+        TableError::Io(source) => read_error(path, source),
+        TableError::Format(source) => failed(source).into(),
+    })?;
+    let missing = || ImageError::NoSnapshot { path: path.to_owned(), wanted: wanted.to_owned() };
+    let index = snapshot::find(&all, wanted).ok_or_else(missing)?;
+    Ok(all[index].header(header, index as u32).map_err(failed)?)
+}
+
+/// The bytes of a file that may be open with O_DIRECT.
+struct File<'a, F>(&'a F);
+
+impl<F: AsFd> Source for File<'_, F> {
+    fn len_bytes(&self) -> u64 {
+        // Nothing is read from a device's descriptor but through its offset.
+        rustix::fs::seek(self.0, SeekFrom::End(0)).unwrap_or(0)
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let there = read_at(self.0, offset, buf.len())?;
+        buf.fill(0);
+        buf[..there.len()].copy_from_slice(&there);
+        Ok(())
+    }
 }
 
 fn behind(image: &Path, header: &Header) -> Result<Behind, ImageError> {

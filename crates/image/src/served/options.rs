@@ -33,6 +33,9 @@ pub struct Qcow2Options {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub allow: Vec<PathBuf>,
+    /// Serve the disk as it was at this internal snapshot, an identifier or a name; with `read_only`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// Memory for L2 tables of the image and its backing files together, 64K to 4G; 32M when left out, which is enough for 256 GiB of disk
     /// in clusters of 64 KiB.
     #[serde(default = "Qcow2Options::table_memory_default")]
@@ -49,6 +52,7 @@ impl Qcow2Options {
             execution: Execution::Auto,
             lock: true,
             allow: Vec::new(),
+            snapshot: None,
             table_memory: Qcow2Options::table_memory_default(),
         }
     }
@@ -70,6 +74,10 @@ impl Kind for Qcow2Options {
         if self.allow.iter().any(|path| path.as_os_str().is_empty()) {
             let message = "has an empty path: give directories, or block devices";
             return Err(FieldError::new("storage.allow", message));
+        }
+        if self.snapshot.is_some() && !self.read_only {
+            let message = "is read and never written: give `read_only = true` (`--readonly`) as well";
+            return Err(FieldError::new("storage.snapshot", message));
         }
         if !(64 << 10..=4 << 30).contains(&self.table_memory.0) {
             return Err(FieldError::new("storage.table_memory", "is out of range: use 64K to 4G"));

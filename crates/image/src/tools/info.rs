@@ -2,7 +2,7 @@
 
 use super::file::{Image, ToolError};
 use crate::header::{Compression, Header};
-use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot, TABLE_BYTES_MAX};
+use crate::snapshot::{self, Snapshot, TableError};
 use crate::uses::Source;
 use crate::{features, reference};
 use serde::Serialize;
@@ -159,27 +159,13 @@ fn raw(path: &Path) -> Result<Info, ToolError> {
 }
 
 fn snapshots(image: &mut Image, header: &Header) -> Result<Vec<SnapshotInfo>, ToolError> {
-    let mut found = Vec::new();
-    let mut at = header.snapshots_offset;
-    for index in 0..header.snapshots {
-        let mut entry = vec![0; image.len_bytes().saturating_sub(at).min(ENTRY_BYTES_MAX as u64) as usize];
-        image.read(at, &mut entry).map_err(ToolError::io(&image.path, "read"))?;
-        let parsed = Snapshot::parse(&entry, index);
-        let (snapshot, len) = parsed.map_err(|source| ToolError::Format { path: image.path.clone(), source })?;
-        at += len as u64;
-        if at - header.snapshots_offset > TABLE_BYTES_MAX {
-            return Err(ToolError::refused(
-                &image.path,
-                format!("its table of snapshots has more than {TABLE_BYTES_MAX} bytes"),
-            ));
-        }
-        found.push(SnapshotInfo {
-            id: snapshot.id,
-            name: snapshot.name,
-            taken_s: snapshot.taken_s,
-            vm_state_bytes: snapshot.vm_state_bytes,
-            size_bytes: snapshot.size_bytes.unwrap_or(header.size_bytes),
-        });
-    }
-    Ok(found)
+    let all = snapshot::all(image, header).map_err(|error| match error {
+        TableError::Io(source) => ToolError::io(&image.path, "read")(source),
+        TableError::Format(source) => ToolError::Format { path: image.path.clone(), source },
+    })?;
+    let told = |Snapshot { id, name, taken_s, vm_state_bytes, size_bytes, .. }| {
+        let size_bytes = size_bytes.unwrap_or(header.size_bytes);
+        SnapshotInfo { id, name, taken_s, vm_state_bytes, size_bytes }
+    };
+    Ok(all.into_iter().map(told).collect())
 }

@@ -47,6 +47,7 @@ Examples:
 Examples:
   vringd image convert disk.img disk.qcow2
   vringd image convert --from qcow2 --to raw disk.qcow2 disk.img
+  vringd image convert --from qcow2 --snapshot daily vm1.qcow2 daily.qcow2
   vringd image convert --from qcow2 vm1.qcow2 flat.qcow2      without what was behind it, and without leaks
   vringd image convert --to raw --from qcow2 --force disk.qcow2 /dev/vg/disk
 
@@ -71,6 +72,12 @@ read as zeroes.")]
         /// What the other is
         #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
         other_format: Format,
+        /// Of the first, take the disk as it was at this internal snapshot
+        #[arg(long, value_name = "ID|NAME")]
+        snapshot: Option<String>,
+        /// Of the other
+        #[arg(long, value_name = "ID|NAME")]
+        other_snapshot: Option<String>,
         /// Directory in which files that the images lead to may lie besides their own, or such a device; may be given often
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
@@ -89,6 +96,9 @@ clients are told the same (`vringd disk --listen`).")]
         /// What it is, which is never guessed
         #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
         format: Format,
+        /// Take the disk as it was at this internal snapshot
+        #[arg(long, value_name = "ID|NAME")]
+        snapshot: Option<String>,
         /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
@@ -145,6 +155,9 @@ pub(crate) struct Convert {
     /// What to make
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "qcow2")]
     pub(crate) to: Format,
+    /// Copy the disk as it was at this internal snapshot
+    #[arg(long, value_name = "ID|NAME")]
+    pub(crate) snapshot: Option<String>,
     /// Directory in which files that the source leads to may lie besides its own, or such a device; may be given often
     #[arg(long, value_name = "PATH")]
     pub(crate) allow_backing: Vec<PathBuf>,

@@ -25,17 +25,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             all.iter().map(show::info).collect::<Vec<_>>().join("\n")
         })?,
         Command::Convert(convert) => self::convert(convert, out)?,
-        Command::Compare { one, other, format, other_format, allow_backing } => {
-            let (one, other) = (source(one, format, &allow_backing), source(other, other_format, &allow_backing));
+        Command::Compare { one, other, format, other_format, snapshot, other_snapshot, allow_backing } => {
+            let one = source(one, format, ("--snapshot", snapshot), &allow_backing)?;
+            let other = source(other, other_format, ("--other-snapshot", other_snapshot), &allow_backing)?;
             let bar = Bar::new("compare");
             let compared = tools::compare(&one, &other, &mut |done, all| bar.show(done, all)).map_err(Failure::of)?;
             drop(bar);
             out.print(&compared, show::compared)?;
             return Ok(if compared.same { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Map { path, format, allow_backing } => {
+        Command::Map { path, format, snapshot, allow_backing } => {
+            let from = source(path, format, ("--snapshot", snapshot), &allow_backing)?;
             let bar = Bar::new("map");
-            let map = tools::map(&source(path, format, &allow_backing), &mut |done, all| bar.show(done, all));
+            let map = tools::map(&from, &mut |done, all| bar.show(done, all));
             let map = map.map_err(Failure::of)?;
             drop(bar);
             out.print(&map, |map| show::map(map))?;
@@ -70,19 +72,28 @@ fn options(layout: &Layout, size: Option<ByteSize>) -> CreateOptions {
     }
 }
 
-/// An image that is read, with what is behind it.
-fn source(path: PathBuf, format: Format, allow: &[PathBuf]) -> From {
+/// An image that is read, with what is behind it; as it was at a snapshot, if the option says so.
+fn source(
+    path: PathBuf,
+    format: Format,
+    (option, snapshot): (&str, Option<String>),
+    allow: &[PathBuf],
+) -> Result<From, Failure> {
     match format {
-        Format::Raw => From::Raw(path),
+        Format::Raw if snapshot.is_some() => {
+            Err(Failure::Usage(format!("{option}: has no meaning for a raw image: say that it is qcow2")))
+        }
+        Format::Raw => Ok(From::Raw(path)),
         Format::Qcow2 => {
-            From::Qcow2(Qcow2Options { read_only: true, allow: allow.to_vec(), ..Qcow2Options::new(path) })
+            let allow = allow.to_vec();
+            Ok(From::Qcow2(Qcow2Options { read_only: true, snapshot, allow, ..Qcow2Options::new(path) }))
         }
     }
 }
 
 fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
-    let Convert { source, target, from, to, allow_backing, size, layout } = convert;
-    let from = self::source(source, from, &allow_backing);
+    let Convert { source, target, from, to, snapshot, allow_backing, size, layout } = convert;
+    let from = self::source(source, from, ("--snapshot", snapshot), &allow_backing)?;
     let bar = Bar::new("convert");
     let mut shown = |done, all| bar.show(done, all);
     let converted = match to {
