@@ -19,7 +19,7 @@ pub const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes of the backing file's name.
 const BACKING_NAME_BYTES_MAX: u32 = 1023;
 /// Most snapshots: QEMU's bound.
-const SNAPSHOTS_MAX: u32 = 65_536;
+pub const SNAPSHOTS_MAX: u32 = 65_536;
 /// Offsets and sizes are below this: what files can have.
 const OFFSET_END: u64 = 1 << 63;
 
@@ -29,6 +29,8 @@ pub mod at {
     pub const SIZE: u64 = 24;
     /// `refcount_table_offset`, and `refcount_table_clusters` behind it.
     pub const REFCOUNT_TABLE: u64 = 48;
+    /// `nb_snapshots`, and `snapshots_offset` behind it.
+    pub const SNAPSHOTS: u64 = 60;
     /// `incompatible_features`.
     pub const INCOMPATIBLE: u64 = 72;
     /// `autoclear_features`.

@@ -12,6 +12,8 @@ const FIXED_BYTES: usize = 40;
 const EXTRA_BYTES_MAX: usize = 1024;
 /// Most bytes of the table: QEMU's bound, of 65,536 snapshots of 1 KiB.
 pub const TABLE_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of a name that programs give: QEMU's bound.
+pub const NAME_BYTES_MAX: usize = 255;
 /// Most bytes of an entry, with an identifier and a name of 64 KiB each.
 pub const ENTRY_BYTES_MAX: usize = FIXED_BYTES + EXTRA_BYTES_MAX + 2 * 65_535 + 7;
 
@@ -69,6 +71,26 @@ impl Snapshot {
 }
 
 impl Snapshot {
+    /// The entry as it is written, with sizes of 64 bits. The machine's state is none.
+    pub fn encode(&self) -> Vec<u8> {
+        let (id, name) = (self.id.as_bytes(), self.name.as_bytes());
+        let mut out = Vec::new();
+        out.extend(self.l1_offset.to_be_bytes());
+        out.extend(self.l1_entries.to_be_bytes());
+        out.extend((id.len() as u16).to_be_bytes());
+        out.extend((name.len() as u16).to_be_bytes());
+        // Seconds, nanoseconds; nanoseconds of the machine's clock, bytes of its state.
+        out.extend([self.taken_s, 0].iter().flat_map(|word| word.to_be_bytes()));
+        out.extend(0u64.to_be_bytes());
+        out.extend(0u32.to_be_bytes());
+        let extra = [self.vm_state_bytes, self.size_bytes.unwrap_or(0)];
+        out.extend((8 * extra.len() as u32).to_be_bytes());
+        out.extend(extra.iter().flat_map(|word| word.to_be_bytes()));
+        out.extend([id, name].concat());
+        out.resize(out.len().next_multiple_of(8), 0);
+        out
+    }
+
     /// The header that an image with header `now` would have if its disk were as it was at this snapshot, which has number `index`.
     ///
     /// # Errors
@@ -91,11 +113,20 @@ pub enum TableError {
     Format(FormatError),
 }
 
+/// An entry of the table, and what it was read from: other programs may have more to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raw {
+    /// What is known of it.
+    pub snapshot: Snapshot,
+    /// All of it, with what is between it and the next one.
+    pub bytes: Vec<u8>,
+}
+
 /// All snapshots of an image with this header.
 ///
 /// # Errors
 /// The table cannot be read, or is none.
-pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Snapshot>, TableError> {
+pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableError> {
     let mut found = Vec::new();
     let mut at = header.snapshots_offset;
     for index in 0..header.snapshots {
@@ -107,15 +138,17 @@ pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Snapshot>, T
             let rule = "all entries together have at most 64 MiB";
             return Err(TableError::Format(FormatError::Snapshot { index, rule }));
         }
-        found.push(snapshot);
+        // The last entry may end with the file.
+        entry.resize(len, 0);
+        found.push(Raw { snapshot, bytes: entry });
     }
     Ok(found)
 }
 
 /// The number of the snapshot that somebody means: by its identifier or, if none has that, by its name.
-pub fn find(all: &[Snapshot], wanted: &str) -> Option<usize> {
-    let by_id = all.iter().position(|snapshot| snapshot.id == wanted);
-    by_id.or_else(|| all.iter().position(|snapshot| snapshot.name == wanted))
+pub fn find<'a>(all: impl Iterator<Item = &'a Snapshot> + Clone, wanted: &str) -> Option<usize> {
+    let by_id = all.clone().position(|snapshot| snapshot.id == wanted);
+    by_id.or_else(|| all.clone().position(|snapshot| snapshot.name == wanted))
 }
 
 #[cfg(test)]
@@ -144,8 +177,26 @@ mod tests {
         let all: Vec<_> = [("1", "2"), ("2", "daily"), ("3", "daily"), ("4", "")]
             .map(|(id, name)| Snapshot::parse(&entry(&[], id, name), 0).unwrap().0)
             .to_vec();
-        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(&all, wanted));
+        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(all.iter(), wanted));
         assert_eq!(found, [Some(1), Some(1), Some(3), None, Some(3)]);
+    }
+
+    #[test]
+    fn what_is_encoded_is_read() {
+        for (id, name) in [("1", "a"), ("18446744073709551615", "änderungen vom 3.")] {
+            let snapshot = Snapshot {
+                l1_offset: 0x7_0000,
+                l1_entries: 3,
+                id: id.to_owned(),
+                name: name.to_owned(),
+                taken_s: 1_800_000_000,
+                vm_state_bytes: 0,
+                size_bytes: Some(5 << 30),
+            };
+            let bytes = snapshot.encode();
+            assert!(bytes.len().is_multiple_of(8));
+            assert_eq!(Snapshot::parse(&bytes, 0).unwrap(), (snapshot, bytes.len()));
+        }
     }
 
     #[test]

@@ -218,6 +218,11 @@ impl Allocator {
         Ok(())
     }
 
+    /// The counts themselves, for whoever uses the image alone.
+    pub(super) fn refcounts(&mut self) -> &mut Refcounts {
+        &mut self.refcounts
+    }
+
     /// Gives the reserve back.
     pub(super) fn close(&mut self, chain: &Chain) -> Result<(), Trouble> {
         while let Some(run) = self.reserve.pop_front() {

@@ -3,9 +3,11 @@
 //! They go through the file's storage like any other request: so there is one owner of partial blocks under O_DIRECT, and what is
 //! written here and there has the order in which it was asked for.
 
+use crate::uses::Source;
 use engine::{Solo, Token};
 use libc::iovec;
 use std::cell::RefCell;
+use std::io;
 use storage::{Operation, Step, Storage, StorageError, Task};
 
 /// One operation at a time, so that any token does.
@@ -85,6 +87,24 @@ pub(super) fn read(storage: &dyn Storage, offset: u64, buf: &mut [u8]) -> Result
         part.copy_from_slice(&page.0[..part.len()]);
     }
     Ok(())
+}
+
+/// A file's bytes, for what reads them piece by piece.
+pub(super) struct Bytes<'a>(pub(super) &'a dyn Storage);
+
+impl Source for Bytes<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let start = offset / 512 * 512;
+        let skip = (offset - start) as usize;
+        let mut whole = vec![0; (skip + buf.len()).next_multiple_of(512)];
+        read(self.0, start, &mut whole).map_err(io::Error::from_raw_os_error)?;
+        buf.copy_from_slice(&whole[skip..skip + buf.len()]);
+        Ok(())
+    }
 }
 
 /// Writes whole sectors.

@@ -15,6 +15,7 @@
 //! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
 //! | `shared` | what all tasks of an image share |
 //! | `disk`, `pool` | blocking calls, and threads for them |
+//! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `whole` | an image as a whole, for tools |
 
 mod allocator;
@@ -33,6 +34,9 @@ mod powercut_tests;
 mod progress;
 mod refcounts;
 mod shared;
+mod snapshots;
+#[cfg(test)]
+mod snapshots_tests;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -41,6 +45,8 @@ use error::Trouble;
 
 pub use error::ImageError;
 pub use options::Qcow2Options;
+pub use snapshots::SnapshotChange;
+pub(crate) use snapshots::SnapshotError;
 
 use crate::header;
 use engine::{Completion, Io, Token};
@@ -160,16 +166,20 @@ impl Storage for Qcow2Storage {
     }
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        let chain = &self.shared.chain;
-        chain.extents(range, most).map_err(|trouble| {
-            let source = match trouble {
-                Trouble::Format(number, error) => {
-                    std::io::Error::other(format!("{}: {error}", chain.images[number].path.display()))
-                }
-                trouble => reason(self.shared.settle_trouble(&trouble)),
-            };
-            StorageError::Io { action: Action::Look, source }
-        })
+        self.shared.chain.extents(range, most).map_err(|trouble| self.failed(Action::Look, trouble))
+    }
+}
+
+impl Qcow2Storage {
+    /// What a trouble is to whoever is not a guest.
+    fn failed(&self, action: Action, trouble: Trouble) -> StorageError {
+        let source = match trouble {
+            Trouble::Format(number, error) => {
+                std::io::Error::other(format!("{}: {error}", self.shared.chain.images[number].path.display()))
+            }
+            trouble => reason(self.shared.settle_trouble(&trouble)),
+        };
+        StorageError::Io { action, source }
     }
 }
 

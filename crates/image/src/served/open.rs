@@ -257,8 +257,8 @@ fn as_of(path: &Path, fd: impl AsFd, header: &Header, wanted: &str) -> Result<He
         TableError::Format(source) => failed(source).into(),
     })?;
     let missing = || ImageError::NoSnapshot { path: path.to_owned(), wanted: wanted.to_owned() };
-    let index = snapshot::find(&all, wanted).ok_or_else(missing)?;
-    Ok(all[index].header(header, index as u32).map_err(failed)?)
+    let index = snapshot::find(all.iter().map(|raw| &raw.snapshot), wanted).ok_or_else(missing)?;
+    Ok(all[index].snapshot.header(header, index as u32).map_err(failed)?)
 }
 
 /// The bytes of a file that may be open with O_DIRECT.

@@ -31,12 +31,12 @@ impl Rng {
 
 /// What a sector of the disk may hold after a cut, and after a flush; as the byte that fills it.
 #[derive(Clone)]
-struct Allowed {
+pub(super) struct Allowed {
     cut: Vec<u8>,
     flushed: Vec<u8>,
 }
 
-type Oracle = Arc<Mutex<Vec<Allowed>>>;
+pub(super) type Oracle = Arc<Mutex<Vec<Allowed>>>;
 
 struct State {
     stable: Vec<u8>,
@@ -72,12 +72,14 @@ impl State {
 }
 
 /// A file that forgets.
-struct Model {
+pub(super) struct Model {
     state: Mutex<State>,
     oracle: Oracle,
     on_the_spot: bool,
     /// It is called a device, and does not grow.
     device: bool,
+    /// One of so many changes is cut behind, at random.
+    cut_every: AtomicU64,
     /// Whether it obeys flushes.
     obeys: AtomicBool,
     /// Writes below this offset fail; half of their sectors are written.
@@ -91,7 +93,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(contents: Vec<u8>, oracle: Oracle, seed: u64, on_the_spot: bool) -> Arc<Model> {
+    pub(super) fn new(contents: Vec<u8>, oracle: Oracle, seed: u64, on_the_spot: bool) -> Arc<Model> {
         let state = State {
             now: contents.clone(),
             stable: contents,
@@ -103,6 +105,7 @@ impl Model {
             state: Mutex::new(state),
             oracle,
             on_the_spot,
+            cut_every: AtomicU64::new(12),
             obeys: AtomicBool::new(true),
             fails_below: AtomicU64::new(0),
             fails_next_flush: AtomicBool::new(false),
@@ -110,6 +113,24 @@ impl Model {
             is_overdrawn: AtomicBool::new(false),
             device: false,
         })
+    }
+
+    pub(super) fn set_obeys(&self, obeys: bool) {
+        self.obeys.store(obeys, Ordering::SeqCst);
+    }
+
+    pub(super) fn cut_behind_each_change(&self) {
+        self.cut_every.store(1, Ordering::SeqCst);
+    }
+
+    /// What its file has now.
+    pub(super) fn now(&self) -> Vec<u8> {
+        self.state.lock().unwrap().now.clone()
+    }
+
+    /// What cuts have left since the last time.
+    pub(super) fn take_cuts(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.state.lock().unwrap().cuts).into_iter().map(|(left, _)| left).collect()
     }
 
     fn perform(&self, task: &Task) {
@@ -145,7 +166,9 @@ impl Model {
                 }
             }
         }
-        if !matches!(task.operation, Operation::Read { .. }) && state.rng.below(12) == 0 {
+        if !matches!(task.operation, Operation::Read { .. })
+            && state.rng.below(self.cut_every.load(Ordering::SeqCst)) == 0
+        {
             let left = state.cut();
             state.cuts.push((left, allowed.clone()));
         }
@@ -225,7 +248,17 @@ impl Storage for Model {
 
 /// The image in `contents`, served over `file`, with `base` behind it.
 fn served(contents: &[u8], file: Arc<Model>, base: Option<Arc<Model>>, read_only: bool) -> Qcow2Storage {
-    let header = Header::parse(contents).unwrap();
+    served_as(Header::parse(contents).unwrap(), contents, file, base, read_only)
+}
+
+/// As above, with another header than its own.
+pub(super) fn served_as(
+    header: Header,
+    contents: &[u8],
+    file: Arc<Model>,
+    base: Option<Arc<Model>>,
+    read_only: bool,
+) -> Qcow2Storage {
     let at = |entry: usize| field::u64_at(contents, header.l1_offset as usize + entry * 8).unwrap();
     let l1: Vec<u64> = (0..header.l1_entries as usize).map(at).collect();
     let images = vec![Image::new("model".into(), header, &l1, (0, 0), 1 << 20)];

@@ -124,6 +124,54 @@ impl Refcounts {
         self.change(chain, clusters, |before| (before == 0).then_some(1))
     }
 
+    /// Counts so many uses more of clusters of one block, which somebody uses.
+    pub(super) fn add(&mut self, chain: &Chain, clusters: Range<u64>, uses: u64) -> Result<(), Trouble> {
+        self.change(chain, clusters, |before| before.checked_add(uses).filter(|_| before > 0))
+    }
+
+    /// Counts so many uses less of clusters of one block.
+    pub(super) fn subtract(&mut self, chain: &Chain, clusters: Range<u64>, uses: u64) -> Result<(), Trouble> {
+        self.change(chain, clusters, |before| before.checked_sub(uses))
+    }
+
+    /// The first clusters that are free and follow one another: counted as used once, and all zeroes. What was written is not flushed.
+    pub(super) fn take_run(&mut self, chain: &Chain, clusters: u64) -> Result<Range<u64>, Trouble> {
+        let (bits, per_block) = (self.geometry.cluster_bits, self.per_block());
+        let end = self.end(chain);
+        let mut run = 1..1;
+        while run.end - run.start < clusters {
+            let number = run.end / per_block;
+            if run.end >= end {
+                return Err(Trouble::Errno(libc::ENOSPC));
+            }
+            if self.table.get(number as usize).is_none_or(|value| *value == 0) {
+                if self.geometry.is_metadata((number * per_block) << bits) {
+                    // As when one is looked for.
+                    run = (number + 1) * per_block..(number + 1) * per_block;
+                } else {
+                    self.make_block(chain, number)?;
+                }
+            } else if self.get(chain, run.end)? == 0 && !self.geometry.is_metadata(run.end << bits) {
+                run.end += 1;
+            } else {
+                run = run.end + 1..run.end + 1;
+            }
+        }
+        self.clear(chain, &run)?;
+        let mut at = run.start;
+        while at < run.end {
+            let stop = run.end.min((at / per_block + 1) * per_block);
+            self.take(chain, at..stop)?;
+            at = stop;
+        }
+        Ok(run)
+    }
+
+    /// Behind the last cluster that there can be.
+    fn end(&self, chain: &Chain) -> u64 {
+        if self.device { chain.file(chain.top().file).capacity_bytes() >> self.geometry.cluster_bits } else { u64::MAX }
+    }
+
     /// Counts one use less of each of these clusters; gives those that nobody uses any more.
     pub(super) fn release(&mut self, chain: &Chain, clusters: Range<u64>) -> Result<Vec<Range<u64>>, Trouble> {
         let mut free: Vec<Range<u64>> = Vec::new();
@@ -157,10 +205,7 @@ impl Refcounts {
     pub(super) fn find(&mut self, chain: &Chain, from: u64, want: u64) -> Result<Vec<Range<u64>>, Trouble> {
         let (order, per_block) = (self.geometry.refcount_order, self.per_block());
         let mut from = from.max(1);
-        let end = match self.device {
-            true => chain.file(chain.top().file).capacity_bytes() >> self.geometry.cluster_bits,
-            false => u64::MAX,
-        };
+        let end = self.end(chain);
         loop {
             if from >= end {
                 return Err(Trouble::Errno(libc::ENOSPC));

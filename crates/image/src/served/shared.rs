@@ -168,27 +168,41 @@ impl Shared {
         if !self.must_clear() {
             return Ok(());
         }
+        self.complete()?;
+        self.clear_features(0)?;
+        self.cleared.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`make_ready`](Self::make_ready), for what changes nothing that these autoclear features speak of.
+    pub(super) fn make_ready_but_for(&self, features: u64) -> Result<(), Trouble> {
+        let _one_at_a_time = self.header_lock();
+        self.complete()?;
+        self.clear_features(features)
+    }
+
+    /// Has files reach to the end of their last clusters.
+    fn complete(&self) -> Result<(), Trouble> {
         for (number, bytes) in self.chain.short() {
             self.chain.file(number).resize(bytes).map_err(|error| {
                 tracing::error!(%error, "the last cluster of an image cannot be completed");
                 Trouble::Errno(disk::errno(&error))
             })?;
         }
-        self.clear_features()?;
-        self.cleared.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Clears the autoclear features that are not known or not maintained (specification: "autoclear_features").
-    fn clear_features(&self) -> Result<(), Trouble> {
+    /// Clears the autoclear features that are not known or not maintained (specification: "autoclear_features"), but for `also_kept`.
+    fn clear_features(&self, also_kept: u64) -> Result<(), Trouble> {
         let top = self.chain.top();
-        let (had, kept) = (top.header.autoclear, top.header.autoclear_kept());
+        let had = top.header.autoclear;
+        let kept = top.header.autoclear_kept() | had & also_kept;
         if had == kept {
             return Ok(());
         }
         patch_header(&self.chain, header::at::AUTOCLEAR, &kept.to_be_bytes())?;
         self.chain.flush(top.file)?;
-        if had & features::BITMAPS != 0 {
+        if had & !kept & features::BITMAPS != 0 {
             tracing::warn!(path = %top.path.display(), "its dirty bitmaps are not maintained, and invalid from now on");
         }
         Ok(())

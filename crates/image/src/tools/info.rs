@@ -2,7 +2,7 @@
 
 use super::file::{Image, ToolError};
 use crate::header::{Compression, Header};
-use crate::snapshot::{self, Snapshot, TableError};
+use crate::snapshot::{self, Raw, Snapshot, TableError};
 use crate::uses::Source;
 use crate::{features, reference};
 use serde::Serialize;
@@ -163,7 +163,8 @@ fn snapshots(image: &mut Image, header: &Header) -> Result<Vec<SnapshotInfo>, To
         TableError::Io(source) => ToolError::io(&image.path, "read")(source),
         TableError::Format(source) => ToolError::Format { path: image.path.clone(), source },
     })?;
-    let told = |Snapshot { id, name, taken_s, vm_state_bytes, size_bytes, .. }| {
+    let told = |raw: Raw| {
+        let Snapshot { id, name, taken_s, vm_state_bytes, size_bytes, .. } = raw.snapshot;
         let size_bytes = size_bytes.unwrap_or(header.size_bytes);
         SnapshotInfo { id, name, taken_s, vm_state_bytes, size_bytes }
     };

@@ -7,6 +7,7 @@
 //! | `convert` | images of one format copied into another |
 //! | `compare` | two images with the same contents, or not |
 //! | `map` | where a disk has data |
+//! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -17,9 +18,11 @@ mod create;
 mod file;
 mod info;
 mod map;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use crate::served::SnapshotChange;
 pub use check::{Checked, check};
 pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
@@ -27,3 +30,4 @@ pub use create::{Backing, CreateOptions, create};
 pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};
+pub use snapshot::change_snapshots;

@@ -103,6 +103,23 @@ clients are told the same (`vringd disk --listen`).")]
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
     },
+    /// List, take, apply and delete internal snapshots of an image that nobody serves
+    #[command(after_help = "\
+Examples:
+  vringd image snapshot create disk.qcow2 before-upgrade
+  vringd image snapshot apply disk.qcow2 before-upgrade        what the disk is now is lost
+  vringd disk --socket S --storage qcow2 --readonly --snapshot before-upgrade disk.qcow2
+
+A snapshot keeps the clusters that the disk has now: what is written afterwards takes new ones. All of them print the snapshots that
+there are then.")]
+    Snapshot {
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
+        #[arg(long, value_name = "PATH", global = true)]
+        allow_backing: Vec<PathBuf>,
+        /// What to do.
+        #[command(subcommand)]
+        what: Snapshot,
+    },
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:
@@ -120,6 +137,39 @@ what somebody would write over: `qemu-img check -r all` repairs that, as far as 
         /// Do not lock the image against others who use it
         #[arg(long, conflicts_with = "repair")]
         no_lock: bool,
+    },
+}
+
+/// What `vringd image snapshot` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Snapshot {
+    /// Say which there are; also while the image is served
+    List {
+        /// The image
+        path: PathBuf,
+    },
+    /// Keep the disk as it is now
+    Create {
+        /// The image
+        path: PathBuf,
+        /// What to call it
+        name: String,
+    },
+    /// Have the disk be as it was; what it is now is lost
+    Apply {
+        /// The image
+        path: PathBuf,
+        /// Which snapshot, an identifier or a name
+        #[arg(value_name = "ID|NAME")]
+        snapshot: String,
+    },
+    /// Forget a snapshot
+    Delete {
+        /// The image
+        path: PathBuf,
+        /// Which snapshot, an identifier or a name
+        #[arg(value_name = "ID|NAME")]
+        snapshot: String,
     },
 }
 

@@ -9,11 +9,12 @@ use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::out::Out;
 use ::image::Qcow2Options;
-use ::image::tools::{self, Backing, CreateOptions, From};
-use args::{Command, Convert, Create, Format, Layout};
+use ::image::tools::{self, Backing, CreateOptions, From, SnapshotChange};
+use args::{Command, Convert, Create, Format, Layout, Snapshot};
 use control::model::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs `vringd image`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -42,6 +43,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             drop(bar);
             out.print(&map, |map| show::map(map))?;
         }
+        Command::Snapshot { what, allow_backing } => {
+            out.print(&snapshot(what, &allow_backing)?, |all| show::snapshots(all))?
+        }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));
@@ -59,6 +63,22 @@ fn create(create: Create) -> Result<tools::Info, Failure> {
     let backing = backing.map(|name| Backing { name, is_qcow2: backing_format == Some(Format::Qcow2) });
     tools::create(&path, &CreateOptions { backing, ..options(&layout, size) }).map_err(Failure::of)?;
     tools::info(&path).map_err(Failure::of)
+}
+
+fn snapshot(what: Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInfo>, Failure> {
+    let (path, change) = match &what {
+        Snapshot::List { path } => return Ok(tools::info(path).map_err(Failure::of)?.snapshots),
+        Snapshot::Create { path, name } => {
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (path, SnapshotChange::Take { name, at })
+        }
+        Snapshot::Apply { path, snapshot } => (path, SnapshotChange::Apply(snapshot)),
+        Snapshot::Delete { path, snapshot } => (path, SnapshotChange::Delete(snapshot)),
+    };
+    let options = Qcow2Options { allow: allow.to_vec(), ..Qcow2Options::new(path) };
+    let bar = Bar::new("check");
+    let changed = tools::change_snapshots(&options, change, &mut |done, all| bar.show(done, all));
+    changed.map_err(Failure::of)
 }
 
 fn options(layout: &Layout, size: Option<ByteSize>) -> CreateOptions {

@@ -54,6 +54,14 @@ fn snapshot(snapshot: &SnapshotInfo) -> String {
     format!("{} {name:?}, {}{state}", id.escape_debug(), size(*size_bytes))
 }
 
+/// `vringd image snapshot`.
+pub(super) fn snapshots(all: &[SnapshotInfo]) -> String {
+    if all.is_empty() {
+        return "no snapshots\n".to_owned();
+    }
+    all.iter().map(|it| snapshot(it) + "\n").collect()
+}
+
 /// `vringd image check`.
 pub(super) fn checked(checked: &Checked, repair: bool) -> String {
     let path = checked.path.display();

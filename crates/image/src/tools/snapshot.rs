@@ -1,0 +1,34 @@
+//! Internal snapshots: taken, applied and deleted.
+
+use super::file::{Image, ToolError};
+use super::info::{SnapshotInfo, info};
+use crate::served::{SnapshotChange, SnapshotError};
+use crate::{Qcow2Options, Qcow2Storage, uses};
+
+/// Changes the snapshots of an image that nobody uses; returns those that it has then.
+///
+/// # Errors
+/// It is in use, damaged, or what is asked for cannot be: nothing has changed. It cannot be read or written: what has changed is what a
+/// power cut leaves, an image as it was or as it is to be, with leaks.
+pub fn change_snapshots(
+    options: &Qcow2Options,
+    change: SnapshotChange<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<SnapshotInfo>, ToolError> {
+    let path = &options.path;
+    let storage = Qcow2Storage::open_alone(options)?;
+    // Who counts one use more or less of what is counted wrongly makes damage worse.
+    let mut image = Image::open(path, false)?;
+    let header = image.header()?;
+    let found = uses::examine(&mut image, &header, progress).map_err(ToolError::io(path, "read"))?;
+    if found.findings.problem_count > 0 {
+        let why = "is damaged: `vringd image check` says how, and `qemu-img check -r all` mends it";
+        return Err(ToolError::refused(path, why));
+    }
+    storage.change_snapshots(change).map_err(|error| match error {
+        SnapshotError::Refused(reason) => ToolError::refused(path, reason),
+        SnapshotError::Failed(source) => ToolError::storage(path)(source),
+    })?;
+    drop(storage);
+    Ok(info(path)?.snapshots)
+}
