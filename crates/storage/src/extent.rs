@@ -48,10 +48,29 @@ impl Extents {
         true
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// The list.
     pub fn into_list(self) -> Vec<Extent> {
         self.list
     }
+}
+
+/// Asks `storage` for extents; of what it says nothing of, it has data everywhere. Blocks.
+///
+/// # Errors
+/// The storage's.
+pub fn ask(storage: &dyn Storage, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+    let bytes = range.end.saturating_sub(range.start);
+    let mut list = storage.extents(range, most)?;
+    list.retain(|extent| extent.bytes > 0);
+    if list.is_empty() && bytes > 0 {
+        list.push(Extent { bytes, data: true });
+    }
+    Ok(list)
 }
 
 /// The same in blocks of `block_bytes`, from the beginning of one on: a block with some data is data. A block that the list does not
@@ -75,10 +94,13 @@ pub fn in_blocks(list: &[Extent], block_bytes: u64) -> Vec<Extent> {
 
 /// Shorter gaps between data are read with it: to leave them out costs more.
 const GAP_BYTES: u64 = 1 << 20;
+/// Longer ranges end: whoever copies begins before all is known.
+const RANGE_BYTES: u64 = 64 << 20;
 /// Extents that are asked for at once.
 const BATCH: usize = 1024;
 
-/// Ranges of a storage in their order, outside of which it reads as zeroes. Short gaps between them are included. Blocks.
+/// Ranges of a storage in their order, outside of which it reads as zeroes; some follow each other without a gap. Short gaps are
+/// included. Blocks.
 pub struct DataRanges<'a> {
     storage: &'a dyn Storage,
     at: u64,
@@ -95,11 +117,7 @@ impl<'a> DataRanges<'a> {
     /// The next extent, of what is left.
     fn extent(&mut self) -> Result<Option<Extent>, StorageError> {
         if self.batch.is_empty() && self.at < self.end {
-            self.batch = self.storage.extents(self.at..self.end, BATCH)?.into();
-            // Whoever knows nothing has data.
-            if self.batch.iter().all(|extent| extent.bytes == 0) {
-                self.batch = [Extent { bytes: self.end - self.at, data: true }].into();
-            }
+            self.batch = ask(self.storage, self.at..self.end, BATCH)?.into();
         }
         Ok(self.batch.front().copied())
     }
@@ -120,7 +138,9 @@ impl<'a> DataRanges<'a> {
         }
         let start = self.at;
         let mut end = start;
-        while let Some(extent) = self.extent()? {
+        while end - start < RANGE_BYTES
+            && let Some(extent) = self.extent()?
+        {
             if extent.data {
                 self.skip(extent);
                 end = self.at;

@@ -48,7 +48,7 @@ pub use volume::{LATENCY_BUCKETS, LatencyFigures, VolumeControl, VolumeFigures, 
 /// What storages are made of, for those that have rooms of their own.
 pub mod kit {
     pub use crate::aligned::AlignedBuffer;
-    pub use crate::blocking::run as run_blocking;
+    pub use crate::blocking::{look, prepare_looks, run as run_blocking};
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
     pub use crate::file::{begins_like, check_kind, file_system_memory};

@@ -74,6 +74,7 @@ impl Greeted for Client {
 
 impl Clients for Disk {
     fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
+        storage::kit::prepare_looks();
         let client = Arc::<Client>::default();
         let ring = NbdRing::new(pipe, self.storage.clone(), self.offer(), client.clone(), label);
         (Ring::new(ring), client)

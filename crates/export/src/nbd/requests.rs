@@ -13,7 +13,7 @@ use device::nbd::{
 use engine::{Completion, Io, Token};
 use libc::iovec;
 use storage::extent::in_blocks;
-use storage::{Operation, Step, StorageError};
+use storage::{Action, Operation, Step, StorageError};
 use vhost_user::SessionEnd;
 
 /// Moving more bytes may take a turn's time.
@@ -212,7 +212,17 @@ impl NbdRing {
             self.kept_bytes += deferred.buffer.capacity();
         });
         self.follow(index, Step::Done(step), io);
+        if self.pipe.is_over() {
+            self.leave_questions(io);
+        }
         self.questions.ask_next(&self.storage, io);
+    }
+
+    /// The client has left or is to go: what it wanted to know is not looked for any more.
+    pub(super) fn leave_questions(&mut self, io: &mut Io<'_>) {
+        for index in self.questions.leave().filter_map(|token| token.index()) {
+            self.follow(index, Step::Done(Err(StorageError::errno(Action::Look, libc::EIO))), io);
+        }
     }
 
     fn is_busy(&self, index: u16) -> bool {

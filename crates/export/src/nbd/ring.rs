@@ -258,7 +258,8 @@ impl Attachment for NbdRing {
         self.pipe.show(self.turns.label.ring, in_flight, io);
     }
 
-    fn drain(&mut self, _io: &mut Io<'_>) {
+    fn drain(&mut self, io: &mut Io<'_>) {
+        self.leave_questions(io);
         self.pipe.drain();
     }
 

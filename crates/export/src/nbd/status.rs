@@ -6,7 +6,7 @@ use engine::{Io, Token};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use storage::{Action, Extent, Storage, StorageError, kit::run_blocking};
+use storage::{Action, Extent, Storage, StorageError, extent, kit::look};
 
 /// Extents of one reply at most: who has asked for more asks again.
 const EXTENTS_MAX: usize = 2048;
@@ -43,6 +43,11 @@ impl Questions {
         }
     }
 
+    /// Nobody waits for the answers any more: those who wait in the line, by their tokens.
+    pub(super) fn leave(&mut self) -> impl Iterator<Item = Token> + use<> {
+        std::mem::take(&mut self.line).into_iter().map(|question| question.token)
+    }
+
     /// What the storage has said, whose token has completed. There is nothing when its thread panicked.
     pub(super) fn answer(&mut self) -> Result<Vec<Extent>, StorageError> {
         let answer = self.asked.take().and_then(|Asked(place)| Arc::into_inner(place)).and_then(OnceLock::into_inner);
@@ -58,10 +63,10 @@ impl Asked {
         let Question { range, one, token } = question;
         let place = Arc::new(OnceLock::new());
         let (storage, answer) = (storage.clone(), place.clone());
-        run_blocking(io, token, move || {
+        look(io, token, move || {
             let most = if one { 1 } else { EXTENTS_MAX };
             // Nothing else can have been put there.
-            let _first = answer.set(storage.extents(range, most));
+            let _first = answer.set(extent::ask(&*storage, range, most));
             // Before the answer is seen: who has it may close the storage, and take the place's contents.
             drop((storage, answer));
             0

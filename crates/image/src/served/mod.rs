@@ -173,11 +173,12 @@ impl Storage for Qcow2Storage {
 impl Qcow2Storage {
     /// What a trouble is to whoever is not a guest.
     fn failed(&self, action: Action, trouble: Trouble) -> StorageError {
+        let errno = self.shared.settle_trouble(&trouble);
         let source = match trouble {
             Trouble::Format(number, error) => {
                 std::io::Error::other(format!("{}: {error}", self.shared.chain.images[number].path.display()))
             }
-            trouble => reason(self.shared.settle_trouble(&trouble)),
+            _ => reason(errno),
         };
         StorageError::Io { action, source }
     }

@@ -3,6 +3,7 @@
 use super::convert::From;
 use super::file::ToolError;
 use serde::Serialize;
+use storage::extent;
 
 /// Extents that a storage is asked for at once.
 const BATCH: usize = 4096;
@@ -31,7 +32,7 @@ pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped
     let mut start = 0;
     while start < size_bytes {
         progress(start, size_bytes);
-        let extents = from.storage.extents(start..size_bytes, BATCH).map_err(ToolError::storage(&from.path))?;
+        let extents = extent::ask(&*from.storage, start..size_bytes, BATCH).map_err(ToolError::storage(&from.path))?;
         for extent in &extents {
             match all.last_mut() {
                 Some(last) if last.data == extent.data => last.length += extent.bytes,

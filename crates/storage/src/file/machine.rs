@@ -147,7 +147,10 @@ impl FileStorage {
             _ if len == 0 => return Step::Done(Ok(())),
             Operation::Read { .. } | Operation::Write { .. } if self.straight(task, offset) => Work::Transfer,
             Operation::Read { .. } | Operation::Write { .. } => Work::Bounce,
-            Operation::Discard { .. } | Operation::WriteZeroes { .. } => Work::Space,
+            Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
+                self.known.forget();
+                Work::Space
+            }
         };
         if let Some(ask) = self.needs(task, work, offset, len) {
             let (claim, inside) = self.gate.ask(ask, || io.reply(token));

@@ -28,9 +28,10 @@ pub(crate) use measure::huge_page_file;
 use open::Hold;
 pub use open::{FileOptions, check_kind};
 
-use crate::{Action, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
+use crate::{Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, SharedFile, Token};
 use gate::Gate;
+use holes::Known;
 use issue::Executor;
 use measure::Measures;
 use space::Abilities;
@@ -55,6 +56,7 @@ pub struct FileStorage {
     executor: Executor,
     gate: Gate,
     abilities: Arc<Abilities>,
+    known: Known,
     /// Held while the size changes.
     resizing: Mutex<()>,
 }
@@ -120,7 +122,7 @@ impl Storage for FileStorage {
     }
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        holes::extents(&*self.file, range, most).map_err(|source| StorageError::Io { action: Action::Look, source })
+        Ok(holes::extents(&*self.file, &self.known, range, most))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::FileStorage;
 use super::gate::Gate;
+use super::holes::Known;
 use super::issue::Executor;
 use super::looks;
 use super::measure::{self, Measures};
@@ -228,6 +229,7 @@ impl FileStorage {
             gate: Gate::new(tracked),
             abilities: Arc::new(abilities),
             measures,
+            known: Known::default(),
             resizing: Mutex::new(()),
         })
     }

@@ -3,7 +3,7 @@
 use super::overlay::touched;
 use super::shared::Shared;
 use std::ops::Range;
-use storage::extent::Extents;
+use storage::extent::{self, Extents};
 use storage::{Extent, StorageError};
 
 /// The cache is looked at in pieces of this many bytes: a piece of which it has something is data.
@@ -18,7 +18,7 @@ impl Shared {
         // Before the lower storage is looked at: what leaves the cache from now on is there by then.
         let cached = self.cached(&range);
         let base = self.layout.data_offset;
-        let below = self.lower.extents(base + range.start..base + range.end, most)?;
+        let below = extent::ask(&*self.lower, base + range.start..base + range.end, most)?;
         let mut found = Extents::of(range.clone(), most);
         let mut cached = cached.into_iter().peekable();
         let mut at = range.start;

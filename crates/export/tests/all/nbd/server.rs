@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use storage::{
     Action, Description, Execution, Extent, Handed, MemoryOptions, MemoryStorage, Operation, Step, Storage,
     StorageError, Task,
@@ -156,11 +156,21 @@ struct Script {
     /// A test that fails must not wait forever for what it holds back.
     until: Instant,
     errno: Option<i32>,
+    /// Questions where there is data that have come, and whether they wait.
+    looks: usize,
+    looks_wait: bool,
 }
 
 impl Scripted {
     pub fn new(bytes: u64) -> Arc<Scripted> {
-        let script = Script { started: Vec::new(), held: |_| false, until: Instant::now(), errno: None };
+        let script = Script {
+            started: Vec::new(),
+            held: |_| false,
+            until: Instant::now(),
+            errno: None,
+            looks: 0,
+            looks_wait: false,
+        };
         Arc::new(Scripted { memory: memory(bytes), script: Mutex::new(script) })
     }
 
@@ -173,6 +183,17 @@ impl Scripted {
     /// Lets everything go on.
     pub fn release(&self) {
         self.hold(|_| false);
+    }
+
+    /// Questions where there is data wait from now on, or not.
+    pub fn hold_looks(&self, wait: bool) {
+        let mut script = self.script.lock().unwrap();
+        (script.looks_wait, script.until) = (wait, Instant::now() + HANG);
+    }
+
+    /// Questions where there is data that have come.
+    pub fn looks(&self) -> usize {
+        self.script.lock().unwrap().looks
     }
 
     /// Everything fails with this error of Linux from now on.
@@ -235,6 +256,14 @@ impl Storage for Scripted {
     }
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.script.lock().unwrap().looks += 1;
+        let waits = || {
+            let script = self.script.lock().unwrap();
+            script.looks_wait && Instant::now() < script.until
+        };
+        while waits() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         match self.script.lock().unwrap().errno {
             Some(errno) => Err(StorageError::errno(Action::Look, errno)),
             None => self.memory.extents(range, most),

@@ -1,7 +1,7 @@
 //! Where a disk has data, as clients are told.
 
 use super::client::{BLOCK_STATUS, Client, DF, EINVAL, EIO, NO_HOLE, REQ_ONE, Request};
-use super::server::{Like, NAME, Scripted, Server};
+use super::server::{Like, NAME, Scripted, Server, eventually};
 use export::RingFigures;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -120,4 +120,51 @@ fn a_storage_that_cannot_be_asked_is_an_error() {
     assert_eq!(client.errno(&status(0, 4096)), EIO);
     storage.fail(None);
     assert_eq!(client.call(&status(0, 4096)).extents, [(4096, DATA)]);
+}
+
+/// Work of storages does not wait for those who ask, however many they are.
+#[test]
+fn questions_that_take_their_time_keep_no_work_waiting() {
+    let storage = Scripted::new(SIZE);
+    let server = Server::new(storage.clone());
+    storage.hold_looks(true);
+    let mut asking: Vec<Client> = (0..4).map(|_| client(&server)).collect();
+    asking.iter_mut().for_each(|client| drop(client.post_all(&[status(0, SIZE), status(0, 512)])));
+    eventually("two are looked at", || storage.looks() == 2);
+    // More than is done on the spot.
+    let mut other = client(&server);
+    other.ask(&Request::new(super::client::WRITE_ZEROES, 0, SIZE as u32));
+    assert_eq!(storage.looks(), 2);
+    storage.hold_looks(false);
+    for client in &mut asking {
+        assert_eq!([client.answer().extents, client.answer().extents], [[(SIZE as u32, DATA)], [(512, DATA)]]);
+    }
+}
+
+/// Nobody waits for the answers.
+#[test]
+fn what_a_client_that_has_left_wanted_to_know_is_not_looked_for() {
+    let storage = Scripted::new(SIZE);
+    let server = Server::new(storage.clone());
+    storage.hold_looks(true);
+    let mut leaving = client(&server);
+    leaving.post_all(&vec![status(0, SIZE); 100]);
+    eventually("one is looked at", || storage.looks() == 1 && server.in_flight() == 100);
+    drop(leaving);
+    storage.hold_looks(false);
+    eventually("it is gone", || server.connections() == 0);
+    assert!(storage.looks() < 50, "{} were looked for", storage.looks());
+    // Nor does the end of an export wait for them.
+    storage.hold_looks(true);
+    let before = storage.looks();
+    let mut staying = client(&server);
+    staying.post_all(&vec![status(0, SIZE); 100]);
+    eventually("one is looked at", || storage.looks() == before + 1 && server.in_flight() == 100);
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| server.export.end());
+        eventually("the others are left", || server.in_flight() <= 1);
+        storage.hold_looks(false);
+        ending.join().unwrap();
+    });
+    assert_eq!(storage.looks(), before + 1);
 }
