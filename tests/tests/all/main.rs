@@ -45,6 +45,7 @@ mod p9_trees;
 mod policy;
 mod powercut_device;
 mod qcow2;
+mod qcow2_snapshots;
 mod qemu;
 mod qemu_img;
 mod reconnect;

@@ -129,6 +129,15 @@ impl Uses {
         self.0.get(&cluster).copied().unwrap_or(0).into()
     }
 
+    /// Uses of which the others have none.
+    fn beyond(&self, others: &Uses) -> Uses {
+        let more = |(cluster, uses): (&u64, &u32)| {
+            let others = others.0.get(cluster).copied().unwrap_or(0);
+            (*uses > others).then(|| (*cluster, uses - others))
+        };
+        Uses(self.0.iter().filter_map(more).collect())
+    }
+
     /// Runs of clusters that are used as often, none of them across a multiple of `per_block`.
     fn runs(&self, per_block: u64) -> Vec<(Range<u64>, u64)> {
         let mut runs: Vec<(Range<u64>, u64)> = Vec::new();
@@ -234,9 +243,11 @@ impl<'a> Work<'a> {
         let then = then.map_err(|error| Trouble::Format(0, error))?;
         let l1 = self.table(then.l1_offset, then.l1_entries)?;
         let now = self.table(self.header.l1_offset, self.header.l1_entries)?;
-        let mut gone = self.uses(&now)?;
-        gone.add(self.clusters(self.header.l1_offset, now.len() as u64 * 8));
-        self.share(&self.uses(&l1)?)?;
+        let (mut old, new) = (self.uses(&now)?, self.uses(&l1)?);
+        old.add(self.clusters(self.header.l1_offset, now.len() as u64 * 8));
+        // What both use stays counted as it is: it may be used as often as can be counted.
+        let gone = old.beyond(&new);
+        self.share(&new.beyond(&old))?;
         self.mark_tables(&l1, |_, _| Ok(false))?;
         let own = l1.iter().map(|word| word & !COPIED).collect::<Vec<_>>();
         let place = self.allocate(own.len() as u64 * 8)?;

@@ -13,7 +13,7 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (snapshots, resizing) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (resizing, rebasing) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
