@@ -146,9 +146,9 @@ pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableE
 }
 
 /// The number of the snapshot that somebody means: by its identifier or, if none has that, by its name.
-pub fn find<'a>(all: impl Iterator<Item = &'a Snapshot> + Clone, wanted: &str) -> Option<usize> {
-    let by_id = all.clone().position(|snapshot| snapshot.id == wanted);
-    by_id.or_else(|| all.clone().position(|snapshot| snapshot.name == wanted))
+pub fn find(all: &[Raw], wanted: &str) -> Option<usize> {
+    let by_id = all.iter().position(|raw| raw.snapshot.id == wanted);
+    by_id.or_else(|| all.iter().position(|raw| raw.snapshot.name == wanted))
 }
 
 #[cfg(test)]
@@ -175,9 +175,10 @@ mod tests {
     #[test]
     fn snapshots_are_found_by_identifier_and_then_by_name() {
         let all: Vec<_> = [("1", "2"), ("2", "daily"), ("3", "daily"), ("4", "")]
-            .map(|(id, name)| Snapshot::parse(&entry(&[], id, name), 0).unwrap().0)
+            .map(|(id, name)| entry(&[], id, name))
+            .map(|bytes| Raw { snapshot: Snapshot::parse(&bytes, 0).unwrap().0, bytes })
             .to_vec();
-        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(all.iter(), wanted));
+        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(&all, wanted));
         assert_eq!(found, [Some(1), Some(1), Some(3), None, Some(3)]);
     }
 

@@ -220,7 +220,7 @@ impl NbdRing {
 
     /// The client has left or is to go: what it wanted to know is not looked for any more.
     pub(super) fn leave_questions(&mut self, io: &mut Io<'_>) {
-        for index in self.questions.leave().filter_map(|token| token.index()) {
+        for index in self.questions.leave().filter_map(Token::index) {
             self.follow(index, Step::Done(Err(StorageError::errno(Action::Look, libc::EIO))), io);
         }
     }

@@ -257,7 +257,7 @@ fn as_of(path: &Path, fd: impl AsFd, header: &Header, wanted: &str) -> Result<He
         TableError::Format(source) => failed(source).into(),
     })?;
     let missing = || ImageError::NoSnapshot { path: path.to_owned(), wanted: wanted.to_owned() };
-    let index = snapshot::find(all.iter().map(|raw| &raw.snapshot), wanted).ok_or_else(missing)?;
+    let index = snapshot::find(&all, wanted).ok_or_else(missing)?;
     Ok(all[index].snapshot.header(header, index as u32).map_err(failed)?)
 }
 

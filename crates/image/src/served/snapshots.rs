@@ -180,7 +180,7 @@ impl<'a> Work<'a> {
             let there = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
             Why::Refused(format!("has no snapshot `{}`: it has {there}", wanted.escape_debug()))
         };
-        snapshot::find(self.snapshots.iter().map(|raw| &raw.snapshot), wanted).ok_or_else(missing)
+        snapshot::find(&self.snapshots, wanted).ok_or_else(missing)
     }
 
     fn take(&mut self, name: &str, at: Duration) -> Result<(), Why> {
@@ -208,7 +208,7 @@ impl<'a> Work<'a> {
             vm_state_bytes: 0,
             size_bytes: Some(self.header.size_bytes),
         };
-        let old = self.list([self.entries().collect::<Vec<_>>().concat(), snapshot.encode()].concat(), 1)?;
+        let old = self.list(&[self.entries().collect::<Vec<_>>().concat(), snapshot.encode()].concat(), 1)?;
         self.forget(old)
     }
 
@@ -219,7 +219,7 @@ impl<'a> Work<'a> {
         gone.add(self.clusters(l1_offset, l1.len() as u64 * 8));
         let kept: Vec<_> =
             self.entries().enumerate().filter(|(number, _)| *number != index).map(|(_, raw)| raw).collect();
-        gone.add(self.list(kept.concat(), -1)?);
+        gone.add(self.list(&kept.concat(), -1)?);
         // What only the disk uses from now on may be written in place.
         let disk = self.table(self.header.l1_offset, self.header.l1_entries)?;
         let alone = |work: &mut Self, cluster| Ok(work.count(cluster)? == gone.of(cluster) + 1);
@@ -403,7 +403,7 @@ impl<'a> Work<'a> {
     }
 
     /// Has the header name a table of snapshots with these entries, of which there are so many `more`. Returns the clusters of the old one.
-    fn list(&mut self, entries: Vec<u8>, more: i64) -> Result<Range<u64>, Why> {
+    fn list(&mut self, entries: &[u8], more: i64) -> Result<Range<u64>, Why> {
         if entries.len() as u64 > snapshot::TABLE_BYTES_MAX {
             return Err(Why::Refused("its table of snapshots has no room for another one".to_owned()));
         }
@@ -411,7 +411,7 @@ impl<'a> Work<'a> {
             0 => 0,
             bytes => {
                 let place = self.allocate(bytes as u64)?;
-                self.write(place, &entries)?;
+                self.write(place, entries)?;
                 place
             }
         };

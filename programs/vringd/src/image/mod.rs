@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             out.print(&map, |map| show::map(map))?;
         }
         Command::Snapshot { what, allow_backing } => {
-            out.print(&snapshot(what, &allow_backing)?, |all| show::snapshots(all))?
+            out.print(&snapshot(&what, &allow_backing)?, |all| show::snapshots(all))?;
         }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
@@ -65,8 +65,8 @@ fn create(create: Create) -> Result<tools::Info, Failure> {
     tools::info(&path).map_err(Failure::of)
 }
 
-fn snapshot(what: Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInfo>, Failure> {
-    let (path, change) = match &what {
+fn snapshot(what: &Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInfo>, Failure> {
+    let (path, change) = match what {
         Snapshot::List { path } => return Ok(tools::info(path).map_err(Failure::of)?.snapshots),
         Snapshot::Create { path, name } => {
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
