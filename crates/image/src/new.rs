@@ -60,16 +60,8 @@ impl New {
         }
         let l1_clusters = (l1_entries * 8).div_ceil(cluster);
         let per_block = (cluster * 8) >> self.refcount_order;
-        // Tables that count themselves.
-        let (mut table_clusters, mut blocks) = (1, 1);
-        let used = loop {
-            let used = 1 + table_clusters + blocks + l1_clusters;
-            match (blocks * per_block < used, table_clusters * (cluster / 8) < blocks) {
-                (true, _) => blocks += 1,
-                (false, true) => table_clusters += 1,
-                (false, false) => break used,
-            }
-        };
+        let (table_clusters, blocks) = refcount::tables(self.cluster_bits, self.refcount_order, 1 + l1_clusters);
+        let used = 1 + table_clusters + blocks + l1_clusters;
         if table_clusters > REFCOUNT_TABLE_BYTES_MAX >> self.cluster_bits {
             return Err("its refcount table would be too long: use larger clusters, or narrower refcounts".to_owned());
         }

@@ -2,6 +2,7 @@
 
 use crate::FormatError;
 use crate::geometry::Geometry;
+use crate::header::REFCOUNT_TABLE_BYTES_MAX;
 
 /// Largest refcount of a width of `1 << order` bits.
 pub fn max(order: u32) -> u64 {
@@ -66,6 +67,50 @@ pub fn table_entry(geometry: &Geometry, index: u64, value: u64) -> Result<Option
         return Err(wrong("the block does not overlap the header, the L1 table or the refcount table"));
     }
     Ok(Some(value))
+}
+
+/// The refcount table and blocks of an image with `clusters` clusters besides them, in clusters: as few as count all of it.
+pub fn tables(cluster_bits: u32, order: u32, clusters: u64) -> (u64, u64) {
+    let cluster = 1u64 << cluster_bits;
+    let (mut table_clusters, mut blocks) = (1, 1);
+    loop {
+        let more = (clusters + table_clusters + blocks).div_ceil((cluster * 8) >> order);
+        let longer = more.div_ceil(cluster / 8);
+        if (longer, more) == (table_clusters, blocks) {
+            return (table_clusters, blocks);
+        }
+        (table_clusters, blocks) = (longer, more);
+    }
+}
+
+/// A refcount table that takes the place of one which is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Blocks in front of it, which describe all that is made.
+    pub blocks: u64,
+    /// Its clusters.
+    pub table_clusters: u64,
+}
+
+/// The table that follows one of `table_clusters` clusters and reaches over block `number`, the first that there is not. What is
+/// made begins where that block's clusters do, and ends with `beside` clusters for somebody else. `None`: QEMU would not open an image with
+/// such a table.
+pub fn growth(geometry: &Geometry, table_clusters: u64, number: u64, beside: u64) -> Option<Growth> {
+    let (per_block, per_cluster) = (geometry.refcounts_in_block(), geometry.cluster_bytes() / 8);
+    let most = REFCOUNT_TABLE_BYTES_MAX >> geometry.cluster_bits;
+    let mut table_clusters = (table_clusters * 2).max((number + 1).div_ceil(per_cluster) + 1).min(most);
+    let mut blocks = 1;
+    loop {
+        if blocks * per_block < blocks + table_clusters + beside {
+            blocks += 1;
+        } else if table_clusters * per_cluster >= number + blocks {
+            return Some(Growth { blocks, table_clusters });
+        } else if table_clusters < most {
+            table_clusters += 1;
+        } else {
+            return None;
+        }
+    }
 }
 
 #[cfg(test)]

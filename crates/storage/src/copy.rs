@@ -19,7 +19,7 @@ const DEPTH: usize = 8;
 /// Threads at most: memory, and not processors, is what more of them would wait for.
 const THREADS_MAX: usize = 4;
 /// Zeroes are looked for in pieces of this many bytes: smaller holes cost a file system more than they save.
-const GRAIN_BYTES: usize = 64 << 10;
+pub const GRAIN_BYTES: usize = 64 << 10;
 /// Where a buffer of O_DIRECT has to lie at most.
 pub const ALIGN: usize = 4096;
 

@@ -46,6 +46,7 @@ mod policy;
 mod powercut_device;
 mod qcow2;
 mod qcow2_snapshots;
+mod qcow2_tools;
 mod qemu;
 mod qemu_img;
 mod reconnect;

@@ -6,9 +6,10 @@
 use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
+use crate::FormatError;
 use crate::geometry::Geometry;
-use crate::header::{self, REFCOUNT_TABLE_BYTES_MAX};
-use crate::{FormatError, refcount};
+use crate::header;
+use crate::refcount::{self, Growth};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -297,25 +298,13 @@ impl Refcounts {
     /// The header names the new one when it is on stable storage; then the old one is free.
     fn grow(&mut self, chain: &Chain, number: u64) -> Result<(), Trouble> {
         let (bits, per_block, order) = (self.geometry.cluster_bits, self.per_block(), self.geometry.refcount_order);
-        let per_cluster = self.cluster_bytes() / 8;
-        let most = REFCOUNT_TABLE_BYTES_MAX >> bits;
-        let mut table_clusters = (self.table_clusters * 2).max((number + 1).div_ceil(per_cluster) + 1).min(most);
-        let mut count = 1;
-        while count * per_block < count + table_clusters {
-            count += 1;
-        }
-        while table_clusters * per_cluster < number + count && table_clusters < most {
-            table_clusters += 1;
-        }
-        if table_clusters * per_cluster < number + count || count * per_block < count + table_clusters {
-            // QEMU would not open an image with a larger table.
-            return Err(Trouble::Errno(libc::EFBIG));
-        }
+        let growth = refcount::growth(&self.geometry, self.table_clusters, number, 0);
+        let Growth { blocks: count, table_clusters } = growth.ok_or(Trouble::Errno(libc::EFBIG))?;
         let base = number * per_block;
         let used = base..base + count + table_clusters;
         self.clear(chain, &used)?;
         let mut table = self.table.clone();
-        table.resize((table_clusters * per_cluster) as usize, 0);
+        table.resize((table_clusters * self.cluster_bytes() / 8) as usize, 0);
         let file = chain.file(chain.top().file);
         for at in 0..count {
             let mut block = vec![0; self.cluster_bytes() as usize];

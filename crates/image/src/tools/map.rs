@@ -1,9 +1,10 @@
 //! Where a disk has data.
 
-use super::convert::From;
+use super::convert::{From, Open};
 use super::file::ToolError;
 use serde::Serialize;
-use storage::extent;
+use std::ops::Range;
+use storage::extent::{self, Extent};
 
 /// Extents that a storage is asked for at once.
 const BATCH: usize = 4096;
@@ -29,18 +30,26 @@ pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped
     let from = from.open()?;
     let size_bytes = from.storage.capacity_bytes();
     let mut all: Vec<Mapped> = Vec::new();
-    let mut start = 0;
-    while start < size_bytes {
+    each_extent(&from, 0..size_bytes, &mut |start, extent| {
         progress(start, size_bytes);
-        let extents = extent::ask(&*from.storage, start..size_bytes, BATCH).map_err(ToolError::storage(&from.path))?;
-        for extent in &extents {
-            match all.last_mut() {
-                Some(last) if last.data == extent.data => last.length += extent.bytes,
-                _ => all.push(Mapped { start, length: extent.bytes, data: extent.data, zero: !extent.data }),
-            }
+        match all.last_mut() {
+            Some(last) if last.data == extent.data => last.length += extent.bytes,
+            _ => all.push(Mapped { start, length: extent.bytes, data: extent.data, zero: !extent.data }),
+        }
+    })?;
+    progress(size_bytes, size_bytes);
+    Ok(all)
+}
+
+/// Goes through part of an image: where each extent begins, and the extent.
+pub(super) fn each_extent(from: &Open, range: Range<u64>, each: &mut dyn FnMut(u64, Extent)) -> Result<(), ToolError> {
+    let mut start = range.start;
+    while start < range.end {
+        let extents = extent::ask(&*from.storage, start..range.end, BATCH).map_err(ToolError::storage(&from.path))?;
+        for extent in extents {
+            each(start, extent);
             start += extent.bytes;
         }
     }
-    progress(size_bytes, size_bytes);
-    Ok(all)
+    Ok(())
 }

@@ -8,6 +8,7 @@
 //! | `compare` | two images with the same contents, or not |
 //! | `map` | where a disk has data |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
+//! | `measure` | how many bytes a new image needs |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -18,6 +19,9 @@ mod create;
 mod file;
 mod info;
 mod map;
+mod measure;
+#[cfg(test)]
+mod measure_tests;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -30,4 +34,5 @@ pub use create::{Backing, CreateOptions, create};
 pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};
+pub use measure::{Measured, measure};
 pub use snapshot::change_snapshots;

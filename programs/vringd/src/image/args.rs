@@ -120,6 +120,15 @@ there are then.")]
         #[command(subcommand)]
         what: Snapshot,
     },
+    /// Say how many bytes a new qcow2 image needs: of a size, or made by `convert`
+    #[command(after_help = "\
+Examples:
+  vringd image measure --size 20G
+  vringd image measure disk.img
+  vringd image measure --json --from qcow2 vm1.qcow2 | jq .required     for the device that `convert` writes to
+
+JSON has the names of `qemu-img measure`, and its figures; these are higher where `convert` needs more.")]
+    Measure(Measure),
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:
@@ -190,6 +199,9 @@ pub(crate) struct Create {
     /// How it is laid out.
     #[command(flatten)]
     pub(crate) layout: Layout,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `vringd image convert`.
@@ -217,6 +229,32 @@ pub(crate) struct Convert {
     /// How a new qcow2 image is laid out.
     #[command(flatten)]
     pub(crate) layout: Layout,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `vringd image measure`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Measure {
+    /// An image or device that is to be converted
+    #[arg(required_unless_present = "size")]
+    pub(crate) source: Option<PathBuf>,
+    /// Size of the new disk; with a source, if it is to be larger
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<ByteSize>,
+    /// What the source is, which is never guessed
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "source")]
+    pub(crate) from: Format,
+    /// Measure the disk as it was at this internal snapshot
+    #[arg(long, value_name = "ID|NAME", requires = "source")]
+    pub(crate) snapshot: Option<String>,
+    /// Directory in which files that the source leads to may lie besides its own, or such a device; may be given often
+    #[arg(long, value_name = "PATH", requires = "source")]
+    pub(crate) allow_backing: Vec<PathBuf>,
+    /// How the new image is laid out.
+    #[command(flatten)]
+    pub(crate) layout: Layout,
 }
 
 /// How a new image is laid out.
@@ -231,9 +269,6 @@ pub(crate) struct Layout {
     /// Divide clusters into 32 parts that are copied and allocated one by one (QEMU 5.2 or later)
     #[arg(long)]
     pub(crate) subclusters: bool,
-    /// Overwrite what is there
-    #[arg(long)]
-    pub(crate) force: bool,
 }
 
 /// What a file is.

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::out::Out;
 use ::image::Qcow2Options;
 use ::image::tools::{self, Backing, CreateOptions, From, SnapshotChange};
-use args::{Command, Convert, Create, Format, Layout, Snapshot};
+use args::{Command, Convert, Create, Format, Layout, Measure, Snapshot};
 use control::model::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Snapshot { what, allow_backing } => {
             out.print(&snapshot(&what, &allow_backing)?, |all| show::snapshots(all))?;
         }
+        Command::Measure(measure) => out.print(&self::measure(measure)?, show::measured)?,
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));
@@ -59,9 +60,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn create(create: Create) -> Result<tools::Info, Failure> {
-    let Create { path, size, backing, backing_format, layout } = create;
+    let Create { path, size, backing, backing_format, layout, force } = create;
     let backing = backing.map(|name| Backing { name, is_qcow2: backing_format == Some(Format::Qcow2) });
-    tools::create(&path, &CreateOptions { backing, ..options(&layout, size) }).map_err(Failure::of)?;
+    tools::create(&path, &CreateOptions { backing, ..options(&layout, size, force) }).map_err(Failure::of)?;
     tools::info(&path).map_err(Failure::of)
 }
 
@@ -81,14 +82,14 @@ fn snapshot(what: &Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInf
     changed.map_err(Failure::of)
 }
 
-fn options(layout: &Layout, size: Option<ByteSize>) -> CreateOptions {
+fn options(layout: &Layout, size: Option<ByteSize>, force: bool) -> CreateOptions {
     CreateOptions {
         size_bytes: size.map(|size| size.0),
         cluster_bytes: layout.cluster_size.0,
         refcount_bits: layout.refcount_bits,
         subclusters: layout.subclusters,
         backing: None,
-        force: layout.force,
+        force,
     }
 }
 
@@ -112,18 +113,27 @@ fn source(
 }
 
 fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
-    let Convert { source, target, from, to, snapshot, allow_backing, size, layout } = convert;
+    let Convert { source, target, from, to, snapshot, allow_backing, size, layout, force } = convert;
     let from = self::source(source, from, ("--snapshot", snapshot), &allow_backing)?;
     let bar = Bar::new("convert");
     let mut shown = |done, all| bar.show(done, all);
     let converted = match to {
-        Format::Qcow2 => tools::to_qcow2(&from, &target, &options(&layout, size), &mut shown),
+        Format::Qcow2 => tools::to_qcow2(&from, &target, &options(&layout, size, force), &mut shown),
         Format::Raw if size.is_some() => {
             return Err(Failure::Usage("--size: has no meaning for a raw image".to_owned()));
         }
-        Format::Raw => tools::to_raw(&from, &target, layout.force, &mut shown),
+        Format::Raw => tools::to_raw(&from, &target, force, &mut shown),
     };
     let converted = converted.map_err(Failure::of)?;
     drop(bar);
     out.print(&converted, |converted| show::converted(&target, to, converted))
+}
+
+fn measure(measure: Measure) -> Result<tools::Measured, Failure> {
+    let Measure { source, size, from, snapshot, allow_backing, layout } = measure;
+    let source =
+        source.map(|source| self::source(source, from, ("--snapshot", snapshot), &allow_backing)).transpose()?;
+    let bar = Bar::new("measure");
+    let options = options(&layout, size, false);
+    tools::measure(source.as_ref(), &options, &mut |done, all| bar.show(done, all)).map_err(Failure::of)
 }

@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Compared, Converted, Info, Mapped, SnapshotInfo};
+use ::image::tools::{Checked, Compared, Converted, Info, Mapped, Measured, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -124,4 +124,9 @@ pub(super) fn converted(target: &Path, to: Format, converted: &Converted) -> Str
         Format::Qcow2 => "a qcow2 image",
     };
     crate::out::converted(target, form, converted.size_bytes, converted.copied)
+}
+
+/// `vringd image measure`.
+pub(super) fn measured(measured: &Measured) -> String {
+    facts(&[("required", exact(measured.required)), ("fully allocated", exact(measured.fully_allocated))])
 }

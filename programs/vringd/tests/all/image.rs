@@ -62,6 +62,10 @@ fn images_are_converted_both_ways() {
     let text = place.done("convert disk.img disk.qcow2");
     assert_eq!(text, "disk.qcow2: a qcow2 image of 3M; 1M written, 2M zeroes left out\n");
     assert_eq!(place.json("check disk.qcow2")["allocated_clusters"], 16);
+    let needs = place.json("measure disk.img");
+    assert_eq!((&needs["required"], &needs["fully-allocated"]), (&(53 << 16).into(), &(53 << 16).into()), "{needs}");
+    let text = place.done("measure --size 20G");
+    assert!(text.starts_with("required         3456K (3538944 bytes)\nfully allocated  20.0G (2147"), "{text}");
     let json = place.json("convert --from qcow2 --to raw disk.qcow2 back.img");
     assert_eq!((&json["size_bytes"], &json["data_bytes"]), (&(3 * MIB).into(), &MIB.into()), "{json}");
     assert_eq!(fs::read(place.path("back.img")).unwrap(), contents);
@@ -81,6 +85,9 @@ fn images_are_converted_both_ways() {
         ("convert --to raw --size 4M disk.img new", &["--size", "raw"]),
         ("convert --size 1K --cluster-size 3 disk.img new", &["power of two"]),
         ("convert missing new", &["missing", "No such file"]),
+        ("measure missing", &["missing", "No such file"]),
+        ("measure --from qcow2 disk.img", &["disk.img", "does not begin"]),
+        ("measure --size 1G --cluster-size 3", &["the new image", "power of two"]),
     ] {
         place.refused(words, parts);
     }
