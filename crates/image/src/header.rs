@@ -27,6 +27,8 @@ const OFFSET_END: u64 = 1 << 63;
 pub mod at {
     /// Virtual size.
     pub const SIZE: u64 = 24;
+    /// `l1_size`, and `l1_table_offset` behind it.
+    pub const L1: u64 = 36;
     /// `refcount_table_offset`, and `refcount_table_clusters` behind it.
     pub const REFCOUNT_TABLE: u64 = 48;
     /// `nb_snapshots`, and `snapshots_offset` behind it.

@@ -69,7 +69,8 @@ pub fn table_entry(geometry: &Geometry, index: u64, value: u64) -> Result<Option
     Ok(Some(value))
 }
 
-/// The refcount table and blocks of an image with `clusters` clusters besides them, in clusters: as few as count all of it.
+/// The refcount table and blocks of an image with `clusters` clusters besides them, in clusters: as few as count all of
+/// it.
 pub fn tables(cluster_bits: u32, order: u32, clusters: u64) -> (u64, u64) {
     let cluster = 1u64 << cluster_bits;
     let (mut table_clusters, mut blocks) = (1, 1);
@@ -92,9 +93,9 @@ pub struct Growth {
     pub table_clusters: u64,
 }
 
-/// The table that follows one of `table_clusters` clusters and reaches over block `number`, the first that there is not. What is
-/// made begins where that block's clusters do, and ends with `beside` clusters for somebody else. `None`: QEMU would not open an image with
-/// such a table.
+/// The table that follows one of `table_clusters` clusters and reaches over block `number`, the first that there is
+/// not. What is made begins where that block's clusters do, and ends with `beside` clusters for somebody else. `None`:
+/// QEMU would not open an image with such a table.
 pub fn growth(geometry: &Geometry, table_clusters: u64, number: u64, beside: u64) -> Option<Growth> {
     let (per_block, per_cluster) = (geometry.refcounts_in_block(), geometry.cluster_bytes() / 8);
     let most = REFCOUNT_TABLE_BYTES_MAX >> geometry.cluster_bits;

@@ -1,9 +1,10 @@
-//! Tools on qcow2 images against those of QEMU: what these make of a copy of the same images, and what they find in ours.
+//! Tools on qcow2 images against those of QEMU: what these make of a copy of the same images, and what they find in
+//! ours.
 
 use anyhow::{Context, Result, ensure};
 use image::tools::{CreateOptions, From};
 use image::{Qcow2Options, tools};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use testkit::storage as kit;
 use tests::lab::Lab;
@@ -97,4 +98,176 @@ fn what_is_measured_is_what_qemu_says_or_more_where_more_is_made() -> Result<()>
         }
     }
     Ok(())
+}
+
+/// QEMU finds an image sound, without leaks, and so do we.
+fn sound(lab: &Lab, image: &Path) -> Result<()> {
+    let said = img(lab, &["check", "-f", "qcow2", text(image)])?;
+    ensure!(said.contains("No errors were found"), "{said}");
+    let ours = tools::check(image, false, true, &mut |_, _| {})?;
+    ensure!(ours.sound && ours.leaked_clusters == 0, "{ours:?}");
+    Ok(())
+}
+
+/// By QEMU's opinion both disks read the same; and they have the same size.
+fn same(lab: &Lab, one: &Path, other: &Path) -> Result<()> {
+    let said = qemu_img::img(lab, &["compare", "-f", "qcow2", "-F", "qcow2", text(one), text(other)])?;
+    said.expect_success().with_context(|| format!("{} and {}", one.display(), other.display()))?;
+    ensure!(tools::info(one)?.size_bytes == tools::info(other)?.size_bytes);
+    Ok(())
+}
+
+/// Makes a chain of images, with a raw one behind them: each has a history, written by QEMU.
+struct Chain<'a> {
+    lab: &'a Lab,
+    directory: PathBuf,
+    rng: Rng,
+}
+
+impl Chain<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// A raw image.
+    fn raw(&mut self, name: &str, size_bytes: u64) -> Result<()> {
+        std::fs::File::create(self.path(name))?.set_len(size_bytes)?;
+        self.history(name, "raw", size_bytes)
+    }
+
+    /// An image with a history, over another one or none.
+    fn image(&mut self, name: &str, options: &str, behind: Option<(&str, &str)>, size_bytes: u64) -> Result<()> {
+        let (path, size) = (self.path(name), size_bytes.to_string());
+        let mut args = vec!["create", "-q", "-f", "qcow2", "-o", options];
+        if let Some((name, format)) = behind {
+            args.extend(["-b", name, "-F", format]);
+        }
+        args.extend([text(&path), &size]);
+        img(self.lab, &args)?;
+        self.history(name, "qcow2", size_bytes)
+    }
+
+    fn history(&mut self, name: &str, format: &str, size_bytes: u64) -> Result<()> {
+        let mut commands = Vec::new();
+        for round in 1..=14 {
+            let most = [1, 16, 300, 3000][self.rng.below(4) as usize];
+            let sectors = 1 + self.rng.below(most);
+            let at = self.rng.below((size_bytes / 512).saturating_sub(sectors).max(1)) * 512;
+            let len = (sectors * 512).min(size_bytes - at);
+            commands.push(match self.rng.below(6) {
+                0 => format!("write -z {at} {len}"),
+                1 => format!("write -z -u {at} {len}"),
+                2 if format == "qcow2" => {
+                    format!("write -c -P {round} {} 64k", at / 65_536 * 65_536 % (size_bytes / 65_536 * 65_536))
+                }
+                _ => format!("write -P {} {at} {len}", 1 + self.rng.below(250)),
+            });
+        }
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+        // What cannot be compressed into such clusters is refused, and nothing is written.
+        qemu_img::io_file(self.lab, format, &self.path(name), &commands)?;
+        Ok(())
+    }
+
+    /// An image with the same contents, and nothing behind it.
+    fn flat(&self, from: &str, to: &str) -> Result<PathBuf> {
+        let to = self.path(to);
+        img(self.lab, &["convert", "-f", "qcow2", "-O", "qcow2", text(&self.path(from)), text(&to)])?;
+        Ok(to)
+    }
+
+    /// A copy of a file, for QEMU.
+    fn copy(&self, from: &str, to: &str) -> Result<PathBuf> {
+        std::fs::copy(self.path(from), self.path(to))?;
+        Ok(self.path(to))
+    }
+}
+
+/// Options of images, as `qemu-img` has them.
+const LAYOUTS: [&str; 6] = [
+    "cluster_size=512",
+    "cluster_size=64k",
+    "cluster_size=2M",
+    "cluster_size=64k,extended_l2=on",
+    "cluster_size=4k,compat=0.10",
+    "cluster_size=4k,refcount_bits=64,compression_type=zstd",
+];
+
+#[test]
+fn disks_that_are_resized_are_what_qemu_makes_of_them() -> Result<()> {
+    let lab = Lab::take_turn();
+    for (number, layout) in LAYOUTS.into_iter().enumerate() {
+        for behind in [None, Some(("base", "raw")), Some(("middle", "qcow2"))] {
+            for has_snapshot in [false, true] {
+                let directory = TempDir::new_in(kit::disk())?;
+                let rng = Rng(1 + number as u64 * 77 + u64::from(has_snapshot));
+                let mut chain = Chain { lab: &lab, directory: directory.path().to_owned(), rng };
+                let context = format!("{layout}, {behind:?}, snapshot {has_snapshot}");
+                chain.raw("base", 5 << 20)?;
+                chain.image("middle", "cluster_size=4k", Some(("base", "raw")), 6 << 20)?;
+                let mut size_bytes = (2 << 20) + 512 * chain.rng.below(300);
+                chain.image("ours", layout, behind, size_bytes)?;
+                let ours = chain.path("ours");
+                if has_snapshot && !layout.contains("compat") {
+                    img(&lab, &["snapshot", "-c", "one", text(&ours)])?;
+                    chain.history("ours", "qcow2", size_bytes)?;
+                }
+                // QEMU has no zeroes for what would come up in an image of version 2.
+                let theirs = match layout.contains("compat") && behind.is_some() {
+                    true => chain.flat("ours", "theirs")?,
+                    false => chain.copy("ours", "theirs")?,
+                };
+                for more in [512 * (1 + chain.rng.below(100)), 5 << 20, 100 << 20] {
+                    size_bytes += more;
+                    let image = From::Qcow2(Qcow2Options::new(&ours));
+                    tools::resize(&image, tools::NewSize::By(more), false, &mut |_, _| {}).context(context.clone())?;
+                    img(&lab, &["resize", "-q", "-f", "qcow2", text(&theirs), &size_bytes.to_string()])?;
+                    sound(&lab, &ours).context(context.clone())?;
+                    same(&lab, &ours, &theirs).context(context.clone())?;
+                }
+                let last = format!("write -P 9 {} 64k", size_bytes - 65_536);
+                qemu_img::io_file(&lab, "qcow2", &ours, &[&last])?.expect_success()?;
+                sound(&lab, &ours).context(context.clone())?;
+                if has_snapshot {
+                    continue;
+                }
+                let image = From::Qcow2(Qcow2Options::new(&ours));
+                let smaller = 1 << 20;
+                let shrunk = tools::resize(&image, tools::NewSize::To(smaller), true, &mut |_, _| {});
+                if layout.contains("compat") && behind.is_some() {
+                    ensure!(shrunk.is_err_and(|error| error.to_string().contains("backing file")), "{context}");
+                    continue;
+                }
+                shrunk.context(context.clone())?;
+                img(&lab, &["resize", "-q", "--shrink", "-f", "qcow2", text(&theirs), &smaller.to_string()])?;
+                sound(&lab, &ours).context(context.clone())?;
+                same(&lab, &ours, &theirs).context(context)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_new_size_would_lose_is_refused() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let path = directory.path().join("image");
+    let image = From::Qcow2(Qcow2Options::new(&path));
+    let refused = |size, word: &str| -> Result<()> {
+        let before = std::fs::read(&path)?;
+        let said = tools::resize(&image, size, true, &mut |_, _| {});
+        ensure!(said.as_ref().is_err_and(|error| error.to_string().contains(word)), "{said:?}");
+        ensure!(std::fs::read(&path)? == before, "a refusal changes nothing");
+        Ok(())
+    };
+    img(&lab, &["create", "-q", "-f", "qcow2", text(&path), "16M"])?;
+    img(&lab, &["bitmap", "--add", text(&path), "one"])?;
+    refused(tools::NewSize::By(1 << 20), "bitmaps")?;
+    img(&lab, &["bitmap", "--remove", text(&path), "one"])?;
+    img(&lab, &["snapshot", "-c", "one", text(&path)])?;
+    refused(tools::NewSize::To(1 << 20), "snapshots")?;
+    img(&lab, &["create", "-q", "-f", "qcow2", "-o", "compat=0.10", text(&path), "16M"])?;
+    img(&lab, &["snapshot", "-c", "one", text(&path)])?;
+    refused(tools::NewSize::By(1 << 20), "compat=1.1")
 }

@@ -136,6 +136,12 @@ impl Allocator {
         self.take_ready(most).ok_or(Trouble::Errno(libc::ENOSPC))
     }
 
+    /// Takes clusters that follow one another, for a table. They are none of the reserve: that they are counted is not
+    /// flushed.
+    pub(super) fn take_together(&mut self, chain: &Chain, clusters: u64) -> Result<Range<u64>, Trouble> {
+        self.refcounts.take_together(chain, clusters)
+    }
+
     /// Takes up what came back meanwhile.
     pub(super) fn take_up(&mut self, returns: &Returns) {
         let list = std::mem::take(&mut *returns.list.lock().unwrap_or_else(PoisonError::into_inner));

@@ -13,6 +13,7 @@
 //! | `machine`, `look`, `progress` | a task's stages, what comes next, what it remembers |
 //! | `change` | allocating writes, and L2 entries |
 //! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
+//! | `size` | how a disk grows, and its L1 table |
 //! | `shared` | what all tasks of an image share |
 //! | `disk`, `pool` | blocking calls, and threads for them |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
@@ -34,6 +35,7 @@ mod powercut_tests;
 mod progress;
 mod refcounts;
 mod shared;
+mod size;
 mod snapshots;
 #[cfg(test)]
 mod snapshots_tests;
@@ -48,14 +50,11 @@ pub use options::Qcow2Options;
 pub use snapshots::SnapshotChange;
 pub(crate) use snapshots::SnapshotError;
 
-use crate::header;
 use engine::{Completion, Io, Token};
-use refcounts::patch_header;
 use shared::Shared;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::kit::check_growth;
 use storage::{Action, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
 
 /// See the module. Dropped, it gives back what was reserved.
@@ -93,53 +92,7 @@ impl Storage for Qcow2Storage {
 
     /// Grows as far as the L1 table reaches.
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        let chain = &self.shared.chain;
-        let top = chain.top();
-        let target = top.path.display().to_string();
-        let _one_at_a_time = self.shared.header_lock();
-        check_growth(&target, top.size_bytes(), capacity_bytes)?;
-        if capacity_bytes == top.size_bytes() {
-            return Ok(());
-        }
-        let cannot =
-            |reason: String| StorageError::Grow { target: target.clone(), asked_bytes: capacity_bytes, reason };
-        if self.shared.read_only() || self.shared.is_broken() {
-            return Err(cannot("it is not written".to_owned()));
-        }
-        let most = u64::from(top.header.l1_entries).saturating_mul(top.header.l2_covers_bytes());
-        if capacity_bytes > most {
-            return Err(cannot(format!(
-                "its L1 table ends at {most} bytes: stop the export and use `qemu-img resize`"
-            )));
-        }
-        if chain.has_backing() {
-            let reason = "what its backing file has there would come up: stop the export and use `qemu-img resize`";
-            return Err(cannot(reason.to_owned()));
-        }
-        if top.has_data_file() {
-            let file = chain.file(top.data);
-            // What lies behind the disk's end is nobody's, and must not come up.
-            let stale = file.capacity_bytes().min(capacity_bytes).saturating_sub(top.size_bytes());
-            if stale > 0 {
-                disk::zero(file, top.size_bytes(), stale).map_err(|errno| {
-                    cannot(format!("what its data file has there cannot be zeroed: {}", reason(errno)))
-                })?;
-            }
-            file.resize(capacity_bytes.max(file.capacity_bytes()))?;
-            chain
-                .flush(top.data)
-                .map_err(|errno| cannot(format!("its data file cannot be flushed: {}", reason(errno))))?;
-        }
-        // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
-        let written = self.shared.make_ready_locked();
-        let written = written.and_then(|()| patch_header(chain, header::at::SIZE, &capacity_bytes.to_be_bytes()));
-        let written = written.and_then(|()| Ok(chain.flush(top.file)?));
-        written.map_err(|trouble| cannot(format!("its header cannot be written: {trouble:?}")))?;
-        // A discard up to the old end either has happened before the guest learns of the new one, or sees it.
-        let allocator = self.shared.allocator().map_err(|trouble| cannot(format!("{trouble:?}")))?;
-        top.size_bytes.store(capacity_bytes, Ordering::Relaxed);
-        drop(allocator);
-        Ok(())
+        self.grow(capacity_bytes)
     }
 
     /// All files of the chain, in the order in which they are opened.
@@ -166,17 +119,17 @@ impl Storage for Qcow2Storage {
     }
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        self.shared.chain.extents(range, most).map_err(|trouble| self.failed(Action::Look, trouble))
+        self.shared.chain.extents(range, most).map_err(|trouble| self.failed(Action::Look, &trouble))
     }
 }
 
 impl Qcow2Storage {
     /// What a trouble is to whoever is not a guest.
-    fn failed(&self, action: Action, trouble: Trouble) -> StorageError {
-        let errno = self.shared.settle_trouble(&trouble);
+    fn failed(&self, action: Action, trouble: &Trouble) -> StorageError {
+        let errno = self.shared.settle_trouble(trouble);
         let source = match trouble {
             Trouble::Format(number, error) => {
-                std::io::Error::other(format!("{}: {error}", self.shared.chain.images[number].path.display()))
+                std::io::Error::other(format!("{}: {error}", self.shared.chain.images[*number].path.display()))
             }
             _ => reason(errno),
         };

@@ -430,6 +430,66 @@ fn a_missing_barrier_is_noticed() {
     }
 }
 
+/// Grows a disk with something in it, also in its last cluster behind its end; gives the number of cuts, and what was
+/// wrong with them.
+fn grow(case: &Case, seed: u64) -> (usize, Vec<String>) {
+    let (before, after) = (SIZE - 512, 3 * SIZE + 512);
+    let base = case.backing.then(|| Model::new(vec![77; 2 * SIZE], Oracle::default(), 1, true));
+    let image = New { size_bytes: before as u64, ..case.new.clone() }.image().unwrap();
+    let file = Model::new(image.clone(), Oracle::default(), seed, case.on_the_spot);
+    let storage = served(&image, file.clone(), base.clone(), false);
+    let mut solo = Solo::new().unwrap();
+    storage.preview(SIZE as u64).unwrap();
+    kit::write(&mut solo, &storage, SIZE as u64 - 4096, &[1; 4096]).unwrap();
+    kit::write(&mut solo, &storage, 100 << 10, &[2; 60 << 10]).unwrap();
+    storage.settle_size(before as u64).unwrap();
+    let mut contents = kit::read(&mut solo, &storage, 0, before);
+    contents.resize(after, 0);
+    file.obeys.store(!case.without_barriers, Ordering::SeqCst);
+    file.state.lock().unwrap().cuts.clear();
+    let storage = match storage.reach_bytes() < after as u64 {
+        true => {
+            storage.lengthen_l1(after as u64).unwrap();
+            let now = file.state.lock().unwrap().now.clone();
+            served(&now, file.clone(), base.clone(), false)
+        }
+        false => storage,
+    };
+    crate::tools::grow("model".as_ref(), &storage, after as u64, &mut |_, _| {}).unwrap();
+    drop(storage);
+    let cuts = std::mem::take(&mut file.state.lock().unwrap().cuts);
+    let mut wrong = Vec::new();
+    for (left, _) in &cuts {
+        let findings = examine(left);
+        if !findings.corruptions.is_empty() {
+            wrong.extend(findings.corruptions);
+            continue;
+        }
+        let storage = served(left, Model::new(left.clone(), Oracle::default(), 1, true), base.clone(), true);
+        let size = storage.capacity_bytes() as usize;
+        if ![before, after].contains(&size) || kit::read(&mut solo, &storage, 0, size) != contents[..size] {
+            wrong.push(format!("a disk of {size} bytes has other contents"));
+        }
+    }
+    (cuts.len(), wrong)
+}
+
+#[test]
+fn a_power_cut_leaves_the_disk_that_was_to_grow_or_the_one_that_has_grown() {
+    let mut cuts = 0;
+    for case in cases() {
+        for seed in 1..=20 {
+            let (looked_at, wrong) = grow(&case, seed);
+            cuts += looked_at;
+            assert!(wrong.is_empty(), "seed {seed}, {:?}: {:?}", case.new, &wrong[..wrong.len().min(5)]);
+        }
+        let case = Case { without_barriers: true, ..case };
+        let wrong: usize = (1..=200).map(|seed| grow(&case, seed).1.len()).take_while(|wrong| *wrong == 0).count();
+        assert!(wrong < 200, "nothing was wrong without barriers with {:?}", case.new);
+    }
+    assert!(cuts > 500, "{cuts} cuts");
+}
+
 /// The answer to a durable request is a promise, also where the request itself changes nothing.
 #[test]
 fn durable_zeroes_over_volatile_ones_are_stable() {

@@ -135,37 +135,25 @@ impl Refcounts {
         self.change(chain, clusters, |before| before.checked_sub(uses))
     }
 
-    /// The first clusters that are free and follow one another: counted as used once, and all zeroes. What was written is not flushed.
-    pub(super) fn take_run(&mut self, chain: &Chain, clusters: u64) -> Result<Range<u64>, Trouble> {
-        let (bits, per_block) = (self.geometry.cluster_bits, self.per_block());
-        let end = self.end(chain);
-        let mut run = 1..1;
-        while run.end - run.start < clusters {
-            let number = run.end / per_block;
-            if run.end >= end {
-                return Err(Trouble::Errno(libc::ENOSPC));
-            }
-            if self.table.get(number as usize).is_none_or(|value| *value == 0) {
-                if self.geometry.is_metadata((number * per_block) << bits) {
-                    // As when one is looked for.
-                    run = (number + 1) * per_block..(number + 1) * per_block;
-                } else {
-                    self.make_block(chain, number)?;
-                }
-            } else if self.get(chain, run.end)? == 0 && !self.geometry.is_metadata(run.end << bits) {
-                run.end += 1;
-            } else {
-                run = run.end + 1..run.end + 1;
-            }
+    /// Takes clusters that follow one another, for a table: they read as zeroes, and are counted, which is not flushed.
+    pub(super) fn take_together(&mut self, chain: &Chain, clusters: u64) -> Result<Range<u64>, Trouble> {
+        let per_block = self.per_block();
+        // A block that is made lies in the first cluster that it describes.
+        if clusters >= per_block {
+            let last = self.table.iter().rposition(|value| *value != 0);
+            return self.grow(chain, last.map_or(0, |last| last as u64 + 1), clusters);
         }
-        self.clear(chain, &run)?;
-        let mut at = run.start;
-        while at < run.end {
-            let stop = run.end.min((at / per_block + 1) * per_block);
-            self.take(chain, at..stop)?;
-            at = stop;
+        let mut from = 1;
+        loop {
+            let found = self.find(chain, from, per_block)?;
+            if let Some(run) = found.iter().find(|run| run.end - run.start >= clusters) {
+                let run = run.start..run.start + clusters;
+                self.clear(chain, &run)?;
+                self.take(chain, run.clone())?;
+                return Ok(run);
+            }
+            from = found.last().map_or(from, |last| (last.start / per_block + 1) * per_block);
         }
-        Ok(run)
     }
 
     /// Behind the last cluster that there can be.
@@ -269,7 +257,7 @@ impl Refcounts {
     /// Makes the block with this number in the first cluster that it describes, so that it counts itself.
     fn make_block(&mut self, chain: &Chain, number: u64) -> Result<(), Trouble> {
         if number >= self.table.len() as u64 {
-            return self.grow(chain, number);
+            return self.grow(chain, number, 0).map(|_| ());
         }
         let place = number * self.per_block();
         if self.geometry.is_metadata(place << self.geometry.cluster_bits) {
@@ -294,14 +282,15 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Makes a larger table, which reaches over block `number`: behind everything, with the blocks that describe it in front of it.
-    /// The header names the new one when it is on stable storage; then the old one is free.
-    fn grow(&mut self, chain: &Chain, number: u64) -> Result<(), Trouble> {
+    /// Makes a larger table, which reaches over block `number`: behind everything, with the blocks that describe it in
+    /// front of it, and `beside` clusters behind it, which it gives. The header names the new one when it is on stable
+    /// storage; then the old one is free.
+    fn grow(&mut self, chain: &Chain, number: u64, beside: u64) -> Result<Range<u64>, Trouble> {
         let (bits, per_block, order) = (self.geometry.cluster_bits, self.per_block(), self.geometry.refcount_order);
-        let growth = refcount::growth(&self.geometry, self.table_clusters, number, 0);
+        let growth = refcount::growth(&self.geometry, self.table_clusters, number, beside);
         let Growth { blocks: count, table_clusters } = growth.ok_or(Trouble::Errno(libc::EFBIG))?;
         let base = number * per_block;
-        let used = base..base + count + table_clusters;
+        let used = base..base + count + table_clusters + beside;
         self.clear(chain, &used)?;
         let mut table = self.table.clone();
         table.resize((table_clusters * self.cluster_bytes() / 8) as usize, 0);
@@ -329,7 +318,7 @@ impl Refcounts {
         let old = self.table_offset >> bits..(self.table_offset >> bits) + self.table_clusters;
         (self.table, self.table_offset, self.table_clusters) = (table, table_offset, table_clusters);
         self.release(chain, old)?;
-        Ok(())
+        Ok(used.end - beside..used.end)
     }
 }
 

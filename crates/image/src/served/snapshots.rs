@@ -77,7 +77,7 @@ impl Qcow2Storage {
         })();
         done.map_err(|why| match why {
             Why::Refused(reason) => SnapshotError::Refused(reason),
-            Why::Trouble(trouble) => SnapshotError::Failed(self.failed(storage::Action::Write, trouble)),
+            Why::Trouble(trouble) => SnapshotError::Failed(self.failed(storage::Action::Write, &trouble)),
         })
     }
 
@@ -393,7 +393,7 @@ impl<'a> Work<'a> {
     /// Room for so many bytes, which nobody names yet.
     fn allocate(&mut self, bytes: u64) -> Result<u64, Why> {
         let clusters = bytes.div_ceil(self.geometry.cluster_bytes());
-        let run = self.allocator.refcounts().take_run(self.chain, clusters)?;
+        let run = self.allocator.take_together(self.chain, clusters)?;
         Ok(run.start << self.geometry.cluster_bits)
     }
 

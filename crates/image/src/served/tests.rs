@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::features;
+use crate::header;
 use crate::testing::{Findings, New, examine};
 use engine::Solo;
 use std::path::Path;
@@ -238,7 +239,7 @@ fn a_disk_grows_as_far_as_its_l1_table() {
     storage.resize(2 << 20).unwrap();
     kit::write(&mut solo, &*storage, (2 << 20) - 512, &[3; 512]).unwrap();
     let error = storage.resize((2 << 20) + 512).unwrap_err().to_string();
-    assert!(error.contains("qemu-img resize"), "{error}");
+    assert!(error.contains("vringd image resize"), "{error}");
     assert!(storage.resize(1 << 20).is_err());
     drop(storage);
     let storage = storage::open(&options).unwrap();

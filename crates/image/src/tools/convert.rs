@@ -15,7 +15,7 @@ use storage::kit::ImageLock;
 use storage::target::Target;
 use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
 
-/// What is copied.
+/// An image: what is copied, or changed.
 #[derive(Clone, Debug)]
 pub enum From {
     /// A raw image or a device.
@@ -41,6 +41,14 @@ pub(super) struct Open {
 }
 
 impl From {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            From::Raw(path) => path,
+            From::Qcow2(options) => &options.path,
+        }
+    }
+
     pub(super) fn open(&self) -> Result<Open, ToolError> {
         match self {
             From::Raw(path) => {

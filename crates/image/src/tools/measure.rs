@@ -1,8 +1,8 @@
 //! How many bytes a new qcow2 image needs.
 //!
-//! QEMU's figures are those of an image in which every table has its largest size, whatever is in it. Ours are these, or what a conversion takes
-//! by the way in which it allocates, if that is more: its refcount table is made anew when it is full, and it writes more than the
-//! data of a source that has little of it in many places.
+//! QEMU's figures are those of an image in which every table has its largest size, whatever is in it. Ours are these,
+//! or what a conversion takes by the way in which it allocates, if that is more: its refcount table is made anew when
+//! it is full, and it writes more than the data of a source that has little of it in many places.
 
 use super::CreateOptions;
 use super::convert::From;
@@ -31,7 +31,8 @@ pub struct Measured {
     pub fully_allocated: u64,
 }
 
-/// How many bytes the image has that [`to_qcow2`](super::to_qcow2) makes of a source, or [`create`](super::create()) of nothing.
+/// How many bytes the image has that [`to_qcow2`](super::to_qcow2) makes of a source, or [`create`](super::create()) of
+/// nothing.
 ///
 /// # Errors
 /// What cannot be made, with the reason; the source is being written, or cannot be read.
@@ -96,7 +97,8 @@ impl Layout {
         Layout { geometry: Geometry::new(header), l1_clusters, table_clusters, blocks, used }
     }
 
-    /// Clusters of an image with so many L2 tables and clusters of data, whose refcount table had its length from the beginning.
+    /// Clusters of an image with so many L2 tables and clusters of data, whose refcount table had its length from the
+    /// beginning.
     fn at_most(&self, l2_tables: u64, data: u64) -> u64 {
         let counted = 1 + self.l1_clusters + l2_tables + data;
         let (table_clusters, blocks) =
@@ -104,7 +106,8 @@ impl Layout {
         counted + table_clusters + blocks
     }
 
-    /// Clusters up to the end of the last one, when so many were allocated one behind the other. `None`: no refcount table reaches so far.
+    /// Clusters up to the end of the last one, when so many were allocated one behind the other. `None`: no refcount
+    /// table reaches so far.
     fn end(&self, mut clusters: u64) -> Option<u64> {
         let (per_block, per_cluster) = (self.geometry.refcounts_in_block(), self.geometry.cluster_bytes() / 8);
         let (mut table_clusters, mut blocks, mut at) = (self.table_clusters, self.blocks, self.used);
@@ -151,7 +154,8 @@ impl Needs {
     }
 }
 
-/// What a copy writes for data at most: it tells zeroes from data in pieces, the first of which begins with the range or a chunk.
+/// What a copy writes for data at most: it tells zeroes from data in pieces, the first of which begins with the range
+/// or a chunk.
 fn written(range: &Range<u64>, data: &Range<u64>) -> Range<u64> {
     let grain = GRAIN_BYTES as u64;
     let begin = |at: u64| {

@@ -34,7 +34,8 @@ fn sizes_that_qemu_says_are_those_that_we_say() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever the layout: an image needs no more than was said, when it is made of a file and when all of it is written.
+    /// Whatever the layout: an image needs no more than was said, when it is made of a file and when all of it is
+    /// written.
     #[test]
     fn images_need_no_more_than_was_said(
         pieces in prop::collection::vec((0u64..5 << 20, 1usize..200_000), 0..30),

@@ -9,6 +9,7 @@
 //! | `map` | where a disk has data |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
+//! | `resize` | a disk of another size |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -22,6 +23,9 @@ mod map;
 mod measure;
 #[cfg(test)]
 mod measure_tests;
+mod resize;
+#[cfg(test)]
+mod resize_tests;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -35,4 +39,8 @@ pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};
 pub use measure::{Measured, measure};
+pub use resize::{NewSize, Resized, resize};
 pub use snapshot::change_snapshots;
+
+#[cfg(test)]
+pub(crate) use resize::grow;

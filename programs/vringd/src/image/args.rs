@@ -1,10 +1,11 @@
 //! The arguments of `vringd image`. Doc comments are the help texts.
 
+use ::image::tools::NewSize;
 use clap::{Subcommand, ValueEnum};
 use control::model::ByteSize;
 use std::path::PathBuf;
 
-/// Make, look at and check qcow2 images
+/// Make, look at, check and resize qcow2 images
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -13,7 +14,7 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (resizing, rebasing) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (commit, rebase) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -99,7 +100,8 @@ clients are told the same (`vringd disk --listen`).")]
         /// Take the disk as it was at this internal snapshot
         #[arg(long, value_name = "ID|NAME")]
         snapshot: Option<String>,
-        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given
+        /// often
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
     },
@@ -129,6 +131,32 @@ Examples:
 
 JSON has the names of `qemu-img measure`, and its figures; these are higher where `convert` needs more.")]
     Measure(Measure),
+    /// Give the disk of an image that nobody has another size; what is new reads as zeroes
+    #[command(after_help = "\
+Examples:
+  vringd image resize disk.qcow2 40G
+  vringd image resize vm1.qcow2 +10G                     also over a backing file, whatever that has there
+  vringd image resize --format raw disk.img 40G
+  vringd image resize --shrink disk.qcow2 20G            what is behind that is lost
+
+A disk that is served grows by `vringd ctl disk resize`.")]
+    Resize {
+        /// The image
+        path: PathBuf,
+        /// Its new size, as in 40G, or by how much it grows, as in +10G
+        #[arg(value_parser = new_size)]
+        size: NewSize,
+        /// What it is, which is never guessed
+        #[arg(long, value_name = "FORMAT", value_enum, default_value = "qcow2")]
+        format: Format,
+        /// Make it smaller, too: what is behind its new end is lost
+        #[arg(long)]
+        shrink: bool,
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given
+        /// often
+        #[arg(long, value_name = "PATH")]
+        allow_backing: Vec<PathBuf>,
+    },
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:
@@ -269,6 +297,14 @@ pub(crate) struct Layout {
     /// Divide clusters into 32 parts that are copied and allocated one by one (QEMU 5.2 or later)
     #[arg(long)]
     pub(crate) subclusters: bool,
+}
+
+fn new_size(text: &str) -> Result<NewSize, String> {
+    let (size, of): (_, fn(u64) -> NewSize) = match text.strip_prefix('+') {
+        Some(more) => (more, NewSize::By),
+        None => (text, NewSize::To),
+    };
+    size.parse().map(|ByteSize(bytes)| of(bytes)).map_err(|error| error.to_string())
 }
 
 /// What a file is.

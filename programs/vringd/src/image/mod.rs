@@ -47,6 +47,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             out.print(&snapshot(&what, &allow_backing)?, |all| show::snapshots(all))?;
         }
         Command::Measure(measure) => out.print(&self::measure(measure)?, show::measured)?,
+        Command::Resize { path, size, format, shrink, allow_backing } => {
+            let image = match format {
+                Format::Raw => From::Raw(path),
+                Format::Qcow2 => From::Qcow2(Qcow2Options { allow: allow_backing, ..Qcow2Options::new(path) }),
+            };
+            let bar = Bar::new("resize");
+            let resized = tools::resize(&image, size, shrink, &mut |done, all| bar.show(done, all));
+            let resized = resized.map_err(Failure::of)?;
+            drop(bar);
+            out.print(&resized, |resized| show::resized(image.path(), resized))?;
+        }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));

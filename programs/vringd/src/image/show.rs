@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Compared, Converted, Info, Mapped, Measured, SnapshotInfo};
+use ::image::tools::{Checked, Compared, Converted, Info, Mapped, Measured, Resized, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -129,4 +129,10 @@ pub(super) fn converted(target: &Path, to: Format, converted: &Converted) -> Str
 /// `vringd image measure`.
 pub(super) fn measured(measured: &Measured) -> String {
     facts(&[("required", exact(measured.required)), ("fully allocated", exact(measured.fully_allocated))])
+}
+
+/// `vringd image resize`.
+pub(super) fn resized(path: &Path, resized: &Resized) -> String {
+    let Resized { size_bytes, size_bytes_before } = *resized;
+    format!("{}: {}, and was {}\n", path.display(), exact(size_bytes), exact(size_bytes_before))
 }

@@ -118,3 +118,28 @@ fn damage_is_told_by_words_json_and_status() {
     assert!(place.done("check --repair disk.qcow2").contains("1 leaked clusters were given back"));
     assert_eq!(place.json("check disk.qcow2")["leaked_clusters"], 0);
 }
+
+#[test]
+fn disks_get_other_sizes() {
+    let place = Place::of("image");
+    place.done("create --size 64M disk.qcow2");
+    assert_eq!(
+        place.done("resize disk.qcow2 +1G"),
+        "disk.qcow2: 1088M (1140850688 bytes), and was 64M (67108864 bytes)\n"
+    );
+    let json = place.json("resize --shrink disk.qcow2 1M");
+    assert_eq!((&json["size_bytes"], &json["size_bytes_before"]), (&MIB.into(), &(1088 * MIB).into()), "{json}");
+    fs::write(place.path("disk.img"), [7; 512]).unwrap();
+    place.done("resize --format raw disk.img 1K");
+    assert_eq!(fs::read(place.path("disk.img")).unwrap(), [[7; 512], [0; 512]].concat());
+    for (words, parts) in [
+        ("resize disk.qcow2 512K", &["disk.qcow2", "--shrink"][..]),
+        ("resize disk.qcow2 90000T", &["disk.qcow2", "vringd image convert"]),
+        ("resize disk.img 2M", &["disk.img", "does not begin"]),
+        ("resize missing 2M", &["missing", "No such file"]),
+    ] {
+        place.refused(words, parts);
+    }
+    assert_eq!(place.run("resize disk.qcow2 +many").status.code(), Some(2));
+    assert_eq!(place.json("info disk.qcow2")["size_bytes"], MIB);
+}
