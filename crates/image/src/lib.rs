@@ -38,4 +38,5 @@ pub mod tools;
 pub mod uses;
 
 pub use error::FormatError;
+pub(crate) use served::Behind;
 pub use served::{ImageError, Qcow2Options, Qcow2Storage};

@@ -39,6 +39,8 @@ pub enum Zeroes {
     Leave,
     /// The target may hold anything.
     Write,
+    /// Those that are data are written; where the source has nothing the target keeps what it has.
+    Data,
 }
 
 /// From where, to where.
@@ -133,7 +135,11 @@ enum Piece {
 impl<'a> Plan<'a> {
     fn of(route: &Route<'a>) -> Plan<'a> {
         let (base, len) = (route.from_offset, route.len);
-        Plan { data: DataRanges::of(route.from, base..base + len), base, rest: None, end: 0, len }
+        let data = match route.zeroes {
+            Zeroes::Leave | Zeroes::Write => DataRanges::of(route.from, base..base + len),
+            Zeroes::Data => DataRanges::exactly(route.from, base..base + len),
+        };
+        Plan { data, base, rest: None, end: 0, len }
     }
 
     /// Chunks begin at multiples of their size, so that none has an odd start but the first.
@@ -240,8 +246,12 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Nothing is there: makes sure that the target has nothing there either. True when that has ended already.
+    /// Nothing is there: makes sure that the target has nothing there either, unless it keeps what it has. True when
+    /// that has ended already.
     fn hole(&mut self, lane: &mut Lane, range: Range<u64>, token: Token) -> bool {
+        if self.route.zeroes == Zeroes::Data {
+            return true;
+        }
         let len = range.end - range.start;
         (lane.at, lane.len) = (range.start, len);
         lane.parts = Some(VecDeque::from([Part::Zeroes(0, len)]));

@@ -99,19 +99,25 @@ const RANGE_BYTES: u64 = 64 << 20;
 /// Extents that are asked for at once.
 const BATCH: usize = 1024;
 
-/// Ranges of a storage in their order, outside of which it reads as zeroes; some follow each other without a gap. Short gaps are
-/// included. Blocks.
+/// Ranges of a storage in their order, outside of which it reads as zeroes; some follow each other without a gap. Blocks.
 pub struct DataRanges<'a> {
     storage: &'a dyn Storage,
     at: u64,
     end: u64,
+    /// Gaps that are shorter than this are included.
+    gap_bytes: u64,
     batch: VecDeque<Extent>,
 }
 
 impl<'a> DataRanges<'a> {
-    /// Those inside `range`.
+    /// Those inside `range`, with the short gaps between them.
     pub fn of(storage: &'a dyn Storage, range: Range<u64>) -> DataRanges<'a> {
-        DataRanges { storage, at: range.start, end: range.end, batch: VecDeque::new() }
+        DataRanges { storage, at: range.start, end: range.end, gap_bytes: GAP_BYTES, batch: VecDeque::new() }
+    }
+
+    /// As above, and nothing between them.
+    pub fn exactly(storage: &'a dyn Storage, range: Range<u64>) -> DataRanges<'a> {
+        DataRanges { gap_bytes: 0, ..DataRanges::of(storage, range) }
     }
 
     /// The next extent, of what is left.
@@ -144,7 +150,7 @@ impl<'a> DataRanges<'a> {
             if extent.data {
                 self.skip(extent);
                 end = self.at;
-            } else if end > start && extent.bytes < GAP_BYTES {
+            } else if end > start && extent.bytes < self.gap_bytes {
                 self.skip(extent);
             } else {
                 break;

@@ -5,10 +5,12 @@ use anyhow::{Context, Result, ensure};
 use image::tools::{CreateOptions, From};
 use image::{Qcow2Options, tools};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 use testkit::storage as kit;
 use tests::lab::Lab;
-use tests::qemu_img;
+use tests::{qemu_img, vringd};
 
 struct Rng(u64);
 
@@ -176,6 +178,16 @@ impl Chain<'_> {
         Ok(to)
     }
 
+    /// A directory with copies of all files, for QEMU.
+    fn beside(&self) -> Result<TempDir> {
+        let directory = TempDir::new_in(kit::disk())?;
+        for file in std::fs::read_dir(&self.directory)? {
+            let file = file?;
+            std::fs::copy(file.path(), directory.path().join(file.file_name()))?;
+        }
+        Ok(directory)
+    }
+
     /// A copy of a file, for QEMU.
     fn copy(&self, from: &str, to: &str) -> Result<PathBuf> {
         std::fs::copy(self.path(from), self.path(to))?;
@@ -270,4 +282,115 @@ fn what_a_new_size_would_lose_is_refused() -> Result<()> {
     img(&lab, &["create", "-q", "-f", "qcow2", "-o", "compat=0.10", text(&path), "16M"])?;
     img(&lab, &["snapshot", "-c", "one", text(&path)])?;
     refused(tools::NewSize::By(1 << 20), "compat=1.1")
+}
+
+/// Both the image and its backing file are what QEMU makes of them.
+#[test]
+fn what_is_committed_is_what_qemu_commits() -> Result<()> {
+    let lab = Lab::take_turn();
+    for (number, layout) in LAYOUTS.into_iter().enumerate() {
+        for (second, behind) in [None].into_iter().chain(LAYOUTS.into_iter().map(Some)).enumerate() {
+            let directory = TempDir::new_in(kit::disk())?;
+            let rng = Rng(1 + number as u64 * 7 + second as u64 * 131);
+            let mut chain = Chain { lab: &lab, directory: directory.path().to_owned(), rng };
+            let context = format!("{layout} over {behind:?}");
+            chain.raw("base", 5 << 20)?;
+            let (file, format) = if behind.is_some() { ("middle", "qcow2") } else { ("base", "raw") };
+            if let Some(behind) = behind {
+                let size_bytes = (3 << 20) + 512 * chain.rng.below(300);
+                chain.image("middle", behind, Some(("base", "raw")), size_bytes)?;
+            }
+            // Smaller and larger than what is behind it.
+            let size_bytes = (2 << 20) + 512 * chain.rng.below(9000);
+            chain.image("top", layout, Some((file, format)), size_bytes)?;
+            let (top, file) = (chain.path("top"), chain.path(file));
+            let before = chain.flat("top", "before")?;
+            let theirs = chain.beside()?;
+            let at = |path: &Path| theirs.path().join(path.file_name().expect("a file has a name"));
+            let options = Qcow2Options::new(&top);
+            let kept = tools::commit(&options, true, &mut |_, _| {}).context(context.clone())?;
+            ensure!(!kept.emptied && kept.backing == file.canonicalize()?);
+            same(&lab, &top, &before).context(context.clone())?;
+            // Again, as after an interruption.
+            tools::commit(&options, false, &mut |_, _| {}).context(context.clone())?;
+            same(&lab, &top, &before).context(context.clone())?;
+            sound(&lab, &top).context(context.clone())?;
+            let found = tools::check(&top, false, true, &mut |_, _| {})?;
+            ensure!(found.allocated_clusters == 0, "{context}: {found:?}");
+            // QEMU cannot grow every backing file.
+            if !qemu_img::img(&lab, &["commit", "-q", "-f", "qcow2", text(&at(&top))])?.success {
+                continue;
+            }
+            same(&lab, &top, &at(&top)).context(context.clone())?;
+            let other = at(&file);
+            let args = ["compare", "-f", format, "-F", format, text(&file), text(&other)];
+            img(&lab, &args).context(context.clone())?;
+            if behind.is_some() {
+                sound(&lab, &file).context(context)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Somebody has the backing file: the image has lost nothing, and all follows later.
+#[test]
+fn a_commit_that_is_refused_is_done_later() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let mut chain = Chain { lab: &lab, directory: directory.path().to_owned(), rng: Rng(5) };
+    chain.raw("base", 4 << 20)?;
+    chain.image("middle", "cluster_size=64k", Some(("base", "raw")), 4 << 20)?;
+    chain.image("top", "cluster_size=64k", Some(("middle", "qcow2")), 4 << 20)?;
+    let (top, middle) = (chain.path("top"), chain.path("middle"));
+    let before = chain.flat("top", "before")?;
+    let options = Qcow2Options::new(&top);
+    let reader = Qcow2Options { read_only: true, ..Qcow2Options::new(&middle) };
+    let held = storage::open(&reader)?;
+    let error =
+        tools::commit(&options, false, &mut |_, _| {}).map(|_| ()).expect_err("somebody reads the backing file");
+    ensure!(error.to_string().contains("middle"), "{error}");
+    drop(held);
+    same(&lab, &top, &before)?;
+    tools::commit(&options, false, &mut |_, _| {})?;
+    same(&lab, &top, &before)?;
+    same(&lab, &middle, &before)?;
+    img(&lab, &["snapshot", "-c", "one", text(&top)])?;
+    let error = tools::commit(&options, false, &mut |_, _| {}).map(|_| ()).expect_err("it has a snapshot");
+    ensure!(error.to_string().contains("snapshots"), "{error}");
+    Ok(())
+}
+
+/// Whoever is killed while the tool runs has lost nothing, and begins again.
+#[test]
+fn a_commit_that_is_killed_loses_nothing() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let mut chain = Chain { lab: &lab, directory: directory.path().to_owned(), rng: Rng(5) };
+    chain.raw("base", 24 << 20)?;
+    chain.image("middle", "cluster_size=4k", Some(("base", "raw")), 24 << 20)?;
+    chain.image("first", "cluster_size=512", Some(("middle", "qcow2")), 40 << 20)?;
+    let (first, top, middle) = (chain.path("first"), chain.path("top"), chain.path("middle"));
+    qemu_img::io_file(&lab, "qcow2", &first, &["write -P 7 3M 5M", "write -P 8 20M 9M"])?.expect_success()?;
+    let before = chain.flat("first", "before")?;
+    let mut kills = 0;
+    for delay_ms in (0..60).map(|round| round * 3) {
+        std::fs::copy(&first, &top)?;
+        let mut command = Command::new(vringd::program()?);
+        let mut tool =
+            command.args(["image", "commit"]).arg(&top).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        tool.kill()?;
+        kills += u32::from(!tool.wait()?.success());
+        // What the dead had under way is waited for, and leaks are all that is left of it.
+        for image in [&top, &middle] {
+            ensure!(tools::check(image, true, true, &mut |_, _| {})?.sound, "{} after {delay_ms} ms", image.display());
+            sound(&lab, image)?;
+        }
+        same(&lab, &top, &before).with_context(|| format!("killed after {delay_ms} ms"))?;
+    }
+    ensure!(kills > 3, "{kills} were killed in time");
+    tools::commit(&Qcow2Options::new(&top), false, &mut |_, _| {})?;
+    same(&lab, &top, &before)?;
+    same(&lab, &middle, &before)
 }

@@ -460,6 +460,20 @@ impl Chain {
         Ok((data, end.min(stop) - start))
     }
 
+    /// Where the first image has something of a range itself, be it zeroes, in at most `most` extents, as far as can be told
+    /// in a moment: elsewhere there is what is behind it. Blocks.
+    pub(super) fn own_extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, Trouble> {
+        let until = Instant::now() + LOOK_TIME;
+        let mut found = Extents::of(range, most);
+        while let Some(Range { start, end }) = found.rest() {
+            let (local, len) = self.local_loading(0, start, end - start)?;
+            if !found.add(len, local != Local::Unallocated) || Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(found.into_list())
+    }
+
     /// Whether all of a range reads as zeroes because nothing is there. `None`: to know it would block, and it must not.
     pub(super) fn is_zero(&self, guest: u64, len: u64, may_block: bool) -> Result<Option<bool>, Trouble> {
         let mut done = 0;

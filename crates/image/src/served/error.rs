@@ -46,7 +46,7 @@ pub enum ImageError {
         /// The file that comes twice.
         path: PathBuf,
     },
-    /// {path}: has more than {most} backing files behind one another: shorten the chain with `qemu-img commit` or `qemu-img rebase`
+    /// {path}: has more than {most} backing files behind one another: shorten the chain with `vringd image commit` or `qemu-img rebase`
     Chain {
         /// The first image.
         path: PathBuf,
@@ -114,7 +114,7 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// {path}: has a size of {size_bytes} bytes, less than one 512-byte sector: `qemu-img resize` gives it another
+    /// {path}: has a size of {size_bytes} bytes, less than one 512-byte sector: `vringd image resize` gives it another
     Size {
         /// The image.
         path: PathBuf,

@@ -46,6 +46,7 @@ mod whole;
 use error::Trouble;
 
 pub use error::ImageError;
+pub(crate) use open::Behind;
 pub use options::Qcow2Options;
 pub use snapshots::SnapshotChange;
 pub(crate) use snapshots::SnapshotError;

@@ -30,10 +30,22 @@ const CHAIN_MAX: usize = 200;
 const ALIGN: usize = 4096;
 
 /// What comes behind an image.
-enum Behind {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
     Nothing,
     Raw(PathBuf),
     Qcow2(PathBuf),
+}
+
+/// How the first image is opened.
+#[derive(Default)]
+struct First {
+    /// Another program has served it up to now.
+    handed: bool,
+    /// Its header, if it is known.
+    header: Option<Header>,
+    /// Without what is behind it.
+    apart: bool,
 }
 
 /// A chain without threads, and the files that have none yet.
@@ -47,18 +59,23 @@ type Opener<'a> = dyn FnMut(&FileOptions) -> Result<FileStorage, OpenError> + 'a
 
 /// Opens all files by their paths.
 pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
-    known_by_path(options, None)
+    first_by_path(options, First::default())
+}
+
+/// As above, without what is behind the image.
+pub(super) fn apart_by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
+    first_by_path(options, First { apart: true, ..First::default() })
 }
 
 /// As above, of an image whose header is known, and not written yet.
 pub(super) fn new_by_path(options: &Qcow2Options, header: Header) -> Result<Unstarted, OpenError> {
-    known_by_path(options, Some(header))
+    first_by_path(options, First { header: Some(header), ..First::default() })
 }
 
-fn known_by_path(options: &Qcow2Options, header: Option<Header>) -> Result<Unstarted, OpenError> {
+fn first_by_path(options: &Qcow2Options, first: First) -> Result<Unstarted, OpenError> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     let mut confines = None;
-    chain(options, (false, header), &mut |file| {
+    chain(options, first, &mut |file| {
         let Some(confines) = &confines else {
             // The image itself is the choice of a person.
             let opened = FileStorage::open_to_the_last_byte(file, Links::Follow)?;
@@ -84,7 +101,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// Goes on with the files that another program has opened, in the order of [`chain`].
 pub(super) fn handed(options: &Qcow2Options, handed: Handed) -> Result<Unstarted, OpenError> {
     let mut next = Some(handed);
-    chain(options, (true, None), &mut |file| {
+    chain(options, First { handed: true, ..First::default() }, &mut |file| {
         let mut this = next.take().ok_or(OpenError::NothingHanded)?;
         next = this.log.take().map(|next| *next);
         FileStorage::adopt(file, this)
@@ -128,10 +145,9 @@ pub(super) fn others(options: &Qcow2Options) -> Vec<(PathBuf, bool)> {
     found
 }
 
-/// With the header of the first image, if it is known.
 fn chain(
     options: &Qcow2Options,
-    (handed, mut known): (bool, Option<Header>),
+    First { handed, header: mut known, apart }: First,
     open: &mut Opener<'_>,
 ) -> Result<Unstarted, OpenError> {
     let (mut files, mut base) = (Vec::new(), None);
@@ -175,7 +191,7 @@ fn chain(
                 number + 1
             }
         };
-        let next = behind(&path, &header)?;
+        let next = if apart { Behind::Nothing } else { behind(&path, &header)? };
         found.push((path, header, l1, (number, data)));
         match next {
             Behind::Qcow2(next) => path = next,
@@ -276,6 +292,16 @@ impl<F: AsFd> Source for File<'_, F> {
         buf[..there.len()].copy_from_slice(&there);
         Ok(())
     }
+}
+
+/// What is behind the first image, whether or not it is open, where it really is.
+pub(super) fn behind_first(options: &Qcow2Options, chain: &Chain) -> Result<Behind, ImageError> {
+    let confines = Confines::of(options);
+    Ok(match behind(&options.path, &chain.top().header)? {
+        Behind::Nothing => Behind::Nothing,
+        Behind::Raw(path) => Behind::Raw(confines.admit(&path)?),
+        Behind::Qcow2(path) => Behind::Qcow2(confines.admit(&path)?),
+    })
 }
 
 fn behind(image: &Path, header: &Header) -> Result<Behind, ImageError> {

@@ -135,6 +135,14 @@ impl Qcow2Storage {
         Ok(())
     }
 
+    /// Brings everything to stable storage, and gives back what was reserved.
+    ///
+    /// # Errors
+    /// That cannot be had.
+    pub fn settle(&self) -> Result<(), StorageError> {
+        self.shared.quiesce().map_err(|trouble| self.failed(Action::Write, &trouble))
+    }
+
     /// Brings everything to stable storage, and then writes the size that the disk has from now on. Of an image that a
     /// tool has alone.
     ///

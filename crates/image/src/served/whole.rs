@@ -1,6 +1,6 @@
 //! An image as a whole, for tools: one that is written anew, of which nothing counts before all does.
 
-use super::{Qcow2Options, Qcow2Storage, open};
+use super::{Behind, Qcow2Options, Qcow2Storage, open};
 use crate::header::Header;
 use engine::{Completion, Io, Token};
 use std::ops::Range;
@@ -27,6 +27,59 @@ impl Qcow2Storage {
             *file = Arc::new(Unflushed(file.clone()));
         }
         Qcow2Storage::start(options, opened)
+    }
+
+    /// As [`Self::open_alone`], without what is behind the image: where it has nothing itself it reads as zeroes, and
+    /// what is discarded it does not have any more. Says what is behind it.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn open_apart(options: &Qcow2Options) -> Result<(Qcow2Storage, Behind), OpenError> {
+        let storage = Qcow2Storage::start(options, open::apart_by_path(options)?)?;
+        let behind = open::behind_first(options, &storage.shared.chain)?;
+        Ok((storage, behind))
+    }
+
+    /// The same disk, which says it has data where the image has something itself.
+    pub(crate) fn own(&self) -> Own<'_> {
+        Own(self)
+    }
+}
+
+/// See [`Qcow2Storage::own`].
+pub(crate) struct Own<'a>(&'a Qcow2Storage);
+
+impl Storage for Own<'_> {
+    fn describe(&self) -> Description {
+        self.0.describe()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        self.0.start(task, token, io)
+    }
+
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.0.resume(task, completion, io)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        self.0.resize(capacity_bytes)
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        self.0.hand_over()
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        self.0.set_execution(execution)
+    }
+
+    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.0.shared.chain.own_extents(range, most).map_err(|trouble| self.0.failed(storage::Action::Look, &trouble))
     }
 }
 

@@ -10,10 +10,14 @@
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
 //! | `resize` | a disk of another size |
+//! | `commit` | what an image has, written into its backing file |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
 mod check;
+mod commit;
+#[cfg(test)]
+mod commit_tests;
 mod compare;
 mod convert;
 mod create;
@@ -32,6 +36,7 @@ mod tests;
 
 pub use crate::served::SnapshotChange;
 pub use check::{Checked, check};
+pub use commit::{Committed, commit};
 pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};

@@ -150,7 +150,7 @@ pub(crate) fn grow(
 }
 
 /// Lets part of a disk read as zeroes.
-fn clear(
+pub(super) fn clear(
     path: &Path,
     disk: &dyn Storage,
     range: Range<u64>,

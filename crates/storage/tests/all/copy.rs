@@ -1,9 +1,12 @@
 //! Copies between storages.
 
 use engine::Solo;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use storage::copy::{Route, Zeroes, copy};
-use storage::{Action, MemoryOptions, MemoryStorage, SimOptions, SimStorage, Storage, StorageError};
+use storage::{
+    Action, FileOptions, FileStorage, MemoryOptions, MemoryStorage, SimOptions, SimStorage, Storage, StorageError,
+};
 use testkit::storage as kit;
 
 fn memory(bytes: u64, fill: u8) -> Arc<dyn Storage> {
@@ -36,6 +39,26 @@ fn a_copy_is_the_same_whatever_was_there() {
         let back = kit::read(&mut solo, &*target, 512, BYTES as usize);
         assert!(back == content, "{zeroes:?}");
     }
+}
+
+/// Holes that are shorter than what a copy reads along with data, and zeroes that are data.
+#[test]
+fn a_target_keeps_what_it_has_where_the_source_has_nothing() {
+    const BYTES: u64 = 3 << 20;
+    let file = tempfile::NamedTempFile::new_in(kit::shm()).unwrap();
+    file.as_file().set_len(BYTES).unwrap();
+    let mut expected = vec![0x77; BYTES as usize];
+    for (at, byte) in [(0, 1), (8 << 10, 0), (300 << 10, 2), ((2 << 20) - 4096, 3), (BYTES - 4096, 0)] {
+        file.as_file().write_all_at(&[byte; 4096], at).unwrap();
+        expected[at as usize..][..4096].fill(byte);
+    }
+    let from = FileStorage::open(&FileOptions::new(file.path())).unwrap();
+    let target = memory(BYTES, 0x77);
+    let route = Route { from: &from, from_offset: 0, to: &*target, to_offset: 0, len: BYTES, zeroes: Zeroes::Data };
+    let copied = copy(&route, &mut |_, _| {}).unwrap();
+    assert_eq!((copied.data_bytes, copied.zero_bytes), (3 * 4096, 2 * 4096));
+    let mut solo = Solo::new().unwrap();
+    kit::assert_same(&kit::read(&mut solo, &*target, 0, BYTES as usize), &expected, 0);
 }
 
 #[test]

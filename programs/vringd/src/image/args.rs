@@ -5,7 +5,7 @@ use clap::{Subcommand, ValueEnum};
 use control::model::ByteSize;
 use std::path::PathBuf;
 
-/// Make, look at, check and resize qcow2 images
+/// Make, look at, check and change qcow2 images
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -14,7 +14,7 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (commit, rebase) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (rebase) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -152,6 +152,25 @@ A disk that is served grows by `vringd ctl disk resize`.")]
         /// Make it smaller, too: what is behind its new end is lost
         #[arg(long)]
         shrink: bool,
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given
+        /// often
+        #[arg(long, value_name = "PATH")]
+        allow_backing: Vec<PathBuf>,
+    },
+    /// Write what an image has itself into its backing file, and empty it
+    #[command(after_help = "\
+Examples:
+  vringd image commit vm1.qcow2
+  vringd image commit --keep vm1.qcow2                   which then has the same twice
+
+Nobody may have either file. The backing file grows if it is smaller. Other images over the same backing file change with it:
+they are worth nothing any more. Whoever is interrupted begins again.")]
+    Commit {
+        /// The image
+        path: PathBuf,
+        /// Leave in the image what it has
+        #[arg(long)]
+        keep: bool,
         /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given
         /// often
         #[arg(long, value_name = "PATH")]

@@ -58,6 +58,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             drop(bar);
             out.print(&resized, |resized| show::resized(image.path(), resized))?;
         }
+        Command::Commit { path, keep, allow_backing } => {
+            let options = Qcow2Options { allow: allow_backing, ..Qcow2Options::new(path) };
+            let bar = Bar::new("commit");
+            let committed = tools::commit(&options, keep, &mut |done, all| bar.show(done, all));
+            let committed = committed.map_err(Failure::of)?;
+            drop(bar);
+            out.print(&committed, |committed| show::committed(&options.path, committed))?;
+        }
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));

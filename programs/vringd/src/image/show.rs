@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Compared, Converted, Info, Mapped, Measured, Resized, SnapshotInfo};
+use ::image::tools::{Checked, Committed, Compared, Converted, Info, Mapped, Measured, Resized, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -135,4 +135,12 @@ pub(super) fn measured(measured: &Measured) -> String {
 pub(super) fn resized(path: &Path, resized: &Resized) -> String {
     let Resized { size_bytes, size_bytes_before } = *resized;
     format!("{}: {}, and was {}\n", path.display(), exact(size_bytes), exact(size_bytes_before))
+}
+
+/// `vringd image commit`.
+pub(super) fn committed(path: &Path, committed: &Committed) -> String {
+    let Committed { backing, copied, emptied, .. } = committed;
+    let (written, zeroes) = (size(copied.data_bytes), size(copied.zero_bytes));
+    let state = if *emptied { "is empty now" } else { "keeps what it has" };
+    format!("{}: {written} and {zeroes} of zeroes written; {} {state}\n", backing.display(), path.display())
 }

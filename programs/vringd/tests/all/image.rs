@@ -143,3 +143,23 @@ fn disks_get_other_sizes() {
     assert_eq!(place.run("resize disk.qcow2 +many").status.code(), Some(2));
     assert_eq!(place.json("info disk.qcow2")["size_bytes"], MIB);
 }
+
+#[test]
+fn what_an_image_has_goes_into_its_backing_file() {
+    let place = Place::of("image");
+    fs::write(place.path("disk.img"), vec![7; MIB as usize]).unwrap();
+    place.done("convert --from raw --size 2M disk.img disk.qcow2");
+    place.done("create --size 1M base.qcow2");
+    place.done("create --backing base.qcow2 --backing-format qcow2 top.qcow2");
+    for (words, parts) in [
+        ("commit disk.qcow2", &["disk.qcow2", "no backing file"][..]),
+        ("commit disk.img", &["disk.img", "does not begin"]),
+        ("commit missing", &["missing", "No such file"]),
+    ] {
+        place.refused(words, parts);
+    }
+    let text = place.done("commit top.qcow2");
+    assert!(text.ends_with("base.qcow2: 0 and 0 of zeroes written; top.qcow2 is empty now\n"), "{text}");
+    let json = place.json("commit --keep top.qcow2");
+    assert_eq!((&json["size_bytes"], &json["emptied"]), (&MIB.into(), &false.into()), "{json}");
+}

@@ -1,0 +1,110 @@
+//! What an image has, written into its backing file.
+//!
+//! The image is opened apart from what is behind it: so it has what it has itself, and is empty when that is discarded.
+//! All that was written into the backing file is on stable storage before anything is discarded, and until then the
+//! image covers what changes behind it: whoever is killed has lost nothing, and begins again.
+
+use super::convert::From;
+use super::file::{Image, ToolError};
+use super::resize::{NewSize, clear, resize};
+use crate::{Behind, Qcow2Options, Qcow2Storage};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use storage::copy::{Copied, Route, Zeroes, copy};
+use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
+
+/// What was written. Its JSON is what `vringd image commit --json` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Committed {
+    /// The backing file.
+    pub backing: PathBuf,
+    /// Size of its disk, in bytes.
+    pub size_bytes: u64,
+    /// What was moved into it.
+    #[serde(flatten)]
+    pub copied: Copied,
+    /// The image has nothing of its own any more.
+    pub emptied: bool,
+}
+
+/// Writes what an image has itself into its backing file, which grows to its size, and empties it unless it is to
+/// `keep` that. Other images over the same backing file change with it.
+///
+/// # Errors
+/// It has no backing file, or snapshots; somebody has one of both, or one of both cannot be read or written: the image
+/// reads as before then.
+pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Committed, ToolError> {
+    let path = &options.path;
+    let (image, behind) = Qcow2Storage::open_apart(options)?;
+    let size_bytes = image.capacity_bytes();
+    let behind = match behind {
+        Behind::Nothing => return Err(ToolError::refused(path, "has no backing file into which it could be written")),
+        Behind::Raw(file) => From::Raw(file),
+        Behind::Qcow2(file) => {
+            // What is behind that may lie where it may for the image.
+            let own = path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let allow = options.allow.iter().cloned().chain([own.to_owned()]).collect();
+            From::Qcow2(Qcow2Options { allow, ..Qcow2Options::new(file) })
+        }
+    };
+    if Image::open(path, false)?.header()?.snapshots > 0 {
+        let reason = "has snapshots, which would read otherwise over a backing file that has changed: \
+             delete them first with `vringd image snapshot delete`";
+        return Err(ToolError::refused(path, reason));
+    }
+    let mut backing = Backing::open(&behind)?;
+    if backing.storage().capacity_bytes() < size_bytes {
+        drop(backing);
+        resize(&behind, NewSize::To(size_bytes), false, &mut |_, _| {})?;
+        backing = Backing::open(&behind)?;
+    }
+    let own = image.own();
+    let to = backing.storage();
+    let route = Route { from: &own, from_offset: 0, to, to_offset: 0, len: size_bytes, zeroes: Zeroes::Data };
+    let copied = copy(&route, progress).map_err(|error| match error {
+        StorageError::Io { action: Action::Read | Action::Look, .. } => ToolError::storage(path)(error),
+        error => ToolError::storage(behind.path())(error),
+    })?;
+    backing.flush()?;
+    if !keep {
+        clear(path, &image, 0..size_bytes, &mut |_, _| {})?;
+        image.settle().map_err(ToolError::storage(path))?;
+    }
+    let (backing, size_bytes) = (behind.path().to_owned(), backing.storage().capacity_bytes());
+    Ok(Committed { backing, size_bytes, copied, emptied: !keep })
+}
+
+/// A backing file that is written.
+enum Backing {
+    /// With a descriptor that was there before anything was written, and hears of what is lost.
+    Raw(Box<FileStorage>, Image),
+    Qcow2(PathBuf, Qcow2Storage),
+}
+
+impl Backing {
+    fn open(behind: &From) -> Result<Backing, ToolError> {
+        match behind {
+            From::Raw(path) => {
+                let options = FileOptions::new(path);
+                let storage = FileStorage::open_to_the_last_byte(&options, Links::Refuse)?;
+                storage.start_threads(options.execution)?;
+                Ok(Backing::Raw(Box::new(storage), Image::open(path, false)?))
+            }
+            From::Qcow2(options) => Ok(Backing::Qcow2(options.path.clone(), Qcow2Storage::open_alone(options)?)),
+        }
+    }
+
+    fn storage(&self) -> &dyn Storage {
+        match self {
+            Backing::Raw(storage, _) => &**storage,
+            Backing::Qcow2(_, storage) => storage,
+        }
+    }
+
+    fn flush(&self) -> Result<(), ToolError> {
+        match self {
+            Backing::Raw(_, image) => image.file.sync_all().map_err(ToolError::io(&image.path, "flush")),
+            Backing::Qcow2(path, storage) => storage.settle().map_err(ToolError::storage(path)),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What an image has, in its backing file.
+
+use super::*;
+use crate::Qcow2Options;
+use crate::new::New;
+use crate::testing::{self, Findings};
+use engine::Solo;
+use std::fs;
+use std::path::Path;
+use storage::{Operation, Task};
+use tempfile::TempDir;
+use testkit::storage as kit;
+
+fn read(path: &Path) -> Vec<u8> {
+    let storage = storage::open(&Qcow2Options { read_only: true, ..Qcow2Options::new(path) }).unwrap();
+    kit::read(&mut Solo::new().unwrap(), &*storage, 0, storage.capacity_bytes() as usize)
+}
+
+/// Data, zeroes over data of the backing file, and nothing: in pieces that lie closer than a copy looks at.
+#[test]
+fn only_what_an_image_has_itself_goes_into_its_backing_file() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for (cluster_bits, is_qcow2) in [(9, false), (9, true), (16, false), (16, true)] {
+        fs::write(at("raw"), vec![5; 2 << 20]).unwrap();
+        let size_bytes = 2 << 20;
+        let middle = New { cluster_bits: 12, size_bytes, backing: Some((b"raw".to_vec(), "raw")), ..New::default() };
+        fs::write(at("middle"), middle.image().unwrap()).unwrap();
+        let (name, format) = if is_qcow2 { ("middle", "qcow2") } else { ("raw", "raw") };
+        let backing = Some((name.as_bytes().to_vec(), format));
+        let new = New { cluster_bits, size_bytes: 3 << 20, backing, ..New::default() };
+        fs::write(at("top"), new.image().unwrap()).unwrap();
+        let storage = storage::open(&Qcow2Options::new(at("top"))).unwrap();
+        let mut solo = Solo::new().unwrap();
+        for piece in 0..10 {
+            kit::write(&mut solo, &*storage, piece * 200_704, &[9; 65_536]).unwrap();
+        }
+        kit::write(&mut solo, &*storage, 5 << 19, &[8; 512]).unwrap();
+        let mut task = Task::new();
+        task.begin(Operation::WriteZeroes { offset: 131_072, len: 65_536, unmap: true, durable: false });
+        kit::run(&mut solo, &*storage, &mut task).unwrap();
+        drop(storage);
+        let contents = read(&at("top"));
+        let options = Qcow2Options::new(at("top"));
+        let committed = commit(&options, false, &mut |_, _| {}).unwrap();
+        assert!(committed.emptied && committed.size_bytes == 3 << 20, "{committed:?}");
+        let all = committed.copied.data_bytes + committed.copied.zero_bytes;
+        // Two clusters of 64 KiB for each write but the first, where they are so large.
+        let own = if cluster_bits == 9 { (11 << 16) + 512 } else { 21 << 16 };
+        assert_eq!(all, own, "{committed:?}");
+        kit::assert_same(&read(&at("top")), &contents, 0);
+        for name in if is_qcow2 { &["middle", "top"][..] } else { &["top"] } {
+            assert_eq!(testing::examine(&fs::read(at(name)).unwrap()), Findings::default());
+        }
+        match is_qcow2 {
+            true => kit::assert_same(&read(&at("middle")), &contents, 0),
+            false => kit::assert_same(&fs::read(at("raw")).unwrap(), &contents, 0),
+        }
+        let nothing = commit(&options, false, &mut |_, _| {}).unwrap();
+        assert_eq!((nothing.copied.data_bytes, nothing.copied.zero_bytes), (0, 0));
+    }
+}
