@@ -14,6 +14,8 @@ const EXTRA_BYTES_MAX: usize = 1024;
 pub const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes of a name that programs give: QEMU's bound.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes that are read of an entry at first.
+const ENTRY_BYTES_USUAL: usize = 2048;
 /// Most bytes of an entry, with an identifier and a name of 64 KiB each.
 pub const ENTRY_BYTES_MAX: usize = FIXED_BYTES + EXTRA_BYTES_MAX + 2 * 65_535 + 7;
 
@@ -130,8 +132,15 @@ pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableE
     let mut found = Vec::new();
     let mut at = header.snapshots_offset;
     for index in 0..header.snapshots {
-        let mut entry = vec![0; source.len_bytes().saturating_sub(at).min(ENTRY_BYTES_MAX as u64) as usize];
-        source.read(at, &mut entry).map_err(TableError::Io)?;
+        let mut read = |most: usize| -> Result<Vec<u8>, TableError> {
+            let mut entry = vec![0; source.len_bytes().saturating_sub(at).min(most as u64) as usize];
+            source.read(at, &mut entry).map_err(TableError::Io)?;
+            Ok(entry)
+        };
+        let mut entry = read(ENTRY_BYTES_USUAL)?;
+        if Snapshot::parse(&entry, index).is_err() {
+            entry = read(ENTRY_BYTES_MAX)?;
+        }
         let (snapshot, len) = Snapshot::parse(&entry, index).map_err(TableError::Format)?;
         at += len as u64;
         if at - header.snapshots_offset > TABLE_BYTES_MAX {
@@ -140,15 +149,36 @@ pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableE
         }
         // The last entry may end with the file.
         entry.resize(len, 0);
+        entry.shrink_to_fit();
         found.push(Raw { snapshot, bytes: entry });
     }
     Ok(found)
 }
 
-/// The number of the snapshot that somebody means: by its identifier or, if none has that, by its name.
-pub fn find(all: &[Raw], wanted: &str) -> Option<usize> {
-    let by_id = all.iter().position(|raw| raw.snapshot.id == wanted);
-    by_id.or_else(|| all.iter().position(|raw| raw.snapshot.name == wanted))
+/// The number of the one snapshot that has this identifier or name.
+///
+/// # Errors
+/// There is none, or there are several: what to say of it, behind the image's path.
+pub fn find(all: &[Raw], wanted: &str) -> Result<usize, String> {
+    let means = |raw: &Raw| raw.snapshot.id == wanted || raw.snapshot.name == wanted;
+    let mut found = (0..all.len()).filter(|index| means(&all[*index]));
+    let shown = wanted.escape_debug();
+    match (found.next(), found.next()) {
+        (Some(index), None) => Ok(index),
+        (None, _) => Err(format!("has no snapshot `{shown}`: `vringd image snapshot list` says which there are")),
+        (Some(_), Some(_)) => {
+            Err(format!("has several snapshots with identifier or name `{shown}`: give what only one of them has"))
+        }
+    }
+}
+
+/// An identifier for a new snapshot, which nobody takes for that of another one, nor for a name.
+pub fn new_id(all: &[Raw]) -> String {
+    let largest = all.iter().filter_map(|raw| raw.snapshot.id.parse::<u64>().ok()).max().unwrap_or(0);
+    let behind = (largest.saturating_add(1)..=u64::MAX).chain(1..=u64::MAX);
+    let mut free =
+        behind.map(|id| id.to_string()).filter(|id| find(all, id).is_err_and(|why| why.starts_with("has no")));
+    free.next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -173,13 +203,21 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_found_by_identifier_and_then_by_name() {
+    fn snapshots_are_found_by_identifier_or_name_if_that_is_one_of_them() {
         let all: Vec<_> = [("1", "2"), ("2", "daily"), ("3", "daily"), ("4", "")]
             .map(|(id, name)| entry(&[], id, name))
             .map(|bytes| Raw { snapshot: Snapshot::parse(&bytes, 0).unwrap().0, bytes })
             .to_vec();
-        let found = ["2", "daily", "4", "5", ""].map(|wanted| find(&all, wanted));
-        assert_eq!(found, [Some(1), Some(1), Some(3), None, Some(3)]);
+        let found = ["1", "3", "4", ""].map(|wanted| find(&all, wanted));
+        assert_eq!(found, [Ok(0), Ok(2), Ok(3), Ok(3)]);
+        for (wanted, why) in [("2", "several"), ("daily", "several"), ("5", "has no")] {
+            assert!(find(&all, wanted).unwrap_err().contains(why), "{wanted}");
+        }
+        assert_eq!(new_id(&all), "5");
+        let named =
+            |id, name| Raw { snapshot: Snapshot::parse(&entry(&[], id, name), 0).unwrap().0, bytes: Vec::new() };
+        assert_eq!(new_id(&[named("1", "2"), named("7", "8")]), "9");
+        assert_eq!(new_id(&[named("18446744073709551615", ""), named("1", "2")]), "3");
     }
 
     #[test]

@@ -53,12 +53,12 @@ pub enum ImageError {
         /// How many there may be.
         most: usize,
     },
-    /// {path}: has no snapshot `{wanted}`: `vringd image info {path}` lists those that it has
-    NoSnapshot {
+    /// {path}: {reason}
+    Snapshot {
         /// The image.
         path: PathBuf,
-        /// What somebody wants.
-        wanted: String,
+        /// Why it does not have the snapshot that somebody wants.
+        reason: String,
     },
     /// {path}: needs an external data file and does not name it: `qemu-img amend -o data_file=PATH` writes it down
     NoDataFile {

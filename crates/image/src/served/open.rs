@@ -272,8 +272,8 @@ fn as_of(path: &Path, fd: impl AsFd, header: &Header, wanted: &str) -> Result<He
         TableError::Io(source) => read_error(path, source),
         TableError::Format(source) => failed(source).into(),
     })?;
-    let missing = || ImageError::NoSnapshot { path: path.to_owned(), wanted: wanted.to_owned() };
-    let index = snapshot::find(&all, wanted).ok_or_else(missing)?;
+    let refused = |reason| ImageError::Snapshot { path: path.to_owned(), reason };
+    let index = snapshot::find(&all, wanted).map_err(refused)?;
     Ok(all[index].snapshot.header(header, index as u32).map_err(failed)?)
 }
 

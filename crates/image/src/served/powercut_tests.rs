@@ -119,6 +119,11 @@ impl Model {
         self.obeys.store(obeys, Ordering::SeqCst);
     }
 
+    /// From now on it does not grow.
+    pub(super) fn fill(&self) {
+        self.is_full.store(true, Ordering::SeqCst);
+    }
+
     pub(super) fn cut_behind_each_change(&self) {
         self.cut_every.store(1, Ordering::SeqCst);
     }
@@ -230,7 +235,7 @@ impl Storage for Model {
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        if self.device {
+        if self.device || self.is_full.load(Ordering::SeqCst) {
             return Err(StorageError::errno(storage::Action::Write, libc::ENOSPC));
         }
         self.state.lock().unwrap().now.resize(capacity_bytes as usize, 0);

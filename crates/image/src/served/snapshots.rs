@@ -3,6 +3,8 @@
 //! What is used is never counted less often than that, whenever the power goes: counts go up before something is named, and down when it
 //! has gone. Bit 63 of an entry, which lets a cluster be written in place, is cleared before a second user is named, and set when the last
 //! other one has gone. So a cut leaves the image as it was or as it is to be, and leaks at worst. Between the steps there are barriers.
+//! Of what is counted more often than it is used, bit 63 may then say otherwise than the count: `qemu-img check` calls that errors, and
+//! mends it with `-r leaks`.
 
 use super::Qcow2Storage;
 use super::allocator::Allocator;
@@ -58,21 +60,12 @@ impl Qcow2Storage {
         self.admit(change)?;
         let done = (|| {
             let mut work = Work::begin(chain, self.shared.allocator()?)?;
+            // What speaks of contents that stay is kept.
+            let mut unchanged = || Ok(self.shared.make_ready_but_for(features::BITMAPS)?);
             match change {
-                SnapshotChange::Take { name, at } => {
-                    self.shared.make_ready_but_for(features::BITMAPS)?;
-                    work.take(name, at)
-                }
-                SnapshotChange::Apply(wanted) => {
-                    let index = work.find(wanted)?;
-                    self.shared.make_ready()?;
-                    work.apply(index)
-                }
-                SnapshotChange::Delete(wanted) => {
-                    let index = work.find(wanted)?;
-                    self.shared.make_ready_but_for(features::BITMAPS)?;
-                    work.delete(index)
-                }
+                SnapshotChange::Take { name, at } => work.take(name, at, &mut unchanged),
+                SnapshotChange::Apply(wanted) => work.apply(wanted, &mut || Ok(self.shared.make_ready()?)),
+                SnapshotChange::Delete(wanted) => work.delete(wanted, &mut unchanged),
             }
         })();
         done.map_err(|why| match why {
@@ -153,6 +146,9 @@ impl Uses {
     }
 }
 
+/// What is done before anything is written.
+type Begin<'a> = &'a mut dyn FnMut() -> Result<(), Why>;
+
 /// An image while its snapshots are changed.
 struct Work<'a> {
     chain: &'a Chain,
@@ -174,16 +170,11 @@ impl<'a> Work<'a> {
     }
 
     fn find(&self, wanted: &str) -> Result<usize, Why> {
-        let missing = || {
-            let all: Vec<_> =
-                self.snapshots.iter().map(|raw| format!("`{}`", raw.snapshot.name.escape_debug())).collect();
-            let there = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-            Why::Refused(format!("has no snapshot `{}`: it has {there}", wanted.escape_debug()))
-        };
-        snapshot::find(&self.snapshots, wanted).ok_or_else(missing)
+        snapshot::find(&self.snapshots, wanted).map_err(Why::Refused)
     }
 
-    fn take(&mut self, name: &str, at: Duration) -> Result<(), Why> {
+    /// `begin` is called once nothing speaks against it, before anything is written; so in all of them.
+    fn take(&mut self, name: &str, at: Duration, begin: Begin<'_>) -> Result<(), Why> {
         if self.snapshots.iter().any(|raw| raw.snapshot.name == name || raw.snapshot.id == name) {
             return Err(Why::Refused(format!("has a snapshot `{}` already", name.escape_debug())));
         }
@@ -191,35 +182,49 @@ impl<'a> Work<'a> {
             return Err(Why::Refused(format!("has {} snapshots: that is the most", self.snapshots.len())));
         }
         let l1 = self.table(self.header.l1_offset, self.header.l1_entries)?;
-        self.share(&self.uses(&l1)?)?;
-        self.mark_tables(&l1, |_, _| Ok(false))?;
+        let uses = self.uses(&l1)?;
+        self.admit(&uses)?;
+        begin()?;
         let own = l1.iter().map(|word| word & !COPIED).collect::<Vec<_>>();
-        self.write(self.header.l1_offset, &words(&own))?;
-        self.flush()?;
+        // Where there is no room for what is new, nothing else has changed.
         let copy = self.allocate(own.len() as u64 * 8)?;
-        self.write(copy, &words(&own))?;
-        let ids = self.snapshots.iter().filter_map(|raw| raw.snapshot.id.parse::<u64>().ok());
         let snapshot = Snapshot {
             l1_offset: copy,
             l1_entries: self.header.l1_entries,
-            id: ids.max().unwrap_or(0).saturating_add(1).to_string(),
+            id: snapshot::new_id(&self.snapshots),
             name: name.to_owned(),
             taken_s: u32::try_from(at.as_secs()).unwrap_or(u32::MAX),
             vm_state_bytes: 0,
             size_bytes: Some(self.header.size_bytes),
         };
-        let old = self.list(&[self.entries().collect::<Vec<_>>().concat(), snapshot.encode()].concat(), 1)?;
+        let entries = [self.entries().collect::<Vec<_>>().concat(), snapshot.encode()].concat();
+        let written = self.write(copy, &words(&own)).and_then(|()| self.lay_out(&entries));
+        let place = match written {
+            Ok(place) => place,
+            Err(why) => {
+                self.forget(self.clusters(copy, own.len() as u64 * 8))?;
+                return Err(why);
+            }
+        };
+        self.share(&uses)?;
+        self.mark_tables(&l1, |_, _| Ok(false))?;
+        self.write(self.header.l1_offset, &words(&own))?;
+        self.flush()?;
+        let old = self.list(place, 1)?;
         self.forget(old)
     }
 
-    fn delete(&mut self, index: usize) -> Result<(), Why> {
+    fn delete(&mut self, wanted: &str, begin: Begin<'_>) -> Result<(), Why> {
+        let index = self.find(wanted)?;
         let Snapshot { l1_offset, l1_entries, .. } = self.snapshots[index].snapshot;
         let l1 = self.table(l1_offset, l1_entries)?;
         let mut gone = self.uses(&l1)?;
         gone.add(self.clusters(l1_offset, l1.len() as u64 * 8));
+        begin()?;
         let kept: Vec<_> =
             self.entries().enumerate().filter(|(number, _)| *number != index).map(|(_, raw)| raw).collect();
-        gone.add(self.list(&kept.concat(), -1)?);
+        let place = self.lay_out(&kept.concat())?;
+        gone.add(self.list(place, -1)?);
         // What only the disk uses from now on may be written in place.
         let disk = self.table(self.header.l1_offset, self.header.l1_entries)?;
         let alone = |work: &mut Self, cluster| Ok(work.count(cluster)? == gone.of(cluster) + 1);
@@ -238,20 +243,27 @@ impl<'a> Work<'a> {
         self.give_back(&gone)
     }
 
-    fn apply(&mut self, index: usize) -> Result<(), Why> {
+    fn apply(&mut self, wanted: &str, begin: Begin<'_>) -> Result<(), Why> {
+        let index = self.find(wanted)?;
         let then = self.snapshots[index].snapshot.header(self.header, index as u32);
-        let then = then.map_err(|error| Trouble::Format(0, error))?;
-        let l1 = self.table(then.l1_offset, then.l1_entries)?;
+        // It is the snapshot that cannot be had: nothing is wrong with the disk.
+        let then = then.map_err(|error| Why::Refused(error.to_string()))?;
+        // What lies behind the disk's end is the state of a machine, and must not come up when the disk grows.
+        let mut l1 = self.table(then.l1_offset, then.l1_entries)?;
+        let needed = then.size_bytes.div_ceil(then.l2_covers_bytes()) as usize;
+        l1.iter_mut().skip(needed).for_each(|word| *word = 0);
         let now = self.table(self.header.l1_offset, self.header.l1_entries)?;
         let (mut old, new) = (self.uses(&now)?, self.uses(&l1)?);
         old.add(self.clusters(self.header.l1_offset, now.len() as u64 * 8));
         // What both use stays counted as it is: it may be used as often as can be counted.
-        let gone = old.beyond(&new);
-        self.share(&new.beyond(&old))?;
-        self.mark_tables(&l1, |_, _| Ok(false))?;
+        let (gone, more) = (old.beyond(&new), new.beyond(&old));
+        self.admit(&more)?;
+        begin()?;
         let own = l1.iter().map(|word| word & !COPIED).collect::<Vec<_>>();
         let place = self.allocate(own.len() as u64 * 8)?;
         self.write(place, &words(&own))?;
+        self.share(&more)?;
+        self.mark_tables(&l1, |_, _| Ok(false))?;
         self.flush()?;
         // Size, the encryption that there is not, and where the L1 table is follow one another.
         let fields = [
@@ -354,8 +366,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Counts these uses, if the refcounts are wide enough for them.
-    fn share(&mut self, uses: &Uses) -> Result<(), Why> {
+    /// Whether the refcounts are wide enough for these uses besides those that there are.
+    fn admit(&mut self, uses: &Uses) -> Result<(), Why> {
         let most = crate::refcount::max(self.geometry.refcount_order);
         for (cluster, more) in &uses.0 {
             if self.count(*cluster)?.checked_add((*more).into()).is_none_or(|sum| sum > most) {
@@ -365,6 +377,11 @@ impl<'a> Work<'a> {
                 )));
             }
         }
+        Ok(())
+    }
+
+    /// Counts these uses.
+    fn share(&mut self, uses: &Uses) -> Result<(), Why> {
         for (run, more) in uses.runs(self.geometry.refcounts_in_block()) {
             self.allocator.refcounts().add(self.chain, run, more)?;
         }
@@ -402,20 +419,22 @@ impl<'a> Work<'a> {
         self.snapshots.iter().map(|raw| raw.bytes.clone())
     }
 
-    /// Has the header name a table of snapshots with these entries, of which there are so many `more`. Returns the clusters of the old one.
-    fn list(&mut self, entries: &[u8], more: i64) -> Result<Range<u64>, Why> {
+    /// Writes a table of snapshots with these entries, which nobody names yet. Returns where.
+    fn lay_out(&mut self, entries: &[u8]) -> Result<u64, Why> {
         if entries.len() as u64 > snapshot::TABLE_BYTES_MAX {
             return Err(Why::Refused("its table of snapshots has no room for another one".to_owned()));
         }
-        let place = match entries.len() {
-            0 => 0,
-            bytes => {
-                let place = self.allocate(bytes as u64)?;
-                self.write(place, entries)?;
-                place
-            }
-        };
+        if entries.is_empty() {
+            return Ok(0);
+        }
+        let place = self.allocate(entries.len() as u64)?;
+        self.write(place, entries)?;
         self.flush()?;
+        Ok(place)
+    }
+
+    /// Has the header name the table of snapshots there, of which there are so many `more`. Returns the clusters of the old one.
+    fn list(&mut self, place: u64, more: i64) -> Result<Range<u64>, Why> {
         let count = (self.snapshots.len() as i64 + more) as u32;
         patch_header(self.chain, header::at::SNAPSHOTS, &[&count.to_be_bytes()[..], &place.to_be_bytes()].concat())?;
         self.flush()?;

@@ -150,12 +150,45 @@ fn what_cannot_be_is_refused_in_a_line_and_changes_nothing() {
         (take("1"), "has a snapshot `1` already"),
         (take(""), "1 to 255 bytes"),
         (take(&long), "1 to 255 bytes"),
-        (SnapshotChange::Apply("two"), "has no snapshot `two`: it has `one`"),
-        (SnapshotChange::Delete("2"), "has no snapshot `2`: it has `one`"),
+        (SnapshotChange::Apply("two"), "has no snapshot `two`: `vringd image snapshot list`"),
+        (SnapshotChange::Delete("2"), "has no snapshot `2`: `vringd image snapshot list`"),
     ] {
         let error = change(&options, what).unwrap_err();
         assert!(matches!(&error, SnapshotError::Refused(reason) if reason.contains(why)), "{error}");
         assert!(std::fs::read(&path).unwrap() == before, "{what:?}");
+    }
+}
+
+/// Tables that need more clusters than a refcount block counts.
+#[test]
+fn long_tables_find_room() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let options = Qcow2Options::new(&path);
+    for size_bytes in [600 << 20, 1 << 30] {
+        let new = New { cluster_bits: 9, size_bytes, ..New::default() };
+        std::fs::write(&path, new.image().unwrap()).unwrap();
+        kit::write(&mut Solo::new().unwrap(), &Qcow2Storage::open_alone(&options).unwrap(), 4096, &[1; 4096]).unwrap();
+        for what in [take("one"), SnapshotChange::Apply("one"), take("two"), SnapshotChange::Delete("one")] {
+            change(&options, what).unwrap();
+            assert_eq!(examine(&std::fs::read(&path).unwrap()), Findings::default(), "{what:?}");
+        }
+    }
+}
+
+/// What finds no room has changed nothing, and is no leak.
+#[test]
+fn a_full_disk_keeps_what_it_has() {
+    let before = image(&New { size_bytes: SIZE as u64, ..New::default() });
+    for what in [CHANGES[0], CHANGES[1], CHANGES[3]] {
+        let file = Model::new(before.clone(), Oracle::default(), 1, true);
+        file.fill();
+        let storage = served_as(Header::parse(&before).unwrap(), &before, file.clone(), None, false);
+        let error = storage.change_snapshots(what).unwrap_err().to_string();
+        assert!(error.contains("No space"), "{error}");
+        drop(storage);
+        assert_eq!(examine(&file.now()), Findings::default(), "{what:?}");
+        assert_eq!(all_contents(&file.now()), all_contents(&before), "{what:?}");
     }
 }
 

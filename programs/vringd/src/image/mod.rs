@@ -19,6 +19,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Runs `vringd image`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let out = Out { json: args.json };
+    // A write that the limit refuses is an error like any other.
+    let caught = crate::run::outlive_file_size_limit();
+    caught.map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))?;
     match args.command {
         Command::Create(create) => out.print(&self::create(create)?, show::info)?,
         Command::Info { path, chain: false } => out.print(&tools::info(&path).map_err(Failure::of)?, show::info)?,

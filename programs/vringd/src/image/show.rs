@@ -80,6 +80,8 @@ pub(super) fn checked(checked: &Checked, repair: bool) -> String {
     if checked.leaked_clusters > 0 {
         let fix = match (repair, checked.sound) {
             (false, true) => ": --repair gives them back",
+            // Those that entries call shared.
+            (true, true) => ": `qemu-img check -r leaks` gives them back",
             _ => "",
         };
         let (clusters, bytes) = (checked.leaked_clusters, size(checked.leaked_bytes));
