@@ -1,6 +1,6 @@
 //! One run for people: what the load does, and a line a figure.
 
-use crate::frontend::{Report, Spec};
+use crate::frontend::{Protocol, Report, Spec};
 use crate::stats::ratio;
 use crate::words::{self, count, plural, time_us};
 
@@ -16,8 +16,11 @@ pub(crate) fn describe(spec: &Spec) -> String {
         spec.rw.name(),
         words::size(u64::from(spec.block_bytes)),
         spec.depth,
-        plural(spec.queues.into(), "queue")
+        plural(spec.queues.into(), spec.protocol.queue_word())
     );
+    if spec.protocol != Protocol::VhostUser {
+        words = format!("{}, {words}", spec.protocol);
+    }
     if matches!(spec.rw.read_percent(spec.mix), 1..=99) {
         words += &format!(", {} % reads", spec.mix);
     }
@@ -81,6 +84,8 @@ mod tests {
     #[test]
     fn a_load_is_described_by_what_is_special() {
         assert_eq!(describe(&Spec::default()), "randread 4 KiB, depth 128, 1 queue");
+        let nbd = Spec { protocol: Protocol::Nbd, ..Spec::default() };
+        assert_eq!(describe(&nbd), "nbd, randread 4 KiB, depth 128, 1 connection");
         let spec = Spec { rw: Rw::RandRw, queues: 2, flush_every: 8, verify: true, ..Spec::default() };
         assert_eq!(describe(&spec), "randrw 4 KiB, depth 128, 2 queues, 70 % reads, flush every 8 writes, verified");
     }

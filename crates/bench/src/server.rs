@@ -113,8 +113,7 @@ impl Server {
     /// Connects a load as soon as the server listens.
     pub(crate) fn load(&mut self, spec: &Spec) -> Result<Load> {
         let spec = Spec { server_pid: Some(self.pid()), ..spec.clone() };
-        let is_early = |error: &Error| matches!(error, Error::Connect { cause, .. } if not_yet(cause));
-        self.connect(|socket| Load::start(socket, &spec), is_early)
+        self.connect(|socket| Load::start(socket, &spec), Error::is_early)
     }
 
     /// Connects with `connect` as soon as the server listens: it is tried again while `is_early` says so of its errors.
@@ -178,11 +177,6 @@ impl Drop for Server {
         self.process.kill();
         let _absent = fs::remove_file(&self.socket);
     }
-}
-
-/// Whether a failed connection means that the server has not come up.
-fn not_yet(error: &blkio::Error) -> bool {
-    matches!(error.errno(), blkio::Errno::NOENT | blkio::Errno::CONNREFUSED)
 }
 
 #[cfg(test)]

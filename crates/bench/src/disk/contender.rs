@@ -16,7 +16,7 @@ use crate::words::count;
 /// Who runs.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A vhost-user-blk server, driven by our frontend.
+    /// A server, driven by our frontend.
     Server(Template),
     /// fio on the image itself.
     Fio(fio::Host),

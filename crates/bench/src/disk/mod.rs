@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::{Cpus, Json, number_namesakes, split};
 use crate::contest::{Results, hold};
-use crate::frontend::{Load, Spec};
+use crate::frontend::{Load, Protocol, Spec};
 use crate::image::{Image, MakeImage};
 use crate::progress::Progress;
 use crate::server::{Template, sockets};
@@ -23,12 +23,12 @@ pub(crate) use contender::{Contender, Kind, Rules};
 /// How long a run counts when neither --time nor --ops is given.
 const TIME_DEFAULT: Duration = Duration::from_secs(5);
 
-/// Measure a vhost-user-blk server, or several side by side
+/// Measure a vhost-user-blk or NBD server, or several side by side
 ///
-/// Drives any vhost-user-blk socket through libblkio, with no virtual machine. Either --socket names a server that is
-/// running already, or --against and --host-fio name peers: then our own server and each peer are started in turn on
-/// the same image, round after round, and medians and ratios are printed. Exits with 1 when a request failed or
-/// delivered wrong data.
+/// Drives any vhost-user-blk socket through libblkio, with no virtual machine; and with --protocol nbd any NBD server
+/// on a unix socket, one connection a queue. Either --socket names a server that is running already, or --against and
+/// --host-fio name peers: then our own server and each peer are started in turn on the same image, round after round,
+/// and medians and ratios are printed. Exits with 1 when a request failed or delivered wrong data.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -52,8 +52,8 @@ pub struct Args {
 
     /// Arguments of our `vringd disk`; {image} is replaced; may be repeated to compare settings
     ///
-    /// `--socket {socket}` is put before them unless they mention {socket}; without {image} the image is put after
-    /// them, unless there is none.
+    /// `--socket {socket}`, or `--listen unix:{socket}` with --protocol nbd, is put before them unless they mention
+    /// {socket}; without {image} the image is put after them, unless there is none.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub ours: Vec<String>,
 
@@ -106,7 +106,11 @@ Examples:
     vringd bench disk --make-image 1G@/dev/shm --host-fio --against 'qemu-storage-daemon
       --blockdev driver=file,node-name=f,filename={image},aio=io_uring
       --blockdev driver=raw,node-name=d,file=f
-      --export type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={socket},writable=on'";
+      --export type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={socket},writable=on'
+
+  The same over NBD, beside qemu-nbd; more than 16 connections need --ours '--queues N' and -e N:
+    vringd bench disk --protocol nbd --make-image 1G@/dev/shm --depth 16
+      --against 'qemu-nbd -k {socket} -f raw -t -e 16 --cache=writeback --aio=threads {image}'";
 
 impl Args {
     fn spec(&self) -> Result<Spec> {
@@ -124,7 +128,7 @@ impl Args {
         let default = [String::new()];
         let ours: &[String] = if self.ours.is_empty() { &default } else { &self.ours };
         for arguments in ours.iter().filter(|_| !self.alone) {
-            let template = our_command(vringd, arguments, has_image)?;
+            let template = our_command(self.load.protocol, vringd, arguments, has_image)?;
             let name = format!("vringd {arguments}").trim_end().to_owned();
             contenders.push(Contender { name, kind: Kind::Server(template) });
         }
@@ -154,12 +158,16 @@ impl Args {
     }
 }
 
-/// The command line of our server.
-pub(crate) fn our_command(vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
+/// The command line of our server that speaks `protocol`.
+pub(crate) fn our_command(protocol: Protocol, vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
     let own = Template::parse("--ours", arguments)?;
     let mut words = vec![vringd.to_string_lossy().into_owned(), "disk".into()];
     if !own.mentions("socket") {
-        words.extend(["--socket".into(), "{socket}".into()]);
+        let place = match protocol {
+            Protocol::VhostUser => ["--socket", "{socket}"],
+            Protocol::Nbd => ["--listen", "unix:{socket}"],
+        };
+        words.extend(place.map(String::from));
     }
     words.extend(own.words().iter().cloned());
     if !own.mentions("image") && has_image {
@@ -266,6 +274,7 @@ mod tests {
             ("--depth 0", "--depth", "0 is not in 1..=8192"),
             ("--mix 101", "--mix", "101 is not in 0..=100"),
             ("--rw sideways", "--rw", "sideways"),
+            ("--protocol iscsi", "--protocol", "iscsi"),
             ("--time 0", "--time", "must be more than 0"),
             ("--ramp soon", "--ramp", "use the suffix ms, s, m or h"),
             ("--size 0", "--size", "must be at least 1 byte"),
@@ -302,14 +311,16 @@ mod tests {
 
     #[test]
     fn our_command_gets_its_socket_and_image() {
-        let words = |arguments, has_image| {
-            let template = our_command(Path::new("/v"), arguments, has_image).unwrap();
+        let spoken = |protocol, arguments, has_image| {
+            let template = our_command(protocol, Path::new("/v"), arguments, has_image).unwrap();
             template.expand(Path::new("S"), Some(Path::new("I"))).join(" ")
         };
+        let words = |arguments, has_image| spoken(Protocol::VhostUser, arguments, has_image);
         assert_eq!(words("", true), "/v disk --socket S I");
         assert_eq!(words("--workers 2", true), "/v disk --socket S --workers 2 I");
         assert_eq!(words("null:1G", false), "/v disk --socket S null:1G");
         assert_eq!(words("--socket {socket} file:{image}", true), "/v disk --socket S file:I");
+        assert_eq!(spoken(Protocol::Nbd, "--workers 2", true), "/v disk --listen unix:S --workers 2 I");
     }
 
     #[test]

@@ -1,43 +1,20 @@
 //! One queue and its requests: submitting, completing, verifying. This is the path of every request.
 
-use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::time::Duration;
 
-use blkio::{Blkioq, Completion, ReqFlags};
 use hdrhistogram::Histogram;
 
+use super::Error;
+use super::buffers::Buffers;
 use super::ledger::{Claim, Ledger};
 use super::plan::{Plan, Step};
+use super::queue::{Completion, Queue};
 use super::rng::Rng;
 use super::spec::{Part, Spec};
 use crate::stats;
 
 /// How many faults are kept word for word; the rest is only counted.
 const FAULTS_KEPT: usize = 8;
-
-/// The data buffers of a queue, one a slot, in memory shared with the server.
-struct Buffers {
-    start: NonNull<u8>,
-    stride: usize,
-    block: usize,
-}
-
-// SAFETY: the memory belongs to one lane alone and stays mapped as long as its queue lives, on whatever thread.
-unsafe impl Send for Buffers {}
-
-impl Buffers {
-    fn address(&self, slot: u16) -> *mut u8 {
-        // SAFETY: the region holds `depth` buffers of `stride` bytes, and slots are below `depth`.
-        unsafe { self.start.as_ptr().add(usize::from(slot) * self.stride) }
-    }
-
-    /// The buffer of a slot that has no request in flight.
-    fn slice(&mut self, slot: u16) -> &mut [u8] {
-        // SAFETY: in bounds as above; borrowed from `self`, so there is one slice at a time; and the server under test
-        // touches buffers only while a request that names them is in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.address(slot), self.block) }
-    }
-}
 
 /// What a request in flight is.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +45,7 @@ impl Tally {
 
 /// One queue, its requests in flight and their figures.
 pub(crate) struct Lane {
-    pub(crate) queue: Blkioq,
+    pub(crate) queue: Queue,
     pub(crate) in_flight: usize,
     pub(crate) tally: Tally,
     pub(crate) faults: Vec<String>,
@@ -84,7 +61,6 @@ pub(crate) struct Lane {
     buffers: Buffers,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    completions: Box<[MaybeUninit<Completion>]>,
     batch: usize,
     block_bytes: usize,
     offset_bytes: u64,
@@ -95,7 +71,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// A lane on `queue`, whose buffers begin at `buffers_address` and which belong to it alone.
     pub(crate) fn new(
-        queue: Blkioq,
+        queue: Queue,
         index: u16,
         buffers_address: usize,
         part: Part,
@@ -104,7 +80,7 @@ impl Lane {
     ) -> Option<Self> {
         let depth = usize::from(spec.depth);
         let stride = spec.buffer_stride_bytes() as usize;
-        let start = NonNull::new((buffers_address + usize::from(index) * depth * stride) as *mut u8)?;
+        let address = buffers_address + usize::from(index) * depth * stride;
         let idle = Slot { step: Step::Flush, claim: Claim::NONE, submitted_ns: 0, flushed_ns: None };
         let mut lane = Self {
             queue,
@@ -117,10 +93,9 @@ impl Lane {
             budget: u64::MAX,
             plan: Plan::new(spec, part, index),
             ledger: spec.verify.then(|| Ledger::new(run, part.blocks as usize)),
-            buffers: Buffers { start, stride, block: spec.block_bytes as usize },
+            buffers: Buffers::at(address, stride, spec.block_bytes as usize)?,
             slots: vec![idle; depth].into_boxed_slice(),
             free: (0..spec.depth).rev().collect(),
-            completions: (0..depth).map(|_| MaybeUninit::uninit()).collect(),
             batch: usize::from(spec.batch),
             block_bytes: spec.block_bytes as usize,
             offset_bytes: part.offset_bytes,
@@ -166,12 +141,10 @@ impl Lane {
         let (step, claim) = self.claim(step, slot);
         let submitted_ns = if self.ledger.is_some() { clock() } else { now_ns };
         self.slots[usize::from(slot)] = Slot { step, claim, submitted_ns, flushed_ns: None };
-        let (data, user_data) = (self.buffers.address(slot), usize::from(slot));
-        let none = ReqFlags::empty();
         match step {
-            Step::Read(block) => self.queue.read(self.offset(block), data, self.block_bytes, user_data, none),
-            Step::Write(block) => self.queue.write(self.offset(block), data, self.block_bytes, user_data, none),
-            Step::Flush => self.queue.flush(user_data, none),
+            Step::Read(block) => self.queue.read(self.offset(block), self.buffers.lend(slot), slot),
+            Step::Write(block) => self.queue.write(self.offset(block), self.buffers.lend(slot), slot),
+            Step::Flush => self.queue.flush(slot),
         }
         if step != Step::Flush {
             self.budget -= 1;
@@ -199,8 +172,8 @@ impl Lane {
     }
 
     /// Asks the queue for completions, waiting for at least `least` of them.
-    pub(crate) fn reap(&mut self, least: usize, wait: &mut std::time::Duration) -> Result<usize, blkio::Error> {
-        self.queue.do_io(&mut self.completions, least.min(self.in_flight), Some(wait), None)
+    pub(crate) fn reap(&mut self, least: usize, wait: Duration) -> Result<usize, Error> {
+        self.queue.reap(least.min(self.in_flight), wait)
     }
 
     /// Books the first `count` completions of the last `reap`, which returned at `now_ns`.
@@ -209,9 +182,7 @@ impl Lane {
         self.last_reap_ns = now_ns;
         self.in_flight -= count;
         for index in 0..count {
-            // SAFETY: `do_io` filled in the first `count` completions.
-            let completion = unsafe { self.completions[index].assume_init_ref() };
-            let (slot, result) = (completion.user_data as u16, completion.ret);
+            let Completion { slot, result } = self.queue.completion(index);
             let Slot { step, claim, submitted_ns, flushed_ns } = self.slots[usize::from(slot)];
             if self.sync && matches!(step, Step::Write(_)) && flushed_ns.is_none() && result >= 0 {
                 self.flush_behind(slot, now_ns);
@@ -234,7 +205,7 @@ impl Lane {
     /// Goes on with a synchronous write that has completed; the next turn submits it.
     fn flush_behind(&mut self, slot: u16, now_ns: u64) {
         self.slots[usize::from(slot)].flushed_ns = Some(now_ns);
-        self.queue.flush(usize::from(slot), ReqFlags::empty());
+        self.queue.flush(slot);
         self.in_flight += 1;
     }
 

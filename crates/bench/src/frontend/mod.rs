@@ -1,23 +1,30 @@
-//! The frontend: a load on a vhost-user-blk socket, in threads of its own.
+//! The frontend: a load on a vhost-user-blk or NBD socket, in threads of its own.
 //!
 //! [`Load::start`] connects and begins; [`Load::snapshot`] looks without disturbing; [`Load::finish`] lets what is in
 //! flight come back and sums up.
 
+mod buffers;
 mod device;
 mod lane;
 mod ledger;
+mod nbd;
 mod pattern;
 mod plan;
+mod protocol;
+mod queue;
 pub(crate) mod rng;
 mod runner;
 mod spec;
+mod vhost_user;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use blkio::Errno;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +34,8 @@ use guest::usage::{self, Sample, Usage};
 use lane::{Lane, Tally};
 use runner::{Outcome, Runner, Shared, Window, take_interval};
 
+pub use nbd::{ConnectionError, HandshakeError};
+pub use protocol::Protocol;
 pub use spec::{Limits, Rw, Spec, SpecError};
 
 /// Why a load could not start or finish. Messages are whole: none has a source that repeats a part of it.
@@ -41,6 +50,20 @@ pub enum Error {
         /// What libblkio said.
         cause: blkio::Error,
     },
+    /// {socket:?}: cannot connect: {cause}; is an NBD server listening there?
+    NbdConnect {
+        /// The socket.
+        socket: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// {socket:?}: {cause}
+    Handshake {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        cause: HandshakeError,
+    },
     /// {socket:?}: the path must be UTF-8
     Path {
         /// The socket.
@@ -52,6 +75,15 @@ pub enum Error {
         socket: PathBuf,
         /// How long it was waited for.
         seconds: u64,
+    },
+    /// {socket:?}: no answer on each of {connections} connections within {seconds} s; does it take NBD, and so many?
+    NbdMute {
+        /// The socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+        /// How many connections there were to be.
+        connections: u16,
     },
     /// cannot {step}: {cause}
     SetUp {
@@ -67,10 +99,17 @@ pub enum Error {
         /// What libblkio said.
         cause: blkio::Error,
     },
+    /// a connection failed: {cause}
+    Connection {
+        /// What went wrong.
+        cause: ConnectionError,
+    },
+    /// the disk has no flush: use neither --sync nor --flush-every
+    NoFlush,
     /// cannot wait for completions: {cause}
     Wait {
         /// What the kernel said.
-        cause: std::io::Error,
+        cause: io::Error,
     },
     /// the server completed nothing for {seconds} s with {in_flight} requests in flight: they are lost, or it died
     Stall {
@@ -91,10 +130,23 @@ pub enum Error {
     /// cannot start a thread: {cause}
     Thread {
         /// What the kernel said.
-        cause: std::io::Error,
+        cause: io::Error,
     },
     /// a load thread panicked; its message is above
     Panicked,
+}
+
+impl Error {
+    /// Whether nobody listens, which of a server that was started just now means that it has not come up.
+    pub(crate) fn is_early(&self) -> bool {
+        match self {
+            Self::Connect { cause, .. } => matches!(cause.errno(), Errno::NOENT | Errno::CONNREFUSED),
+            Self::NbdConnect { cause, .. } => {
+                matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<SpecError> for Error {

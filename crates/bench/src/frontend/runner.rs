@@ -1,16 +1,15 @@
 //! The loop of one load thread over its lanes, and what it shows to others meanwhile.
 
-use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use blkio::Errno;
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Error;
 use super::lane::{Lane, Tally};
+use super::queue::Queue;
 use super::spec::Spec;
 use crate::stats;
 use guest::usage;
@@ -100,7 +99,6 @@ enum Phase {
 /// One load thread.
 pub(crate) struct Runner {
     lanes: Vec<Lane>,
-    descriptors: Vec<RawFd>,
     window: Arc<Window>,
     shared: Arc<Shared>,
     epoch: Instant,
@@ -133,7 +131,6 @@ impl Runner {
     ) -> Self {
         let count = lanes.len();
         Self {
-            descriptors: lanes.iter().filter_map(|lane| lane.queue.get_completion_fd()).collect(),
             window: Arc::new(Window::new(count)),
             shared,
             epoch,
@@ -165,7 +162,7 @@ impl Runner {
         if self.lanes.len() > 1 {
             // These lanes are waited for together, so their notifications stay on.
             for lane in &mut self.lanes {
-                lane.queue.set_completion_fd_enabled(!self.poll);
+                lane.queue.announce(!self.poll);
             }
         }
         let mut now = self.now_ns();
@@ -200,7 +197,7 @@ impl Runner {
         loop {
             for lane in &mut self.lanes {
                 let least = if single { lane.wanted() } else { 0 };
-                let count = reap(lane, least)?;
+                let count = lane.reap(least, WAIT_TIME_MAX)?;
                 if count > 0 {
                     now = clock();
                     lane.complete(count, now, &mut self.own.latency);
@@ -229,17 +226,17 @@ impl Runner {
 
     /// Waits until one of several lanes has completions.
     fn sleep(&self) -> Result<(), Error> {
-        // SAFETY: the descriptors belong to the queues in `self.lanes`.
-        let borrowed = self.descriptors.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
-        let mut fds: Vec<PollFd<'_>> = borrowed.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let announcements = self.lanes.iter().filter_map(|lane| Some((&lane.queue, lane.queue.announcement()?)));
+        let (queues, mut fds): (Vec<&Queue>, Vec<PollFd<'_>>) = announcements.unzip();
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(WAIT_TIME_MAX.subsec_nanos()) };
         match rustix::event::poll(&mut fds, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::Wait { cause: errno.into() }),
         }
-        for fd in fds.iter().filter(|fd| fd.revents().contains(PollFlags::IN)) {
-            // Only to clear it: the ring says what there is. It may be clear already.
-            let _cleared = rustix::io::read(fd, &mut [0; 8]);
+        for (queue, fd) in queues.iter().zip(&fds) {
+            if fd.revents().contains(PollFlags::IN) {
+                queue.clear_announcement();
+            }
         }
         Ok(())
     }
@@ -335,14 +332,6 @@ pub(crate) fn take_interval(window: &Window, mut take: impl FnMut(&Interval)) {
     if !interval.empty {
         take(&interval);
         interval.clear();
-    }
-}
-
-fn reap(lane: &mut Lane, least: usize) -> Result<usize, Error> {
-    match lane.reap(least, &mut { WAIT_TIME_MAX }) {
-        Ok(count) => Ok(count),
-        Err(error) if matches!(error.errno(), Errno::TIME | Errno::INTR | Errno::AGAIN) => Ok(0),
-        Err(cause) => Err(Error::Queue { cause }),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::protocol::Protocol;
 use crate::parse;
 
 /// Most blocks a verified queue keeps book of (one 32-bit word each).
@@ -60,6 +61,10 @@ impl Rw {
 /// What a load does. The comments are what a person reads who asks for help.
 #[derive(Debug, Clone, Serialize, clap::Args)]
 pub struct Spec {
+    /// What the servers speak, ours and the others
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t = Protocol::VhostUser)]
+    pub protocol: Protocol,
+
     /// Direction and order of requests
     #[arg(long, value_enum, default_value_t = Rw::RandRead)]
     pub rw: Rw,
@@ -76,7 +81,7 @@ pub struct Spec {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=8192))]
     pub depth: u16,
 
-    /// Queues
+    /// Queues, which are connections with --protocol nbd
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub queues: u16,
 
@@ -142,6 +147,7 @@ pub struct Spec {
 impl Default for Spec {
     fn default() -> Self {
         Self {
+            protocol: Protocol::VhostUser,
             rw: Rw::RandRead,
             mix: 70,
             block_bytes: 4096,
@@ -291,7 +297,7 @@ impl Spec {
         if !self.offset_bytes.is_multiple_of(u64::from(self.block_bytes)) {
             return Err(SpecError::Offset { offset: self.offset_bytes, block_bytes: self.block_bytes });
         }
-        let bytes = self.buffer_stride_bytes() * u64::from(self.depth) * u64::from(self.queues);
+        let bytes = self.buffer_bytes();
         if bytes > BUFFER_BYTES_MAX {
             return Err(SpecError::Buffers { bytes, most: BUFFER_BYTES_MAX });
         }
@@ -306,6 +312,16 @@ impl Spec {
     /// Distance between buffers: whole pages, as O_DIRECT servers need them aligned.
     pub(crate) fn buffer_stride_bytes(&self) -> u64 {
         u64::from(self.block_bytes).next_multiple_of(4096)
+    }
+
+    /// Bytes of all buffers.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.buffer_stride_bytes() * u64::from(self.depth) * u64::from(self.queues)
+    }
+
+    /// Whether anything is flushed.
+    pub(crate) fn flushes(&self) -> bool {
+        self.sync || (self.flush_every != 0 && self.rw.writes())
     }
 
     /// Checks the rest against the disk, and cuts it up: one part a queue.

@@ -18,7 +18,7 @@ use crate::args::{Json, split};
 use crate::contest::{Results, hold};
 use crate::disk::{Contender, Kind, Rules, our_command};
 use crate::environment::Mount;
-use crate::frontend::{Rw, Spec};
+use crate::frontend::{Protocol, Rw, Spec};
 use crate::image::{Image, MakeImage};
 use crate::parse;
 use crate::progress::Progress;
@@ -190,7 +190,7 @@ fn contenders(vringd: &Path, on: On, ours: &str) -> Result<Vec<Contender>> {
     all.into_iter()
         .map(|(name, window)| {
             let arguments = format!("{} --poll {window} {ours}", on.arguments());
-            let template = our_command(vringd, &arguments, on.lies_in(Path::new("")).is_some())?;
+            let template = our_command(Protocol::VhostUser, vringd, &arguments, on.lies_in(Path::new("")).is_some())?;
             Ok(Contender { name: name.to_owned(), kind: Kind::Server(template) })
         })
         .collect()

@@ -1,0 +1,76 @@
+//! The load on disks without a guest, `vringd bench disk`, over NBD. Over vhost-user many other tests are made of it.
+//!
+//! Asserted is that every request comes through and every block is right, not how fast.
+
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests::lab::Lab;
+use tests::vringd;
+
+/// Runs it over NBD on an image of its own, each contender once, to its end, which has to come by itself.
+fn run(words: &[&str]) -> Result<Output> {
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(vringd::program()?).args(["bench", "disk", "--protocol", "nbd"]);
+    command.args(["--make-image", "16M@/dev/shm", "--rounds", "1", "--ramp", "0", "--json", "-"]).args(words);
+    command.output().context("timeout(1) runs vringd")
+}
+
+/// Runs it so that every request succeeds, and gives the runs.
+fn bench(words: &[&str]) -> Result<Vec<Value>> {
+    let output = run(words)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{words:?}: {}\n{said}", output.status);
+    let document: Value = serde_json::from_slice(&output.stdout).context("JSON")?;
+    assert_eq!(document["spec"]["protocol"], "nbd");
+    document["runs"].as_array().cloned().context("runs")
+}
+
+/// Every run completed so many requests.
+fn assert_done(runs: &[Value], contenders: &[&str], ops: u64) -> Result<()> {
+    let names: Vec<&str> = runs.iter().filter_map(|run| run["contender"].as_str()).collect();
+    assert_eq!(names, contenders);
+    for run in runs {
+        ensure!(run["ops"] == ops && run["errors"] == 0 && run["mismatches"] == 0, "{run:#}");
+        ensure!(run["server"].is_object(), "the server was not measured: {run:#}");
+    }
+    Ok(())
+}
+
+#[test]
+fn our_server_gives_back_what_was_written_over_nbd() -> Result<()> {
+    let mixed = ["--rw", "randrw", "--verify", "--queues", "2", "--depth", "8", "--ops", "2000", "--ours", ""];
+    for more in [&[][..], &["--threads", "1"], &["--poll"], &["--bs", "64K"], &["--sync"], &["--idle", "50ms"]] {
+        assert_done(&bench(&[&mixed[..], more].concat())?, &["vringd"], 2000).with_context(|| format!("{more:?}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_refused_over_nbd() -> Result<()> {
+    let output = run(&["--rw", "randwrite", "--ops", "10", "--ours", "--readonly"])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success(), "a read-only disk was written");
+    ensure!(said.contains("the disk is read-only: use --rw read or --rw randread"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn qemus_servers_take_their_turns_over_nbd() -> Result<()> {
+    let lab = Lab::take_turn();
+    let program = |name: &str| lab.program(name).display().to_string();
+    let nbd = format!("{} -k {{socket}} -f raw -t -e 2 {{image}}", program("qemu-nbd"));
+    // It calls its export by a name.
+    let daemon = format!(
+        "{} --blockdev driver=file,node-name=f,filename={{image}} --blockdev driver=raw,node-name=d,file=f \
+         --nbd-server addr.type=unix,addr.path={{socket}},max-connections=2 \
+         --export type=nbd,id=e,node-name=d,name=disk,writable=on",
+        program("qemu-storage-daemon")
+    );
+    let words = ["--rw", "randrw", "--verify", "--queues", "2", "--depth", "8", "--ops", "1000", "--flush-every", "50"];
+    let runs = bench(&[&words[..], &["--against", &nbd, "--against", &daemon]].concat())?;
+    assert_done(&runs, &["vringd", "qemu-nbd", "qemu-storage-daemon"], 1000)?;
+    ensure!(runs.iter().all(|run| run["flushes"].as_u64() > Some(0)), "{runs:#?}");
+    Ok(())
+}
