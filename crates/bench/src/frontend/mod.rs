@@ -76,7 +76,7 @@ pub enum Error {
         /// How long it was waited for.
         seconds: u64,
     },
-    /// {socket:?}: no answer on each of {connections} connections within {seconds} s; does it take NBD, and so many?
+    /// {socket:?}: not all of {connections} connection(s) are answered within {seconds} s; does NBD listen, for so many?
     NbdMute {
         /// The socket.
         socket: PathBuf,

@@ -257,7 +257,7 @@ pub struct Limits {
     pub block_bytes: u32,
     /// Longest buffer of a request; 0 for no limit.
     pub segment_bytes_max: u32,
-    /// Queues offered.
+    /// Queues offered; with a protocol that has no word for it, as many as can be asked for.
     pub queues: u16,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
         capacity_bytes: export.capacity_bytes,
         block_bytes: export.block_bytes,
         segment_bytes_max: export.payload_bytes_max,
-        // The protocol has no word for it.
+        // The protocol has no word for how many connections there may be.
         queues: u16::MAX,
     };
     let parts = spec.parts(&limits)?;
