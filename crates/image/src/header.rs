@@ -263,6 +263,16 @@ impl Header {
 
     /// As bytes: header, extensions and backing file name, for the beginning of the first cluster.
     pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.encode_named_at(0);
+        if let Some(name) = &self.backing_file {
+            out = self.encode_named_at(out.len() as u64);
+            out.extend(name);
+        }
+        out
+    }
+
+    /// As above, without the backing file's name, which lies at this offset.
+    pub fn encode_named_at(&self, name_offset: u64) -> Vec<u8> {
         let mut out = vec![0; self.header_bytes as usize];
         out[..4].copy_from_slice(&MAGIC);
         put_u32(&mut out, 4, self.version);
@@ -284,13 +294,11 @@ impl Header {
         if self.compression == Compression::Zstd && out.len() > V3_BYTES {
             out[V3_BYTES] = 1;
         }
-        out.extend(self.extensions.encode());
         if let Some(name) = &self.backing_file {
-            let offset = out.len() as u64;
-            put_u64(&mut out, 8, offset);
+            put_u64(&mut out, 8, name_offset);
             put_u32(&mut out, 16, name.len() as u32);
-            out.extend(name);
         }
+        out.extend(self.extensions.encode());
         out
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Chain {
     pub(super) header: Mutex<()>,
     /// A flush has failed. The kernel tells of what it could not write once: whoever asks next is told that all is well, and it is not.
     pub(super) unflushed: AtomicBool,
+    /// Zeroes of the first image cover something that comes behind it later.
+    pub(super) covers: AtomicBool,
 }
 
 /// What one image says of a range.
@@ -214,9 +216,9 @@ impl Chain {
         &self.images[0]
     }
 
-    /// Whether there is something behind the first image.
+    /// Whether there is something behind the first image, or will be.
     pub(super) fn has_backing(&self) -> bool {
-        self.images.len() > 1 || self.base.is_some()
+        self.images.len() > 1 || self.base.is_some() || self.covers.load(Ordering::Relaxed)
     }
 
     /// Files that end inside their last cluster, which a write then goes beyond, or before the disk does; and how long they have to be.

@@ -208,7 +208,14 @@ fn chain(
     let images = images.map(|(path, header, l1, files)| Image::new(path, header, &l1, files, memory_bytes)).collect();
     let all = files.iter().map(|file| Arc::clone(file) as Arc<dyn Storage>).collect();
     Ok(Unstarted {
-        chain: Chain { files: all, images, base, header: Default::default(), unflushed: Default::default() },
+        chain: Chain {
+            files: all,
+            images,
+            base,
+            header: Default::default(),
+            unflushed: Default::default(),
+            covers: Default::default(),
+        },
         files,
     })
 }

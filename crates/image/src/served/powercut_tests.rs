@@ -273,7 +273,14 @@ pub(super) fn served_as(
         1
     });
     Qcow2Storage::over(
-        Chain { files, images, base: number, header: Default::default(), unflushed: Default::default() },
+        Chain {
+            files,
+            images,
+            base: number,
+            header: Default::default(),
+            unflushed: Default::default(),
+            covers: Default::default(),
+        },
         read_only,
     )
     .unwrap()

@@ -5,6 +5,7 @@ use crate::header::Header;
 use engine::{Completion, Io, Token};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use storage::{Description, Execution, Extent, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
@@ -35,9 +36,22 @@ impl Qcow2Storage {
     /// # Errors
     /// As above.
     pub(crate) fn open_apart(options: &Qcow2Options) -> Result<(Qcow2Storage, Behind), OpenError> {
-        let storage = Qcow2Storage::start(options, open::apart_by_path(options)?)?;
+        let storage = Qcow2Storage::open_in_front(options)?;
         let behind = open::behind_first(options, &storage.shared.chain)?;
         Ok((storage, behind))
+    }
+
+    /// As above, whatever is behind it.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn open_in_front(options: &Qcow2Options) -> Result<Qcow2Storage, OpenError> {
+        Qcow2Storage::start(options, open::apart_by_path(options)?)
+    }
+
+    /// From now on zeroes are such whatever comes behind the image.
+    pub(crate) fn cover(&self) {
+        self.shared.chain.covers.store(true, Ordering::Relaxed);
     }
 
     /// The same disk, which says it has data where the image has something itself.

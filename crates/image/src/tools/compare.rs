@@ -67,14 +67,14 @@ pub fn compare(one: &From, other: &From, progress: &mut dyn FnMut(u64, u64)) -> 
 }
 
 /// An image, and what was read of it.
-struct Side {
+pub(super) struct Side {
     open: Open,
     task: Box<Task>,
     buffer: AlignedBuffer,
 }
 
 impl Side {
-    fn new(open: Open) -> Result<Side, ToolError> {
+    pub(super) fn new(open: Open) -> Result<Side, ToolError> {
         let buffer = AlignedBuffer::new(CHUNK_BYTES as usize, ALIGN);
         let no_memory = || ToolError::io(&open.path, "read")(std::io::ErrorKind::OutOfMemory.into());
         let buffer = buffer.ok_or_else(no_memory)?;
@@ -82,14 +82,14 @@ impl Side {
     }
 
     /// The first `len` bytes that were read; nothing is under way.
-    fn bytes(&self, len: u64) -> &[u8] {
+    pub(super) fn bytes(&self, len: u64) -> &[u8] {
         // SAFETY: the buffer has CHUNK_BYTES, `len` is no more, and the read into it has ended.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr(), len as usize) }
     }
 }
 
 /// Reads the same bytes of both, side by side. What is behind the end of one reads as zeroes.
-fn read(solo: &mut Solo, sides: &mut [Side; 2], at: u64, len: u64) -> Result<(), ToolError> {
+pub(super) fn read(solo: &mut Solo, sides: &mut [Side; 2], at: u64, len: u64) -> Result<(), ToolError> {
     let mut trouble = None;
     let mut under_way = 0;
     for (number, side) in sides.iter_mut().enumerate() {

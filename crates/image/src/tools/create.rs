@@ -113,7 +113,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// The backing file as it is written down, and its size.
-fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u64), ToolError> {
+pub(super) fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u64), ToolError> {
     let name = backing.name.as_os_str().as_bytes().to_vec();
     let refused = |reason: String| ToolError::refused(image, format!("its backing file: {reason}"));
     if name.is_empty() || name.len() > 1023 {
@@ -123,7 +123,7 @@ fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u
     let mut file = Image::open(&found.path, false)?;
     let behind = if backing.is_qcow2 { files(&found.path)? } else { vec![found.path] };
     if behind.iter().any(|path| is_same(path, image)) {
-        return Err(refused("the new image would be written over it".to_owned()));
+        return Err(refused("it is the image itself, or leads to it".to_owned()));
     }
     if !backing.is_qcow2 {
         return Ok(((name, "raw"), file.len_bytes()));

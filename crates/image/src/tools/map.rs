@@ -1,9 +1,11 @@
 //! Where a disk has data.
 
-use super::convert::{From, Open};
+use super::convert::From;
 use super::file::ToolError;
 use serde::Serialize;
 use std::ops::Range;
+use std::path::Path;
+use storage::Storage;
 use storage::extent::{self, Extent};
 
 /// Extents that a storage is asked for at once.
@@ -30,7 +32,7 @@ pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped
     let from = from.open()?;
     let size_bytes = from.storage.capacity_bytes();
     let mut all: Vec<Mapped> = Vec::new();
-    each_extent(&from, 0..size_bytes, &mut |start, extent| {
+    each_extent(&from.path, &*from.storage, 0..size_bytes, &mut |start, extent| {
         progress(start, size_bytes);
         match all.last_mut() {
             Some(last) if last.data == extent.data => last.length += extent.bytes,
@@ -42,10 +44,15 @@ pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped
 }
 
 /// Goes through part of an image: where each extent begins, and the extent.
-pub(super) fn each_extent(from: &Open, range: Range<u64>, each: &mut dyn FnMut(u64, Extent)) -> Result<(), ToolError> {
+pub(super) fn each_extent(
+    path: &Path,
+    storage: &dyn Storage,
+    range: Range<u64>,
+    each: &mut dyn FnMut(u64, Extent),
+) -> Result<(), ToolError> {
     let mut start = range.start;
     while start < range.end {
-        let extents = extent::ask(&*from.storage, start..range.end, BATCH).map_err(ToolError::storage(&from.path))?;
+        let extents = extent::ask(storage, start..range.end, BATCH).map_err(ToolError::storage(path))?;
         for extent in extents {
             each(start, extent);
             start += extent.bytes;

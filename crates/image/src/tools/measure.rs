@@ -55,7 +55,7 @@ pub fn measure(
         for range in DataRanges::of(&*from.storage, 0..there) {
             let range = range.map_err(ToolError::storage(&from.path))?;
             progress(range.start, there);
-            each_extent(&from, range.clone(), &mut |start, extent| {
+            each_extent(&from.path, &*from.storage, range.clone(), &mut |start, extent| {
                 if extent.data {
                     needs.add(&range, start..start + extent.bytes);
                 }

@@ -11,6 +11,7 @@
 //! | `measure` | how many bytes a new image needs |
 //! | `resize` | a disk of another size |
 //! | `commit` | what an image has, written into its backing file |
+//! | `rebase` | another backing file, or none |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -27,6 +28,9 @@ mod map;
 mod measure;
 #[cfg(test)]
 mod measure_tests;
+mod rebase;
+#[cfg(test)]
+mod rebase_tests;
 mod resize;
 #[cfg(test)]
 mod resize_tests;
@@ -44,6 +48,7 @@ pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};
 pub use measure::{Measured, measure};
+pub use rebase::{Rebased, rebase};
 pub use resize::{NewSize, Resized, resize};
 pub use snapshot::change_snapshots;
 

@@ -14,7 +14,7 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (rebase) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (repairing damage) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -176,6 +176,15 @@ they are worth nothing any more. Whoever is interrupted begins again.")]
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
     },
+    /// Give an image another backing file, or none; it reads as before
+    #[command(after_help = "\
+Examples:
+  vringd image rebase --backing other.qcow2 --backing-format qcow2 vm1.qcow2
+  vringd image rebase --no-backing vm1.qcow2             which then has all that was behind it
+  vringd image rebase --unsafe --backing moved.img --backing-format raw vm1.qcow2      the same file by another name
+
+What differs behind the image is copied into it first. Nobody may have the image, nor write to what is behind it.")]
+    Rebase(Rebase),
     /// Compare what is used in an image with what its refcounts say; changes nothing without --repair
     #[command(after_help = "\
 Examples:
@@ -302,6 +311,28 @@ pub(crate) struct Measure {
     /// How the new image is laid out.
     #[command(flatten)]
     pub(crate) layout: Layout,
+}
+
+/// Arguments of `vringd image rebase`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rebase {
+    /// The image
+    pub(crate) path: PathBuf,
+    /// What the image reads as where it has nothing itself; relative to its directory
+    #[arg(long, value_name = "PATH", requires = "backing_format", required_unless_present = "no_backing")]
+    pub(crate) backing: Option<PathBuf>,
+    /// Format of the backing file, which is written down and never guessed
+    #[arg(long, value_name = "FORMAT", value_enum, requires = "backing")]
+    pub(crate) backing_format: Option<Format>,
+    /// There is to be nothing behind it
+    #[arg(long, conflicts_with = "backing")]
+    pub(crate) no_backing: bool,
+    /// Change the header and copy nothing: whatever differs comes up
+    #[arg(long = "unsafe")]
+    pub(crate) unchecked: bool,
+    /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
+    #[arg(long, value_name = "PATH")]
+    pub(crate) allow_backing: Vec<PathBuf>,
 }
 
 /// How a new image is laid out.

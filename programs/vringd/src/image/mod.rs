@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::out::Out;
 use ::image::Qcow2Options;
 use ::image::tools::{self, Backing, CreateOptions, From, SnapshotChange};
-use args::{Command, Convert, Create, Format, Layout, Measure, Snapshot};
+use args::{Command, Convert, Create, Format, Layout, Measure, Rebase, Snapshot};
 use control::model::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,6 +69,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             drop(bar);
             out.print(&committed, |committed| show::committed(&options.path, committed))?;
         }
+        Command::Rebase(rebase) => self::rebase(rebase, out)?,
         Command::Check { path, repair, no_lock } => {
             let bar = Bar::new("check");
             let checked = tools::check(&path, repair, !no_lock, &mut |done, all| bar.show(done, all));
@@ -83,7 +84,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn create(create: Create) -> Result<tools::Info, Failure> {
     let Create { path, size, backing, backing_format, layout, force } = create;
-    let backing = backing.map(|name| Backing { name, is_qcow2: backing_format == Some(Format::Qcow2) });
+    let backing = self::backing(backing, backing_format);
     tools::create(&path, &CreateOptions { backing, ..options(&layout, size, force) }).map_err(Failure::of)?;
     tools::info(&path).map_err(Failure::of)
 }
@@ -102,6 +103,21 @@ fn snapshot(what: &Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInf
     let bar = Bar::new("check");
     let changed = tools::change_snapshots(&options, change, &mut |done, all| bar.show(done, all));
     changed.map_err(Failure::of)
+}
+
+fn backing(name: Option<PathBuf>, format: Option<Format>) -> Option<Backing> {
+    name.map(|name| Backing { name, is_qcow2: format == Some(Format::Qcow2) })
+}
+
+fn rebase(rebase: Rebase, out: Out) -> Result<(), Failure> {
+    let Rebase { path, backing, backing_format, no_backing: _, unchecked, allow_backing } = rebase;
+    let backing = self::backing(backing, backing_format);
+    let options = Qcow2Options { allow: allow_backing, ..Qcow2Options::new(path) };
+    let bar = Bar::new("rebase");
+    let rebased = tools::rebase(&options, backing.as_ref(), unchecked, &mut |done, all| bar.show(done, all));
+    let rebased = rebased.map_err(Failure::of)?;
+    drop(bar);
+    out.print(&rebased, |rebased| show::rebased(&options.path, rebased))
 }
 
 fn options(layout: &Layout, size: Option<ByteSize>, force: bool) -> CreateOptions {

@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Committed, Compared, Converted, Info, Mapped, Measured, Resized, SnapshotInfo};
+use ::image::tools::{Checked, Committed, Compared, Converted, Info, Mapped, Measured, Rebased, Resized, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -145,4 +145,14 @@ pub(super) fn committed(path: &Path, committed: &Committed) -> String {
     let (written, zeroes) = (size(copied.data_bytes), size(copied.zero_bytes));
     let state = if *emptied { "is empty now" } else { "keeps what it has" };
     format!("{}: {written} and {zeroes} of zeroes written; {} {state}\n", backing.display(), path.display())
+}
+
+/// `vringd image rebase`.
+pub(super) fn rebased(path: &Path, rebased: &Rebased) -> String {
+    let copied = size(rebased.copied.data_bytes);
+    let behind = match &rebased.backing_file {
+        Some(name) => format!("has {} behind it", name.escape_debug()),
+        None => "has nothing behind it".to_owned(),
+    };
+    format!("{}: {behind}; {copied} copied into it\n", path.display())
 }

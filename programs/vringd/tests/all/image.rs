@@ -163,3 +163,35 @@ fn what_an_image_has_goes_into_its_backing_file() {
     let json = place.json("commit --keep top.qcow2");
     assert_eq!((&json["size_bytes"], &json["emptied"]), (&MIB.into(), &false.into()), "{json}");
 }
+
+#[test]
+fn an_image_gets_another_backing_file() {
+    let place = Place::of("image");
+    fs::write(place.path("one"), vec![7; MIB as usize]).unwrap();
+    fs::write(place.path("other"), vec![8; MIB as usize]).unwrap();
+    place.done("create --backing one --backing-format raw top");
+    let before = fs::read(place.path("top")).unwrap();
+    for (words, parts) in [
+        ("rebase --backing missing --backing-format raw top", &["missing", "No such file"][..]),
+        ("rebase --backing top --backing-format qcow2 top", &["top", "the image itself"]),
+        ("rebase --backing other --backing-format qcow2 top", &["other", "does not begin"]),
+        ("rebase --no-backing one", &["one", "does not begin"]),
+        ("rebase --unsafe --backing nbd://x/y --backing-format raw top", &["top", "protocol"]),
+    ] {
+        place.refused(words, parts);
+        assert_eq!(fs::read(place.path("top")).unwrap(), before);
+    }
+    for words in
+        ["rebase top", "rebase --backing one top", "rebase --backing one --backing-format raw --no-backing top"]
+    {
+        assert_eq!(place.run(words).status.code(), Some(2), "{words}");
+    }
+    let text = place.done("rebase --unsafe --backing other --backing-format raw top");
+    assert_eq!(text, "top: has other behind it; 0 copied into it\n");
+    assert_eq!(place.done("compare other --other-format qcow2 top"), "the same\n");
+    let json = place.json("rebase --backing one --backing-format raw top");
+    assert_eq!((&json["backing_file"], &json["data_bytes"]), (&"one".into(), &MIB.into()), "{json}");
+    assert_eq!(place.done("compare other --other-format qcow2 top"), "the same\n");
+    assert_eq!(place.done("rebase --no-backing top"), "top: has nothing behind it; 0 copied into it\n");
+    assert_eq!(place.done("compare other --other-format qcow2 top"), "the same\n");
+}
