@@ -7,7 +7,7 @@
 use super::convert::From;
 use super::file::{Image, ToolError};
 use super::resize::{NewSize, clear, resize};
-use crate::{Behind, Qcow2Options, Qcow2Storage};
+use crate::{Behind, Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use storage::copy::{Copied, Route, Zeroes, copy};
@@ -47,7 +47,13 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
             From::Qcow2(Qcow2Options { allow, ..Qcow2Options::new(file) })
         }
     };
-    if Image::open(path, false)?.header()?.snapshots > 0 {
+    let header = Image::open(path, false)?.header()?;
+    if header.has(features::DATA_FILE) && !keep {
+        // Its data may be gone from the disk before the entries are that lead there: then it hides what was committed.
+        let reason = "has an external data file, and is not emptied: --keep writes what it has into its backing file";
+        return Err(ToolError::refused(path, reason));
+    }
+    if header.snapshots > 0 {
         let reason = "has snapshots, which would read otherwise over a backing file that has changed: \
              delete them first with `vringd image snapshot delete`";
         return Err(ToolError::refused(path, reason));

@@ -60,3 +60,23 @@ fn only_what_an_image_has_itself_goes_into_its_backing_file() {
         assert_eq!((nothing.copied.data_bytes, nothing.copied.zero_bytes), (0, 0));
     }
 }
+
+#[test]
+fn an_image_with_a_data_file_keeps_what_it_has() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("raw"), vec![5; 1 << 20]).unwrap();
+    fs::write(at("data"), vec![0; 1 << 20]).unwrap();
+    let backing = Some((b"raw".to_vec(), "raw"));
+    let new = New { size_bytes: 1 << 20, backing, data_file: Some(b"data".to_vec()), ..New::default() };
+    fs::write(at("top"), new.image().unwrap()).unwrap();
+    let options = Qcow2Options::new(at("top"));
+    kit::write(&mut Solo::new().unwrap(), &*storage::open(&options).unwrap(), 65_536, &[9; 65_536]).unwrap();
+    let contents = read(&at("top"));
+    let error = commit(&options, false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("external data file") && error.contains("--keep"), "{error}");
+    assert_eq!(fs::read(at("raw")).unwrap(), vec![5; 1 << 20]);
+    assert!(!commit(&options, true, &mut |_, _| {}).unwrap().emptied);
+    kit::assert_same(&fs::read(at("raw")).unwrap(), &contents, 0);
+    kit::assert_same(&read(&at("top")), &contents, 0);
+}

@@ -157,6 +157,9 @@ pub(super) fn clear(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ToolError> {
     let len = range.end - range.start;
+    if len == 0 {
+        return Ok(());
+    }
     let nothing = NullStorage::open(&NullOptions { size: ByteSize(len), zeroes: true, ..NullOptions::default() })?;
     let route = Route { from: &nothing, from_offset: 0, to: disk, to_offset: range.start, len, zeroes: Zeroes::Write };
     copy(&route, progress).map_err(ToolError::storage(path))?;
