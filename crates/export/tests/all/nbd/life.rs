@@ -304,6 +304,8 @@ fn a_disk_that_has_grown_is_larger_for_old_and_new_clients() {
             assert_eq!(client.errno(&Request::read(OLD, 4096)), EINVAL);
             assert_eq!(client.errno(&Request::write(NEW - 4096, &[1; 4096])), ENOSPC);
         }
+        // A client is answered a moment before its ring is one of those that are told.
+        eventually("all are connected", || server.connections() == 3);
         server.export.check_capacity(NEW).unwrap();
         storage.resize(NEW).unwrap();
         // Nobody has said so yet.
