@@ -28,6 +28,7 @@ mod null;
 mod sim;
 pub mod target;
 mod task;
+mod through;
 mod traits;
 mod volume;
 
@@ -55,4 +56,5 @@ pub mod kit {
     pub use crate::late::settled;
     pub use crate::lock::ImageLock;
     pub use crate::null::check_growth;
+    pub use crate::through::Through;
 }

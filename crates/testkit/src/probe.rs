@@ -1,10 +1,10 @@
 //! A storage that passes everything on, remembers writes, and fails when it is told to.
 
 use engine::{Completion, Io, Token};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use storage::{Description, Execution, Extent, Handed, Operation, Step, Storage, StorageError, Task};
+use storage::kit::Through;
+use storage::{Operation, Step, Storage, StorageError, Task};
 
 /// What was asked of the storage below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +61,12 @@ impl Probe {
     }
 }
 
-impl Storage for Probe {
-    fn describe(&self) -> Description {
-        self.below.describe()
+impl Through for Probe {
+    fn below(&self) -> &dyn Storage {
+        &*self.below
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.below.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         match task.operation {
             Operation::Write { offset, durable } => self.saw(Seen::Begins(offset, task.bytes(), durable)),
             Operation::Flush => self.saw(Seen::Flush),
@@ -80,24 +76,8 @@ impl Storage for Probe {
         self.ended(task, step)
     }
 
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+    fn resume_through(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let step = self.below.resume(task, completion, io);
         self.ended(task, step)
-    }
-
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.below.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.below.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.below.set_execution(execution)
-    }
-
-    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        self.below.extents(range, most)
     }
 }

@@ -5,9 +5,10 @@ use crate::attachment::Attachment;
 use crate::disk::{DiskRing, Terms};
 use crate::label::Label;
 use device::blk::{DiscardLimits, Limits, WriteZeroesLimits};
-use engine::{Completion, Execution, Io, Token};
+use engine::{Completion, Io, Token};
 use std::sync::{Arc, Mutex, PoisonError};
-use storage::{Description, Handed, MemoryOptions, MemoryStorage, Step, Storage, StorageError, Task};
+use storage::kit::Through;
+use storage::{MemoryOptions, MemoryStorage, Step, Storage, Task};
 
 /// Bytes of the disk: ranges in it are zeroed on the spot.
 const CAPACITY: u64 = 32 << 10;
@@ -83,16 +84,12 @@ impl Late {
     }
 }
 
-impl Storage for Late {
-    fn describe(&self) -> Description {
-        self.contents.describe()
+impl Through for Late {
+    fn below(&self) -> &dyn Storage {
+        &*self.contents
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.contents.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         if !self.late {
             return self.contents.start(task, token, io);
         }
@@ -100,19 +97,7 @@ impl Storage for Late {
         Step::Pending
     }
 
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+    fn resume_through(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         self.contents.start(task, completion.token, io)
-    }
-
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.contents.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.contents.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.contents.set_execution(execution)
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{Behind, Qcow2Options, Qcow2Storage, open};
 use crate::header::Header;
-use engine::{Completion, Io, Token};
+use engine::{Io, Token};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::{Description, Execution, Extent, Handed, OpenError, Operation, Step, Storage, StorageError, Task};
+use storage::kit::Through;
+use storage::{Action, Extent, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
     /// Opens an image, and serves it to whoever opens it alone.
@@ -63,76 +64,28 @@ impl Qcow2Storage {
 /// See [`Qcow2Storage::own`].
 pub(crate) struct Own<'a>(&'a Qcow2Storage);
 
-impl Storage for Own<'_> {
-    fn describe(&self) -> Description {
-        self.0.describe()
+impl Through for Own<'_> {
+    fn below(&self) -> &dyn Storage {
+        self.0
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        self.0.start(task, token, io)
-    }
-
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
-        self.0.resume(task, completion, io)
-    }
-
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.0.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.0.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.0.set_execution(execution)
-    }
-
-    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        self.0.shared.chain.own_extents(range, most).map_err(|trouble| self.0.failed(storage::Action::Look, &trouble))
+    fn extents_through(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        self.0.shared.chain.own_extents(range, most).map_err(|trouble| self.0.failed(Action::Look, &trouble))
     }
 }
 
 /// A file whose flushes are somebody else's.
 struct Unflushed(Arc<dyn Storage>);
 
-impl Storage for Unflushed {
-    fn describe(&self) -> Description {
-        self.0.describe()
+impl Through for Unflushed {
+    fn below(&self) -> &dyn Storage {
+        &*self.0
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         if task.operation == Operation::Flush {
             return Step::Done(Ok(()));
         }
         self.0.start(task, token, io)
-    }
-
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
-        self.0.resume(task, completion, io)
-    }
-
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.0.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.0.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.0.set_execution(execution)
-    }
-
-    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
-        self.0.extents(range, most)
     }
 }

@@ -4,6 +4,7 @@ use crate::common::{Plain, log};
 use engine::Solo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use storage::kit::Through;
 use storage::{
     Kind, MemoryOptions, MemoryStorage, NullOptions, Operation, SimOptions, Storage, Task, VolumeControl, open,
 };
@@ -201,14 +202,12 @@ impl Failing {
     }
 }
 
-impl Storage for Failing {
-    fn describe(&self) -> storage::Description {
-        self.lower.describe()
+impl Through for Failing {
+    fn below(&self) -> &dyn Storage {
+        &*self.lower
     }
-    fn capacity_bytes(&self) -> u64 {
-        self.lower.capacity_bytes()
-    }
-    fn start(&self, task: &mut Task, token: engine::Token, io: &mut engine::Io<'_>) -> storage::Step {
+
+    fn start_through(&self, task: &mut Task, token: engine::Token, io: &mut engine::Io<'_>) -> storage::Step {
         let injected = |action| storage::Step::Done(Err(storage::StorageError::Injected(action)));
         assert!(!self.panics.load(Ordering::Relaxed), "as the test wishes");
         match task.operation {
@@ -222,18 +221,6 @@ impl Storage for Failing {
             _ => {}
         }
         self.lower.start(task, token, io)
-    }
-    fn resume(&self, task: &mut Task, completion: engine::Completion, io: &mut engine::Io<'_>) -> storage::Step {
-        self.lower.resume(task, completion, io)
-    }
-    fn resize(&self, capacity_bytes: u64) -> Result<(), storage::StorageError> {
-        self.lower.resize(capacity_bytes)
-    }
-    fn hand_over(&self) -> std::io::Result<storage::Handed> {
-        self.lower.hand_over()
-    }
-    fn set_execution(&self, execution: storage::Execution) -> Result<(), storage::StorageError> {
-        self.lower.set_execution(execution)
     }
 }
 

@@ -1,13 +1,14 @@
 //! A ring's figures can be read while its worker is blocked in a call.
 
 use super::{Guest, PATIENCE, SECTOR, Server, sectors};
-use engine::{Completion, Execution, Io, Token};
+use engine::{Io, Token};
 use export::{RingState, RingStatus};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use storage::{Description, Handed, MemoryStorage, Step, Storage, StorageError, Task};
+use storage::kit::Through;
+use storage::{MemoryStorage, Step, Storage, Task};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 
@@ -17,38 +18,18 @@ struct Holding {
     hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
-impl Storage for Holding {
-    fn describe(&self) -> Description {
-        self.inner.describe()
+impl Through for Holding {
+    fn below(&self) -> &dyn Storage {
+        &self.inner
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.inner.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((entered, leave)) = hold {
             entered.send(()).unwrap();
             let _ = leave.recv();
         }
         self.inner.start(task, token, io)
-    }
-
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
-        self.inner.resume(task, completion, io)
-    }
-
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.inner.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.inner.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.inner.set_execution(execution)
     }
 }
 

@@ -8,10 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use storage::{
-    Action, Description, Execution, Extent, Handed, MemoryOptions, MemoryStorage, Operation, Step, Storage,
-    StorageError, Task,
-};
+use storage::kit::Through;
+use storage::{Action, Extent, MemoryOptions, MemoryStorage, Operation, Step, Storage, StorageError, Task};
 use tempfile::TempDir;
 use values::{ByteSize, Listen};
 use vhost_user::SocketOptions;
@@ -222,40 +220,24 @@ impl Scripted {
     }
 }
 
-impl Storage for Scripted {
-    fn describe(&self) -> Description {
-        self.memory.describe()
+impl Through for Scripted {
+    fn below(&self) -> &dyn Storage {
+        &self.memory
     }
 
-    fn capacity_bytes(&self) -> u64 {
-        self.memory.capacity_bytes()
-    }
-
-    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         self.script.lock().unwrap().started.push(task.operation);
         self.begin(task, token, io)
     }
 
-    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+    fn resume_through(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         match completion.part {
             HELD => self.begin(task, completion.token, io),
             _ => self.memory.resume(task, completion, io),
         }
     }
 
-    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.memory.resize(capacity_bytes)
-    }
-
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        self.memory.hand_over()
-    }
-
-    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        self.memory.set_execution(execution)
-    }
-
-    fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+    fn extents_through(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         self.script.lock().unwrap().looks += 1;
         let waits = || {
             let script = self.script.lock().unwrap();
