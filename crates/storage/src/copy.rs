@@ -118,7 +118,7 @@ struct Plan<'a> {
     data: DataRanges<'a>,
     /// Where the copy starts, in the source.
     base: u64,
-    /// The rest of a range with data, of which some or the hole in front was taken.
+    /// The rest of a range of the source with data, of which some or the hole in front was taken.
     rest: Option<Range<u64>>,
     /// Up to where all is taken.
     end: u64,
@@ -142,26 +142,34 @@ impl<'a> Plan<'a> {
         Plan { data, base, rest: None, end: 0, len }
     }
 
+    /// Leaves a range of the copy to the next one.
+    fn leave(&mut self, rest: Range<u64>) {
+        self.rest = (!rest.is_empty()).then_some(self.base + rest.start..self.base + rest.end);
+    }
+
     /// Chunks begin at multiples of their size, so that none has an odd start but the first.
     fn take(&mut self) -> Result<Option<Piece>, StorageError> {
         if self.end == self.len {
             return Ok(None);
         }
-        let range = match self.rest.take() {
-            Some(range) => range,
-            None => match self.data.next().transpose()? {
-                Some(range) => range.start - self.base..range.end - self.base,
-                None => self.len..self.len,
-            },
+        let range = match self.rest.take().map(Ok).or_else(|| self.data.next()) {
+            Some(Ok(range)) => range,
+            None => self.base + self.len..self.base + self.len,
+            Some(Err(error)) => {
+                // What is not known is no hole, which another thread would take for one.
+                self.end = self.len;
+                return Err(error);
+            }
         };
+        let range = range.start - self.base..range.end - self.base;
         let taken = self.end;
         if taken < range.start {
             self.end = range.start;
-            self.rest = Some(range);
+            self.leave(range);
             return Ok(Some(Piece::Hole(taken..self.end)));
         }
         self.end = range.end.min((taken / CHUNK_BYTES + 1) * CHUNK_BYTES);
-        self.rest = (self.end < range.end).then_some(self.end..range.end);
+        self.leave(self.end..range.end);
         Ok(Some(Piece::Data(taken..self.end)))
     }
 }
@@ -348,9 +356,11 @@ fn is_zero(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FileOptions, FileStorage};
+    use crate::kit::Through;
+    use crate::{Extent, FileOptions, FileStorage, MemoryOptions, MemoryStorage};
     use proptest::prelude::*;
     use std::os::unix::fs::FileExt;
+    use values::ByteSize;
 
     proptest! {
         #[test]
@@ -408,5 +418,35 @@ mod tests {
             }
             prop_assert_eq!(at, len);
         }
+    }
+
+    /// Memory that does not know where it has data from some byte on.
+    struct Forgetful(MemoryStorage, u64);
+
+    impl Through for Forgetful {
+        fn below(&self) -> &dyn Storage {
+            &self.0
+        }
+
+        fn extents_through(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
+            match range.start < self.1 {
+                true => Ok(vec![Extent { bytes: self.1.min(range.end) - range.start, data: false }]),
+                false => Err(StorageError::errno(Action::Look, libc::EIO)),
+            }
+        }
+    }
+
+    /// Of several threads one hears of the error, and the others must not take the rest for a hole.
+    #[test]
+    fn what_is_not_known_is_no_hole() {
+        let memory = |size| {
+            MemoryStorage::open(&MemoryOptions { size: Some(ByteSize(size)), ..MemoryOptions::default() }).unwrap()
+        };
+        let (from, to) = (Forgetful(memory(4 << 20), 1 << 20), memory(4 << 20));
+        let route = Route { from: &from, from_offset: 0, to: &to, to_offset: 0, len: 4 << 20, zeroes: Zeroes::Write };
+        let mut plan = Plan::of(&route);
+        assert!(plan.take().is_err());
+        assert!(matches!(plan.take(), Ok(None)));
+        assert!(matches!(copy(&route, &mut |_, _| {}), Err(StorageError::Io { action: Action::Look, .. })));
     }
 }
