@@ -11,8 +11,8 @@ pub struct ByteSize(pub u64);
 
 impl ByteSize {
     const EXPECTED: &'static str =
-        "a size: a whole number with an optional suffix K, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), as in 10G";
-    const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+        "a size: a whole number with an optional suffix K, M, G, T, P, E or KiB to EiB (powers of 1024), as in 10G";
+    const SUFFIXES: [(char, u32); 6] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50), ('E', 60)];
 
     /// To read: the largest suffix that leaves a number of at least 1, exact where that is short.
     pub fn rounded(self) -> String {
@@ -59,7 +59,7 @@ impl fmt::Display for ByteSize {
 text_value!(
     ByteSize,
     integer,
-    "a size: a whole number with an optional suffix K, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), as in 10G (a bare number of bytes is read too)",
-    "^[0-9]+(B|[KkMmGgTt]([Ii][Bb])?)?$",
+    "a size: a whole number with an optional suffix K, M, G, T, P, E or KiB to EiB (powers of 1024), as in 10G (a bare number of bytes is read too)",
+    "^[0-9]+(B|[KkMmGgTtPpEe]([Ii][Bb])?)?$",
     "10G"
 );
