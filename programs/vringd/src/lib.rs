@@ -40,6 +40,7 @@ mod watch;
 mod workers;
 
 use clap::{CommandFactory, Parser};
+use std::io::Write;
 use std::process::ExitCode;
 
 pub use export::CRASH_POINTS;
@@ -61,7 +62,8 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("{name}: {failure}");
+            // Whoever has closed standard error still gets the exit status.
+            let _ = writeln!(std::io::stderr(), "{name}: {failure}");
             failure.code()
         }
     }

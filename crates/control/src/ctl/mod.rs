@@ -45,7 +45,8 @@ pub fn run(args: Args) -> ExitCode {
         // `vringd ctl … | head` has had enough: that is no failure.
         Err(CtlError::Output { source }) if source.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vringd ctl: {error}");
+            // Whoever has closed standard error still gets the exit status.
+            let _ = writeln!(std::io::stderr(), "vringd ctl: {error}");
             ExitCode::from(error.exit_status())
         }
     }
