@@ -25,6 +25,8 @@ const OFFSET_END: u64 = 1 << 63;
 
 /// Where fields lie that are written by themselves.
 pub mod at {
+    /// `backing_file_offset`.
+    pub const BACKING_FILE: usize = 8;
     /// Virtual size.
     pub const SIZE: u64 = 24;
     /// `l1_size`, and `l1_table_offset` behind it.

@@ -22,7 +22,7 @@ pub struct Reference {
 pub enum ReferenceError {
     /// the name {0:?} has a zero byte
     Zero(String),
-    /// {name:?} is not a file (protocol `{protocol}`): only files on this host can be used; copy it here and `qemu-img rebase`
+    /// {name:?} is not a file (protocol `{protocol}`): only files on this host can be used; copy it here, and name it with `vringd image rebase --unsafe`
     Protocol {
         /// As it is written.
         name: String,

@@ -2,7 +2,10 @@
 
 use crate::header::Header;
 pub(crate) use crate::new::New;
-use crate::uses;
+use crate::{Qcow2Options, uses};
+use engine::Solo;
+use std::path::Path;
+use testkit::storage as kit;
 
 /// What an examination found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -11,6 +14,12 @@ pub(crate) struct Findings {
     pub(crate) corruptions: Vec<String>,
     /// Uses that are counted and are none.
     pub(crate) leaks: u64,
+}
+
+/// All that a disk reads as.
+pub(crate) fn read(path: &Path) -> Vec<u8> {
+    let storage = storage::open(&Qcow2Options { read_only: true, ..Qcow2Options::new(path) }).unwrap();
+    kit::read(&mut Solo::new().unwrap(), &*storage, 0, storage.capacity_bytes() as usize)
 }
 
 /// Compares what is used with what is counted.

@@ -48,7 +48,7 @@ pub enum StorageError {
     Unsupported(Action),
     /// a size of {0} bytes is not a multiple of 512
     Unaligned(u64),
-    /// {target} has {present_bytes} bytes and does not shrink to {asked_bytes}: a guest may still use the end; stop the export, shrink the image with qemu-img or truncate, and export it again
+    /// {target} has {present_bytes} bytes and does not shrink to {asked_bytes}: a guest may still use the end; stop the export, use `vringd image resize --shrink`, and export it again
     Shrink {
         /// Path or name.
         target: String,

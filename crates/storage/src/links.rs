@@ -16,9 +16,11 @@ pub enum Links {
 }
 
 impl Links {
+    /// Opens what there is.
+    ///
     /// # Errors
     /// The kernel's refusal; `ELOOP` for a link that must not be there.
-    pub(crate) fn open(self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub fn open(self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self {
             Links::Follow => rustix::fs::open(path, flags, Mode::empty()),
             Links::Refuse => rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS),

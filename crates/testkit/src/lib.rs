@@ -3,4 +3,7 @@
 //! For tests alone: it panics where a test would.
 
 pub mod probe;
+mod rng;
 pub mod storage;
+
+pub use rng::Rng;

@@ -8,7 +8,7 @@ use image::tools::{Backing, CreateOptions, From};
 use image::{Qcow2Options, tools};
 use storage::{Operation, Task};
 use tempfile::TempDir;
-use testkit::storage as kit;
+use testkit::{Rng, storage as kit};
 use tests::daemon::Daemon;
 use tests::lab::Lab;
 use tests::qemu_img;
@@ -18,19 +18,6 @@ const SIZE: usize = 6 << 20;
 const ROUNDS: usize = 40;
 const ROUNDS_VARIABLE: &str = "QCOW2_ROUNDS";
 
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
-}
-
 /// Contents in pieces: noise, text that compresses, zeroes.
 fn contents(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut out = vec![0u8; len];
@@ -38,7 +25,7 @@ fn contents(rng: &mut Rng, len: usize) -> Vec<u8> {
     while at < len {
         let n = (rng.below(200) as usize * 512).clamp(512, len - at);
         match rng.below(4) {
-            0 => out[at..at + n].iter_mut().for_each(|b| *b = rng.next() as u8),
+            0 => out[at..at + n].iter_mut().for_each(|b| *b = rng.word() as u8),
             1 => out[at..at + n].iter_mut().enumerate().for_each(|(i, b)| *b = (i / 64) as u8 | 1),
             _ => {}
         }

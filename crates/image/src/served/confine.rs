@@ -21,16 +21,9 @@ pub(super) struct Confines {
 
 impl Confines {
     pub(super) fn of(options: &Qcow2Options) -> Confines {
-        let directory = options.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let is_device = std::fs::metadata(&options.path).is_ok_and(|it| it.file_type().is_block_device());
         // What is not there allows nothing.
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        Confines {
-            image: options.path.clone(),
-            // The directory of a device is everybody's.
-            own: if is_device { None } else { real(directory.unwrap_or(Path::new("."))) },
-            allowed: options.allow.iter().filter_map(|path| real(path)).collect(),
-        }
+        let allowed = options.allow.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+        Confines { image: options.path.clone(), own: own_directory(&options.path), allowed }
     }
 
     /// Where a file that the image leads to really is, if it may be used. Nothing is opened.
@@ -56,6 +49,23 @@ impl Confines {
             false => self.allowed.iter().chain(&self.own).any(|directory| real.starts_with(directory)),
         }
     }
+}
+
+impl Qcow2Options {
+    /// Options of an image to which this one leads: what is behind that may lie where it may for this one.
+    pub(crate) fn behind(&self, path: PathBuf) -> Qcow2Options {
+        let allow = self.allow.iter().cloned().chain(own_directory(&self.path)).collect();
+        Qcow2Options { allow, ..Qcow2Options::new(path) }
+    }
+}
+
+/// The directory of an image, unless it is a device: the directory of those is everybody's.
+fn own_directory(image: &Path) -> Option<PathBuf> {
+    if std::fs::metadata(image).is_ok_and(|it| it.file_type().is_block_device()) {
+        return None;
+    }
+    let directory = image.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::canonicalize(directory.unwrap_or(Path::new("."))).ok()
 }
 
 /// Opens a regular file or block device to read it, and waits for nobody.

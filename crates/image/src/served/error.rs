@@ -29,7 +29,7 @@ pub enum ImageError {
         /// What is wrong with the name.
         source: ReferenceError,
     },
-    /// {path}: says no format of its backing file, which must not be guessed: `qemu-img rebase -u -F FORMAT -b BACKING {path}` writes it down
+    /// {path}: says no format of its backing file, which must not be guessed: `vringd image rebase --unsafe --backing-format FORMAT --backing BACKING {path}` writes it down
     NoFormat {
         /// The image.
         path: PathBuf,
@@ -41,12 +41,12 @@ pub enum ImageError {
         /// What it says.
         format: String,
     },
-    /// {path}: is in its own chain of backing files: correct that with `qemu-img rebase -u`
+    /// {path}: is in its own chain of backing files: correct that with `vringd image rebase --unsafe`
     Loop {
         /// The file that comes twice.
         path: PathBuf,
     },
-    /// {path}: has more than {most} backing files behind one another: shorten the chain with `vringd image commit` or `qemu-img rebase`
+    /// {path}: has more than {most} backing files behind one another: shorten the chain with `vringd image commit` or `vringd image rebase`
     Chain {
         /// The first image.
         path: PathBuf,
@@ -114,7 +114,7 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// {path}: has a size of {size_bytes} bytes, less than one 512-byte sector: `vringd image resize` gives it another
+    /// {path}: has a size of {size_bytes} bytes, less than one 512-byte sector: `qemu-img resize` gives it another
     Size {
         /// The image.
         path: PathBuf,

@@ -38,14 +38,23 @@ pub(crate) enum Behind {
 }
 
 /// How the first image is opened.
-#[derive(Default)]
 struct First {
+    /// How its path is followed.
+    links: Links,
+
     /// Another program has served it up to now.
     handed: bool,
     /// Its header, if it is known.
     header: Option<Header>,
     /// Without what is behind it.
     apart: bool,
+}
+
+impl Default for First {
+    fn default() -> First {
+        // The image itself is the choice of a person.
+        First { links: Links::Follow, handed: false, header: None, apart: false }
+    }
 }
 
 /// A chain without threads, and the files that have none yet.
@@ -59,7 +68,12 @@ type Opener<'a> = dyn FnMut(&FileOptions) -> Result<FileStorage, OpenError> + 'a
 
 /// Opens all files by their paths.
 pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
-    first_by_path(options, First::default())
+    by_path_with(options, Links::Follow)
+}
+
+/// As above; the path of the image itself is followed as `links` says.
+pub(super) fn by_path_with(options: &Qcow2Options, links: Links) -> Result<Unstarted, OpenError> {
+    first_by_path(options, First { links, ..First::default() })
 }
 
 /// As above, without what is behind the image.
@@ -75,10 +89,10 @@ pub(super) fn new_by_path(options: &Qcow2Options, header: Header) -> Result<Unst
 fn first_by_path(options: &Qcow2Options, first: First) -> Result<Unstarted, OpenError> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     let mut confines = None;
+    let links = first.links;
     chain(options, first, &mut |file| {
         let Some(confines) = &confines else {
-            // The image itself is the choice of a person.
-            let opened = FileStorage::open_to_the_last_byte(file, Links::Follow)?;
+            let opened = FileStorage::open_to_the_last_byte(file, links)?;
             confines = Some(Confines::of(options));
             seen.extend(identity(&file.path));
             return Ok(opened);
@@ -147,7 +161,7 @@ pub(super) fn others(options: &Qcow2Options) -> Vec<(PathBuf, bool)> {
 
 fn chain(
     options: &Qcow2Options,
-    First { handed, header: mut known, apart }: First,
+    First { links: _, handed, header: mut known, apart }: First,
     open: &mut Opener<'_>,
 ) -> Result<Unstarted, OpenError> {
     let (mut files, mut base) = (Vec::new(), None);

@@ -14,20 +14,9 @@ use engine::{Completion, Io, Solo, Token};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use storage::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task};
-use testkit::storage as kit;
+use testkit::{Rng, storage as kit};
 
 const SIZE: usize = 512 << 10;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
 
 /// What a sector of the disk may hold after a cut, and after a flush; as the byte that fills it.
 #[derive(Clone)]

@@ -79,7 +79,7 @@ impl Qcow2Storage {
     }
 
     /// Bytes of the disk that the L1 table can describe.
-    pub fn reach_bytes(&self) -> u64 {
+    pub(crate) fn reach_bytes(&self) -> u64 {
         let header = &self.shared.chain.top().header;
         u64::from(header.l1_entries).saturating_mul(header.l2_covers_bytes())
     }
@@ -89,7 +89,7 @@ impl Qcow2Storage {
     ///
     /// # Errors
     /// There is no such table, there is no room, or the image cannot be written.
-    pub fn lengthen_l1(self, size_bytes: u64) -> Result<(), StorageError> {
+    pub(crate) fn lengthen_l1(self, size_bytes: u64) -> Result<(), StorageError> {
         let top = self.shared.chain.top();
         let entries = size_bytes.div_ceil(top.header.l2_covers_bytes());
         if entries * 8 > L1_BYTES_MAX {
@@ -128,7 +128,7 @@ impl Qcow2Storage {
     ///
     /// # Errors
     /// A data file cannot have that size, or the image cannot be written.
-    pub fn preview(&self, size_bytes: u64) -> Result<(), StorageError> {
+    pub(crate) fn preview(&self, size_bytes: u64) -> Result<(), StorageError> {
         self.clear_data_file(size_bytes)?;
         self.shared.make_ready().map_err(|trouble| self.failed(Action::Write, &trouble))?;
         self.shared.chain.top().size_bytes.store(size_bytes, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Qcow2Storage {
     ///
     /// # Errors
     /// That cannot be had.
-    pub fn settle(&self) -> Result<(), StorageError> {
+    pub(crate) fn settle(&self) -> Result<(), StorageError> {
         self.shared.quiesce().map_err(|trouble| self.failed(Action::Write, &trouble))
     }
 
@@ -148,7 +148,7 @@ impl Qcow2Storage {
     ///
     /// # Errors
     /// The image cannot be written.
-    pub fn settle_size(&self, size_bytes: u64) -> Result<(), StorageError> {
+    pub(crate) fn settle_size(&self, size_bytes: u64) -> Result<(), StorageError> {
         let written = self.shared.quiesce().and_then(|()| self.write_size(size_bytes));
         written.map_err(|trouble| self.failed(Action::Write, &trouble))?;
         self.shared.chain.top().size_bytes.store(size_bytes, Ordering::Relaxed);

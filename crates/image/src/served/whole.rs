@@ -7,15 +7,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::kit::Through;
-use storage::{Action, Extent, OpenError, Operation, Step, Storage, StorageError, Task};
+use storage::{Action, Extent, Links, OpenError, Operation, Step, Storage, StorageError, Task};
 
 impl Qcow2Storage {
     /// Opens an image, and serves it to whoever opens it alone.
     ///
     /// # Errors
     /// As of the storage kind.
-    pub fn open_alone(options: &Qcow2Options) -> Result<Qcow2Storage, OpenError> {
-        Qcow2Storage::start(options, open::by_path(options)?)
+    pub(crate) fn open_alone(options: &Qcow2Options) -> Result<Qcow2Storage, OpenError> {
+        Qcow2Storage::open_alone_by(options, Links::Follow)
+    }
+
+    /// As above; the path of the image itself is followed as `links` says.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn open_alone_by(options: &Qcow2Options, links: Links) -> Result<Qcow2Storage, OpenError> {
+        Qcow2Storage::start(options, open::by_path_with(options, links)?)
     }
 
     /// As above, of an image with this header, which the file may lack: it may not be taken for an image yet. Nothing waits for stable
@@ -23,7 +31,7 @@ impl Qcow2Storage {
     ///
     /// # Errors
     /// As above.
-    pub fn open_unflushed(options: &Qcow2Options, header: Header) -> Result<Qcow2Storage, OpenError> {
+    pub(crate) fn open_unflushed(options: &Qcow2Options, header: Header) -> Result<Qcow2Storage, OpenError> {
         let mut opened = open::new_by_path(options, header)?;
         for file in &mut opened.chain.files {
             *file = Arc::new(Unflushed(file.clone()));

@@ -1,6 +1,6 @@
 //! Who uses which cluster, and leaks given back.
 
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, as_text};
 use crate::geometry::Geometry;
 use crate::header::Header;
 use crate::uses::{Examination, Findings, Source};
@@ -15,6 +15,7 @@ use storage::kit::ImageLock;
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
     /// The image.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Nothing is damaged. Leaks cost space, and are no damage.
     pub sound: bool,

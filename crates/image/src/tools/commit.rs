@@ -5,18 +5,20 @@
 //! image covers what changes behind it: whoever is killed has lost nothing, and begins again.
 
 use super::convert::From;
-use super::file::{Image, ToolError};
-use super::resize::{NewSize, clear, resize};
-use crate::{Behind, Qcow2Options, Qcow2Storage, features};
+use super::create::is_same;
+use super::file::{Image, ToolError, as_text, refuse_bitmaps};
+use super::resize::{NewSize, clear, resize_by};
+use crate::{Behind, ImageError, Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use storage::copy::{Copied, Route, Zeroes, copy};
-use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
+use storage::{Action, FileOptions, FileStorage, Links, OpenError, Storage, StorageError};
 
 /// What was written. Its JSON is what `vringd image commit --json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Committed {
     /// The backing file.
+    #[serde(serialize_with = "as_text")]
     pub backing: PathBuf,
     /// Size of its disk, in bytes.
     pub size_bytes: u64,
@@ -31,7 +33,7 @@ pub struct Committed {
 /// `keep` that. Other images over the same backing file change with it.
 ///
 /// # Errors
-/// It has no backing file, or snapshots; somebody has one of both, or one of both cannot be read or written: the image
+/// It has no backing file, or snapshots; one of both has dirty bitmaps, that would be lost; somebody has one of both, or one of both cannot be read or written: the image
 /// reads as before then.
 pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Committed, ToolError> {
     let path = &options.path;
@@ -40,14 +42,15 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
     let behind = match behind {
         Behind::Nothing => return Err(ToolError::refused(path, "has no backing file into which it could be written")),
         Behind::Raw(file) => From::Raw(file),
-        Behind::Qcow2(file) => {
-            // What is behind that may lie where it may for the image.
-            let own = path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let allow = options.allow.iter().cloned().chain([own.to_owned()]).collect();
-            From::Qcow2(Qcow2Options { allow, ..Qcow2Options::new(file) })
-        }
+        Behind::Qcow2(file) => From::Qcow2(options.behind(file)),
     };
+    if is_same(behind.path(), path) {
+        return Err(OpenError::from(ImageError::Loop { path: path.clone() }).into());
+    }
     let header = Image::open(path, false)?.header()?;
+    if !keep {
+        refuse_bitmaps(path, &header)?;
+    }
     if header.has(features::DATA_FILE) && !keep {
         // Its data may be gone from the disk before the entries are that lead there: then it hides what was committed.
         let reason = "has an external data file, and is not emptied: --keep writes what it has into its backing file";
@@ -61,7 +64,7 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
     let mut backing = Backing::open(&behind)?;
     if backing.storage().capacity_bytes() < size_bytes {
         drop(backing);
-        resize(&behind, NewSize::To(size_bytes), false, &mut |_, _| {})?;
+        resize_by(&behind, Links::Refuse, (NewSize::To(size_bytes), false), &mut |_, _| {})?;
         backing = Backing::open(&behind)?;
     }
     let own = image.own();
@@ -80,23 +83,29 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
     Ok(Committed { backing, size_bytes, copied, emptied: !keep })
 }
 
-/// A backing file that is written.
-enum Backing {
+/// A backing file that is written. Somebody who may write to the image has chosen it: no symbolic link is followed that
+/// was not there when its place was looked at.
+pub(super) enum Backing {
     /// With a descriptor that was there before anything was written, and hears of what is lost.
     Raw(Box<FileStorage>, Image),
     Qcow2(PathBuf, Qcow2Storage),
 }
 
 impl Backing {
-    fn open(behind: &From) -> Result<Backing, ToolError> {
+    pub(super) fn open(behind: &From) -> Result<Backing, ToolError> {
+        let links = Links::Refuse;
         match behind {
             From::Raw(path) => {
                 let options = FileOptions::new(path);
-                let storage = FileStorage::open_to_the_last_byte(&options, Links::Refuse)?;
+                let storage = FileStorage::open_to_the_last_byte(&options, links)?;
                 storage.start_threads(options.execution)?;
-                Ok(Backing::Raw(Box::new(storage), Image::open(path, false)?))
+                Ok(Backing::Raw(Box::new(storage), Image::open_by(path, false, links)?))
             }
-            From::Qcow2(options) => Ok(Backing::Qcow2(options.path.clone(), Qcow2Storage::open_alone(options)?)),
+            From::Qcow2(options) => {
+                let storage = Qcow2Storage::open_alone_by(options, links)?;
+                refuse_bitmaps(&options.path, &Image::open_by(&options.path, false, links)?.header()?)?;
+                Ok(Backing::Qcow2(options.path.clone(), storage))
+            }
         }
     }
 

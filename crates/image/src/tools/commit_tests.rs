@@ -1,20 +1,17 @@
 //! What an image has, in its backing file.
 
+use super::commit::Backing;
+use super::resize::resize_by;
 use super::*;
 use crate::Qcow2Options;
 use crate::new::New;
-use crate::testing::{self, Findings};
+use crate::testing::{self, Findings, read};
 use engine::Solo;
 use std::fs;
-use std::path::Path;
+use storage::Links;
 use storage::{Operation, Task};
 use tempfile::TempDir;
 use testkit::storage as kit;
-
-fn read(path: &Path) -> Vec<u8> {
-    let storage = storage::open(&Qcow2Options { read_only: true, ..Qcow2Options::new(path) }).unwrap();
-    kit::read(&mut Solo::new().unwrap(), &*storage, 0, storage.capacity_bytes() as usize)
-}
 
 /// Data, zeroes over data of the backing file, and nothing: in pieces that lie closer than a copy looks at.
 #[test]
@@ -79,4 +76,29 @@ fn an_image_with_a_data_file_keeps_what_it_has() {
     assert!(!commit(&options, true, &mut |_, _| {}).unwrap().emptied);
     kit::assert_same(&fs::read(at("raw")).unwrap(), &contents, 0);
     kit::assert_same(&read(&at("top")), &contents, 0);
+}
+
+/// Somebody who may write to the image puts a link where its backing file was.
+#[test]
+fn a_link_where_the_backing_file_was_is_not_followed() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().canonicalize().unwrap().join(name);
+    let new = New { size_bytes: 1 << 20, ..New::default() };
+    fs::write(at("victim"), new.image().unwrap()).unwrap();
+    std::os::unix::fs::symlink("victim", at("link")).unwrap();
+    for behind in [From::Raw(at("link")), From::Qcow2(Qcow2Options::new(at("link")))] {
+        assert!(Backing::open(&behind).is_err_and(|error| error.to_string().contains("link")));
+        let grown = resize_by(&behind, Links::Refuse, (NewSize::By(1 << 20), false), &mut |_, _| {});
+        assert!(grown.is_err_and(|error| error.to_string().contains("link")));
+    }
+    assert_eq!(fs::read(at("victim")).unwrap(), new.image().unwrap());
+}
+
+#[test]
+fn an_image_that_leads_to_itself_is_said_to() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let path = directory.path().join("image");
+    fs::write(&path, New { backing: Some((b"image".to_vec(), "qcow2")), ..New::default() }.image().unwrap()).unwrap();
+    let error = commit(&Qcow2Options::new(&path), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("in its own chain"), "{error}");
 }

@@ -107,7 +107,8 @@ fn files(image: &Path) -> Result<Vec<PathBuf>, ToolError> {
     Ok(files)
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
+/// Whether both paths lead to the same file.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }

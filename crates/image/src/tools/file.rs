@@ -1,15 +1,16 @@
 //! The bytes of an image, and what is said when they cannot be had.
 
-use crate::FormatError;
 use crate::header::Header;
 use crate::uses::Source;
+use crate::{FormatError, features};
 use rustix::fs::{FileType, OFlags};
+use serde::{Serialize, Serializer};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use storage::target::TargetError;
-use storage::{OpenError, StorageError};
+use storage::{Links, OpenError, StorageError};
 
 /// Why a tool did not do what it was asked.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -74,9 +75,13 @@ pub(super) struct Image {
 impl Image {
     /// Opens a regular file or block device, and waits for nobody.
     pub(super) fn open(path: &Path, write: bool) -> Result<Image, ToolError> {
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).write(write).custom_flags(flags).open(path);
-        let file = file.map_err(ToolError::io(path, "open"))?;
+        Image::open_by(path, write, Links::Follow)
+    }
+
+    pub(super) fn open_by(path: &Path, write: bool, links: Links) -> Result<Image, ToolError> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let file = links.open(path, access | OFlags::NONBLOCK | OFlags::CLOEXEC);
+        let file = File::from(file.map_err(|errno| ToolError::io(path, "open")(errno.into()))?);
         let kind = rustix::fs::fstat(&file).map(|about| FileType::from_raw_mode(about.st_mode));
         let kind = kind.map_err(|errno| ToolError::io(path, "measure")(errno.into()))?;
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
@@ -103,6 +108,26 @@ impl Image {
         self.read(0, &mut first).map_err(ToolError::io(&self.path, "read"))?;
         Header::parse(&first).map_err(|source| ToolError::Format { path: self.path.clone(), source })
     }
+}
+
+/// A path in JSON, which has no bytes: what is no UTF-8 is replaced, as where it is shown.
+pub(super) fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+/// See [`as_text`].
+pub(super) fn as_text_if<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
+}
+
+/// Refuses an image whose dirty bitmaps would not tell what a tool writes.
+pub(super) fn refuse_bitmaps(path: &Path, header: &Header) -> Result<(), ToolError> {
+    if header.autoclear & features::BITMAPS == 0 || header.extensions.bitmaps.is_none() {
+        return Ok(());
+    }
+    let reason =
+        "has dirty bitmaps, which would be lost: `qemu-img` keeps them, and `qemu-img bitmap --remove` removes them";
+    Err(ToolError::refused(path, reason))
 }
 
 impl Source for Image {

@@ -1,6 +1,6 @@
 //! What a header says, also of the images behind it.
 
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, as_text, as_text_if};
 use crate::header::{Compression, Header};
 use crate::snapshot::{self, Raw, Snapshot, TableError};
 use crate::uses::Source;
@@ -16,6 +16,7 @@ const CHAIN_MAX: usize = 200;
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Info {
     /// Where it is.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// `qcow2`, or `raw` of a backing file that is one.
     pub format: &'static str,
@@ -46,10 +47,12 @@ pub struct Info {
     /// Its format.
     pub backing_format: Option<String>,
     /// Where it is.
+    #[serde(serialize_with = "as_text_if")]
     pub backing_path: Option<PathBuf>,
     /// The external data file, as it is written.
     pub data_file: Option<String>,
     /// Where it is.
+    #[serde(serialize_with = "as_text_if")]
     pub data_path: Option<PathBuf>,
     /// It is a raw image of its own.
     pub data_file_raw: bool,

@@ -7,9 +7,10 @@
 use super::compare::{Side, read};
 use super::convert::{From, Open};
 use super::create::{Backing, behind};
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, refuse_bitmaps};
 use super::map::each_extent;
-use crate::header::Header;
+use crate::field::u64_at;
+use crate::header::{Header, at};
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use engine::Solo;
@@ -48,7 +49,7 @@ pub struct Rebased {
 ///
 /// # Errors
 /// Somebody has the image, or writes to what is behind it; the new backing file cannot be one, or cannot be read; the
-/// image has snapshots, which would change, or cannot be written.
+/// image has snapshots, which would change, or dirty bitmaps, or cannot be written.
 pub fn rebase(
     options: &Qcow2Options,
     backing: Option<&Backing>,
@@ -74,6 +75,7 @@ pub fn rebase(
                  delete them first with `vringd image snapshot delete`, or change the header alone with --unsafe";
             return Err(ToolError::refused(path, reason));
         }
+        refuse_bitmaps(path, &image.header()?)?;
         let new = match backing {
             Some(backing) => open(options, backing)?,
             None => nothing(path, disk.capacity_bytes())?,
@@ -104,11 +106,7 @@ fn open(options: &Qcow2Options, backing: &Backing) -> Result<Open, ToolError> {
     let path = named(&options.path, backing)?;
     let from = match backing.is_qcow2 {
         false => From::Raw(path),
-        true => {
-            let own = options.path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let allow = options.allow.iter().cloned().chain([own.to_owned()]).collect();
-            From::Qcow2(Qcow2Options { read_only: true, allow, ..Qcow2Options::new(path) })
-        }
+        true => From::Qcow2(Qcow2Options { read_only: true, ..options.behind(path) }),
     };
     from.open()
 }
@@ -264,7 +262,7 @@ fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<(Header, V
 
 fn write_header(image: &mut Image, backing: Option<&Backing>) -> Result<(), ToolError> {
     let (header, before) = new_header(image, backing)?;
-    for (at, bytes) in steps(&header, &before) {
+    for (at, bytes) in steps(&image.header()?, &header, &before) {
         image.file.write_all_at(&bytes, at as u64).map_err(ToolError::io(&image.path, "write"))?;
         image.file.sync_all().map_err(ToolError::io(&image.path, "flush"))?;
     }
@@ -273,37 +271,53 @@ fn write_header(image: &mut Image, backing: Option<&Backing>) -> Result<(), Tool
 
 /// What is written where, and flushed each time, so that the first sector switches from the header that there was
 /// before to this one. What does not fit in there is written where nothing is, or when nothing refers to it.
-pub(super) fn steps(header: &Header, before: &[u8]) -> Vec<(usize, Vec<u8>)> {
-    // Fields that a later program has added stay.
-    let kept = |mut bytes: Vec<u8>| {
-        let end = header.header_bytes as usize;
-        bytes[KNOWN_HEADER_BYTES.min(end)..end].copy_from_slice(&before[KNOWN_HEADER_BYTES.min(end)..end]);
-        bytes
-    };
+pub(super) fn steps(old: &Header, header: &Header, before: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let name = header.backing_file.clone().unwrap_or_default();
     let end_before = before.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
-    let name_at = end_before.max(header.encode_named_at(0).len());
-    let mut whole = kept(header.encode());
-    if whole.len() <= SECTOR_BYTES {
-        whole.resize(SECTOR_BYTES, 0);
-        return vec![(0, whole)];
-    }
+    let with_name_at = |header: &Header, at: usize| {
+        let mut bytes = header.encode_named_at(at as u64);
+        // Fields that a later program has added stay.
+        let known = KNOWN_HEADER_BYTES.min(header.header_bytes as usize)..header.header_bytes as usize;
+        bytes[known.clone()].copy_from_slice(&before[known]);
+        bytes.resize(at, 0);
+        bytes.extend(&name);
+        // What there was behind that goes.
+        bytes.resize(bytes.len().max(end_before).max(SECTOR_BYTES), 0);
+        bytes
+    };
     let mut short = header.clone();
     short.extensions.feature_names.clear();
-    let (mut short, mut long) =
-        (kept(short.encode_named_at(name_at as u64)), kept(header.encode_named_at(name_at as u64)));
-    if name_at + name.len() > before.len() || short.len() > SECTOR_BYTES {
+    let name_at = match room(old, header, before, end_before) {
+        Some(at) if short.encode_named_at(0).len() <= SECTOR_BYTES => at,
         // There is no room for both.
-        whole.resize(end_before.max(whole.len()).min(before.len()), 0);
-        return vec![(0, whole)];
+        _ => return vec![(0, with_name_at(header, header.encode_named_at(0).len()))],
+    };
+    let mut steps = Vec::new();
+    if name_at + name.len() > SECTOR_BYTES {
+        let start = name_at.max(SECTOR_BYTES);
+        steps.push((start, name[start - name_at..].to_vec()));
     }
-    short.resize(SECTOR_BYTES, 0);
-    long.resize(long.len().max(SECTOR_BYTES), 0);
-    let mut steps = vec![(name_at, name), (0, short)];
-    // Names of features may wait: who reads the header until then does not see them. What else is there is the name of
-    // the file before.
-    let mut rest = long.split_off(SECTOR_BYTES);
-    rest.resize(name_at.saturating_sub(SECTOR_BYTES).max(rest.len()), 0);
-    steps.extend([(SECTOR_BYTES, rest), (0, long)]);
+    // Names of features may wait: who reads the header until then does not see them.
+    let short = with_name_at(&short, name_at)[..SECTOR_BYTES].to_vec();
+    let mut first = with_name_at(header, name_at);
+    let rest = first.split_off(SECTOR_BYTES);
+    let is_short = first == short;
+    steps.push((0, short));
+    if !rest.is_empty() {
+        steps.push((SECTOR_BYTES, rest));
+    }
+    if !is_short {
+        steps.push((0, first));
+    }
     steps
+}
+
+/// Where the new name is behind the headers, and beside the old name; what is in the first sector changes at once.
+fn room(old: &Header, header: &Header, before: &[u8], end_before: usize) -> Option<usize> {
+    let [old_headers, headers] = [old, header].map(|header| header.encode_named_at(0).len());
+    let headers = if old_headers > SECTOR_BYTES { old_headers.max(headers) } else { headers };
+    let [old_len, len] = [old, header].map(|header| header.backing_file.as_ref().map_or(0, Vec::len));
+    let old_at = u64_at(before, at::BACKING_FILE).map_or(0, |at| at as usize);
+    let is_free = |at: usize| at + len <= SECTOR_BYTES.max(old_at) || at.max(SECTOR_BYTES) >= old_at + old_len;
+    [headers, end_before.max(headers)].into_iter().find(|at| is_free(*at) && at + len <= before.len())
 }

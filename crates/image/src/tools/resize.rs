@@ -1,7 +1,7 @@
 //! A disk of another size.
 
 use super::convert::From;
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, refuse_bitmaps};
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::path::Path;
 use storage::copy::{Route, Zeroes, copy};
 use storage::extent::DataRanges;
 use storage::kit::{ImageLock, begins_like, settled};
-use storage::{NullOptions, NullStorage, Storage};
+use storage::{Links, NullOptions, NullStorage, Storage};
 use values::ByteSize;
 
 /// The size that a disk is to have. One that ends inside a sector of 512 bytes gets all of that.
@@ -43,9 +43,18 @@ pub fn resize(
     shrink: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Resized, ToolError> {
+    resize_by(image, Links::Follow, (size, shrink), progress)
+}
+
+pub(super) fn resize_by(
+    image: &From,
+    links: Links,
+    asked: (NewSize, bool),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Resized, ToolError> {
     match image {
-        From::Raw(path) => raw(path, size, shrink),
-        From::Qcow2(options) => qcow2(options, size, shrink, progress),
+        From::Raw(path) => raw(path, links, asked),
+        From::Qcow2(options) => qcow2(options, links, asked, progress),
     }
 }
 
@@ -66,8 +75,8 @@ fn admit(path: &Path, before: u64, size: NewSize, shrink: bool) -> Result<Resize
     Ok(Resized { size_bytes, size_bytes_before: before })
 }
 
-fn raw(path: &Path, size: NewSize, shrink: bool) -> Result<Resized, ToolError> {
-    let mut image = Image::open(path, true)?;
+fn raw(path: &Path, links: Links, (size, shrink): (NewSize, bool)) -> Result<Resized, ToolError> {
+    let mut image = Image::open_by(path, true, links)?;
     let _lock = ImageLock::take(path, &image.file, true)?;
     settled(path, &image.file, true)?;
     if !image.file.metadata().map_err(ToolError::io(path, "measure"))?.is_file() {
@@ -86,23 +95,20 @@ fn raw(path: &Path, size: NewSize, shrink: bool) -> Result<Resized, ToolError> {
 
 fn qcow2(
     options: &Qcow2Options,
-    size: NewSize,
-    shrink: bool,
+    links: Links,
+    (size, shrink): (NewSize, bool),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Resized, ToolError> {
     let path = &options.path;
     let failed = ToolError::storage(path);
-    let mut storage = Qcow2Storage::open_alone(options)?;
-    let header = Image::open(path, false)?.header()?;
+    let mut storage = Qcow2Storage::open_alone_by(options, links)?;
+    let header = Image::open_by(path, false, links)?.header()?;
     let resized = admit(path, header.size_bytes, size, shrink)?;
     let Resized { size_bytes, size_bytes_before: before } = resized;
     if size_bytes == before {
         return Ok(resized);
     }
-    if header.autoclear & features::BITMAPS != 0 && header.extensions.bitmaps.is_some() {
-        let reason = "has dirty bitmaps of its size, which would be lost: `qemu-img resize` keeps them, and `qemu-img bitmap --remove` removes them";
-        return Err(ToolError::refused(path, reason));
-    }
+    refuse_bitmaps(path, &header)?;
     if header.snapshots > 0 && header.version < 3 {
         let reason =
             "has snapshots that do not say their size: `qemu-img amend -o compat=1.1` makes it an image of version 3";
@@ -126,7 +132,7 @@ fn qcow2(
     }
     if size_bytes > storage.reach_bytes() {
         storage.lengthen_l1(size_bytes).map_err(&failed)?;
-        storage = Qcow2Storage::open_alone(options)?;
+        storage = Qcow2Storage::open_alone_by(options, links)?;
     }
     grow(path, &storage, size_bytes, progress)?;
     Ok(resized)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::header::Header;
 use crate::new::New;
-use crate::testing::{self, Findings};
+use crate::testing::{self, Findings, read};
 use crate::{Qcow2Options, features};
 use engine::Solo;
 use std::fs;
@@ -26,11 +26,6 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, ToolError>) -> String {
 fn write(path: &Path, offset: u64, bytes: &[u8]) {
     let storage = storage::open(&Qcow2Options::new(path)).unwrap();
     kit::write(&mut Solo::new().unwrap(), &*storage, offset, bytes).unwrap();
-}
-
-fn read(path: &Path) -> Vec<u8> {
-    let storage = storage::open(&Qcow2Options { read_only: true, ..Qcow2Options::new(path) }).unwrap();
-    kit::read(&mut Solo::new().unwrap(), &*storage, 0, storage.capacity_bytes() as usize)
 }
 
 fn sound(path: &Path) {
