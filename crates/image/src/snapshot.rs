@@ -14,10 +14,10 @@ const EXTRA_BYTES_MAX: usize = 1024;
 pub const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes of a name that programs give: QEMU's bound.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes that are read of an entry at first.
-const ENTRY_BYTES_USUAL: usize = 2048;
 /// Most bytes of an entry, with an identifier and a name of 64 KiB each.
-pub const ENTRY_BYTES_MAX: usize = FIXED_BYTES + EXTRA_BYTES_MAX + 2 * 65_535 + 7;
+const ENTRY_BYTES_MAX: usize = FIXED_BYTES + EXTRA_BYTES_MAX + 2 * 65_535 + 7;
+/// Bytes of a long table that are read at once.
+const WINDOW_BYTES: usize = 8 * ENTRY_BYTES_MAX;
 
 /// An internal snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads the entry that `bytes` begins with, the one with number `index`, and says how long it is. `bytes` has
-    /// [`ENTRY_BYTES_MAX`], or all there are.
+    /// what the longest entry has, or all there are.
     ///
     /// # Errors
     /// An entry that ends behind `bytes`, or has more extra data than any program writes.
@@ -73,7 +73,12 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// The entry as it is written, with sizes of 64 bits. The machine's state is none.
+    /// Whether it has this identifier or name.
+    pub fn is(&self, wanted: &str) -> bool {
+        self.id == wanted || self.name == wanted
+    }
+
+    /// The entry as it is written, with sizes of 64 bits, and the clock of no machine.
     pub fn encode(&self) -> Vec<u8> {
         let (id, name) = (self.id.as_bytes(), self.name.as_bytes());
         let mut out = Vec::new();
@@ -124,35 +129,71 @@ pub struct Raw {
     pub bytes: Vec<u8>,
 }
 
+/// The table of an image, entry by entry, until one is wrong.
+pub struct Entries<'a, S> {
+    source: &'a mut S,
+    /// Of the next one, and how many there are.
+    index: u32,
+    count: u32,
+    /// Bytes of those before.
+    bytes: u64,
+    /// Where the window begins, and where in it the next entry does.
+    begins: u64,
+    at: usize,
+    window: Vec<u8>,
+}
+
+impl<'a, S: Source> Entries<'a, S> {
+    /// Those of an image with this header.
+    pub fn of(source: &'a mut S, header: &Header) -> Entries<'a, S> {
+        let begins = header.snapshots_offset;
+        Entries { source, index: 0, count: header.snapshots, bytes: 0, begins, at: 0, window: Vec::new() }
+    }
+
+    fn read(&mut self) -> Result<Raw, TableError> {
+        let there = self.source.len_bytes().saturating_sub(self.begins + self.at as u64);
+        if self.window.len() - self.at < ENTRY_BYTES_MAX && there > (self.window.len() - self.at) as u64 {
+            (self.begins, self.at) = (self.begins + self.at as u64, 0);
+            // A table is short as a rule, and read at once.
+            let usual = if self.index == 0 { ENTRY_BYTES_MAX } else { WINDOW_BYTES };
+            self.window = vec![0; there.min(usual as u64) as usize];
+            self.source.read(self.begins, &mut self.window).map_err(TableError::Io)?;
+        }
+        let (snapshot, len) = Snapshot::parse(&self.window[self.at..], self.index).map_err(TableError::Format)?;
+        self.bytes += len as u64;
+        if self.bytes > TABLE_BYTES_MAX {
+            let rule = "all entries together have at most 64 MiB";
+            return Err(TableError::Format(FormatError::Snapshot { index: self.index, rule }));
+        }
+        let end = (self.at + len).min(self.window.len());
+        // The last entry may end with the file.
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend(&self.window[self.at..end]);
+        bytes.resize(len, 0);
+        self.at = end;
+        Ok(Raw { snapshot, bytes })
+    }
+}
+
+impl<S: Source> Iterator for Entries<'_, S> {
+    type Item = Result<Raw, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.index >= self.count {
+            return None;
+        }
+        let entry = self.read();
+        self.index = if entry.is_err() { self.count } else { self.index + 1 };
+        Some(entry)
+    }
+}
+
 /// All snapshots of an image with this header.
 ///
 /// # Errors
 /// The table cannot be read, or is none.
 pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableError> {
-    let mut found = Vec::new();
-    let mut at = header.snapshots_offset;
-    for index in 0..header.snapshots {
-        let mut read = |most: usize| -> Result<Vec<u8>, TableError> {
-            let mut entry = vec![0; source.len_bytes().saturating_sub(at).min(most as u64) as usize];
-            source.read(at, &mut entry).map_err(TableError::Io)?;
-            Ok(entry)
-        };
-        let mut entry = read(ENTRY_BYTES_USUAL)?;
-        if Snapshot::parse(&entry, index).is_err() {
-            entry = read(ENTRY_BYTES_MAX)?;
-        }
-        let (snapshot, len) = Snapshot::parse(&entry, index).map_err(TableError::Format)?;
-        at += len as u64;
-        if at - header.snapshots_offset > TABLE_BYTES_MAX {
-            let rule = "all entries together have at most 64 MiB";
-            return Err(TableError::Format(FormatError::Snapshot { index, rule }));
-        }
-        // The last entry may end with the file.
-        entry.resize(len, 0);
-        entry.shrink_to_fit();
-        found.push(Raw { snapshot, bytes: entry });
-    }
-    Ok(found)
+    Entries::of(source, header).collect()
 }
 
 /// The number of the one snapshot that has this identifier or name.
@@ -160,8 +201,7 @@ pub fn all(source: &mut impl Source, header: &Header) -> Result<Vec<Raw>, TableE
 /// # Errors
 /// There is none, or there are several: what to say of it, behind the image's path.
 pub fn find(all: &[Raw], wanted: &str) -> Result<usize, String> {
-    let means = |raw: &Raw| raw.snapshot.id == wanted || raw.snapshot.name == wanted;
-    let mut found = (0..all.len()).filter(|index| means(&all[*index]));
+    let mut found = (0..all.len()).filter(|index| all[*index].snapshot.is(wanted));
     let shown = wanted.escape_debug();
     match (found.next(), found.next()) {
         (Some(index), None) => Ok(index),
@@ -176,8 +216,7 @@ pub fn find(all: &[Raw], wanted: &str) -> Result<usize, String> {
 pub fn new_id(all: &[Raw]) -> String {
     let largest = all.iter().filter_map(|raw| raw.snapshot.id.parse::<u64>().ok()).max().unwrap_or(0);
     let behind = (largest.saturating_add(1)..=u64::MAX).chain(1..=u64::MAX);
-    let mut free =
-        behind.map(|id| id.to_string()).filter(|id| find(all, id).is_err_and(|why| why.starts_with("has no")));
+    let mut free = behind.map(|id| id.to_string()).filter(|id| !all.iter().any(|raw| raw.snapshot.is(id)));
     free.next().unwrap_or_default()
 }
 

@@ -10,7 +10,7 @@ use crate::extension::Bitmaps;
 use crate::field::{u32_at, u64_at};
 use crate::geometry::Geometry;
 use crate::header::{Header, L1_BYTES_MAX};
-use crate::snapshot::{ENTRY_BYTES_MAX, Snapshot, TABLE_BYTES_MAX};
+use crate::snapshot::{Entries, Raw, TableError};
 use crate::{features, refcount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -199,31 +199,19 @@ impl<S: Source> Examiner<'_, S> {
 
     /// Where the L1 tables of snapshots are, and how many entries they have.
     fn snapshots(&mut self, header: &Header) -> io::Result<Vec<(u64, u32)>> {
-        let mut snapshots = Vec::new();
-        let (mut window, mut begins, mut at) = (Vec::new(), header.snapshots_offset, 0);
-        let mut len = 0;
-        for index in 0..header.snapshots {
-            let there = self.source.len_bytes().saturating_sub(begins + window.len() as u64);
-            if window.len() - at < ENTRY_BYTES_MAX && there > 0 {
-                begins += at as u64;
-                let bytes = self.source.len_bytes().saturating_sub(begins).min(8 * ENTRY_BYTES_MAX as u64);
-                (window, at) = (self.bytes(begins, bytes)?, 0);
-            }
-            match Snapshot::parse(&window[at..], index) {
-                Ok((snapshot, bytes)) if len + bytes as u64 <= TABLE_BYTES_MAX => {
-                    at = (at + bytes).min(window.len());
-                    len += bytes as u64;
+        let (mut snapshots, mut len, mut wrong) = (Vec::new(), 0, None);
+        for entry in Entries::of(self.source, header) {
+            match entry {
+                Ok(Raw { snapshot, bytes }) => {
+                    len += bytes.len() as u64;
                     snapshots.push((snapshot.l1_offset, snapshot.l1_entries));
                 }
-                Ok(_) => {
-                    self.problem(format!("the table of snapshots has more than {TABLE_BYTES_MAX} bytes"));
-                    break;
-                }
-                Err(error) => {
-                    self.problem(error.to_string());
-                    break;
-                }
+                Err(TableError::Io(error)) => return Err(error),
+                Err(TableError::Format(error)) => wrong = Some(error),
             }
+        }
+        if let Some(error) = wrong {
+            self.problem(error.to_string());
         }
         if len > 0 {
             self.uses(header.snapshots_offset, len, "the table of snapshots");

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub struct Extent {
     /// Length, in bytes.
     pub bytes: u64,
-    /// Anything may be there. Otherwise it reads as zeroes, and takes no space that anybody could tell of.
+    /// Anything may be there. Otherwise it reads as zeroes.
     pub data: bool,
 }
 

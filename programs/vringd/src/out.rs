@@ -25,11 +25,16 @@ impl Out {
         } else {
             words(answer)
         };
-        match io::stdout().write_all(text.as_bytes()) {
-            // `vringd volume … | head` has had enough: that is no failure.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            written => written.map_err(|error| Failure::Runtime(format!("cannot write the output: {error}"))),
-        }
+        told(io::stdout().write_all(text.as_bytes()))
+    }
+}
+
+/// What became of a write to standard output.
+pub(crate) fn told(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        // `vringd volume … | head` has had enough: that is no failure.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::Runtime(format!("cannot write the output: {error}"))),
     }
 }
 

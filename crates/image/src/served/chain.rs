@@ -8,23 +8,13 @@ use crate::geometry::Geometry;
 use crate::tables::{Found, Locked, Tables};
 use crate::{FormatError, features, header::Header};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use storage::extent::{self, Extents};
-use storage::{Extent, Storage};
+use storage::Storage;
 
 /// Decompressed clusters that an image keeps, in bytes: neighbouring sectors are often read one after the other.
 const DECOMPRESSED_BYTES_MAX: u64 = 1 << 20;
-
-/// For so long one list of extents is worked at: tables may have to be loaded, and there are long chains.
-const LOOK_TIME: Duration = Duration::from_millis(10);
-/// Clusters that are looked at without a look at the clock.
-const LOOK_CLUSTERS: u64 = 1024;
-/// Extents that a raw file is asked for at once.
-const LOOK_EXTENTS: usize = 256;
 
 /// One image.
 pub(super) struct Image {
@@ -87,22 +77,6 @@ pub(super) enum Piece {
     },
     /// An L2 table has to be loaded first.
     Missing,
-}
-
-/// What an image says of bytes, without where they lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
-    Nothing,
-    Zeroes,
-    Data,
-}
-
-/// What was found out on the way through a range.
-struct Look {
-    /// What each image says, up to which byte.
-    images: Vec<(Said, u64)>,
-    /// Whether the raw file behind them has data, up to which byte each.
-    base: VecDeque<(bool, u64)>,
 }
 
 impl Image {
@@ -252,7 +226,7 @@ impl Chain {
     }
 
     /// What one image says, after its table was loaded if that is missing. Blocks.
-    fn local_loading(&self, number: usize, guest: u64, len: u64) -> Result<(Local, u64), Trouble> {
+    pub(super) fn local_loading(&self, number: usize, guest: u64, len: u64) -> Result<(Local, u64), Trouble> {
         let image = &self.images[number];
         let look = || image.local(guest, len).map_err(|error| Trouble::Format(number, error));
         match look()? {
@@ -389,91 +363,6 @@ impl Chain {
             done += len as usize;
         }
         Ok(())
-    }
-
-    /// Where a range has data, in at most `most` extents: as far as can be told in a moment. Blocks.
-    pub(super) fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, Trouble> {
-        let until = Instant::now() + LOOK_TIME;
-        let mut found = Extents::of(range, most);
-        let mut look = Look { images: vec![(Said::Nothing, 0); self.images.len()], base: VecDeque::new() };
-        while let Some(rest) = found.rest() {
-            match self.extent(&rest, &mut look) {
-                Ok((data, bytes)) if found.add(bytes, data) => {}
-                Ok(_) => break,
-                Err(trouble) if found.is_empty() => return Err(trouble),
-                // It is met when its turn comes.
-                Err(_) => break,
-            }
-            if Instant::now() >= until {
-                break;
-            }
-        }
-        Ok(found.into_list())
-    }
-
-    /// Whether the first byte of a range is data, and up to how many bytes that goes on. Each entry of each image is looked at once: what was
-    /// said of those behind is kept in `look`.
-    fn extent(&self, range: &Range<u64>, look: &mut Look) -> Result<(bool, u64), Trouble> {
-        let Range { start, mut end } = *range;
-        for (number, image) in self.images.iter().enumerate() {
-            if start >= image.size_bytes() {
-                return Ok((false, end - start));
-            }
-            end = end.min(image.size_bytes());
-            let (said, known) = &mut look.images[number];
-            if *known <= start {
-                let (local, bytes) =
-                    self.local_loading(number, start, (end - start).min(LOOK_CLUSTERS << image.geometry.cluster_bits))?;
-                *said = match local {
-                    Local::Unallocated => Said::Nothing,
-                    Local::Zero => Said::Zeroes,
-                    Local::Data { .. } | Local::Compressed(_) => Said::Data,
-                    Local::Missing => return Err(Trouble::Errno(libc::EIO)),
-                };
-                *known = start + bytes;
-            }
-            end = end.min(*known);
-            match said {
-                Said::Nothing => {}
-                Said::Zeroes => return Ok((false, end - start)),
-                Said::Data => return Ok((true, end - start)),
-            }
-        }
-        let Some(base) = self.base.map(|number| self.file(number)) else { return Ok((false, end - start)) };
-        if start >= base.capacity_bytes() {
-            return Ok((false, end - start));
-        }
-        // What is raw behind all images has holes of its own.
-        while let Some(first) = look.base.front()
-            && first.1 <= start
-        {
-            look.base.pop_front();
-        }
-        if look.base.front().is_none() {
-            let wanted = start..range.end.min(base.capacity_bytes());
-            let list = extent::ask(base, wanted, LOOK_EXTENTS).map_err(|error| disk::errno(&error))?;
-            let mut known = start;
-            for Extent { bytes, data } in list {
-                known += bytes;
-                look.base.push_back((data, known));
-            }
-        }
-        let (data, stop) = look.base.front().copied().unwrap_or((true, end));
-        Ok((data, end.min(stop) - start))
-    }
-
-    /// Where the first image has something of a range itself, be it zeroes, in at most `most` extents, as far as can be told
-    /// in a moment: elsewhere there is what is behind it. Blocks.
-    pub(super) fn own_extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, Trouble> {
-        let until = Instant::now() + LOOK_TIME;
-        let mut found = Extents::of(range, most);
-        while let Some(Range { start, end }) = found.rest() {
-            let (local, len) = self.local_loading(0, start, end - start)?;
-            if !found.add(len, local != Local::Unallocated) || Instant::now() >= until {
-                break;
-            }
-        }
-        Ok(found.into_list())
     }
 
     /// Whether all of a range reads as zeroes because nothing is there. `None`: to know it would block, and it must not.

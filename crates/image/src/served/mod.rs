@@ -10,6 +10,7 @@
 //! | `options`, `open`, `error` | what may be chosen, from a path to a chain of open images, what can be wrong |
 //! | `confine` | which other files an image may lead to |
 //! | `chain` | where a byte of the disk lies, and what is in L2 tables and compressed clusters |
+//! | `extents` | where a disk has data |
 //! | `machine`, `look`, `progress` | a task's stages, what comes next, what it remembers |
 //! | `change` | allocating writes, and L2 entries |
 //! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
@@ -25,6 +26,7 @@ mod change;
 mod confine;
 mod disk;
 mod error;
+mod extents;
 mod look;
 mod machine;
 mod open;
@@ -49,7 +51,7 @@ pub use error::ImageError;
 pub(crate) use open::Behind;
 pub use options::Qcow2Options;
 pub use snapshots::SnapshotChange;
-pub(crate) use snapshots::SnapshotError;
+pub(crate) use snapshots::{ONE_STATE, SnapshotError};
 
 use engine::{Completion, Io, Token};
 use shared::Shared;

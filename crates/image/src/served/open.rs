@@ -303,7 +303,7 @@ struct File<'a, F>(&'a F);
 
 impl<F: AsFd> Source for File<'_, F> {
     fn len_bytes(&self) -> u64 {
-        // Nothing is read from a device's descriptor but through its offset.
+        // Reads say where they begin: the descriptor's offset is nobody's.
         rustix::fs::seek(self.0, SeekFrom::End(0)).unwrap_or(0)
     }
 

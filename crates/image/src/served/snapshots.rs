@@ -23,6 +23,9 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use storage::StorageError;
 
+/// Of an image with an external data file.
+pub(crate) const ONE_STATE: &str = "has an external data file, which has one state of the disk and no other";
+
 /// Why nothing was done, or not all.
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub(crate) enum SnapshotError {
@@ -78,7 +81,7 @@ impl Qcow2Storage {
     fn admit(&self, change: SnapshotChange<'_>) -> Result<(), SnapshotError> {
         let refused = |reason: &str| Err(SnapshotError::Refused(reason.to_owned()));
         if self.shared.chain.top().has_data_file() {
-            return refused("has an external data file, which has one state of the disk and no other");
+            return refused(ONE_STATE);
         }
         match change {
             SnapshotChange::Take { name, .. } if !(1..=snapshot::NAME_BYTES_MAX).contains(&name.len()) => {
@@ -114,7 +117,8 @@ struct Uses(BTreeMap<u64, u32>);
 impl Uses {
     fn add(&mut self, clusters: Range<u64>) {
         for cluster in clusters {
-            *self.0.entry(cluster).or_default() += 1;
+            let uses = self.0.entry(cluster).or_default();
+            *uses = uses.saturating_add(1);
         }
     }
 
@@ -175,7 +179,7 @@ impl<'a> Work<'a> {
 
     /// `begin` is called once nothing speaks against it, before anything is written; so in all of them.
     fn take(&mut self, name: &str, at: Duration, begin: Begin<'_>) -> Result<(), Why> {
-        if self.snapshots.iter().any(|raw| raw.snapshot.name == name || raw.snapshot.id == name) {
+        if self.snapshots.iter().any(|raw| raw.snapshot.is(name)) {
             return Err(Why::Refused(format!("has a snapshot `{}` already", name.escape_debug())));
         }
         if self.snapshots.len() >= header::SNAPSHOTS_MAX as usize {
@@ -184,12 +188,8 @@ impl<'a> Work<'a> {
         let l1 = self.table(self.header.l1_offset, self.header.l1_entries)?;
         let uses = self.uses(&l1)?;
         self.admit(&uses)?;
-        begin()?;
-        let own = l1.iter().map(|word| word & !COPIED).collect::<Vec<_>>();
-        // Where there is no room for what is new, nothing else has changed.
-        let copy = self.allocate(own.len() as u64 * 8)?;
-        let snapshot = Snapshot {
-            l1_offset: copy,
+        let mut snapshot = Snapshot {
+            l1_offset: 0,
             l1_entries: self.header.l1_entries,
             id: snapshot::new_id(&self.snapshots),
             name: name.to_owned(),
@@ -197,7 +197,16 @@ impl<'a> Work<'a> {
             vm_state_bytes: 0,
             size_bytes: Some(self.header.size_bytes),
         };
-        let entries = [self.entries().collect::<Vec<_>>().concat(), snapshot.encode()].concat();
+        let entries = self.entries().collect::<Vec<_>>().concat();
+        if (entries.len() + snapshot.encode().len()) as u64 > snapshot::TABLE_BYTES_MAX {
+            return Err(Why::Refused("its table of snapshots has no room for another one".to_owned()));
+        }
+        begin()?;
+        let own = shared(&l1);
+        // Where there is no room for what is new, nothing else has changed.
+        let copy = self.allocate(own.len() as u64 * 8)?;
+        snapshot.l1_offset = copy;
+        let entries = [entries, snapshot.encode()].concat();
         let written = self.write(copy, &words(&own)).and_then(|()| self.lay_out(&entries));
         let place = match written {
             Ok(place) => place,
@@ -210,7 +219,7 @@ impl<'a> Work<'a> {
         self.mark_tables(&l1, |_, _| Ok(false))?;
         self.write(self.header.l1_offset, &words(&own))?;
         self.flush()?;
-        let old = self.list(place, 1)?;
+        let old = self.list(place, self.snapshots.len() + 1)?;
         self.forget(old)
     }
 
@@ -224,20 +233,20 @@ impl<'a> Work<'a> {
         let kept: Vec<_> =
             self.entries().enumerate().filter(|(number, _)| *number != index).map(|(_, raw)| raw).collect();
         let place = self.lay_out(&kept.concat())?;
-        gone.add(self.list(place, -1)?);
+        gone.add(self.list(place, kept.len())?);
         // What only the disk uses from now on may be written in place.
         let disk = self.table(self.header.l1_offset, self.header.l1_entries)?;
         let alone = |work: &mut Self, cluster| Ok(work.count(cluster)? == gone.of(cluster) + 1);
         self.mark_tables(&disk, alone)?;
-        let mut marked = disk.clone();
-        for (index, word) in (0..).zip(&mut marked) {
+        let mut new = disk.clone();
+        for (index, word) in (0..).zip(&mut new) {
             if let Some(place) = self.l2_table(index, *word)? {
                 let is_own = alone(self, place >> self.geometry.cluster_bits)?;
-                *word = *word & !COPIED | if is_own { COPIED } else { 0 };
+                *word = marked(*word, is_own);
             }
         }
-        if marked != disk {
-            self.write(self.header.l1_offset, &words(&marked))?;
+        if new != disk {
+            self.write(self.header.l1_offset, &words(&new))?;
         }
         self.flush()?;
         self.give_back(&gone)
@@ -259,7 +268,7 @@ impl<'a> Work<'a> {
         let (gone, more) = (old.beyond(&new), new.beyond(&old));
         self.admit(&more)?;
         begin()?;
-        let own = l1.iter().map(|word| word & !COPIED).collect::<Vec<_>>();
+        let own = shared(&l1);
         let place = self.allocate(own.len() as u64 * 8)?;
         self.write(place, &words(&own))?;
         self.share(&more)?;
@@ -352,15 +361,15 @@ impl<'a> Work<'a> {
         for (index, word) in (0..).zip(l1) {
             let Some(place) = self.l2_table(index, *word)? else { continue };
             let table = self.l2_words(place)?;
-            let mut marked = table.clone();
+            let mut new = table.clone();
             for (at, cluster) in self.l2_entries(index, &table)? {
                 if let Cluster::Plain { host: Some(host), .. } = cluster {
                     let own = is_own(self, host >> self.geometry.cluster_bits)?;
-                    marked[at] = table[at] & !COPIED | if own { COPIED } else { 0 };
+                    new[at] = marked(table[at], own);
                 }
             }
-            if marked != table {
-                self.write(place, &words(&marked))?;
+            if new != table {
+                self.write(place, &words(&new))?;
             }
         }
         Ok(())
@@ -421,9 +430,6 @@ impl<'a> Work<'a> {
 
     /// Writes a table of snapshots with these entries, which nobody names yet. Returns where.
     fn lay_out(&mut self, entries: &[u8]) -> Result<u64, Why> {
-        if entries.len() as u64 > snapshot::TABLE_BYTES_MAX {
-            return Err(Why::Refused("its table of snapshots has no room for another one".to_owned()));
-        }
         if entries.is_empty() {
             return Ok(0);
         }
@@ -433,10 +439,10 @@ impl<'a> Work<'a> {
         Ok(place)
     }
 
-    /// Has the header name the table of snapshots there, of which there are so many `more`. Returns the clusters of the old one.
-    fn list(&mut self, place: u64, more: i64) -> Result<Range<u64>, Why> {
-        let count = (self.snapshots.len() as i64 + more) as u32;
-        patch_header(self.chain, header::at::SNAPSHOTS, &[&count.to_be_bytes()[..], &place.to_be_bytes()].concat())?;
+    /// Has the header name the table there, with so many snapshots. Returns the clusters of the old one.
+    fn list(&mut self, place: u64, snapshots: usize) -> Result<Range<u64>, Why> {
+        let fields = [&(snapshots as u32).to_be_bytes()[..], &place.to_be_bytes()].concat();
+        patch_header(self.chain, header::at::SNAPSHOTS, &fields)?;
         self.flush()?;
         let bytes = self.snapshots.iter().map(|raw| raw.bytes.len() as u64).sum();
         Ok(if self.snapshots.is_empty() { 0..0 } else { self.clusters(self.header.snapshots_offset, bytes) })
@@ -447,6 +453,16 @@ impl<'a> Work<'a> {
         gone.add(clusters);
         self.give_back(&gone)
     }
+}
+
+/// An entry that says whether what it leads to may be written in place.
+fn marked(word: u64, is_own: bool) -> u64 {
+    word & !COPIED | if is_own { COPIED } else { 0 }
+}
+
+/// An L1 table of which nothing may be written in place.
+fn shared(l1: &[u64]) -> Vec<u64> {
+    l1.iter().map(|word| marked(*word, false)).collect()
 }
 
 fn words(table: &[u64]) -> Vec<u8> {

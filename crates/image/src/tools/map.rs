@@ -3,10 +3,8 @@
 use super::convert::From;
 use super::file::ToolError;
 use serde::Serialize;
-use std::ops::Range;
-use std::path::Path;
-use storage::Storage;
-use storage::extent::{self, Extent};
+use std::ops::ControlFlow;
+use storage::extent;
 
 /// Extents that a storage is asked for at once.
 const BATCH: usize = 4096;
@@ -24,39 +22,33 @@ pub struct Mapped {
     pub zero: bool,
 }
 
-/// Where an image has data, or what is behind it: all of the disk, in its order.
+/// Where an image has data, or what is behind it: all of the disk, in its order, one part after the other until somebody
+/// has had enough.
 ///
 /// # Errors
 /// It is being written, or cannot be read.
-pub fn map(from: &From, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Mapped>, ToolError> {
+pub fn map(from: &From, each: &mut dyn FnMut(&Mapped) -> ControlFlow<()>) -> Result<(), ToolError> {
     let from = from.open()?;
     let size_bytes = from.storage.capacity_bytes();
-    let mut all: Vec<Mapped> = Vec::new();
-    each_extent(&from.path, &*from.storage, 0..size_bytes, &mut |start, extent| {
-        progress(start, size_bytes);
-        match all.last_mut() {
-            Some(last) if last.data == extent.data => last.length += extent.bytes,
-            _ => all.push(Mapped { start, length: extent.bytes, data: extent.data, zero: !extent.data }),
-        }
-    })?;
-    progress(size_bytes, size_bytes);
-    Ok(all)
-}
-
-/// Goes through part of an image: where each extent begins, and the extent.
-pub(super) fn each_extent(
-    path: &Path,
-    storage: &dyn Storage,
-    range: Range<u64>,
-    each: &mut dyn FnMut(u64, Extent),
-) -> Result<(), ToolError> {
-    let mut start = range.start;
-    while start < range.end {
-        let extents = extent::ask(storage, start..range.end, BATCH).map_err(ToolError::storage(path))?;
+    let mut part: Option<Mapped> = None;
+    let mut start = 0;
+    while start < size_bytes {
+        let extents = extent::ask(&*from.storage, start..size_bytes, BATCH).map_err(ToolError::storage(&from.path))?;
         for extent in extents {
-            each(start, extent);
+            match &mut part {
+                Some(part) if part.data == extent.data => part.length += extent.bytes,
+                _ => {
+                    let next = Mapped { start, length: extent.bytes, data: extent.data, zero: !extent.data };
+                    if part.replace(next).is_some_and(|done| each(&done).is_break()) {
+                        return Ok(());
+                    }
+                }
+            }
             start += extent.bytes;
         }
+    }
+    if let Some(part) = part {
+        let _ = each(&part);
     }
     Ok(())
 }

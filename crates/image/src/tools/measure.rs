@@ -8,7 +8,6 @@ use super::CreateOptions;
 use super::convert::From;
 use super::create::new;
 use super::file::ToolError;
-use super::map::each_extent;
 use crate::geometry::Geometry;
 use crate::header::Header;
 use crate::refcount::{self, Growth};
@@ -55,11 +54,9 @@ pub fn measure(
         for range in DataRanges::of(&*from.storage, 0..there) {
             let range = range.map_err(ToolError::storage(&from.path))?;
             progress(range.start, there);
-            each_extent(&from.path, &*from.storage, range.clone(), &mut |start, extent| {
-                if extent.data {
-                    needs.add(&range, start..start + extent.bytes);
-                }
-            })?;
+            for data in DataRanges::exactly(&*from.storage, range.clone()) {
+                needs.add(&range, data.map_err(ToolError::storage(&from.path))?);
+            }
         }
         progress(there, there);
     }

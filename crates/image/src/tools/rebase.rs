@@ -8,7 +8,6 @@ use super::compare::{Side, read};
 use super::convert::{From, Open};
 use super::create::{Backing, behind};
 use super::file::{Image, ToolError, refuse_bitmaps};
-use super::map::each_extent;
 use crate::field::u64_at;
 use crate::header::{Header, at};
 use crate::uses::Source;
@@ -143,7 +142,8 @@ fn keep(
         for range in DataRanges::of(&*new_disk, window.start.min(there)..window.end.min(there)) {
             ranges.push(range.map_err(&failed)?);
         }
-        let own = own(path, disk, &window)?;
+        let view = disk.own();
+        let own = DataRanges::exactly(&view, window.clone()).collect::<Result<Vec<_>, _>>().map_err(&failed)?;
         for range in without(joined(ranges), &own) {
             for chunk in pieces(range, CHUNK_BYTES) {
                 progress(chunk.start, size_bytes);
@@ -165,18 +165,6 @@ fn keep(
     }
     progress(size_bytes, size_bytes);
     Ok(copied)
-}
-
-/// What the image has itself of part of its disk.
-fn own(path: &Path, disk: &Arc<Qcow2Storage>, window: &Range<u64>) -> Result<Vec<Range<u64>>, ToolError> {
-    let mut own = Vec::new();
-    let view = disk.own();
-    each_extent(path, &view, window.clone(), &mut |start, extent| {
-        if extent.data {
-            own.push(start..start + extent.bytes);
-        }
-    })?;
-    Ok(own)
 }
 
 /// Ranges in their order, those that touch as one, in whole sectors.

@@ -2,21 +2,25 @@
 
 use super::file::{Image, ToolError};
 use super::info::{SnapshotInfo, info};
-use crate::served::{SnapshotChange, SnapshotError};
-use crate::{Qcow2Options, Qcow2Storage, uses};
+use crate::served::{ONE_STATE, SnapshotChange, SnapshotError};
+use crate::{Qcow2Options, Qcow2Storage, features, uses};
+use std::path::Path;
 
 /// Changes the snapshots of an image that nobody uses; returns those that it has then.
 ///
 /// # Errors
-/// It is in use, damaged, or what is asked for cannot be: nothing has changed. It cannot be read or written: what has changed is what a
-/// power cut leaves, an image as it was or as it is to be, with leaks.
+/// It is in use, damaged, or what is asked for cannot be: nothing has changed. It cannot be read or written: what has
+/// changed is what a power cut leaves, an image as it was or as it is to be, with leaks.
 pub fn change_snapshots(
-    options: &Qcow2Options,
+    path: &Path,
     change: SnapshotChange<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<SnapshotInfo>, ToolError> {
-    let path = &options.path;
-    let storage = Qcow2Storage::open_alone(options)?;
+    if Image::open(path, false)?.header()?.has(features::DATA_FILE) {
+        return Err(ToolError::refused(path, ONE_STATE));
+    }
+    // What is behind it has no part in this.
+    let storage = Qcow2Storage::open_in_front(&Qcow2Options::new(path))?;
     // Who counts one use more or less of what is counted wrongly makes damage worse.
     let mut image = Image::open(path, false)?;
     let header = image.header()?;

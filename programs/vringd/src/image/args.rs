@@ -14,7 +14,8 @@ Examples:
   vringd disk --socket S --storage qcow2 disk.qcow2      serve it
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
-Files are those that QEMU reads and writes. What is not here (repairing damage) `qemu-img` does.
+Files are those that QEMU reads and writes. What is not here (repairing
+damage, dirty bitmaps, encryption) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -89,7 +90,7 @@ Examples:
   vringd image map --format qcow2 disk.qcow2
   vringd image map --json disk.img | jq '[.[] | select(.data) | .length] | add'
 
-What is no data reads as zeroes and takes no space. JSON has the names of `qemu-img map`. Of an image that is served, NBD
+What is no data reads as zeroes. JSON has the names of `qemu-img map`. Of an image that is served, NBD
 clients are told the same (`vringd disk --listen`).")]
     Map {
         /// An image or device
@@ -114,14 +115,8 @@ Examples:
 
 A snapshot keeps the clusters that the disk has now: what is written afterwards takes new ones. All of them print the snapshots that
 there are then.")]
-    Snapshot {
-        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
-        #[arg(long, value_name = "PATH", global = true)]
-        allow_backing: Vec<PathBuf>,
-        /// What to do.
-        #[command(subcommand)]
-        what: Snapshot,
-    },
+    #[command(subcommand)]
+    Snapshot(Snapshot),
     /// Say how many bytes a new qcow2 image needs: of a size, or made by `convert`
     #[command(after_help = "\
 Examples:

@@ -1,6 +1,7 @@
 //! The command `vringd image`.
 
 mod args;
+mod map;
 mod show;
 
 pub(crate) use args::Args;
@@ -40,15 +41,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Map { path, format, snapshot, allow_backing } => {
             let from = source(path, format, ("--snapshot", snapshot), &allow_backing)?;
-            let bar = Bar::new("map");
-            let map = tools::map(&from, &mut |done, all| bar.show(done, all));
-            let map = map.map_err(Failure::of)?;
-            drop(bar);
-            out.print(&map, |map| show::map(map))?;
+            map::map(&from, out)?;
         }
-        Command::Snapshot { what, allow_backing } => {
-            out.print(&snapshot(&what, &allow_backing)?, |all| show::snapshots(all))?;
-        }
+        Command::Snapshot(what) => out.print(&snapshot(&what)?, |all| show::snapshots(all))?,
         Command::Measure(measure) => out.print(&self::measure(measure)?, show::measured)?,
         Command::Resize { path, size, format, shrink, allow_backing } => {
             let image = match format {
@@ -89,7 +84,7 @@ fn create(create: Create) -> Result<tools::Info, Failure> {
     tools::info(&path).map_err(Failure::of)
 }
 
-fn snapshot(what: &Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInfo>, Failure> {
+fn snapshot(what: &Snapshot) -> Result<Vec<tools::SnapshotInfo>, Failure> {
     let (path, change) = match what {
         Snapshot::List { path } => return Ok(tools::info(path).map_err(Failure::of)?.snapshots),
         Snapshot::Create { path, name } => {
@@ -99,9 +94,8 @@ fn snapshot(what: &Snapshot, allow: &[PathBuf]) -> Result<Vec<tools::SnapshotInf
         Snapshot::Apply { path, snapshot } => (path, SnapshotChange::Apply(snapshot)),
         Snapshot::Delete { path, snapshot } => (path, SnapshotChange::Delete(snapshot)),
     };
-    let options = Qcow2Options { allow: allow.to_vec(), ..Qcow2Options::new(path) };
     let bar = Bar::new("check");
-    let changed = tools::change_snapshots(&options, change, &mut |done, all| bar.show(done, all));
+    let changed = tools::change_snapshots(path, change, &mut |done, all| bar.show(done, all));
     changed.map_err(Failure::of)
 }
 

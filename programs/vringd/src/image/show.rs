@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Committed, Compared, Converted, Info, Mapped, Measured, Rebased, Resized, SnapshotInfo};
+use ::image::tools::{Checked, Committed, Compared, Converted, Info, Measured, Rebased, Resized, SnapshotInfo};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -92,19 +92,6 @@ pub(super) fn checked(checked: &Checked, repair: bool) -> String {
         true => writeln!(text, "{path}: sound; {percent:.1} % of the disk is allocated"),
         false => writeln!(text, "{path}: damaged: see to a copy first, then `qemu-img check -r all`"),
     };
-    text
-}
-
-/// `vringd image map`.
-pub(super) fn map(map: &[Mapped]) -> String {
-    let mut text = format!("{:>16} {:>16}\n", "start", "length");
-    for Mapped { start, length, data, .. } in map {
-        let kind = if *data { "data" } else { "hole" };
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{start:>16} {length:>16}  {kind}");
-    }
-    let total = |of: fn(&Mapped) -> bool| size(map.iter().filter(|part| of(part)).map(|part| part.length).sum());
-    let _ = writeln!(text, "{} of data, {} of holes", total(|part| part.data), total(|part| part.zero));
     text
 }
 
