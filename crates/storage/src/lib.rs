@@ -12,13 +12,13 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod aligned;
-mod blocking;
 mod buffers;
 pub mod copy;
 mod error;
 pub mod extent;
 mod file;
 mod handover;
+mod jobs;
 mod kind;
 mod late;
 mod links;
@@ -49,10 +49,10 @@ pub use volume::{LATENCY_BUCKETS, LatencyFigures, VolumeControl, VolumeFigures, 
 /// What storages are made of, for those that have rooms of their own.
 pub mod kit {
     pub use crate::aligned::AlignedBuffer;
-    pub use crate::blocking::{look, prepare_looks, run as run_blocking};
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
     pub use crate::file::{begins_like, check_kind, file_system_memory};
+    pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
     pub use crate::late::settled;
     pub use crate::lock::ImageLock;
     pub use crate::null::check_growth;

@@ -40,7 +40,15 @@ impl Endpoint {
     /// A socket file that nobody listens on (left by a crash) is replaced, and no other file is touched, whoever may write to
     /// the directory; see [`socket::bind`].
     pub fn bind(path: &Path, options: &SocketOptions) -> Result<Endpoint, BindError> {
-        let (socket, file) = socket::bind(path, options, BACKLOG)?;
+        Endpoint::bind_for(path, options, BACKLOG)
+    }
+
+    /// As above, for so many connections that wait.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn bind_for(path: &Path, options: &SocketOptions, backlog: i32) -> Result<Endpoint, BindError> {
+        let (socket, file) = socket::bind(path, options, backlog)?;
         Ok(Endpoint { socket, file: Some(file) })
     }
 

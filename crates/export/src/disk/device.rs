@@ -13,6 +13,7 @@ use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Storage;
+use storage::kit::{Jobs, LOOKS};
 use vhost_user::RingStart;
 use vring::Note;
 
@@ -62,6 +63,8 @@ const WRITE_THROUGH: NonZeroU8 = NonZeroU8::new(2).unwrap();
 /// A disk that is served.
 pub(crate) struct Disk {
     pub(crate) storage: Arc<dyn Storage>,
+    /// Questions of where it has data.
+    pub(crate) looks: Jobs,
     serial: String,
     queues: u16,
     /// Whether the options ask for a write cache.
@@ -78,6 +81,7 @@ impl Disk {
         let config = Config::new(settings(&options, queue_size_max, storage.as_ref()))?;
         Ok(Disk {
             storage,
+            looks: Jobs::on(&LOOKS),
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,

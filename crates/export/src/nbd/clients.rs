@@ -74,9 +74,9 @@ impl Greeted for Client {
 
 impl Clients for Disk {
     fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
-        storage::kit::prepare_looks();
+        storage::kit::LOOKS.prepare();
         let client = Arc::<Client>::default();
-        let ring = NbdRing::new(pipe, self.storage.clone(), self.offer(), client.clone(), label);
+        let ring = NbdRing::new(pipe, (self.storage.clone(), self.looks.clone()), self.offer(), client.clone(), label);
         (Ring::new(ring), client)
     }
 

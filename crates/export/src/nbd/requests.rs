@@ -6,14 +6,15 @@ use super::status::{self, Question};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::virtqueue::Slot;
+use device::nbd::spec::errno::{ENOMEM, ESHUTDOWN};
 use device::nbd::{
     Command, DATA_HEAD_BYTES, REQUEST_BYTES, Refusal, Request, Terms, Work, data_head, decode_request, errno_of,
-    error_chunk, none_chunk, simple_reply, spec::errno::ENOMEM,
+    error_chunk, none_chunk, simple_reply,
 };
 use engine::{Completion, Io, Token};
 use libc::iovec;
 use storage::extent::in_blocks;
-use storage::{Action, Operation, Step, StorageError};
+use storage::{Operation, Step, StorageError};
 use vhost_user::SessionEnd;
 
 /// Moving more bytes may take a turn's time.
@@ -24,6 +25,15 @@ const COPIED_BYTES_MAX: usize = 32 << 10;
 const RANGE_BYTES_MAX: u64 = 2 << 30;
 
 impl NbdRing {
+    /// Whether the message at the front asks for what nobody will read: that is not found out, and costs no limit.
+    pub(super) fn is_for_nobody(&self) -> bool {
+        self.pipe.is_unread()
+            && self.pipe.inbox.all().first_chunk::<REQUEST_BYTES>().is_some_and(|bytes| {
+                let request = decode_request(bytes);
+                request.is_ok_and(|request| matches!(request.command, Command::Read | Command::BlockStatus))
+            })
+    }
+
     /// Starts the message of `bytes` bytes at the front of the inbox.
     pub(super) fn start(&mut self, bytes: usize, io: &mut Io<'_>) {
         let request = match self.pipe.inbox.all().first_chunk::<REQUEST_BYTES>().map(decode_request) {
@@ -182,7 +192,7 @@ impl NbdRing {
             Step::Done(Err(error)) => {
                 let Label { export, ring, .. } = &self.turns.label;
                 tracing::debug!(export = &**export, ring, %error, "a request failed");
-                self.finish(index, Some(&error), io);
+                self.finish(index, Some(Failure::Storage(errno(&error))), io);
             }
         }
     }
@@ -212,16 +222,16 @@ impl NbdRing {
             self.kept_bytes += deferred.buffer.capacity();
         });
         self.follow(index, Step::Done(step), io);
-        if self.pipe.is_over() {
+        if self.pipe.is_unread() {
             self.leave_questions(io);
         }
         self.questions.ask_next(&self.storage, io);
     }
 
     /// The client has left or is to go: what it wanted to know is not looked for any more.
-    pub(super) fn leave_questions(&mut self, io: &mut Io<'_>) {
+    pub(super) fn leave_questions(&mut self, io: &Io<'_>) {
         for index in self.questions.leave().filter_map(Token::index) {
-            self.follow(index, Step::Done(Err(StorageError::errno(Action::Look, libc::EIO))), io);
+            self.finish(index, Some(Failure::Ends), io);
         }
     }
 
@@ -229,7 +239,7 @@ impl NbdRing {
         self.slots.get(usize::from(index)).is_some_and(|slot| slot.busy)
     }
 
-    fn finish(&mut self, index: u16, error: Option<&StorageError>, io: &Io<'_>) {
+    fn finish(&mut self, index: u16, failure: Option<Failure>, io: &Io<'_>) {
         let slot = &mut self.slots[usize::from(index)];
         slot.end();
         let deferred = &mut slot.request;
@@ -237,7 +247,8 @@ impl NbdRing {
         let (work, cookie, mut buffer) = (deferred.work, deferred.cookie, std::mem::take(&mut deferred.buffer));
         self.kept_bytes -= buffer.capacity();
         self.free.push(index);
-        match (work, error) {
+        let reads = matches!(work, Work::Read { .. } | Work::BlockStatus { .. });
+        match (work, failure) {
             (Work::Read { len, .. }, None) => {
                 // SAFETY: behind the head there was room for as many bytes, and the storage has filled them, or they were cleared before.
                 unsafe { buffer.set_len(buffer.len() + len as usize) };
@@ -252,14 +263,15 @@ impl NbdRing {
                 self.pipe.buffers.give(buffer);
                 self.pipe.say(&simple_reply(0, cookie));
             }
-            (_, Some(error)) => {
+            (_, Some(Failure::Storage(errno))) => {
                 self.pipe.buffers.give(buffer);
-                let reads = matches!(work, Work::Read { .. } | Work::BlockStatus { .. });
                 // What the daemon knows of its files is not for clients.
-                self.answer_error(reads, errno(error), cookie, "the storage behind the disk has failed");
+                self.answer_error(reads, errno, cookie, "the storage behind the disk has failed");
             }
+            (_, Some(Failure::Ends)) => self.answer_error(reads, ESHUTDOWN, cookie, "the export ends"),
         }
-        self.turns.answered(&self.slots[usize::from(index)], error.is_some(), io.now_ns());
+        let is_error = matches!(failure, Some(Failure::Storage(_)));
+        self.turns.answered(&self.slots[usize::from(index)], is_error, io.now_ns());
     }
 
     /// A request is refused before anybody has looked at the storage.
@@ -280,6 +292,15 @@ impl NbdRing {
             self.pipe.say(&simple_reply(errno, cookie));
         }
     }
+}
+
+/// Why a request was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// By the storage; what the client is told.
+    Storage(u32),
+    /// The export ends, or nobody is there to read the answer.
+    Ends,
 }
 
 /// What the client is told of an error.

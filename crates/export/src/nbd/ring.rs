@@ -18,6 +18,7 @@ use device::nbd;
 use engine::{Completion, Io};
 use std::sync::Arc;
 use storage::Storage;
+use storage::kit::Jobs;
 use vhost_user::SessionEnd;
 
 /// Bytes that requests in flight and replies keep at most before no more are taken; the one that goes beyond it is still served.
@@ -74,7 +75,7 @@ impl NbdRing {
     /// A connection that has just been made: the server says the first word.
     pub(super) fn new(
         mut pipe: Pipe,
-        storage: Arc<dyn Storage>,
+        (storage, looks): (Arc<dyn Storage>, Jobs),
         offer: Offer,
         client: Arc<Client>,
         label: Label,
@@ -92,7 +93,7 @@ impl NbdRing {
             slots: Vec::new(),
             free: Vec::new(),
             kept_bytes: 0,
-            questions: Questions::default(),
+            questions: Questions::on(looks),
         }
     }
 
@@ -196,16 +197,19 @@ impl Attachment for NbdRing {
         if !self.takes_more() {
             return false;
         }
-        match self.front() {
-            Front::Message(bytes) => {
-                self.start(bytes, io);
-                true
-            }
-            Front::Part => false,
-            Front::Impossible => {
-                let why = self.fault();
-                self.pipe.misspoke(why);
-                false
+        loop {
+            match self.front() {
+                Front::Message(bytes) if self.is_for_nobody() => self.pipe.inbox.take(bytes),
+                Front::Message(bytes) => {
+                    self.start(bytes, io);
+                    return true;
+                }
+                Front::Part => return false,
+                Front::Impossible => {
+                    let why = self.fault();
+                    self.pipe.misspoke(why);
+                    return false;
+                }
             }
         }
     }

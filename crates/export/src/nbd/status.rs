@@ -6,7 +6,7 @@ use engine::{Io, Token};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use storage::{Action, Extent, Storage, StorageError, extent, kit::look};
+use storage::{Action, Extent, Storage, StorageError, extent, kit::Jobs};
 
 /// Extents of one reply at most: who has asked for more asks again.
 const EXTENTS_MAX: usize = 2048;
@@ -21,13 +21,18 @@ pub(super) struct Question {
 }
 
 /// Questions of a connection. The storage is asked one after the other, on threads that are those of all disks.
-#[derive(Default)]
 pub(super) struct Questions {
+    looks: Jobs,
     asked: Option<Asked>,
     line: VecDeque<Question>,
 }
 
 impl Questions {
+    /// None yet, of a disk whose questions these are.
+    pub(super) fn on(looks: Jobs) -> Questions {
+        Questions { looks, asked: None, line: VecDeque::new() }
+    }
+
     /// Asks, now or later.
     pub(super) fn ask(&mut self, question: Question, storage: &Arc<dyn Storage>, io: &mut Io<'_>) {
         self.line.push_back(question);
@@ -39,7 +44,7 @@ impl Questions {
         if self.asked.is_none()
             && let Some(question) = self.line.pop_front()
         {
-            self.asked = Some(Asked::begin(question, storage, io));
+            self.asked = Some(Asked::begin(question, storage, &self.looks, io));
         }
     }
 
@@ -59,11 +64,11 @@ impl Questions {
 struct Asked(Arc<OnceLock<Result<Vec<Extent>, StorageError>>>);
 
 impl Asked {
-    fn begin(question: Question, storage: &Arc<dyn Storage>, io: &mut Io<'_>) -> Asked {
+    fn begin(question: Question, storage: &Arc<dyn Storage>, looks: &Jobs, io: &mut Io<'_>) -> Asked {
         let Question { range, one, token } = question;
         let place = Arc::new(OnceLock::new());
         let (storage, answer) = (storage.clone(), place.clone());
-        look(io, token, move || {
+        looks.run(io, token, move || {
             let most = if one { 1 } else { EXTENTS_MAX };
             // Nothing else can have been put there.
             let _first = answer.set(extent::ask(&*storage, range, most));

@@ -64,7 +64,7 @@ impl StreamListener {
     /// What the system says of it, or an address that is an inherited descriptor: that is for [`from_fd`](Self::from_fd).
     pub fn bind(address: &Listen, options: &SocketOptions) -> Result<StreamListener, StreamError> {
         let (socket, address) = match address {
-            Listen::Unix(path) => (Socket::Unix(Endpoint::bind(path, options)?), address.clone()),
+            Listen::Unix(path) => (Socket::Unix(Endpoint::bind_for(path, options, BACKLOG)?), address.clone()),
             Listen::Tcp(tcp) => {
                 let socket = bind_tcp(tcp, address)?;
                 let bound = address_of(socket.as_fd()).unwrap_or_else(|| address.clone());

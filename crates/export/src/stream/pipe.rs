@@ -42,7 +42,9 @@ pub(crate) struct Pipe {
     stopping: bool,
     /// What the client asks for is done though it does not read what becomes of it.
     patient: bool,
-    /// It does not; how many bytes are still taken of it: those that had come by the time that it was known.
+    /// No reply reaches the client any more.
+    unread: bool,
+    /// Of a patient ring whose client has gone: how many bytes are still taken of it: those that had come by the time that it was known.
     mute: Option<u64>,
     ends: Arc<Ends>,
 }
@@ -60,6 +62,7 @@ impl Pipe {
             end: None,
             stopping: false,
             patient: false,
+            unread: false,
             mute: None,
             ends,
         }
@@ -84,6 +87,12 @@ impl Pipe {
     /// Whether no more requests are taken, ever.
     pub(crate) fn is_over(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether no reply reaches the client any more: what it only wants to know is not worth finding out.
+    #[inline]
+    pub(crate) fn is_unread(&self) -> bool {
+        self.unread
     }
 
     /// Whether the kernel receives: there is not all of a message.
@@ -189,6 +198,7 @@ impl Pipe {
     /// Nobody reads replies any more.
     fn unsendable(&mut self, error: io::Error) {
         self.outbox.clear();
+        self.unread = true;
         let gone = matches!(Errno::from_io_error(&error), Some(Errno::PIPE | Errno::CONNRESET));
         if gone && self.patient {
             // The end of what it has sent is its end. More may come of one that only does not read.

@@ -221,7 +221,7 @@ impl Parts<'_, '_> {
         self.progress.brought = Some(cell.clone());
         self.progress.stage = Stage::Job(job);
         let shared = self.shared.clone();
-        self.shared.lane.run(self.io.reply(self.token), move || {
+        self.shared.jobs.run_elsewhere(self.io.reply(self.token), move || {
             let mut brought = run(&shared, work);
             if let Err(trouble) = &brought
                 && !matches!(trouble, Trouble::Grown)

@@ -16,7 +16,7 @@
 //! | `allocator`, `refcounts` | which clusters are free, and how they are counted |
 //! | `size` | how a disk grows, and its L1 table |
 //! | `shared` | what all tasks of an image share |
-//! | `disk`, `pool` | blocking calls, and threads for them |
+//! | `disk` | blocking calls |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `whole` | an image as a whole, for tools |
 
@@ -31,7 +31,6 @@ mod look;
 mod machine;
 mod open;
 mod options;
-mod pool;
 #[cfg(test)]
 mod powercut_tests;
 mod progress;

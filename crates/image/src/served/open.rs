@@ -9,8 +9,8 @@ use super::chain::{Chain, Image};
 use super::confine::Confines;
 use super::error::{ImageError, Trouble};
 use super::refcounts::Refcounts;
-use super::shared::Shared;
-use super::{Qcow2Options, Qcow2Storage, confine, on_the_spot, pool};
+use super::shared::{METADATA, Shared};
+use super::{Qcow2Options, Qcow2Storage, confine, on_the_spot};
 use crate::header::Header;
 use crate::reference::{self, Reference};
 use crate::snapshot::{self, TableError};
@@ -363,7 +363,7 @@ impl Qcow2Storage {
     /// Over files that are open and started.
     pub(super) fn over(chain: Chain, read_only: bool) -> Result<Qcow2Storage, OpenError> {
         let on_the_spot = on_the_spot(&chain);
-        pool::prepare();
+        METADATA.prepare();
         let path = chain.top().path.clone();
         let mut allocator = None;
         if !read_only {

@@ -4,7 +4,6 @@ use super::allocator::{Allocator, Returns};
 use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
-use super::pool::Lane;
 use super::refcounts::patch_header;
 use crate::claims::{Claims, Waiter};
 use crate::epochs::Epochs;
@@ -12,6 +11,14 @@ use crate::{features, header};
 use engine::Reply;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use storage::kit::{Jobs, Threads};
+
+/// Metadata, copies on write, decompression: each is short.
+pub(super) static METADATA: Threads = Threads::new(
+    "qcow2",
+    4,
+    "metadata of qcow2 images is read and written on the workers and may delay other requests",
+);
 
 /// Reasons for which an image is not written any more.
 const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
@@ -42,7 +49,8 @@ pub(super) struct Shared {
     pub(super) returns: Arc<Returns>,
     /// None of an image that is only read. It is held over I/O: a worker only tries to take it.
     allocator: Option<Mutex<Allocator>>,
-    pub(super) lane: Lane,
+    /// What no worker waits for.
+    pub(super) jobs: Jobs,
     /// Changes of tables that were written.
     changes: AtomicU64,
     /// Of these, how many are on stable storage.
@@ -75,7 +83,7 @@ impl Shared {
             epochs,
             claims: Claims::default(),
             allocator: allocator.map(Mutex::new),
-            lane: Lane::default(),
+            jobs: Jobs::on(&METADATA),
             changes: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             cleared: AtomicBool::new(cleared),

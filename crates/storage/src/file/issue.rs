@@ -1,6 +1,7 @@
 //! One system call: on the spot, by io_uring or on a pool.
 
 use crate::buffers::{self, Lent};
+use crate::jobs::{Jobs, WORK};
 use crate::{Execution, StorageError};
 use engine::{File, Io, Pool, SharedFile, Token};
 use libc::iovec;
@@ -19,6 +20,8 @@ pub(super) struct Executor {
     /// What `auto` means for this file.
     best: Execution,
     setting: RwLock<Setting>,
+    /// What no worker waits for, whatever the mode.
+    pub(super) jobs: Jobs,
 }
 
 struct Setting {
@@ -40,6 +43,7 @@ impl Executor {
             mode: AtomicU8::new(URING),
             best: if memory { Execution::Inline } else { Execution::Uring },
             setting: RwLock::new(Setting { asked: Execution::Auto, pool: None }),
+            jobs: Jobs::on(&WORK),
         };
         executor.set(asked)?;
         Ok(executor)
@@ -98,7 +102,7 @@ impl Executor {
             INLINE => {
                 // SAFETY: promised by our caller: the completion comes after the job.
                 let job = unsafe { transfer_later(direction, file, buffers, offset) };
-                crate::blocking::run(io, token, job);
+                self.jobs.run(io, token, job);
                 return None;
             }
             POOL => {

@@ -313,7 +313,7 @@ impl FileStorage {
         if self.measures.memory && self.executor.inline() && len <= INLINE_RANGE_MAX {
             return Some(job.run());
         }
-        crate::blocking::run(io, token, move || job.run());
+        self.executor.jobs.run(io, token, move || job.run());
         None
     }
 

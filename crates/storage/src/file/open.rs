@@ -7,6 +7,7 @@ use super::issue::Executor;
 use super::looks;
 use super::measure::{self, Measures};
 use super::space::Abilities;
+use crate::jobs::WORK;
 use crate::lock::ImageLock;
 use crate::{Access, Execution, Handed, Kind, Links, Need, OpenError, Opened, Storage, late};
 use engine::SharedFile;
@@ -100,15 +101,8 @@ impl FileStorage {
     /// One line that names the path and the fix.
     pub fn open(options: &FileOptions) -> Result<FileStorage, OpenError> {
         let storage = Self::open_without_threads(options)?;
-        storage.prepare_threads();
+        WORK.prepare();
         Ok(storage)
-    }
-
-    /// Starts the threads for work that blocks, if there can be any.
-    fn prepare_threads(&self) {
-        if !self.read_only && !self.measures.memory {
-            crate::blocking::prepare();
-        }
     }
 
     /// Starts the threads of an image that was opened without.
@@ -116,7 +110,7 @@ impl FileStorage {
     /// # Errors
     /// As for [`Storage::set_execution`].
     pub fn start_threads(&self, execution: Execution) -> Result<(), OpenError> {
-        self.prepare_threads();
+        WORK.prepare();
         if execution != Execution::Auto {
             self.set_execution(execution)?;
         }
@@ -197,7 +191,7 @@ impl FileStorage {
             }
         }
         let storage = FileStorage::new(options, fd, hold, Some(handed.capacity_bytes))?;
-        storage.prepare_threads();
+        WORK.prepare();
         Ok(storage)
     }
 

@@ -16,6 +16,7 @@ pub(crate) use map::{Backing, Map};
 pub use open::MemoryOptions;
 
 use crate::buffers::Lent;
+use crate::jobs::Jobs;
 use crate::null::{check_growth, only_inline};
 use crate::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task, buffers};
 use engine::{Completion, Io, Token};
@@ -32,6 +33,8 @@ pub struct MemoryStorage {
     capacity_bytes: AtomicU64,
     /// Held while the size changes.
     resizing: Mutex<()>,
+    /// Long copies.
+    jobs: Jobs,
 }
 
 /// Carries out an operation on mapped contents.
@@ -106,7 +109,7 @@ impl Storage for MemoryStorage {
             return Step::Done(Ok(()));
         }
         let (map, operation, list) = (self.map.clone(), task.operation, Lent::new(&task.buffers));
-        crate::blocking::run(io, token, move || {
+        self.jobs.run(io, token, move || {
             // SAFETY: as above; the map is held by the job, and the task waits for it.
             unsafe { apply(&map, operation, list.list()) };
             0

@@ -4,6 +4,7 @@ use super::MemoryStorage;
 use super::map::{Backing, Map, huge_page_bytes};
 use crate::error::check_size;
 use crate::file::{check_kind, file_system_memory, huge_page_file};
+use crate::jobs::{Jobs, WORK};
 use crate::lock::ImageLock;
 use crate::{Access, Handed, Kind, Made, Need, OpenError, Opened, Storage};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -74,7 +75,7 @@ impl Kind for MemoryOptions {
         }
         let storage = MemoryStorage::open_without_threads(self)?;
         Ok(Opened::new(storage.describe(), move || {
-            crate::blocking::prepare();
+            WORK.prepare();
             Ok(Arc::new(storage))
         }))
     }
@@ -119,7 +120,7 @@ impl MemoryStorage {
     /// One line that names the path or the limit, and the fix.
     pub fn open(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
         let storage = Self::open_without_threads(options)?;
-        crate::blocking::prepare();
+        WORK.prepare();
         Ok(storage)
     }
 
@@ -133,7 +134,7 @@ impl MemoryStorage {
 
     /// Goes on with memory that another program has filled.
     fn adopt(options: &MemoryOptions, mut handed: Handed) -> Result<MemoryStorage, OpenError> {
-        crate::blocking::prepare();
+        WORK.prepare();
         let size_bytes = handed.capacity_bytes;
         check_size(size_bytes)?;
         let fd = handed.take_data()?;
@@ -160,6 +161,7 @@ impl MemoryStorage {
             read_only,
             capacity_bytes: AtomicU64::new(size_bytes),
             resizing: Mutex::new(()),
+            jobs: Jobs::on(&WORK),
         }
     }
 }

@@ -33,7 +33,7 @@ impl LoggedStorage {
         let Some(read) = parts.progress.large.clone() else { return self.done(parts, Err(libc::EIO)) };
         let (shared, buffers) = (self.shared.clone(), Lent::new(parts.buffers));
         parts.progress.stage = Stage::Cover;
-        storage::kit::run_blocking(io, token.part(Event::Job.part()), move || {
+        self.shared.jobs.run(io, token.part(Event::Job.part()), move || {
             // SAFETY: the task waits for us, with its buffers mapped and writable.
             let next = unsafe { locked(&read).proceed(&shared.cache, buffers.list()) };
             shared.slots_freed();

@@ -64,7 +64,7 @@ impl LoggedStorage {
         if (blocks.end - blocks.start) * BLOCK > ON_THE_SPOT_MAX && self.shared.cache.touches(blocks.clone()) {
             let shared = self.shared.clone();
             parts.progress.stage = Stage::Forget;
-            storage::kit::run_blocking(io, token.part(Event::Job.part()), move || {
+            self.shared.jobs.run(io, token.part(Event::Job.part()), move || {
                 shared.cache.drop_range(blocks);
                 shared.slots_freed();
                 0

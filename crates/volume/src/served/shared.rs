@@ -13,6 +13,7 @@ use crate::{BLOCK_BYTES, SectorMask};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use storage::kit::{Jobs, WORK};
 use storage::{Storage, StorageError};
 use values::SyncMode;
 
@@ -58,6 +59,8 @@ pub(super) struct Shared {
     pub(super) committer: Committer,
     pub(super) line: Line,
     pub(super) passes: Passes,
+    /// Long copies into the cache and out of it.
+    pub(super) jobs: Jobs,
     pub(super) epoch: u64,
     /// See [`Shared::told_beside`].
     pub(super) told_beside: AtomicU64,
@@ -76,6 +79,7 @@ impl Shared {
             committer: Committer::new(parts.layout.log_bytes, parts.tail),
             line: Line::new(),
             passes: Passes::default(),
+            jobs: Jobs::on(&WORK),
             poke: Poke::default(),
             figures: Counters::default(),
             barriers: options.barriers,

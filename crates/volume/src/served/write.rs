@@ -115,7 +115,7 @@ impl LoggedStorage {
         if rest.bytes() > ON_THE_SPOT_MAX {
             let (shared, buffers) = (shared.clone(), Lent::new(parts.buffers));
             parts.progress.stage = Stage::Store;
-            storage::kit::run_blocking(io, token.part(Event::Job.part()), move || {
+            self.shared.jobs.run(io, token.part(Event::Job.part()), move || {
                 // SAFETY: the task waits for us, with its buffers mapped, and they are not memory of the cache.
                 let stored = unsafe { rest.store(&shared.cache, buffers.list(), JOB_BLOCKS) };
                 if stored > 0 {

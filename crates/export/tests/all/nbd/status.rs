@@ -167,4 +167,40 @@ fn what_a_client_that_has_left_wanted_to_know_is_not_looked_for() {
         ending.join().unwrap();
     });
     assert_eq!(storage.looks(), before + 1);
+    let errors: Vec<_> = std::iter::from_fn(|| staying.next()).map(|answer| answer.errno).collect();
+    assert_eq!(errors.iter().filter(|errno| **errno == super::client::ESHUTDOWN).count(), 99, "{errors:?}");
+}
+
+/// "The server MUST handle all outstanding requests" (under `NBD_CMD_DISC`), and the client is there.
+#[test]
+fn who_disconnects_behind_questions_is_answered() {
+    let server = Server::new(Scripted::new(SIZE));
+    for disconnects in [true, false] {
+        let mut client = client(&server);
+        client.post_all(&vec![status(0, SIZE); 200]);
+        match disconnects {
+            true => client.disconnect(),
+            false => client.stream.shutdown(std::net::Shutdown::Write).unwrap(),
+        }
+        for _ in 0..200 {
+            let answer = client.answer();
+            assert_eq!((answer.errno, answer.extents), (0, vec![(SIZE as u32, DATA)]));
+        }
+        assert_eq!(client.next(), None);
+    }
+}
+
+/// A disk whose storage does not answer is no other's trouble, whatever is asked of both.
+#[test]
+fn a_storage_that_hangs_keeps_no_other_waiting() {
+    let (hanging, healthy) = (Scripted::new(SIZE), Scripted::new(SIZE));
+    let (one, other) = (Server::new(hanging.clone()), Server::new(healthy));
+    hanging.hold_looks(true);
+    let mut asking: Vec<Client> = (0..8).map(|_| client(&one)).collect();
+    asking.iter_mut().for_each(|client| drop(client.post_all(&[status(0, SIZE)])));
+    eventually("some are looked at", || hanging.looks() == 2);
+    assert_eq!(client(&other).call(&status(0, SIZE)).extents, [(SIZE as u32, DATA)]);
+    assert_eq!(hanging.looks(), 2, "the one still hangs, and has no more threads than its own");
+    hanging.hold_looks(false);
+    asking.iter_mut().for_each(|client| assert_eq!(client.answer().errno, 0));
 }

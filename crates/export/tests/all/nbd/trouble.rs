@@ -71,6 +71,34 @@ fn who_disconnects_behind_writes_and_hangs_up_loses_none() {
     }
 }
 
+/// What a client has asked to read that has gone is read for nobody; what it has written is.
+#[test]
+fn who_hangs_up_behind_reads_has_its_writes_done_and_no_more() {
+    for replies in REPLIES {
+        let storage = Scripted::new(4 << 20);
+        let server = Server::new(storage.clone());
+        let mut client = server.client(replies);
+        let writes = writes(10, 512);
+        // One at a time, so that the first answer tells that the client has gone.
+        storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+        let mut requests = vec![Request::read(0, 4096)];
+        for write in &writes {
+            requests.extend(vec![Request::read(0, 4096); 100]);
+            requests.push(write.clone());
+        }
+        client.post_all(&requests);
+        eventually("as many are in flight as can be", || server.in_flight() > 200);
+        drop(client);
+        storage.asked();
+        storage.release();
+        eventually("it is gone", || server.connections() == 0);
+        let asked = storage.asked();
+        let reads = asked.iter().filter(|operation| matches!(operation, Operation::Read { .. })).count();
+        assert!(reads < 100, "{reads} were begun for nobody");
+        assert!(holds(&server.contents(4 << 20), &writes));
+    }
+}
+
 #[test]
 fn a_disconnect_waits_for_what_is_in_flight() {
     let storage = Scripted::new(1 << 20);
