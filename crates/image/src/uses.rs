@@ -199,20 +199,24 @@ impl<S: Source> Examiner<'_, S> {
 
     /// Where the L1 tables of snapshots are, and how many entries they have.
     fn snapshots(&mut self, header: &Header) -> io::Result<Vec<(u64, u32)>> {
-        let (mut snapshots, mut len, mut wrong) = (Vec::new(), 0, None);
+        let (mut snapshots, mut len, mut wrong) = (Vec::new(), 0, Vec::new());
         for entry in Entries::of(self.source, header) {
             match entry {
                 Ok(Raw { snapshot, bytes }) => {
                     len += bytes.len() as u64;
+                    if header.version >= 3 && snapshot.size_bytes.is_none() {
+                        let index = snapshots.len();
+                        wrong.push(format!(
+                            "snapshot {index} does not say its size, as it has to in an image of version 3"
+                        ));
+                    }
                     snapshots.push((snapshot.l1_offset, snapshot.l1_entries));
                 }
                 Err(TableError::Io(error)) => return Err(error),
-                Err(TableError::Format(error)) => wrong = Some(error),
+                Err(TableError::Format(error)) => wrong.push(error.to_string()),
             }
         }
-        if let Some(error) = wrong {
-            self.problem(error.to_string());
-        }
+        wrong.into_iter().for_each(|text| self.problem(text));
         if len > 0 {
             self.uses(header.snapshots_offset, len, "the table of snapshots");
         }
@@ -243,8 +247,13 @@ impl<S: Source> Examiner<'_, S> {
         }
         let table = self.bytes(offset, len)?;
         for index in 0..u64::from(entries) {
-            let place = match entry::l1(&self.geometry, index, u64_at(&table, index as usize * 8).unwrap_or(0)) {
+            let value = u64_at(&table, index as usize * 8).unwrap_or(0);
+            let place = match entry::l1(&self.geometry, index, value) {
                 Ok(Some(place)) => place,
+                Ok(None) if value != 0 => {
+                    self.problem(format!("{what}: entry {index} says of no table that nobody else uses it (bit 63)"));
+                    continue;
+                }
                 Ok(None) => continue,
                 Err(error) => {
                     self.problem(format!("{what}: {error}"));

@@ -1,10 +1,11 @@
 //! qcow2 images that QEMU and we read and write in turn: of every feature, against a vector, with `qemu-img check` after each turn.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use engine::Solo;
-use image::tools::{Backing, CreateOptions, From};
+use image::tools::{Backing, CreateOptions, From, SnapshotChange};
 use image::{Qcow2Options, tools};
 use storage::{Operation, Task};
 use tempfile::TempDir;
@@ -406,6 +407,37 @@ fn images_that_we_make_are_qemus_as_well() -> Result<()> {
             ensure!(snapshots.len() == 1 && snapshots[0].name == "one", "{snapshots:?}");
             agree(&lab, &image)?;
         }
+    }
+    Ok(())
+}
+
+/// What reads well and is wrong all the same, by the opinion of both.
+#[test]
+fn what_qemu_calls_an_error_is_damage() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(kit::disk())?;
+    let path = directory.path().join("image");
+    let image = path.display().to_string();
+    qemu_img::img(&lab, &["create", "-q", "-f", "qcow2", &image, "1G"])?.expect_success()?;
+    qemu_img::img(&lab, &["snapshot", "-c", "one", &image])?.expect_success()?;
+    agree(&lab, &path)?;
+    let bytes = std::fs::read(&path)?;
+    let word = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize;
+    let mut own = bytes.clone();
+    own[word(40) + 8] = 0x80;
+    // Without the disk's size, and without what else QEMU says behind it.
+    let (mut short, at) = (bytes.clone(), word(64));
+    ensure!(bytes[at + 39] == 24);
+    short[at + 39] = 8;
+    short.copy_within(at + 64..at + 68, at + 48);
+    for (what, lying) in [("bit 63 of no table", own), ("a snapshot without a size", short)] {
+        std::fs::write(&path, &lying)?;
+        ensure!(!qemu_img::img(&lab, &["check", "-f", "qcow2", &image])?.success, "{what}");
+        let ours = tools::check(&path, true, true, &mut |_, _| {})?;
+        ensure!(!ours.sound && ours.problem_count == 1, "{what}: {ours:?}");
+        let take = SnapshotChange::Take { name: "two", at: Duration::ZERO };
+        ensure!(tools::change_snapshots(&path, take, &mut |_, _| {}).is_err(), "{what}");
+        ensure!(std::fs::read(&path)? == lying, "{what}");
     }
     Ok(())
 }

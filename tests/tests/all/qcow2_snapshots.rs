@@ -156,5 +156,16 @@ fn an_image_in_use_and_one_with_narrow_refcounts_are_refused() -> Result<()> {
     ))?;
     let (status, said) = create()?;
     ensure!(status == Some(2) && said.contains("in use") && said.trim().lines().count() == 1, "{said}");
-    daemon.stop()
+    ensure!(!said.contains("--no-lock"), "it has no such option: {said}");
+    daemon.stop()?;
+    // A disk of no bytes cannot be served, nor could another snapshot be applied then.
+    img(&lab, &["create", "-q", "-f", "qcow2", &image, "0"])?.expect_success()?;
+    img(&lab, &["snapshot", "-c", "nothing", &image])?.expect_success()?;
+    img(&lab, &["resize", "-q", "-f", "qcow2", &image, "8M"])?.expect_success()?;
+    let before = std::fs::read(&image)?;
+    let apply = Command::new(vringd::program()?).args(["image", "snapshot", "apply", &image, "nothing"]).output()?;
+    let said = String::from_utf8(apply.stderr)?;
+    ensure!(apply.status.code() == Some(2) && said.contains("disk of 0 bytes"), "{said}");
+    ensure!(std::fs::read(&image)? == before, "it was changed");
+    Ok(())
 }

@@ -257,6 +257,14 @@ impl<'a> Work<'a> {
         let then = self.snapshots[index].snapshot.header(self.header, index as u32);
         // It is the snapshot that cannot be had: nothing is wrong with the disk.
         let then = then.map_err(|error| Why::Refused(error.to_string()))?;
+        if then.size_bytes < 512 {
+            let reason = format!(
+                "snapshot `{}` is of a disk of {} bytes, less than a sector",
+                wanted.escape_debug(),
+                then.size_bytes
+            );
+            return Err(Why::Refused(reason));
+        }
         // What lies behind the disk's end is the state of a machine, and must not come up when the disk grows.
         let mut l1 = self.table(then.l1_offset, then.l1_entries)?;
         let needed = then.size_bytes.div_ceil(then.l2_covers_bytes()) as usize;

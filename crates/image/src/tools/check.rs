@@ -46,7 +46,13 @@ pub struct Checked {
 /// It cannot be read or written; somebody has it.
 pub fn check(path: &Path, repair: bool, lock: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Checked, ToolError> {
     let mut image = Image::open(path, repair)?;
-    let _lock = lock.then(|| ImageLock::take(path, &image.file, repair)).transpose()?;
+    let in_use = |error| match ToolError::from(error) {
+        ToolError::Refused { path, reason } => {
+            ToolError::Refused { path, reason: reason + "; --no-lock looks at it all the same" }
+        }
+        error => error,
+    };
+    let _lock = lock.then(|| ImageLock::take(path, &image.file, repair)).transpose().map_err(in_use)?;
     // What a killed server has under way belongs to it.
     match storage::kit::settled(path, &image.file, repair) {
         // Who does without locks does so where there are none, too.

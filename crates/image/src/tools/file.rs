@@ -32,7 +32,7 @@ pub enum ToolError {
         source: FormatError,
     },
     /// {0}
-    Open(#[from] OpenError),
+    Open(OpenError),
     /// {0}
     Target(#[from] TargetError),
     /// {path}: {source}
@@ -49,6 +49,23 @@ pub enum ToolError {
         /// Why, and what to do.
         reason: String,
     },
+}
+
+/// Without the advice to whoever serves an image.
+impl From<OpenError> for ToolError {
+    fn from(error: OpenError) -> ToolError {
+        match error {
+            OpenError::Path { path, what, source, .. } => ToolError::Io { path, what, source },
+            OpenError::Locked { path, held, holders } => {
+                ToolError::Refused { path, reason: format!("is in use, another process holds {held}: {holders}") }
+            }
+            OpenError::Busy { path } => {
+                let reason = "the device is mounted, part of a RAID or volume group, or served: release it";
+                ToolError::refused(&path, reason)
+            }
+            error => ToolError::Open(error),
+        }
+    }
 }
 
 impl ToolError {
