@@ -4,6 +4,7 @@ use crate::FormatError;
 use crate::extension::Extensions;
 use crate::features::{self, named};
 use crate::field::{put_u32, put_u64, u32_at, u64_at};
+use crate::snapshot;
 
 /// The first four bytes of an image.
 pub const MAGIC: [u8; 4] = *b"QFI\xfb";
@@ -251,6 +252,11 @@ impl Header {
         }
         if self.snapshots > 0 {
             aligned(64, "snapshots_offset", self.snapshots_offset)?;
+            // As short as entries can be.
+            let bytes = u64::from(self.snapshots) * snapshot::FIXED_BYTES as u64;
+            if self.snapshots_offset + bytes >= 1 << 63 {
+                return Err(field(64, "snapshots_offset", self.snapshots_offset, "the table ends below 2^63"));
+            }
         }
         if self.data_file_is_raw() && self.backing_file.is_some() {
             return Err(field(

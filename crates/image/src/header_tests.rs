@@ -71,6 +71,7 @@ fn what_a_header_may_not_say_is_refused_by_name() {
         (|h| h.refcount_table_clusters = 129, "refcount_table_clusters"),
         (|h| h.snapshots = 65_537, "nb_snapshots"),
         (|h| (h.snapshots, h.snapshots_offset) = (1, 7), "snapshots_offset"),
+        (|h| (h.snapshots, h.snapshots_offset) = (2000, (1 << 63) - (1 << 16)), "ends below"),
         (|h| h.compression = Compression::Zstd, "compression_type"),
         (|h| h.incompatible = features::COMPRESSION, "compression_type"),
         (|h| (h.incompatible, h.cluster_bits) = (features::EXTENDED_L2, 13), "cluster_bits"),

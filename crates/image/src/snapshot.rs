@@ -7,7 +7,7 @@ use crate::uses::Source;
 use std::io;
 
 /// Bytes of an entry before its extra data.
-const FIXED_BYTES: usize = 40;
+pub(crate) const FIXED_BYTES: usize = 40;
 /// Most bytes of extra data: QEMU's bound.
 const EXTRA_BYTES_MAX: usize = 1024;
 /// Most bytes of the table: QEMU's bound, of 65,536 snapshots of 1 KiB.

@@ -118,22 +118,32 @@ impl Allocator {
     }
 
     /// Takes up to `most` clusters that follow one another out of the reserve, if it has any.
-    pub(super) fn take_ready(&mut self, most: u64) -> Option<Range<u64>> {
-        let first = self.reserve.front_mut()?;
-        let taken = first.start..first.end.min(first.start + most);
-        first.start = taken.end;
-        if first.is_empty() {
-            self.reserve.pop_front();
+    /// Where their table is yet to be made, one before them is left to it: tables lie before what they name, as QEMU has them.
+    pub(super) fn take_ready(&mut self, most: u64, has_table: bool) -> Option<Range<u64>> {
+        if !has_table
+            && let Some(first) = self.reserve.front_mut()
+            && first.end - first.start > 1
+        {
+            let others = first.start + 1..first.end;
+            first.end = others.start;
+            self.reserve.insert(1, others);
+        }
+        let number = usize::from(!has_table && self.reserve.len() > 1);
+        let run = self.reserve.get_mut(number)?;
+        let taken = run.start..run.end.min(run.start + most);
+        run.start = taken.end;
+        if run.is_empty() {
+            self.reserve.remove(number);
         }
         Some(taken)
     }
 
     /// Takes up to `most` clusters that follow one another. Blocks when the reserve is empty.
-    pub(super) fn take(&mut self, chain: &Chain, most: u64) -> Result<Range<u64>, Trouble> {
+    pub(super) fn take(&mut self, chain: &Chain, most: u64, has_table: bool) -> Result<Range<u64>, Trouble> {
         if self.reserve.is_empty() {
             self.refill(chain)?;
         }
-        self.take_ready(most).ok_or(Trouble::Errno(libc::ENOSPC))
+        self.take_ready(most, has_table).ok_or(Trouble::Errno(libc::ENOSPC))
     }
 
     /// Takes clusters that follow one another, for a table. They are none of the reserve: that they are counted is not

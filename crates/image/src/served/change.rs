@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub(super) barrier: bool,
     /// The clusters come from the reserve, and read as zeroes.
     pub(super) fresh: bool,
+    /// There is no data: what is covered reads as zeroes by its entry.
+    clears: bool,
     /// These clusters, until they are linked. A plan that is dropped gives them back.
     taken: Option<Taken>,
 }
@@ -46,15 +48,19 @@ impl Plan {
 
     /// The entry of the cluster at `guest`, which was `old`.
     fn entry(&self, geometry: &Geometry, guest: u64, old: Cluster) -> Cluster {
+        let unit = geometry.unit_bytes();
+        let units = (0..SUBCLUSTERS).filter(|unit_number| self.covered.contains(&(guest + unit_number * unit)));
+        let mask = if geometry.extended { units.fold(0u32, |mask, number| mask | 1 << number) } else { !0 };
+        if self.clears {
+            let zero = if let Cluster::Plain { zero, .. } = old { zero | mask } else { mask };
+            return Cluster::Plain { host: None, copied: false, allocated: 0, zero };
+        }
         let host = Some(self.host + (guest - self.guest));
         let all = Cluster::Plain { host, copied: true, allocated: !0, zero: 0 };
         let Cluster::Plain { allocated, zero, .. } = old else { return all };
         if !geometry.extended {
             return all;
         }
-        let unit = geometry.unit_bytes();
-        let units = (0..SUBCLUSTERS).filter(|unit_number| self.covered.contains(&(guest + unit_number * unit)));
-        let mask = units.fold(0u32, |mask, unit_number| mask | 1 << unit_number);
         Cluster::Plain { host, copied: true, allocated: allocated | mask, zero: zero & !mask }
     }
 }
@@ -109,9 +115,9 @@ fn old(geometry: &Geometry, guest: u64, cluster: Cluster) -> Old {
 }
 
 impl Shared {
-    /// Prepares an allocating write of what `want` begins with; its first cluster, and all others that it shall reach, are claimed.
-    /// Without `may_block` it does what can be done at once, or nothing.
-    pub(super) fn prepare(&self, want: &Range<u64>, may_block: bool) -> Result<Option<Plan>, Trouble> {
+    /// Prepares an allocating write of what `want` begins with, be it `zeroes`; its first cluster, and all others that it shall reach, are
+    /// claimed. Without `may_block` it does what can be done at once, or nothing.
+    pub(super) fn prepare(&self, want: &Range<u64>, zeroes: bool, may_block: bool) -> Result<Option<Plan>, Trouble> {
         self.check_written()?;
         let chain = &self.chain;
         let geometry = &chain.top().geometry;
@@ -119,6 +125,33 @@ impl Shared {
         let guest = want.start / cluster_bytes * cluster_bytes;
         let Some(first) = chain.entry(guest, may_block)? else { return Ok(None) };
         let kind = old(geometry, guest, first);
+        if zeroes && kind == Old::Nothing && chain.top().geometry.version >= 3 {
+            let unit = geometry.unit_bytes();
+            let stop = want.end.min(guest + cluster_bytes);
+            let covered = want.start / unit * unit..stop.next_multiple_of(unit);
+            let mut is_zero = true;
+            for beside in [covered.start..want.start, stop..covered.end] {
+                match chain.is_zero(beside.start, beside.end - beside.start, may_block)? {
+                    None => return Ok(None),
+                    Some(is) => is_zero &= is,
+                }
+            }
+            if is_zero {
+                let write = want.start..stop;
+                let plan = Plan {
+                    guest,
+                    host: 0,
+                    clusters: 1,
+                    write,
+                    covered,
+                    barrier: false,
+                    fresh: true,
+                    clears: true,
+                    taken: None,
+                };
+                return Ok(Some(plan));
+            }
+        }
         // As many clusters as are alike; none that is written in place, and none of another table.
         let end = want.end.min(geometry.guest(geometry.place(guest).0 + 1, 0));
         let mut found = vec![first];
@@ -136,9 +169,10 @@ impl Shared {
             Old::Room(host) => (host, found.len() as u64, None),
             Old::Nothing | Old::Elsewhere => {
                 let want = found.len() as u64;
+                let has_table = chain.top().tables.l1(geometry.place(guest).0) & COPIED != 0;
                 let taken = match may_block {
-                    true => Some(self.allocator()?.take(chain, want)?),
-                    false => self.try_allocator().and_then(|mut allocator| allocator.take_ready(want)),
+                    true => Some(self.allocator()?.take(chain, want, has_table)?),
+                    false => self.try_allocator().and_then(|mut allocator| allocator.take_ready(want, has_table)),
                 };
                 let Some(clusters) = taken else { return Ok(None) };
                 let (host, count) = (clusters.start << geometry.cluster_bits, clusters.end - clusters.start);
@@ -150,7 +184,8 @@ impl Shared {
         let write = want.start..end.min(guest + clusters * cluster_bytes);
         // A raw data file reads as it did, whatever the tables say.
         let barrier = !fresh && !chain.top().header.data_file_is_raw();
-        let mut plan = Plan { guest, host, clusters, covered: write.clone(), write, barrier, fresh, taken };
+        let mut plan =
+            Plan { guest, host, clusters, covered: write.clone(), write, barrier, fresh, clears: false, taken };
         if self.fill(&mut plan, first, last, may_block)? {
             return Ok(Some(plan));
         }
@@ -327,7 +362,7 @@ impl Shared {
         }
         let table = match own {
             Some(place) => place.offset,
-            None => allocator.take(chain, 1)?.start << geometry.cluster_bits,
+            None => allocator.take(chain, 1, true)?.start << geometry.cluster_bits,
         };
         let written = self.rewrite_in((l1, index), (table, place), (guest, clusters), new);
         // After an error nobody knows whether the image names the new table: its cluster is leaked.

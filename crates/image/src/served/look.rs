@@ -203,11 +203,12 @@ impl Parts<'_, '_> {
         }
         let claimed = self.progress.claim.as_ref().map_or(stop, |(_, claimed)| claimed.end << bits);
         let want = at..stop.min(claimed);
-        match self.shared.prepare(&want, false) {
+        let zeroes = matches!(self.operation, Operation::WriteZeroes { .. });
+        match self.shared.prepare(&want, zeroes, false) {
             Ok(Some(plan)) => self.prepared(plan),
-            Ok(None) => {
-                self.job(Job::Prepare, move |shared| Ok(shared.prepare(&want, true)?.map_or(Gift::Nothing, Gift::Plan)))
-            }
+            Ok(None) => self.job(Job::Prepare, move |shared| {
+                Ok(shared.prepare(&want, zeroes, true)?.map_or(Gift::Nothing, Gift::Plan))
+            }),
             Err(trouble) => self.trouble(trouble),
         }
     }

@@ -84,6 +84,50 @@ fn what_is_not_there_comes_from_below() {
     assert_eq!(std::fs::read(at("base")).unwrap(), base[..299_900]);
 }
 
+/// Where all that lies beside them in their cluster, or subcluster, reads as zeroes by the tables behind.
+#[test]
+fn zeroes_over_a_backing_file_take_space_only_beside_data() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut oracle = vec![0; 1 << 20];
+    // In the first half of every other cluster, and nowhere in the last eight.
+    for cluster in (0..8).step_by(2) {
+        oracle[cluster << 16..][..1 << 15].fill(7);
+    }
+    let base = made(&at("base"), &New { cluster_bits: 12, size_bytes: 1 << 20, ..New::default() });
+    let storage = storage::open(&base).unwrap();
+    for cluster in (0..8).step_by(2) {
+        kit::write(&mut Solo::new().unwrap(), &*storage, cluster << 16, &oracle[..1 << 15]).unwrap();
+    }
+    drop(storage);
+    for incompatible in [0, features::EXTENDED_L2] {
+        let backing = Some((b"base".to_vec(), "qcow2"));
+        let options = made(&at("top"), &New { incompatible, backing, size_bytes: 1 << 20, ..New::default() });
+        let storage = storage::open(&options).unwrap();
+        let mut oracle = oracle.clone();
+        let mut solo = Solo::new().unwrap();
+        let mut task = Task::new();
+        let mut zero = |offset: usize, len: usize| {
+            oracle[offset..offset + len].fill(0);
+            task.begin(Operation::WriteZeroes { offset: offset as u64, len: len as u64, unmap: false, durable: false });
+            kit::run(&mut solo, &*storage, &mut task).unwrap();
+        };
+        // All data of a cluster; beside nothing; in the half without data, a whole subcluster and less.
+        zero(0, 1 << 15);
+        zero((9 << 16) + 512, 1024);
+        zero((2 << 16) + (1 << 15), 2048);
+        zero((4 << 16) + (1 << 15) + 512, 512);
+        // Over data: a whole subcluster, and less.
+        zero((4 << 16) + 4096, 2048);
+        zero((6 << 16) + 512, 512);
+        kit::assert_same(&kit::read(&mut solo, &*storage, 0, oracle.len()), &oracle, 0);
+        drop(storage);
+        sound(&at("top"));
+        let allocated = crate::tools::check(&at("top"), false, true, &mut |_, _| {}).unwrap().allocated_clusters;
+        assert_eq!(allocated, if incompatible == 0 { 3 } else { 1 });
+    }
+}
+
 #[test]
 fn what_cannot_be_served_is_refused_in_one_line() {
     let directory = TempDir::new_in(kit::shm()).unwrap();
@@ -383,7 +427,7 @@ fn no_worker_waits_for_whoever_has_the_allocator() {
     let mut solo = Solo::new().unwrap();
     kit::write(&mut solo, &storage, 0, &[1; 512]).unwrap();
     let mut held = storage.shared.allocator().unwrap();
-    let taken = held.take_ready(1).unwrap();
+    let taken = held.take_ready(1, true).unwrap();
     allocator::Taken::new(&storage.shared.returns, taken).unused();
     let mut memory = [7u8; 512];
     let mut task = Task::new();
