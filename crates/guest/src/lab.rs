@@ -190,6 +190,11 @@ impl Lab {
         self.directory.join("fs-programs")
     }
 
+    /// QEMU's own tests of its block layer, and their program `check`; not there unless they were asked for.
+    pub fn iotests(&self) -> PathBuf {
+        self.directory.join("iotests/tests/qemu-iotests")
+    }
+
     /// Debian's kernel for virtual machines.
     pub fn kernel(&self) -> PathBuf {
         self.directory.join("machine/vmlinuz")

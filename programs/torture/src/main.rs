@@ -12,6 +12,7 @@ mod figures;
 mod fio_guest;
 mod frontend;
 mod hostile;
+mod iotests;
 mod kill;
 mod neighbour;
 mod powercut;
@@ -57,6 +58,13 @@ enum What {
     PowercutLife(powercut::device::inside::Options),
     /// Kill the server of a volume under a guest's databases, alone and together with the guest.
     Database(database::Options),
+    /// Run QEMU's own tests of qcow2 with the images served over vhost-user, by this daemon and by QEMU's.
+    ///
+    /// `cargo xtask lab --with-iotests` fetches them.
+    Iotests(iotests::Options),
+    /// What stands in the place of `qemu-io` in `iotests`.
+    #[command(hide = true)]
+    IotestsClient(iotests::client::Options),
     /// Measure what tracking requests in flight costs: the same load with and without the inflight region.
     InflightCost(cost::Options),
 }
@@ -70,6 +78,8 @@ fn main() -> ExitCode {
         What::Powercut(options) => powercut::run(options),
         What::PowercutLife(options) => powercut::device::inside::run(options),
         What::Database(options) => database::run(options),
+        What::Iotests(options) => iotests::run(options),
+        What::IotestsClient(options) => iotests::client::run(options),
         What::InflightCost(options) => cost::run(options),
     };
     match result {

@@ -89,7 +89,12 @@ impl Mirror {
 
     /// The line of a source list for `suite`.
     pub(super) fn line(&self, suite: &str) -> String {
-        format!("deb [signed-by={}] {} {suite} main", self.keyring, self.uri)
+        self.line_of("deb", suite)
+    }
+
+    /// As above, for packages of one kind (sources.list(5): `deb`, `deb-src`).
+    fn line_of(&self, kind: &str, suite: &str) -> String {
+        format!("{kind} [signed-by={}] {} {suite} main", self.keyring, self.uri)
     }
 }
 
@@ -102,12 +107,21 @@ pub(super) struct Suite<'a> {
 impl<'a> Suite<'a> {
     /// Fetches the package list of `suite`.
     pub(super) fn open(workshop: &'a Workshop, suite: &str) -> Result<Self> {
+        Self::of_kind(workshop, suite, "deb")
+    }
+
+    /// Fetches the list of its source packages.
+    pub(super) fn of_sources(workshop: &'a Workshop, suite: &str) -> Result<Self> {
+        Self::of_kind(workshop, suite, "deb-src")
+    }
+
+    fn of_kind(workshop: &'a Workshop, suite: &str, kind: &str) -> Result<Self> {
         let directory = workshop.scratch().join("apt").join(suite);
         for name in ["lists/partial", "cache/archives/partial", "download"] {
             fs::create_dir_all(directory.join(name))?;
         }
         fs::write(directory.join("status"), "")?;
-        let line = Mirror::of_this_machine()?.line(suite);
+        let line = Mirror::of_this_machine()?.line_of(kind, suite);
         fs::write(directory.join("sources.list"), format!("{line}\n"))?;
         let suite = Self { workshop, directory };
         workshop.run(suite.apt("apt-get").arg("update"))?;
@@ -127,16 +141,27 @@ impl<'a> Suite<'a> {
             .with_context(|| format!("package {meta} depends on no {prefix}*"))
     }
 
-    /// Downloads `package` and unpacks it into `directory`.
-    pub(super) fn unpack(&self, package: &str, directory: &Path) -> Result<()> {
+    /// Downloads the source package `package`; where the archive of what it packs is.
+    pub(super) fn source(&self, package: &str) -> Result<PathBuf> {
+        self.download(&["source", "--download-only", package], ".orig.tar.xz")
+    }
+
+    /// Has apt-get download what ends so.
+    fn download(&self, arguments: &[&str], ends: &str) -> Result<PathBuf> {
+        let package = arguments[arguments.len() - 1];
         let download = self.directory.join("download").join(package);
         fs::create_dir_all(&download)?;
-        self.workshop.run(self.apt("apt-get").args(["download", package]).current_dir(&download))?;
-        let file = fs::read_dir(&download)?
+        self.workshop.run(self.apt("apt-get").args(arguments).current_dir(&download))?;
+        fs::read_dir(&download)?
             .flatten()
             .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-            .with_context(|| format!("apt-get left no file for {package}"))?;
+            .find(|path| path.to_string_lossy().ends_with(ends))
+            .with_context(|| format!("apt-get left no {ends} for {package}"))
+    }
+
+    /// Downloads `package` and unpacks it into `directory`.
+    pub(super) fn unpack(&self, package: &str, directory: &Path) -> Result<()> {
+        let file = self.download(&["download", package], ".deb")?;
         self.workshop.run(Command::new("dpkg").arg("-x").arg(&file).arg(directory))
     }
 

@@ -5,6 +5,7 @@ mod boot_disk;
 mod cargo_programs;
 mod cpio;
 mod host;
+mod iotests;
 mod machine;
 mod modules;
 mod programs;
@@ -30,13 +31,16 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
     /// Make these steps again even if their result is current: root, programs, uml,
-    /// qemu, machine, fs-programs, uml-smp, or all.
+    /// qemu, machine, fs-programs, uml-smp, iotests, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
     /// Leave out the kernel that has to be built (five to eight minutes on two processors).
     /// The tests of two queues cannot run without it.
     #[arg(long)]
     without_uml_smp: bool,
+    /// Also fetch QEMU's own tests, for `cargo xtask torture iotests`.
+    #[arg(long)]
+    with_iotests: bool,
 }
 
 /// One thing in the lab. Its result is current if its recipe is the one that made it.
@@ -59,6 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         machine::step(),
         cargo_programs::step(),
         uml::smp_step(),
+        iotests::step(),
     ];
     for name in &options.again {
         ensure!(
@@ -81,6 +86,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             continue;
         }
         let again = options.again.iter().any(|name| name == "all" || name == step.name);
+        if step.name == "iotests" && !options.with_iotests && !again {
+            continue;
+        }
         if !again && step.is_current(&lab) {
             println!("lab: {}: current", step.name);
             continue;
