@@ -169,11 +169,15 @@ impl Shared {
             Old::Room(host) => (host, found.len() as u64, None),
             Old::Nothing | Old::Elsewhere => {
                 let want = found.len() as u64;
+                let allocator = if may_block { Some(self.allocator()?) } else { self.try_allocator() };
+                let Some(mut allocator) = allocator else { return Ok(None) };
+                // Nobody else makes one while this has the allocator.
                 let has_table = chain.top().tables.l1(geometry.place(guest).0) & COPIED != 0;
                 let taken = match may_block {
-                    true => Some(self.allocator()?.take(chain, want, has_table)?),
-                    false => self.try_allocator().and_then(|mut allocator| allocator.take_ready(want, has_table)),
+                    true => Some(allocator.take(chain, want, has_table)?),
+                    false => allocator.take_ready(want, has_table),
                 };
+                drop(allocator);
                 let Some(clusters) = taken else { return Ok(None) };
                 let (host, count) = (clusters.start << geometry.cluster_bits, clusters.end - clusters.start);
                 (host, count, Some(Taken::new(&self.returns, clusters)))

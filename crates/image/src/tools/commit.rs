@@ -12,7 +12,7 @@ use crate::{Behind, ImageError, Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
 use std::path::PathBuf;
 use storage::copy::{Copied, Route, Zeroes, copy};
-use storage::{Action, FileOptions, FileStorage, Links, OpenError, Storage, StorageError};
+use storage::{FileOptions, FileStorage, Links, OpenError, Storage};
 
 /// What was written. Its JSON is what `vringd image commit --json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,10 +70,7 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
     let own = image.own();
     let to = backing.storage();
     let route = Route { from: &own, from_offset: 0, to, to_offset: 0, len: size_bytes, zeroes: Zeroes::Data };
-    let copied = copy(&route, progress).map_err(|error| match error {
-        StorageError::Io { action: Action::Read | Action::Look, .. } => ToolError::storage(path)(error),
-        error => ToolError::storage(behind.path())(error),
-    })?;
+    let copied = copy(&route, progress).map_err(ToolError::copy(path, behind.path()))?;
     backing.flush()?;
     if !keep {
         clear(path, &image, 0..size_bytes, &mut |_, _| {})?;

@@ -1,7 +1,7 @@
 //! Images of one format copied into another.
 
 use super::CreateOptions;
-use super::create::{begin, new};
+use super::create::{begin, new, size_for};
 use super::file::{Image, ToolError};
 use crate::header::MAGIC;
 use crate::uses::Source;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use storage::copy::{Copied, Route, Zeroes, copy};
 use storage::kit::ImageLock;
 use storage::target::Target;
-use storage::{Action, FileOptions, FileStorage, Links, Storage, StorageError};
+use storage::{FileOptions, FileStorage, Links, Storage};
 
 /// An image: what is copied, or changed.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ pub fn to_qcow2(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
-    let size_bytes = options.size_bytes.unwrap_or(0).max(from.storage.capacity_bytes());
+    let size_bytes = size_for(options, &from.path, from.storage.capacity_bytes())?;
     let new = new(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
     // Whoever is killed before the end leaves what nobody takes for an image.
     let (kept, header) = begin(target, &new, options.force)?;
@@ -144,9 +144,6 @@ fn go(
 ) -> Result<Converted, ToolError> {
     let len = from.storage.capacity_bytes();
     let route = Route { from: &*from.storage, from_offset: 0, to, to_offset: 0, len, zeroes };
-    let copied = copy(&route, progress).map_err(|error| match error {
-        StorageError::Io { action: Action::Read | Action::Look, .. } => ToolError::storage(&from.path)(error),
-        error => ToolError::storage(target)(error),
-    })?;
+    let copied = copy(&route, progress).map_err(ToolError::copy(&from.path, target))?;
     Ok(Converted { size_bytes: len, copied })
 }

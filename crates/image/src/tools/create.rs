@@ -68,6 +68,16 @@ fn write(path: &Path, bytes: &[u8], force: bool) -> Result<Target, ToolError> {
     Ok(target)
 }
 
+/// The size of a new disk with the contents of one of `there` bytes.
+pub(super) fn size_for(options: &CreateOptions, from: &Path, there: u64) -> Result<u64, ToolError> {
+    match options.size_bytes {
+        Some(asked) if asked < there => {
+            Err(ToolError::refused(from, format!("has {there} bytes, more than the size that is asked for")))
+        }
+        asked => Ok(asked.unwrap_or(there)),
+    }
+}
+
 pub(super) fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError> {
     let refuse = |reason: &str| Err(ToolError::refused(path, reason));
     if !options.cluster_bytes.is_power_of_two() || !(512..=2 << 20).contains(&options.cluster_bytes) {
@@ -113,13 +123,19 @@ pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
+/// Whether a backing file may be called that (specification: "Header", `backing_file_size`).
+pub(super) fn admit_name(image: &Path, name: &[u8]) -> Result<(), ToolError> {
+    match (1..=1023).contains(&name.len()) {
+        true => Ok(()),
+        false => Err(ToolError::refused(image, "its backing file: a name has 1 to 1023 bytes")),
+    }
+}
+
 /// The backing file as it is written down, and its size.
 pub(super) fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'static str), u64), ToolError> {
     let name = backing.name.as_os_str().as_bytes().to_vec();
     let refused = |reason: String| ToolError::refused(image, format!("its backing file: {reason}"));
-    if name.is_empty() || name.len() > 1023 {
-        return Err(refused("a name has 1 to 1023 bytes".to_owned()));
-    }
+    admit_name(image, &name)?;
     let found = reference::read(&name, image).map_err(|error| refused(error.to_string()))?;
     let mut file = Image::open(&found.path, false)?;
     let behind = if backing.is_qcow2 { files(&found.path)? } else { vec![found.path] };

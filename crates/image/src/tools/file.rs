@@ -10,7 +10,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use storage::target::TargetError;
-use storage::{Links, OpenError, StorageError};
+use storage::{Action, Links, NullOptions, NullStorage, OpenError, StorageError};
+use values::ByteSize;
 
 /// Why a tool did not do what it was asked.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -77,6 +78,14 @@ impl ToolError {
         move |source| ToolError::Storage { path: path.to_owned(), source }
     }
 
+    /// Of a copy from one image to another: whichever it was.
+    pub(super) fn copy(from: &Path, to: &Path) -> impl Fn(StorageError) -> ToolError {
+        move |source| {
+            let reads = matches!(source, StorageError::Io { action: Action::Read | Action::Look, .. });
+            ToolError::Storage { path: if reads { from } else { to }.to_owned(), source }
+        }
+    }
+
     pub(super) fn refused(path: &Path, reason: impl Into<String>) -> ToolError {
         ToolError::Refused { path: path.to_owned(), reason: reason.into() }
     }
@@ -135,6 +144,11 @@ pub(super) fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok
 /// See [`as_text`].
 pub(super) fn as_text_if<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
+}
+
+/// A disk that reads as zeroes.
+pub(super) fn zeroes(size_bytes: u64) -> Result<NullStorage, OpenError> {
+    NullStorage::open(&NullOptions { size: ByteSize(size_bytes), zeroes: true, ..NullOptions::default() })
 }
 
 /// Refuses an image whose dirty bitmaps would not tell what a tool writes.

@@ -6,7 +6,7 @@
 
 use super::CreateOptions;
 use super::convert::From;
-use super::create::new;
+use super::create::{new, size_for};
 use super::file::ToolError;
 use crate::geometry::Geometry;
 use crate::header::Header;
@@ -42,7 +42,10 @@ pub fn measure(
 ) -> Result<Measured, ToolError> {
     let from = from.map(From::open).transpose()?;
     let there = from.as_ref().map(|from| from.storage.capacity_bytes());
-    let size_bytes = options.size_bytes.max(there);
+    let size_bytes = match (&from, there) {
+        (Some(from), Some(there)) => Some(size_for(options, &from.path, there)?),
+        _ => options.size_bytes,
+    };
     let new = new(Path::new(NEW), &CreateOptions { size_bytes, ..options.clone() })?;
     let image = new.image().map_err(|reason| ToolError::refused(Path::new(NEW), reason))?;
     let header = Header::parse(&image);

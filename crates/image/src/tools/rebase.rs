@@ -6,8 +6,8 @@
 
 use super::compare::{Side, read};
 use super::convert::{From, Open};
-use super::create::{Backing, behind};
-use super::file::{Image, ToolError, refuse_bitmaps};
+use super::create::{Backing, admit_name, behind};
+use super::file::{Image, ToolError, refuse_bitmaps, zeroes};
 use crate::field::u64_at;
 use crate::header::{Header, at};
 use crate::uses::Source;
@@ -19,10 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use storage::Storage;
 use storage::copy::{CHUNK_BYTES, Copied, GRAIN_BYTES, Route, Zeroes, copy};
 use storage::extent::DataRanges;
-use storage::{NullOptions, NullStorage, Storage};
-use values::ByteSize;
 
 /// What is written at once, or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -77,7 +76,7 @@ pub fn rebase(
         refuse_bitmaps(path, &image.header()?)?;
         let new = match backing {
             Some(backing) => open(options, backing)?,
-            None => nothing(path, disk.capacity_bytes())?,
+            None => Open { path: path.clone(), storage: Arc::new(zeroes(disk.capacity_bytes())?) },
         };
         if backing.is_some() {
             disk.cover();
@@ -108,12 +107,6 @@ fn open(options: &Qcow2Options, backing: &Backing) -> Result<Open, ToolError> {
         true => From::Qcow2(Qcow2Options { read_only: true, ..options.behind(path) }),
     };
     from.open()
-}
-
-/// What is behind an image that has no backing file.
-fn nothing(path: &Path, size_bytes: u64) -> Result<Open, ToolError> {
-    let options = NullOptions { size: ByteSize(size_bytes), zeroes: true, ..NullOptions::default() };
-    Ok(Open { path: path.to_owned(), storage: Arc::new(NullStorage::open(&options)?) })
 }
 
 /// Copies what differs from the new backing file, where the image has nothing itself, into the image.
@@ -235,8 +228,8 @@ fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<(Header, V
     if header.data_file_is_raw() && backing.is_some() {
         return Err(ToolError::refused(&path, "has a raw external data file, with which there is no backing file"));
     }
-    if header.backing_file.as_ref().is_some_and(|name| name.is_empty() || name.len() > 1023) {
-        return Err(ToolError::refused(&path, "its backing file: a name has 1 to 1023 bytes"));
+    if let Some(name) = &header.backing_file {
+        admit_name(&path, name)?;
     }
     let bytes = header.encode().len();
     if bytes > before.len() {

@@ -1,7 +1,7 @@
 //! A disk of another size.
 
 use super::convert::From;
-use super::file::{Image, ToolError, refuse_bitmaps};
+use super::file::{Image, ToolError, refuse_bitmaps, zeroes};
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
@@ -10,8 +10,7 @@ use std::path::Path;
 use storage::copy::{Route, Zeroes, copy};
 use storage::extent::DataRanges;
 use storage::kit::{ImageLock, begins_like, settled};
-use storage::{Links, NullOptions, NullStorage, Storage};
-use values::ByteSize;
+use storage::{Links, Storage};
 
 /// The size that a disk is to have. One that ends inside a sector of 512 bytes gets all of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +165,7 @@ pub(super) fn clear(
     if len == 0 {
         return Ok(());
     }
-    let nothing = NullStorage::open(&NullOptions { size: ByteSize(len), zeroes: true, ..NullOptions::default() })?;
+    let nothing = zeroes(len)?;
     let route = Route { from: &nothing, from_offset: 0, to: disk, to_offset: range.start, len, zeroes: Zeroes::Write };
     copy(&route, progress).map_err(ToolError::storage(path))?;
     Ok(())

@@ -233,6 +233,11 @@ fn conversions_keep_contents_and_holes() {
     fs::write(at("odd"), &contents[..100_001]).unwrap();
     to_qcow2(&From::Raw(at("odd")), &at("even"), &flat, &mut |_, _| {}).unwrap();
     assert_eq!(info(&at("even")).unwrap().size_bytes, 100_001u64.next_multiple_of(512));
+    // What does not fit is not cut off.
+    let small = CreateOptions { size_bytes: Some(11 << 20), ..plain(0) };
+    let error = refusal(to_qcow2(&top, &at("new"), &small, &mut |_, _| {}));
+    assert!(error.contains("more than the size that is asked for") && !at("new").exists(), "{error}");
+    assert_eq!(refusal(measure(Some(&top), &small, &mut |_, _| {})), error);
     // What is there stays without a word.
     let error = refusal(to_raw(&top, &at("flat"), false, &mut |_, _| {}));
     assert!(error.contains("--force"), "{error}");

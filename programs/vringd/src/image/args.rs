@@ -320,7 +320,7 @@ pub(crate) struct Rebase {
     #[arg(long, value_name = "FORMAT", value_enum, requires = "backing")]
     pub(crate) backing_format: Option<Format>,
     /// There is to be nothing behind it
-    #[arg(long, conflicts_with = "backing")]
+    #[arg(long, conflicts_with_all = ["backing", "backing_format"])]
     pub(crate) no_backing: bool,
     /// Change the header and copy nothing: whatever differs comes up
     #[arg(long = "unsafe")]
