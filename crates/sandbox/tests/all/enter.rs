@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// SIGTERM
 const TERM: i32 = 15;
@@ -136,6 +138,13 @@ fn who_ignores_children_can_start_a_daemon() {
     assert_eq!(shell.status().unwrap().code(), Some(42));
 }
 
+/// The numbers of a process's open files; none if this process may not ask.
+fn files_of(pid: rustix::process::Pid) -> Vec<String> {
+    fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))
+        .map(|files| files.filter_map(|file| file.ok()?.file_name().into_string().ok()).collect())
+        .unwrap_or_default()
+}
+
 #[test]
 fn a_signal_to_the_one_outside_reaches_the_one_inside() {
     let fixture = Fixture::of_user();
@@ -149,9 +158,15 @@ fn a_signal_to_the_one_outside_reaches_the_one_inside() {
         assert_ne!(output.read_line(&mut line).unwrap(), 0, "the probe waits");
     }
     let pid = rustix::process::Pid::from_child(&outside);
-    let files: Vec<_> = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))
-        .map(|files| files.filter_map(|file| file.ok()?.file_name().into_string().ok()).collect())
-        .unwrap_or_default();
+    // The one inside may be waiting before the one outside has closed what it does not need.
+    let mut files = files_of(pid);
+    for _ in 0..10_000 {
+        if files.iter().all(|file| ["0", "1", "2"].contains(&file.as_str())) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+        files = files_of(pid);
+    }
     assert!(files.iter().all(|file| ["0", "1", "2"].contains(&file.as_str())), "kept: {files:?}");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(signal_of_child(outside.wait().unwrap()), Some(TERM));
