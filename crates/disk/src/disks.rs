@@ -100,16 +100,21 @@ pub enum DiskError {
 /// A storage that is open and has a name.
 pub struct Disk {
     name: String,
-    spec: StorageSpec,
-    storage: Arc<dyn Storage>,
+    current: Mutex<Current>,
     owner: Option<User>,
     resizing: Mutex<()>,
+}
+
+/// What is open, and the description that opened it.
+struct Current {
+    spec: StorageSpec,
+    storage: Arc<dyn Storage>,
 }
 
 impl Disk {
     /// What `spec` has opened, under a name. With an `owner` it goes with that.
     pub fn new(name: impl Into<String>, spec: StorageSpec, storage: Arc<dyn Storage>, owner: Option<User>) -> Disk {
-        Disk { name: name.into(), spec, storage, owner, resizing: Mutex::new(()) }
+        Disk { name: name.into(), current: Mutex::new(Current { spec, storage }), owner, resizing: Mutex::new(()) }
     }
 
     /// Its name.
@@ -117,9 +122,23 @@ impl Disk {
         &self.name
     }
 
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is open.
-    pub fn storage(&self) -> &Arc<dyn Storage> {
-        &self.storage
+    pub fn storage(&self) -> Arc<dyn Storage> {
+        self.current().storage.clone()
+    }
+
+    /// Another storage is open under this name from now on, by its own description or that of the one before. Returns the one before,
+    /// which is closed when its last user lets go of it. Whoever calls has the [capacity lock](Self::capacity_lock).
+    pub fn replace(&self, spec: Option<StorageSpec>, storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
+        let mut current = self.current();
+        if let Some(spec) = spec {
+            current.spec = spec;
+        }
+        std::mem::replace(&mut current.storage, storage)
     }
 
     /// The user with which it goes; none for a disk that stays until it is removed.
@@ -150,9 +169,10 @@ impl Disk {
 
     /// The description that opens it as it is now: with what has been changed since.
     pub fn spec(&self) -> StorageSpec {
-        let mut spec = self.spec.clone();
-        spec.set_execution(self.storage.describe().execution);
-        if let Some(volume) = self.storage.volume() {
+        let current = self.current();
+        let mut spec = current.spec.clone();
+        spec.set_execution(current.storage.describe().execution);
+        if let Some(volume) = current.storage.volume() {
             spec.set_sync(volume.status().sync);
         }
         spec
@@ -161,7 +181,7 @@ impl Disk {
 
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Disk({}, {:?})", self.name, self.storage.describe())
+        write!(f, "Disk({}, {:?})", self.name, self.storage().describe())
     }
 }
 
@@ -188,7 +208,7 @@ impl Entry {
     /// Whether it has no user and something holds its storage: a ring that fell with requests in flight outlives its export, and
     /// a late write would undo a newer one. What is read late undoes nothing.
     fn is_ending(&self) -> bool {
-        let storage = &self.disk.storage;
+        let storage = &self.disk.current().storage;
         self.users.is_empty() && !storage.describe().read_only && Arc::strong_count(storage) > 1
     }
 }
@@ -236,12 +256,12 @@ impl Disks {
         if let Some(owner) = entry.disk.owner.as_ref().filter(|owner| **owner != user) {
             return Err(DiskError::Owned { name: name.to_owned(), owner: owner.clone(), user });
         }
-        may_use(name, entry.disk.storage.describe().read_only, &entry.users, &user)?;
+        may_use(name, entry.disk.storage().describe().read_only, &entry.users, &user)?;
         if entry.is_ending() {
             return Err(DiskError::Ending { name: name.to_owned() });
         }
         // What has failed stays so while it is open: its next user would hear of nothing but errors.
-        let volume = entry.disk.storage.volume().map(storage::VolumeControl::status);
+        let volume = entry.disk.storage().volume().map(storage::VolumeControl::status);
         if let Some(why) = volume.and_then(|status| status.failure) {
             return Err(DiskError::Failed { name: name.to_owned(), why });
         }
@@ -377,7 +397,7 @@ mod tests {
     fn a_writable_disk_is_for_nobody_while_a_ring_of_its_last_user_is_left() {
         let (one, two) = (image(), image());
         let disks = Disks::default();
-        let ring = open(&disks, "rw", &file(one.path(), false), None).storage().clone();
+        let ring = open(&disks, "rw", &file(one.path(), false), None).storage();
         let line = disks.lease("rw", user("a")).unwrap_err().to_string();
         assert_eq!(
             line,
@@ -388,9 +408,9 @@ mod tests {
         assert_eq!(disks.check_ended(), Err(DiskError::Ending { name: "rw".into() }));
         drop(ring);
         let lease = disks.lease("rw", user("a")).unwrap();
-        let _ring = lease.disk().storage().clone();
+        let _ring = lease.disk().storage();
         assert_eq!(disks.check_ended(), Ok(()));
-        let _reader = open(&disks, "ro", &file(two.path(), true), None).storage().clone();
+        let _reader = open(&disks, "ro", &file(two.path(), true), None).storage();
         disks.lease("ro", user("a")).unwrap();
     }
 
@@ -413,7 +433,7 @@ mod tests {
             "kind = 'sim'\nsize = '4M'\nwrite_latency = '50ms'\nintent_log = { size = '1M', dirty_memory = '1M' }";
         let spec: StorageSpec = toml::from_str(words).unwrap();
         let disks = Disks::default();
-        let storage = open(&disks, "db", &spec, None).storage().clone();
+        let storage = open(&disks, "db", &spec, None).storage();
         let mut solo = engine::Solo::new().unwrap();
         testkit::storage::write(&mut solo, &*storage, 0, &[1; 4096]).unwrap();
         let mut flush = storage::Task::new();

@@ -29,6 +29,17 @@ pub enum ExportError {
     Storage(#[from] storage::StorageError),
     /// it has no intent log: serve a volume, or give memory, null or sim an `intent_log`
     NoIntentLog,
+    /// {requests} request(s) of ring {ring} are still under way: try again when its storage has answered them
+    InFlight {
+        /// The ring.
+        ring: u16,
+        /// How many.
+        requests: usize,
+    },
+    /// its rings are being started or stopped: try again
+    Unsteady,
+    /// it has failed: {0}
+    Failed(String),
     /// its storage has not answered all requests: the export serves nobody any more, remove it again when it has
     Undrained,
     /// not everything could be written back: {0}

@@ -2,6 +2,7 @@
 
 mod door;
 mod handover;
+mod hold;
 mod limits;
 mod placing;
 mod verbs;
@@ -20,6 +21,7 @@ use crate::workers::Own;
 use crate::{Carried, DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Socket};
 use door::Door;
 use engine::{EngineError, Poll, Told};
+pub use hold::Held;
 use passthrough::Tree;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -118,6 +120,7 @@ impl Export {
             stop: stop.clone(),
             spec: hosting.workers,
             limiting: Limiting::default(),
+            steady: Mutex::default(),
             state: Mutex::new(State {
                 negotiated: 0,
                 own: Own::again(placed),
@@ -174,7 +177,8 @@ impl Export {
         let content = match &self.served {
             Served::Disk(disk) => {
                 let (capacity_bytes, block_size_bytes) = disk.geometry();
-                let (description, volume) = (disk.storage.describe(), disk.storage.volume());
+                let storage = disk.storage();
+                let (description, volume) = (storage.describe(), storage.volume());
                 let volume = volume.map(|volume| Box::new(volume.status()));
                 Content::Disk { capacity_bytes, block_size_bytes, description, volume }
             }

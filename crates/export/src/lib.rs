@@ -37,7 +37,7 @@ mod workers;
 
 pub use directory::{DirectoryOptions, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
 pub use error::ExportError;
-pub use export::Export;
+pub use export::{Export, Held};
 pub use figures::{Latency, Requests, RingFigures};
 pub use limit::{Group, Limits, Rate};
 pub use options::{Carried, DiskOptions, Hosting, Socket};

@@ -25,6 +25,11 @@ impl Ring {
         &mut *self.0
     }
 
+    /// Requests taken and not yet answered.
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.0.requests_in_flight()
+    }
+
     /// The place from which its next life takes requests.
     pub(crate) fn position(&self) -> RingPosition {
         self.0.queue().map(Queue::position).unwrap_or_default()

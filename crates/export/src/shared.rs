@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) stop: StopFd,
     pub(crate) spec: WorkerSpec,
     pub(crate) limiting: Limiting,
+    /// Held while a ring starts or stops, and while none may.
+    pub(crate) steady: Mutex<()>,
     pub(crate) state: Mutex<State>,
 }
 

@@ -17,6 +17,7 @@ pub(crate) struct ExportTarget {
 impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
     fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
+        let _steady = self.shared.steady();
         let ended = self.shared.engine().detach(running.id);
         let (stands, broken) = match ended {
             Ok(mut ring) => {
@@ -93,6 +94,7 @@ impl Target for ExportTarget {
         if let Some(kick) = &ring.kick {
             engine::may_be_watched(kick.as_fd()).map_err(|error| format!("its kick descriptor is {error}"))?;
         }
+        let _steady = self.shared.steady();
         let label = self.shared.label(index);
         let mut ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
         self.shared.limit_before(index, &mut ring);

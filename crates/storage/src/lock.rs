@@ -87,6 +87,14 @@ impl ImageLock {
         ImageLock { fd: Arc::new(fd), claim: write && device }
     }
 
+    /// Whoever has these locks as a writer only reads from now on. `fd`: what holds them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn give_up_writing(fd: impl AsFd) -> io::Result<()> {
+        [WRITE, RESIZE].into_iter().try_for_each(|p| unlock(&fd, USED_BASE + p..USED_BASE + p + 1))
+    }
+
     /// What holds the locks.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd

@@ -2,6 +2,7 @@
 
 use crate::{Execution, Extent, Handed, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
+use std::any::Any;
 use std::ops::Range;
 
 /// What a storage is and what it can do.
@@ -100,6 +101,11 @@ pub trait Storage: Send + Sync {
     /// The kernel's, or tables that are damaged.
     fn extents(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
         Ok(vec![Extent { bytes: range.end.saturating_sub(range.start), data: true }])
+    }
+
+    /// The storage itself, where its kind can do what no other can. What only stands in front of another one does not have it.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// What only a volume has; `None` for any other storage.

@@ -72,6 +72,9 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         | ExportError::Thread(_)
         | ExportError::Pool(_)
         | ExportError::Undrained
+        | ExportError::InFlight { .. }
+        | ExportError::Unsteady
+        | ExportError::Failed(_)
         | ExportError::Sync(_) => ApiError::Failed { message: format!("export `{name}`: {error}") },
     }
 }

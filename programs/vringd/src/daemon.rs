@@ -243,7 +243,7 @@ impl Daemon {
                     block_size_bytes: new.block_size_bytes(),
                     write_back: new.write_cache.unwrap_or_default().is_on(),
                 };
-                Export::disk(hosting, options, lease.disk().storage().clone(), &self.engine)
+                Export::disk(hosting, options, lease.disk().storage(), &self.engine)
             }
             None => {
                 let about = new.directory()?;

@@ -17,7 +17,8 @@ use storage::StorageError;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
-    let (storage, about) = (disk.storage(), disk.storage().describe());
+    let storage = disk.storage();
+    let about = storage.describe();
     let volume = storage.volume().map(|volume| volume::info_out(&volume.status()));
     let shown = storage_out(storage.capacity_bytes(), about.block_size_bytes, &about);
     api::Disk {
@@ -85,7 +86,7 @@ impl Daemon {
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         let disk = self.disks.remove(name)?;
-        let storage = Arc::downgrade(disk.storage());
+        let storage = Arc::downgrade(&disk.storage());
         drop(disk);
         if storage.strong_count() > 0 {
             let why =

@@ -10,6 +10,7 @@ use crate::ring_set::RingSet;
 use crate::{DiskOptions, ExportError, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
+use engine::Io;
 use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Storage;
@@ -62,7 +63,8 @@ const WRITE_THROUGH: NonZeroU8 = NonZeroU8::new(2).unwrap();
 
 /// A disk that is served.
 pub(crate) struct Disk {
-    pub(crate) storage: Arc<dyn Storage>,
+    /// It changes while every ring is held: see [`Export::hold`](crate::Export::hold).
+    storage: Mutex<Arc<dyn Storage>>,
     /// Questions of where it has data.
     pub(crate) looks: Jobs,
     serial: String,
@@ -80,13 +82,41 @@ impl Disk {
     ) -> Result<Disk, ExportError> {
         let config = Config::new(settings(&options, queue_size_max, storage.as_ref()))?;
         Ok(Disk {
-            storage,
+            storage: Mutex::new(storage),
             looks: Jobs::on(&LOOKS),
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,
             state: Mutex::new(State { config, negotiated: 0, belief: Belief::Assumed, rings_ran: false }),
         })
+    }
+
+    /// What stands behind it now.
+    pub(crate) fn storage(&self) -> Arc<dyn Storage> {
+        self.storage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets another storage stand behind it, which rings take up when they are [released](Self::releaser).
+    pub(crate) fn set_storage(&self, storage: Arc<dyn Storage>) {
+        let before = std::mem::replace(&mut *self.storage.lock().unwrap_or_else(PoisonError::into_inner), storage);
+        // It may be closed by this, without the lock.
+        drop(before);
+    }
+
+    /// What lets a ring that was held go on, with what stands behind the disk then.
+    pub(crate) fn releaser(self: &Arc<Self>) -> impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static {
+        let (disk, tell) = (self.clone(), self.teller());
+        move |ring, _| {
+            tell(ring);
+            if let Some(ring) = ring.of::<DiskRing>() {
+                ring.set_storage(disk.storage());
+            } else if let Some(ring) = ring.of::<NbdRing>() {
+                ring.set_storage(disk.storage());
+            }
+            let attachment = ring.attachment_mut();
+            let waiting = attachment.is_waiting();
+            attachment.turns_mut().release(waiting);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -155,7 +185,7 @@ impl Disk {
 
     /// Takes the storage's capacity over and tells the rings.
     pub(crate) fn follow_capacity(&self, rings: &RingSet) -> Result<(), ExportError> {
-        let capacity_bytes = whole_blocks(self.storage.capacity_bytes(), self.geometry().1);
+        let capacity_bytes = whole_blocks(self.storage().capacity_bytes(), self.geometry().1);
         self.lock().config.set_capacity_bytes(capacity_bytes)?;
         let tell = self.teller();
         rings.tell(&rings.running(), move |ring, _| tell(ring));
@@ -248,7 +278,7 @@ impl Device for Disk {
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
-        let ring = DiskRing::new(start, self.terms(), self.storage.clone(), label)?;
+        let ring = DiskRing::new(start, self.terms(), self.storage(), label)?;
         Ok(Ring::new(ring))
     }
 

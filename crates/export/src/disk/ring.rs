@@ -59,6 +59,11 @@ impl DiskRing {
         self.terms = terms;
     }
 
+    /// Another storage, while nothing is in flight.
+    pub(crate) fn set_storage(&mut self, storage: Arc<dyn Storage>) {
+        self.storage = storage;
+    }
+
     /// Takes the popped chain apart and starts it.
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
         let Virtqueue { queue: Queue { chain, .. }, slots } = &mut self.ring;

@@ -4,6 +4,7 @@ use super::{Export, Served};
 use crate::ExportError;
 use crate::disk::Disk;
 use engine::Execution;
+use std::sync::Arc;
 use storage::VolumeControl;
 use values::SyncMode;
 
@@ -15,7 +16,7 @@ impl Export {
     pub fn set_execution(&self, execution: Execution) -> Result<(), ExportError> {
         self.shared.rings.take_changes()?;
         match &self.served {
-            Served::Disk(disk) => Ok(disk.storage.set_execution(execution)?),
+            Served::Disk(disk) => Ok(disk.storage().set_execution(execution)?),
             Served::Directory(directory) => directory.set_execution(&self.shared.rings, execution),
             Served::P9(p9) => p9.set_execution(&self.shared.rings, execution),
         }
@@ -26,8 +27,10 @@ impl Export {
     /// # Errors
     /// There is no intent log.
     pub fn set_sync(&self, sync: SyncMode) -> Result<(), ExportError> {
-        self.volume()?.set_sync(sync);
-        Ok(())
+        self.with_volume(|volume| {
+            volume.set_sync(sync);
+            Ok(())
+        })
     }
 
     /// Commits what was written to a volume so far, writes it back, and returns when it is there.
@@ -35,19 +38,19 @@ impl Export {
     /// # Errors
     /// There is no intent log, or the storage refuses it.
     pub fn sync(&self) -> Result<(), ExportError> {
-        self.volume()?.sync_now().map_err(ExportError::Sync)
+        self.with_volume(|volume| volume.sync_now().map_err(ExportError::Sync))
     }
 
-    fn served_disk(&self) -> Result<&Disk, ExportError> {
+    pub(super) fn served_disk(&self) -> Result<&Arc<Disk>, ExportError> {
         match &self.served {
             Served::Disk(disk) => Ok(disk),
             Served::Directory(_) | Served::P9(_) => Err(ExportError::NoCapacity),
         }
     }
 
-    fn volume(&self) -> Result<&dyn VolumeControl, ExportError> {
+    fn with_volume(&self, ask: impl FnOnce(&dyn VolumeControl) -> Result<(), ExportError>) -> Result<(), ExportError> {
         match &self.served {
-            Served::Disk(disk) => disk.storage.volume().ok_or(ExportError::NoIntentLog),
+            Served::Disk(disk) => ask(disk.storage().volume().ok_or(ExportError::NoIntentLog)?),
             Served::Directory(_) | Served::P9(_) => Err(ExportError::NoIntentLog),
         }
     }

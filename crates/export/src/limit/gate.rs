@@ -49,6 +49,8 @@ pub(crate) struct Gate {
     /// Its number among the gates of the throttle.
     number: u32,
     closed: bool,
+    /// Closed until somebody opens it, whatever the limits say; since when, in nanoseconds.
+    shut_ns: Option<u64>,
     /// Counts waits, so that the deadline of one that is over is told from the present one.
     wait: u32,
     since_ns: u64,
@@ -65,7 +67,17 @@ impl Gate {
     /// Whether nothing may be taken for now.
     #[inline]
     pub(crate) fn closed(&self) -> bool {
-        self.closed
+        self.closed || self.shut_ns.is_some()
+    }
+
+    /// Lets nothing through until it is [opened](Self::open).
+    pub(crate) fn shut(&mut self, now_ns: u64) {
+        self.shut_ns.get_or_insert(now_ns);
+    }
+
+    /// As before it was shut. Returns since when it was.
+    pub(crate) fn open(&mut self) -> Option<u64> {
+        self.shut_ns.take()
     }
 
     /// The page of what was held up.

@@ -76,7 +76,7 @@ impl Clients for Disk {
     fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
         storage::kit::LOOKS.prepare();
         let client = Arc::<Client>::default();
-        let ring = NbdRing::new(pipe, (self.storage.clone(), self.looks.clone()), self.offer(), client.clone(), label);
+        let ring = NbdRing::new(pipe, (self.storage(), self.looks.clone()), self.offer(), client.clone(), label);
         (Ring::new(ring), client)
     }
 
@@ -95,7 +95,8 @@ impl Clients for Disk {
 impl Disk {
     /// What NBD clients are told of it now.
     pub(crate) fn offer(&self) -> Offer {
-        let about = self.storage.describe();
+        let storage = self.storage();
+        let about = storage.describe();
         let (size_bytes, block_bytes) = self.geometry();
         let terms = Terms {
             size_bytes,
@@ -107,6 +108,6 @@ impl Disk {
             payload_max: spec::PAYLOAD_BYTES_PORTABLE,
         };
         let preferred_bytes = about.physical_block_bytes.max(4096).max(block_bytes);
-        Offer { terms, write_through: !self.has_write_cache(), preferred_bytes, clears: !self.storage.fills() }
+        Offer { terms, write_through: !self.has_write_cache(), preferred_bytes, clears: !storage.fills() }
     }
 }

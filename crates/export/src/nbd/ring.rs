@@ -102,6 +102,11 @@ impl NbdRing {
         self.offer = offer;
     }
 
+    /// Another storage, while nothing is in flight.
+    pub(crate) fn set_storage(&mut self, storage: Arc<dyn Storage>) {
+        self.storage = storage;
+    }
+
     /// Whether another request may be begun.
     #[inline]
     fn takes_more(&self) -> bool {

@@ -181,6 +181,7 @@ impl Connections<'_> {
     fn start(&mut self, index: u16, connection: OwnedFd) -> Result<(), String> {
         let shared = &self.target.shared;
         let worker = shared.place(index).map_err(|error| error.to_string())?;
+        let _steady = shared.steady();
         let label = shared.label(index);
         let (mut ring, client) = self.clients.connect(Pipe::new(connection, self.ends.clone()), label);
         shared.limit_before(index, &mut ring);

@@ -17,6 +17,7 @@
 //! | `size` | how a disk grows, and its L1 table |
 //! | `shared` | what all tasks of an image share |
 //! | `disk` | blocking calls |
+//! | `overlay` | a new image in front of one that is served |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `whole` | an image as a whole, for tools |
 
@@ -31,6 +32,7 @@ mod look;
 mod machine;
 mod open;
 mod options;
+mod overlay;
 #[cfg(test)]
 mod powercut_tests;
 mod progress;
@@ -54,6 +56,7 @@ pub(crate) use snapshots::{ONE_STATE, SnapshotError};
 
 use engine::{Completion, Io, Token};
 use shared::Shared;
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -118,6 +121,10 @@ impl Storage for Qcow2Storage {
         }
         self.shared.on_the_spot.store(on_the_spot(&self.shared.chain), Ordering::Relaxed);
         Ok(())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {

@@ -63,8 +63,25 @@ pub(super) struct Unstarted {
     files: Vec<Arc<FileStorage>>,
 }
 
+impl Unstarted {
+    /// Of files that `open` opens.
+    fn of(
+        options: &Qcow2Options,
+        first: First,
+        mut open: impl FnMut(&FileOptions) -> Result<FileStorage, OpenError>,
+    ) -> Result<Unstarted, OpenError> {
+        let mut files = Vec::new();
+        let chain = chain(options, first, &mut |file| {
+            let file = Arc::new(open(file)?);
+            files.push(file.clone());
+            Ok(file)
+        })?;
+        Ok(Unstarted { chain, files })
+    }
+}
+
 /// How files come to be open.
-type Opener<'a> = dyn FnMut(&FileOptions) -> Result<FileStorage, OpenError> + 'a;
+type Opener<'a> = dyn FnMut(&FileOptions) -> Result<Arc<dyn Storage>, OpenError> + 'a;
 
 /// Opens all files by their paths.
 pub(super) fn by_path(options: &Qcow2Options) -> Result<Unstarted, OpenError> {
@@ -90,7 +107,7 @@ fn first_by_path(options: &Qcow2Options, first: First) -> Result<Unstarted, Open
     let mut seen: Vec<(u64, u64)> = Vec::new();
     let mut confines = None;
     let links = first.links;
-    chain(options, first, &mut |file| {
+    Unstarted::of(options, first, |file| {
         let Some(confines) = &confines else {
             let opened = FileStorage::open_to_the_last_byte(file, links)?;
             confines = Some(Confines::of(options));
@@ -115,11 +132,24 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// Goes on with the files that another program has opened, in the order of [`chain`].
 pub(super) fn handed(options: &Qcow2Options, handed: Handed) -> Result<Unstarted, OpenError> {
     let mut next = Some(handed);
-    chain(options, First { handed: true, ..First::default() }, &mut |file| {
+    Unstarted::of(options, First { handed: true, ..First::default() }, |file| {
         let mut this = next.take().ok_or(OpenError::NothingHanded)?;
         next = this.log.take().map(|next| *next);
         FileStorage::adopt(file, this)
     })
+}
+
+/// A new image over the one that `behind` is of, which is read through the files that it has open.
+pub(super) fn in_front_of(
+    options: &Qcow2Options,
+    overlay: FileStorage,
+    behind: &Chain,
+) -> Result<Unstarted, OpenError> {
+    let overlay = Arc::new(overlay);
+    let first = std::iter::once(overlay.clone() as Arc<dyn Storage>);
+    let mut files = first.chain(behind.files.iter().cloned());
+    let chain = chain(options, First::default(), &mut |_| files.next().ok_or(OpenError::NothingHanded))?;
+    Ok(Unstarted { chain, files: vec![overlay] })
 }
 
 /// The other files that an image leads to, as far as they can be found now, and which of them are written.
@@ -163,7 +193,7 @@ fn chain(
     options: &Qcow2Options,
     First { links: _, handed, header: mut known, apart }: First,
     open: &mut Opener<'_>,
-) -> Result<Unstarted, OpenError> {
+) -> Result<Chain, OpenError> {
     let (mut files, mut base) = (Vec::new(), None);
     let mut found = Vec::new();
     let mut path = options.path.clone();
@@ -197,11 +227,11 @@ fn chain(
         }
         let l1: Vec<u64> = l1.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_be_bytes)).collect();
         let number = files.len();
-        files.push(Arc::new(file));
+        files.push(file);
         let data = match data_file(&path, &header)? {
             None => number,
             Some(data) => {
-                files.push(Arc::new(open(&with(&data))?));
+                files.push(open(&with(&data))?);
                 number + 1
             }
         };
@@ -211,7 +241,7 @@ fn chain(
             Behind::Qcow2(next) => path = next,
             Behind::Raw(next) => {
                 base = Some(files.len());
-                files.push(Arc::new(open(&FileOptions { read_only: true, ..with(&next) })?));
+                files.push(open(&FileOptions { read_only: true, ..with(&next) })?);
                 break;
             }
             Behind::Nothing => break,
@@ -220,17 +250,13 @@ fn chain(
     let memory_bytes = options.table_memory.0 / found.len() as u64;
     let images = found.into_iter();
     let images = images.map(|(path, header, l1, files)| Image::new(path, header, &l1, files, memory_bytes)).collect();
-    let all = files.iter().map(|file| Arc::clone(file) as Arc<dyn Storage>).collect();
-    Ok(Unstarted {
-        chain: Chain {
-            files: all,
-            images,
-            base,
-            header: Default::default(),
-            unflushed: Default::default(),
-            covers: Default::default(),
-        },
+    Ok(Chain {
         files,
+        images,
+        base,
+        header: Default::default(),
+        unflushed: Default::default(),
+        covers: Default::default(),
     })
 }
 

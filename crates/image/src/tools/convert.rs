@@ -1,18 +1,14 @@
 //! Images of one format copied into another.
 
 use super::CreateOptions;
-use super::create::{begin, new, size_for};
-use super::file::{Image, ToolError};
-use crate::header::MAGIC;
-use crate::uses::Source;
+use super::create::size_for;
+use super::destination::Destination;
+use super::file::ToolError;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::copy::{Copied, Route, Zeroes, copy};
-use storage::kit::ImageLock;
-use storage::target::Target;
 use storage::{FileOptions, FileStorage, Links, Storage};
 
 /// An image: what is copied, or changed.
@@ -80,14 +76,8 @@ pub fn to_raw(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
-    let mut kept = Target::make(target, from.storage.capacity_bytes(), force)?;
-    kept.clear()?;
-    let to = FileStorage::open(&FileOptions::new(target))?;
-    let zeroes = if kept.blank { Zeroes::Leave } else { Zeroes::Write };
-    let converted = go(&from, &to, (target, zeroes), progress)?;
-    drop(to);
-    kept.keep()?;
-    Ok(converted)
+    let to = Destination::raw(target, from.storage.capacity_bytes(), force)?;
+    go(&from, to, target, progress)
 }
 
 /// Makes a qcow2 image without a backing file. It is one when all is in it: nothing is flushed before.
@@ -102,48 +92,15 @@ pub fn to_qcow2(
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
     let size_bytes = size_for(options, &from.path, from.storage.capacity_bytes())?;
-    let new = new(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
-    // Whoever is killed before the end leaves what nobody takes for an image.
-    let (kept, header) = begin(target, &new, options.force)?;
-    let to = Qcow2Storage::open_unflushed(&Qcow2Options::new(target), header)?;
-    let mut image = Image::open(target, true)?;
-    let converted = go(&from, &to, (target, Zeroes::Leave), progress)?;
-    // What was reserved is given back.
-    drop(to);
-    match finish(&mut image) {
-        Ok(()) => kept.keep()?,
-        Err(trouble) => {
-            if matches!(trouble, ToolError::Open(_) | ToolError::Refused { .. }) {
-                kept.leave();
-            }
-            return Err(trouble);
-        }
-    }
-    Ok(Converted { size_bytes, ..converted })
+    let to = Destination::qcow2(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
+    Ok(Converted { size_bytes, ..go(&from, to, target, progress)? })
 }
 
-/// Makes an image of what was written, unless it is somebody else's by now.
-pub(super) fn finish(image: &mut Image) -> Result<(), ToolError> {
-    let path = image.path.clone();
-    let _lock = ImageLock::take(&path, &image.file, true)?;
-    let mut magic = [1; MAGIC.len()];
-    image.read(0, &mut magic).map_err(ToolError::io(&path, "read"))?;
-    if magic != [0; MAGIC.len()] {
-        return Err(ToolError::refused(&path, "was written by somebody else meanwhile, and is left alone"));
-    }
-    image.file.sync_all().map_err(ToolError::io(&path, "flush"))?;
-    image.file.write_all_at(&MAGIC, 0).map_err(ToolError::io(&path, "finish"))?;
-    image.file.sync_all().map_err(ToolError::io(&path, "flush"))
-}
-
-fn go(
-    from: &Open,
-    to: &dyn Storage,
-    (target, zeroes): (&Path, Zeroes),
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Converted, ToolError> {
+fn go(from: &Open, to: Destination, target: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Converted, ToolError> {
     let len = from.storage.capacity_bytes();
-    let route = Route { from: &*from.storage, from_offset: 0, to, to_offset: 0, len, zeroes };
+    let zeroes = if to.is_blank() { Zeroes::Leave } else { Zeroes::Write };
+    let route = Route { from: &*from.storage, from_offset: 0, to: &**to.storage(), to_offset: 0, len, zeroes };
     let copied = copy(&route, progress).map_err(ToolError::copy(&from.path, target))?;
+    to.keep()?;
     Ok(Converted { size_bytes: len, copied })
 }

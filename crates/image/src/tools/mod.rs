@@ -1,12 +1,14 @@
-//! What is done to an image that nobody serves: made, looked at, checked. All of it blocks.
+//! What is done to an image as a whole: made, looked at, checked. But for `external` nobody serves it meanwhile. All of it blocks.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `create` | a new image, over a backing file or not |
 //! | `info` | what a header says, also of the images behind it |
 //! | `convert` | images of one format copied into another |
+//! | `destination` | where a copy of a disk goes |
 //! | `compare` | two images with the same contents, or not |
 //! | `map` | where a disk has data |
+//! | `external` | a snapshot of an image that is served, by a new one in front of it |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
 //! | `resize` | a disk of another size |
@@ -22,6 +24,10 @@ mod commit_tests;
 mod compare;
 mod convert;
 mod create;
+mod destination;
+mod external;
+#[cfg(test)]
+mod external_tests;
 mod file;
 mod info;
 mod map;
@@ -44,6 +50,8 @@ pub use commit::{Committed, commit};
 pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};
+pub use destination::Destination;
+pub use external::ExternalSnapshot;
 pub use file::ToolError;
 pub use info::{Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};

@@ -252,7 +252,7 @@ fn a_conversion_finishes_nothing_that_is_not_its_own() {
     fs::write(&path, &unfinished).unwrap();
     let other = fs::File::options().read(true).write(true).open(&path).unwrap();
     let lock = storage::kit::ImageLock::take(&path, &other, true).unwrap();
-    let finish = || convert::finish(&mut file::Image::open(&path, true).unwrap());
+    let finish = || destination::finish(&path, &mut file::Image::open(&path, true).unwrap());
     refusal(finish());
     drop(lock);
     assert_eq!(fs::read(&path).unwrap(), unfinished);

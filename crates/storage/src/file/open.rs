@@ -138,6 +138,13 @@ impl FileStorage {
         Ok(storage)
     }
 
+    /// As it is, by the name that it is about to have.
+    #[must_use]
+    pub fn renamed(mut self, path: &Path) -> FileStorage {
+        path.clone_into(&mut self.path);
+        self
+    }
+
     /// As above, for those who wait that long for the I/O of the dead.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Disks at their sockets, and guests that keep an inflight region.
 
 mod figures;
+mod hold;
 mod inflight;
 mod shared;
 

@@ -3,11 +3,11 @@
 // The client has more than each part of the tests needs.
 #![allow(unreachable_pub)]
 
-mod client;
+pub(crate) mod client;
 mod data;
 mod handshake;
 mod life;
 mod refusals;
-mod server;
+pub(crate) mod server;
 mod status;
 mod trouble;

@@ -1,0 +1,110 @@
+//! A disk whose rings take nothing for a moment, so that another storage can come behind it.
+//!
+//! A ring that is held goes on with what it has taken, moves between workers, and is told of changes; it only takes no more. While
+//! rings are held none starts and none stops: what an earlier life has left to be done is started by a ring that begins or ends.
+//! Requests are not counted for this: a ring asks its virtqueue what is in flight, as it does when it stops.
+
+use super::Export;
+use crate::disk::Disk;
+use crate::rings::Running;
+use crate::{ExportError, Ring};
+use engine::EngineError;
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+use storage::Storage;
+
+/// How often it is looked whether all that was taken is answered.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
+
+/// The rings of a disk, of which none takes a request and none has one in flight. Dropped, they go on.
+pub struct Held<'a> {
+    export: &'a Export,
+    disk: Arc<Disk>,
+    _steady: MutexGuard<'a, ()>,
+}
+
+impl Export {
+    /// Holds the rings of a disk, and waits until everything that they have taken is answered.
+    ///
+    /// # Errors
+    /// That is not so by this time, a worker hangs, or it is no disk: the rings go on as if nothing had been.
+    pub fn hold(&self, by: Instant) -> Result<Held<'_>, ExportError> {
+        let disk = self.served_disk()?.clone();
+        self.shared.rings.take_changes()?;
+        let held = Held { export: self, disk, _steady: self.steady(by)? };
+        // What a ring had in flight that was lost with its worker nobody knows.
+        if let Some(why) = self.failure() {
+            return Err(ExportError::Failed(why));
+        }
+        let running = self.shared.rings.running();
+        for ring in &running {
+            self.ask(ring, |ring, now_ns| ring.attachment_mut().turns_mut().hold(now_ns))?;
+        }
+        loop {
+            let mut busy = None;
+            for ring in &running {
+                let requests = self.ask(ring, |ring, _| ring.requests_in_flight())?.unwrap_or(0);
+                if requests > 0 {
+                    busy = Some((ring.0, requests));
+                }
+            }
+            match busy {
+                None => break,
+                Some((ring, requests)) if Instant::now() >= by => {
+                    return Err(ExportError::InFlight { ring, requests });
+                }
+                Some(_) => std::thread::sleep(LOOK_AGAIN_AFTER),
+            }
+        }
+        match self.failure() {
+            Some(why) => Err(ExportError::Failed(why)),
+            None => Ok(held),
+        }
+    }
+
+    /// None where the ring has fallen.
+    fn ask<T: Send + 'static>(
+        &self,
+        (_, running): &(u16, Running),
+        f: impl FnOnce(&mut Ring, u64) -> T + Send + 'static,
+    ) -> Result<Option<T>, ExportError> {
+        match self.shared.engine().ask_ring(running.id, move |ring: &mut Ring, io| f(ring, io.now_ns())) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(EngineError::NoSuchRing) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn steady(&self, by: Instant) -> Result<MutexGuard<'_, ()>, ExportError> {
+        loop {
+            match self.shared.steady.try_lock() {
+                Ok(steady) => return Ok(steady),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= by => return Err(ExportError::Unsteady),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN_AFTER),
+            }
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Lets another storage stand behind the disk: its rings go on with that, and so do all that start from now on. Whoever calls
+    /// keeps the one before until nobody else has it: a worker must not be the one who closes it.
+    pub fn put(&self, storage: Arc<dyn Storage>) {
+        self.disk.set_storage(storage);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let rings = &self.export.shared.rings;
+        rings.tell(&rings.running(), self.disk.releaser());
+    }
+}
+
+impl crate::shared::Shared {
+    /// Held while a ring starts or stops.
+    pub(crate) fn steady(&self) -> MutexGuard<'_, ()> {
+        self.steady.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

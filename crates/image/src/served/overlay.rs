@@ -1,0 +1,72 @@
+//! A new image in front of one that is served.
+
+use super::{Qcow2Options, Qcow2Storage, confine::Confines, open};
+use std::path::Path;
+use storage::kit::ImageLock;
+use storage::{FileOptions, FileStorage, Links, OpenError, StorageError};
+
+impl Qcow2Options {
+    /// Opens the file of a new image that is going to be this one.
+    ///
+    /// # Errors
+    /// As of the storage kind.
+    pub(crate) fn open_overlay(&self, now_at: &Path) -> Result<FileStorage, OpenError> {
+        let file = FileOptions { direct: self.direct, lock: self.lock, ..FileOptions::new(now_at) };
+        Ok(FileStorage::open_to_the_last_byte(&file, Links::Refuse)?.renamed(&self.path))
+    }
+
+    /// Whether this image may lead to that file, which is there.
+    ///
+    /// # Errors
+    /// Where it would have to lie, or what has to be allowed.
+    pub(crate) fn admits(&self, file: &Path) -> Result<(), OpenError> {
+        Ok(Confines::of(self).admit(file).map(|_| ())?)
+    }
+}
+
+impl Qcow2Storage {
+    /// The same disk with a new image in front, which has been opened by [`open_overlay`](Qcow2Options::open_overlay) and names this one as
+    /// its backing file: its contents are read through the files that are open here. Nothing may be in flight, and nothing is to be
+    /// written here any more. Blocks.
+    ///
+    /// # Errors
+    /// This image is not written any more, or cannot be brought to stable storage; what comes in front of it cannot be read.
+    pub(crate) fn behind_overlay(
+        &self,
+        options: &Qcow2Options,
+        overlay: FileStorage,
+    ) -> Result<Qcow2Storage, OverlayError> {
+        let written = self.shared.check_written().and_then(|()| self.shared.quiesce());
+        written.map_err(|trouble| match self.shared.broken() {
+            Some(why) => OverlayError::Broken(why),
+            None => OverlayError::Storage(self.failed(storage::Action::Flush, &trouble)),
+        })?;
+        let opened = open::in_front_of(options, overlay, &self.shared.chain)?;
+        Ok(Qcow2Storage::start(options, opened)?)
+    }
+
+    /// What was written up to now is only read: others may read it, too.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn give_up_writing(&self) -> std::io::Result<()> {
+        let top = self.shared.chain.top();
+        for file in [top.file, top.data] {
+            if let Some(lock) = self.shared.chain.file(file).hand_over()?.lock {
+                ImageLock::give_up_writing(lock)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why an image cannot come to be behind another one.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub(crate) enum OverlayError {
+    /// {0}
+    Broken(&'static str),
+    /// {0}
+    Storage(StorageError),
+    /// {0}
+    Open(#[from] OpenError),
+}

@@ -1,0 +1,93 @@
+//! Where a copy of a disk goes: a new image, of which nothing counts before all is in it.
+
+use super::CreateOptions;
+use super::create::{begin, new};
+use super::file::{Image, ToolError};
+use crate::header::MAGIC;
+use crate::uses::Source;
+use crate::{Qcow2Options, Qcow2Storage};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use storage::kit::ImageLock;
+use storage::target::Target;
+use storage::{FileOptions, FileStorage, Storage};
+
+/// See the top. Dropped before it is [kept](Self::keep), a file that was made for it is removed; who is killed leaves of a qcow2 image
+/// what nobody takes for one.
+pub struct Destination {
+    path: PathBuf,
+    storage: Arc<dyn Storage>,
+    kept: Target,
+    /// Of a qcow2 image, whose magic is written last.
+    image: Option<Image>,
+}
+
+impl Destination {
+    /// A raw image, in a sparse file or on a device.
+    ///
+    /// # Errors
+    /// Something is there, or there is no room.
+    pub fn raw(path: &Path, size_bytes: u64, force: bool) -> Result<Destination, ToolError> {
+        let mut kept = Target::make(path, size_bytes, force)?;
+        kept.clear()?;
+        let storage = Arc::new(FileStorage::open(&FileOptions::new(path))?);
+        Ok(Destination { path: path.to_owned(), storage, kept, image: None })
+    }
+
+    /// A qcow2 image.
+    ///
+    /// # Errors
+    /// As above, and what cannot be made.
+    pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Destination, ToolError> {
+        let new = new(path, options)?;
+        let (kept, header) = begin(path, &new, options.force)?;
+        let storage = Arc::new(Qcow2Storage::open_unflushed(&Qcow2Options::new(path), header)?);
+        let image = Some(Image::open(path, true)?);
+        Ok(Destination { path: path.to_owned(), storage, kept, image })
+    }
+
+    /// What is written to. Flushes are not waited for in a qcow2 image: [`keep`](Self::keep) does that.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Whether it reads as zeroes where nothing was written.
+    pub fn is_blank(&self) -> bool {
+        self.image.is_some() || self.kept.blank
+    }
+
+    /// All is in it: it is an image from now on, also when the power goes. Nobody else may have its storage.
+    ///
+    /// # Errors
+    /// It cannot be brought to stable storage, or is somebody else's by now.
+    pub fn keep(self) -> Result<(), ToolError> {
+        let Destination { path, storage, kept, image } = self;
+        debug_assert_eq!(Arc::strong_count(&storage), 1, "it is closed by this");
+        // What was reserved is given back.
+        drop(storage);
+        let Some(mut image) = image else { return Ok(kept.keep()?) };
+        match finish(&path, &mut image) {
+            Ok(()) => Ok(kept.keep()?),
+            Err(trouble) => {
+                if matches!(trouble, ToolError::Open(_) | ToolError::Refused { .. }) {
+                    kept.leave();
+                }
+                Err(trouble)
+            }
+        }
+    }
+}
+
+/// Makes an image of what was written, unless it is somebody else's by now.
+pub(super) fn finish(path: &Path, image: &mut Image) -> Result<(), ToolError> {
+    let _lock = ImageLock::take(path, &image.file, true)?;
+    let mut magic = [1; MAGIC.len()];
+    image.read(0, &mut magic).map_err(ToolError::io(path, "read"))?;
+    if magic != [0; MAGIC.len()] {
+        return Err(ToolError::refused(path, "was written by somebody else meanwhile, and is left alone"));
+    }
+    image.file.sync_all().map_err(ToolError::io(path, "flush"))?;
+    image.file.write_all_at(&MAGIC, 0).map_err(ToolError::io(path, "finish"))?;
+    image.file.sync_all().map_err(ToolError::io(path, "flush"))
+}

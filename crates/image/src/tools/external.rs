@@ -1,0 +1,213 @@
+//! An external snapshot of an image that is served: what it holds gets another name and is only read from then on, and a new image in
+//! front of it, which is empty, takes its place. So whoever opens the image by its name, now or after a restart, has the disk.
+//!
+//! | a cut behind | leaves |
+//! |---|---|
+//! | the second name, the new image beside the old one | the image as it was, and two names that nobody needs |
+//! | the rename | the new image and what is behind it, of which every byte is on stable storage |
+//!
+//! Nothing is written to the new image before its name is on stable storage.
+
+use super::create::{Backing, CreateOptions, create};
+use super::file::{Image, ToolError};
+use crate::{Qcow2Options, Qcow2Storage, features};
+use rustix::fs::{AtFlags, CWD};
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use storage::{FileStorage, Storage};
+
+/// Bits of a refcount, as every program makes them.
+const REFCOUNT_BITS: u32 = 16;
+
+/// A snapshot on its way. Dropped before it is [kept](Self::keep), it never was.
+pub struct ExternalSnapshot {
+    options: Qcow2Options,
+    served: Arc<dyn Storage>,
+    /// Where the image really is.
+    image: PathBuf,
+    /// Its other name.
+    to: PathBuf,
+    /// Where the new image is until it has the image's name.
+    beside: PathBuf,
+    overlay: Option<FileStorage>,
+    /// How far it came.
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Nothing,
+    /// The image has its second name.
+    Linked,
+    /// There is a new image beside it.
+    Made,
+    /// It has the image's name.
+    Renamed,
+    Kept,
+}
+
+impl ExternalSnapshot {
+    /// Makes all that can be made while the image is being written: its second name, `to`, and a new image beside it. `served`
+    /// is what these options have opened.
+    ///
+    /// # Errors
+    /// What cannot be, with the reason: nothing has changed.
+    pub fn prepare(options: &Qcow2Options, served: Arc<dyn Storage>, to: &Path) -> Result<ExternalSnapshot, ToolError> {
+        let path = &options.path;
+        if served.as_any().is_none_or(|served| !served.is::<Qcow2Storage>()) {
+            return Err(ToolError::refused(path, "is not served as a qcow2 image by itself"));
+        }
+        if options.read_only {
+            return Err(ToolError::refused(path, "is served read-only, and has nothing to protect"));
+        }
+        let image = fs::canonicalize(path).map_err(ToolError::io(path, "find"))?;
+        let mut file = Image::open(&image, false)?;
+        let about = file.file.metadata().map_err(ToolError::io(path, "measure"))?;
+        if !about.is_file() {
+            return Err(ToolError::refused(path, "is a device, which keeps its name: a snapshot needs a regular file"));
+        }
+        let header = file.header()?;
+        let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+        let to_directory = fs::canonicalize(directory(to)).map_err(ToolError::io(&directory(to), "find"))?;
+        let Some(name) = to.file_name() else { return Err(ToolError::refused(to, "has no file name")) };
+        let to = to_directory.join(name);
+        let beside = directory(&image).join(format!(".vringd-{}-{}", std::process::id(), about.ino()));
+        let mut this = ExternalSnapshot {
+            options: Qcow2Options { snapshot: None, ..options.clone() },
+            served,
+            image,
+            to,
+            beside,
+            overlay: None,
+            stage: Stage::Nothing,
+        };
+        this.link()?;
+        let backing = if to_directory == directory(&this.image) { PathBuf::from(name) } else { this.to.clone() };
+        let options = CreateOptions {
+            size_bytes: Some(this.served.capacity_bytes()),
+            cluster_bytes: 1 << header.cluster_bits,
+            refcount_bits: REFCOUNT_BITS,
+            subclusters: header.has(features::EXTENDED_L2),
+            backing: Some(Backing { name: backing, is_qcow2: true }),
+            // What an attempt that was cut off has left there is nobody's.
+            force: true,
+        };
+        create(&this.beside, &options)?;
+        this.stage = Stage::Made;
+        this.give_to(&about)?;
+        this.overlay = Some(this.options.open_overlay(&this.beside)?);
+        Ok(this)
+    }
+
+    /// Gives the image its second name.
+    fn link(&mut self) -> Result<(), ToolError> {
+        let failed = |reason: &str| ToolError::refused(&self.to, reason);
+        match rustix::fs::linkat(CWD, &self.image, CWD, &self.to, AtFlags::empty()) {
+            Ok(()) => self.stage = Stage::Linked,
+            Err(rustix::io::Errno::EXIST) if super::create::is_same(&self.to, &self.image) => {
+                return Err(failed(
+                    "is another name of the image, as a snapshot that was cut off leaves it: remove it",
+                ));
+            }
+            Err(rustix::io::Errno::EXIST) => return Err(failed("exists: what the disk holds needs a new name")),
+            Err(rustix::io::Errno::XDEV) => {
+                let directory = self.image.parent().unwrap_or(Path::new("/")).display();
+                return Err(failed(&format!(
+                    "lies on another file system than the image: choose a name in {directory}"
+                )));
+            }
+            Err(errno) => return Err(ToolError::io(&self.to, "link the image as")(errno.into())),
+        }
+        self.options.admits(&self.to)?;
+        sync_directory(&self.to)
+    }
+
+    /// Whoever may use the image may use the new one.
+    fn give_to(&self, about: &fs::Metadata) -> Result<(), ToolError> {
+        let failed = |what| ToolError::io(&self.beside, what);
+        let made = fs::metadata(&self.beside).map_err(failed("measure"))?;
+        if (made.uid(), made.gid()) != (about.uid(), about.gid()) {
+            let owner = std::os::unix::fs::chown(&self.beside, Some(about.uid()), Some(about.gid()));
+            owner.map_err(failed("give the image's owner to"))?;
+        }
+        let mode = fs::Permissions::from_mode(about.mode() & 0o777);
+        fs::set_permissions(&self.beside, mode).map_err(failed("give the image's mode to"))
+    }
+
+    /// Puts the new image into the image's place, and answers with what serves the disk from now on. No request may be in flight, and
+    /// whatever is written goes to the new storage. Blocks, for two flushes and a rename.
+    ///
+    /// # Errors
+    /// The image cannot be flushed or has not been written for a while because of what happened to it, or it cannot be renamed: it is
+    /// served as before.
+    pub fn put(&mut self) -> Result<Arc<dyn Storage>, ToolError> {
+        let path = self.options.path.clone();
+        let (Some(overlay), Some(served)) = (self.overlay.take(), qcow2(&self.served)) else {
+            return Err(ToolError::refused(&path, "has its snapshot already"));
+        };
+        if fs::metadata(&self.to).map(|to| to.ino()).ok() != fs::metadata(&self.image).map(|image| image.ino()).ok() {
+            return Err(ToolError::refused(
+                &path,
+                "was replaced by another file: its snapshot would not be of the disk",
+            ));
+        }
+        let behind = served.behind_overlay(&self.options, overlay);
+        let storage = behind.map_err(|error| ToolError::refused(&path, error.to_string()))?;
+        fs::rename(&self.beside, &self.image).map_err(ToolError::io(&path, "replace"))?;
+        self.stage = Stage::Renamed;
+        sync_directory(&self.image)?;
+        Ok(Arc::new(storage))
+    }
+
+    /// Leaves it as it is now.
+    pub fn keep(mut self) {
+        if let Some(served) = qcow2(&self.served)
+            && let Err(error) = served.give_up_writing()
+        {
+            let path = self.to.display();
+            tracing::warn!(%path, %error, "others are kept from reading what is only read by now, until the disk is closed");
+        }
+        self.stage = Stage::Kept;
+    }
+
+    /// Where the contents of the disk are, as of this moment.
+    pub fn to(&self) -> &Path {
+        &self.to
+    }
+
+    /// As it was before.
+    fn undo(&self) -> Result<(), ToolError> {
+        if self.stage == Stage::Renamed {
+            fs::hard_link(&self.to, &self.beside).map_err(ToolError::io(&self.to, "link"))?;
+            fs::rename(&self.beside, &self.image).map_err(ToolError::io(&self.image, "put back"))?;
+            sync_directory(&self.image)?;
+        }
+        if self.stage == Stage::Made {
+            fs::remove_file(&self.beside).map_err(ToolError::io(&self.beside, "remove"))?;
+        }
+        fs::remove_file(&self.to).map_err(ToolError::io(&self.to, "remove"))
+    }
+}
+
+impl Drop for ExternalSnapshot {
+    fn drop(&mut self) {
+        if matches!(self.stage, Stage::Nothing | Stage::Kept) {
+            return;
+        }
+        if let Err(error) = self.undo() {
+            tracing::error!(image = %self.image.display(), %error, "what a snapshot that failed has made cannot be undone");
+        }
+    }
+}
+
+fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
+    storage.as_any()?.downcast_ref()
+}
+
+fn sync_directory(of: &Path) -> Result<(), ToolError> {
+    let directory = of.parent().unwrap_or(Path::new("/"));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(ToolError::io(directory, "bring to stable storage"))
+}
