@@ -4,8 +4,8 @@ use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use crate::model::{
-    Attach, Disk, Export, Group, GroupSettings, Info, NewDisk, NewGroup, NewUpgrade, NewWorker, Resize, RingInfo,
-    Settings, Worker,
+    Attach, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, NewDisk, NewGroup, NewJob, NewSnapshot,
+    NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
 };
 use crate::scope::Scope;
 
@@ -103,6 +103,56 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// [`ApiError::Disk`] where there is none, or it has users.
     fn disk_remove(&self, name: &str) -> Result<(), ApiError>;
+
+    /// Sets aside what disks hold, all at the same moment: each image file gets its other name, and a new, empty overlay
+    /// with that backing file takes the image's path. Guests go on writing into the overlays; all disks are changed or none.
+    /// `new` has passed [`NewSnapshot::check`]. The disks, in the order of `new`.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, [`ApiError::DiskUnsupported`] for one that is no qcow2 image with a path, is
+    /// read-only or has a job, [`ApiError::InvalidField`] for a path that cannot be used, [`ApiError::Failed`].
+    fn snapshot(&self, new: NewSnapshot) -> Result<Vec<Disk>, ApiError>;
+
+    /// All jobs by identifier: those that run, and those that have ended and were not forgotten.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn jobs(&self) -> Result<Vec<Job>, ApiError>;
+
+    /// One job.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchJob`].
+    fn job(&self, id: u64) -> Result<Job, ApiError>;
+
+    /// Begins a job: makes its targets and returns when it runs; a backup holds what the disks held at some moment before
+    /// that. `new` has passed [`NewJob::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, [`ApiError::DiskUnsupported`] for one that cannot be copied,
+    /// [`ApiError::InvalidField`] for a target ([`NewJob::target_field`]), [`ApiError::Failed`].
+    fn job_add(&self, new: NewJob) -> Result<Job, ApiError>;
+
+    /// Changes a job while it runs; the change holds when this returns. `settings` has passed [`JobSettings::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchJob`], [`ApiError::JobInState`] when it has ended ([`Job::may_change`]).
+    fn job_change(&self, id: u64, settings: JobSettings) -> Result<Job, ApiError>;
+
+    /// Tells a mirror that is ready to move its disk to the target. When this returns, the job is no longer ready: it is
+    /// completing or has ended.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchJob`], [`ApiError::JobInState`] for one that is not ready, [`ApiError::JobUnsupported`] for a backup
+    /// ([`Job::may_complete`]).
+    fn job_complete(&self, id: u64) -> Result<Job, ApiError>;
+
+    /// Cancels a job that runs and removes its unfinished targets: it is listed as cancelled from then on. Forgets a job that
+    /// has ended, and leaves its targets alone.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchJob`], [`ApiError::JobInState`] while it completes ([`Job::may_cancel`]).
+    fn job_remove(&self, id: u64) -> Result<(), ApiError>;
 
     /// All groups, by name.
     ///

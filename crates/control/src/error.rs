@@ -4,7 +4,7 @@
 //! VHOST_ATTACH_VRING_WORKER, VHOST_GET_VRING_WORKER): a worker that still has rings is not freed (EBUSY), an unknown
 //! worker is ENODEV, a ring index out of range is ENOBUFS.
 
-use crate::model::RingRef;
+use crate::model::{JobState, RingRef};
 use crate::scope::Scope;
 use disk::DiskError;
 use displaydoc::Display;
@@ -73,6 +73,29 @@ pub enum ApiError {
         /// What it cannot do, and why.
         message: String,
     },
+    /// there is no job {id}
+    NoSuchJob {
+        /// The identifier that was asked for.
+        id: u64,
+    },
+    /// job {id} is {state}, not {wanted}: {message}
+    JobInState {
+        /// The job.
+        id: u64,
+        /// How far it is.
+        state: JobState,
+        /// How far it would have to be.
+        wanted: JobState,
+        /// Why, or what to do.
+        message: String,
+    },
+    /// job {id} cannot do this: {message}
+    JobUnsupported {
+        /// The job.
+        id: u64,
+        /// What it cannot do, and why.
+        message: String,
+    },
     /// worker {id} still serves {rings}: attach to another worker first
     Busy {
         /// The worker.
@@ -128,11 +151,13 @@ impl ApiError {
             Self::Disk(DiskError::Missing { .. }) => "no-such-disk",
             Self::Disk(DiskError::Exists { .. }) => "disk-exists",
             Self::Disk(_) => "disk-in-use",
+            Self::NoSuchJob { .. } => "no-such-job",
+            Self::JobInState { .. } => "job-in-state",
             Self::Busy { .. } => "busy",
             Self::WorkerDead { .. } => "worker-dead",
             Self::TooManyWorkers { .. } => "too-many-workers",
             Self::InvalidField { .. } => "invalid-field",
-            Self::Unsupported { .. } | Self::DiskUnsupported { .. } => "unsupported",
+            Self::Unsupported { .. } | Self::DiskUnsupported { .. } | Self::JobUnsupported { .. } => "unsupported",
             Self::Failed { .. } => "failed",
             Self::Stopping => "stopping",
         }
@@ -145,6 +170,7 @@ impl ApiError {
             | Self::NoSuchWorker { .. }
             | Self::NoSuchRing { .. }
             | Self::NoSuchGroup { .. }
+            | Self::NoSuchJob { .. }
             | Self::Disk(DiskError::Missing { .. }) => 404,
             Self::ExportExists { .. }
             | Self::Connected { .. }
@@ -153,6 +179,8 @@ impl ApiError {
             | Self::GroupInUse { .. }
             | Self::Disk(_)
             | Self::DiskUnsupported { .. }
+            | Self::JobInState { .. }
+            | Self::JobUnsupported { .. }
             | Self::WorkerDead { .. }
             | Self::TooManyWorkers { .. }
             | Self::Unsupported { .. } => 409,

@@ -404,6 +404,34 @@ impl control::Daemon for Daemon {
         self.remove_disk(name)
     }
 
+    fn snapshot(&self, _new: api::NewSnapshot) -> Result<Vec<api::Disk>, ApiError> {
+        Err(no_jobs())
+    }
+
+    fn jobs(&self) -> Result<Vec<api::Job>, ApiError> {
+        Ok(Vec::new())
+    }
+
+    fn job(&self, id: u64) -> Result<api::Job, ApiError> {
+        Err(ApiError::NoSuchJob { id })
+    }
+
+    fn job_add(&self, _new: api::NewJob) -> Result<api::Job, ApiError> {
+        Err(no_jobs())
+    }
+
+    fn job_change(&self, id: u64, _settings: api::JobSettings) -> Result<api::Job, ApiError> {
+        Err(ApiError::NoSuchJob { id })
+    }
+
+    fn job_complete(&self, id: u64) -> Result<api::Job, ApiError> {
+        Err(ApiError::NoSuchJob { id })
+    }
+
+    fn job_remove(&self, id: u64) -> Result<(), ApiError> {
+        Err(ApiError::NoSuchJob { id })
+    }
+
     fn groups(&self) -> Result<Vec<api::Group>, ApiError> {
         Ok(self.groups.all().iter().map(|group| self.group_out(group)).collect())
     }
@@ -526,6 +554,11 @@ impl control::Daemon for Daemon {
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
     }
+}
+
+/// What there is no job or snapshot for.
+fn no_jobs() -> ApiError {
+    ApiError::Failed { message: "this daemon neither copies nor snapshots disks that are served".to_owned() }
 }
 
 /// Applies one after the other, and stops at the first that is refused.

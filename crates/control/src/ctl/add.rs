@@ -231,7 +231,8 @@ pub(super) fn make_storage_absolute(storage: &mut StorageSpec) -> Result<(), Fie
     storage.paths().into_iter().try_for_each(|(field, path)| absolute(field, path))
 }
 
-fn absolute(field: &str, path: &mut PathBuf) -> Result<(), FieldError> {
+/// Makes the path in `field` absolute.
+pub(super) fn absolute(field: &str, path: &mut PathBuf) -> Result<(), FieldError> {
     *path = std::path::absolute(&*path).map_err(|error| FieldError::new(field, error))?;
     Ok(())
 }

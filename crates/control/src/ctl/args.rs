@@ -3,6 +3,7 @@
 use super::add::AddArgs;
 use super::directory::AddDirArgs;
 use super::disks::DiskCommand;
+use super::jobs::JobArgs;
 use super::limit::{GroupCommand, LimitCommand};
 use super::policy::PolicyArgs;
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
@@ -41,9 +42,13 @@ pub enum Command {
     #[command(subcommand)]
     Export(ExportCommand),
 
-    /// List, open, resize and close disks, apart from exports.
+    /// List, open, resize and close disks, apart from exports; snapshot, back up and mirror those that are served.
     #[command(subcommand)]
     Disk(DiskCommand),
+
+    /// List, await, limit, complete and cancel jobs: backups and mirrors of disks.
+    #[command(visible_alias = "jobs")]
+    Job(JobArgs),
 
     /// List, start and end workers.
     #[command(subcommand)]

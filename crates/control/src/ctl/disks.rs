@@ -3,6 +3,7 @@
 use super::add::{BackingFlags, DescriptionError, make_storage_absolute};
 use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
+use super::jobs::{BackupArgs, MirrorArgs, SnapshotArgs};
 use super::table::storage_facts;
 use super::volume;
 use crate::model::{ByteSize, Disk, NewDisk};
@@ -32,6 +33,24 @@ pub enum DiskCommand {
         /// New capacity, as in 20G.
         size: ByteSize,
     },
+
+    /// Snapshot disks of qcow2 images, all at the same moment, while guests use them.
+    ///
+    /// The file of each image gets another name, and a new, empty overlay takes its path, with that file behind it:
+    /// configuration and restarts stay true, and guests go on writing into the overlay.
+    Snapshot(SnapshotArgs),
+
+    /// Back up disks, all as they are at the same moment, while guests use them.
+    ///
+    /// It is a job of the daemon (`vringd ctl job`), and goes on when the wait for it is interrupted. The status is 1 if it
+    /// fails or is cancelled.
+    Backup(BackupArgs),
+
+    /// Copy a disk and then every change to it, until the copy takes its place.
+    ///
+    /// It is a job of the daemon (`vringd ctl job`), and follows the disk until it is completed or cancelled. Without
+    /// --complete this waits until the copy is ready.
+    Mirror(MirrorArgs),
 
     /// Close a disk that no export uses.
     Remove {

@@ -30,6 +30,23 @@ pub enum CtlError {
     },
     /// the daemon answers, but its program was not replaced: its log may say why
     NotUpgraded,
+    /// job {id} failed: {message}
+    JobFailed {
+        /// The job.
+        id: u64,
+        /// Why.
+        message: String,
+    },
+    /// job {id} was cancelled
+    JobCancelled {
+        /// The job.
+        id: u64,
+    },
+    /// job {id} goes on: `vringd ctl job wait {id}` waits for it again, `vringd ctl job cancel {id}` cancels it
+    Interrupted {
+        /// The job.
+        id: u64,
+    },
     /// cannot write {path}: {source}
     Open {
         /// The file.
@@ -58,16 +75,20 @@ impl From<io::Error> for CtlError {
 }
 
 impl CtlError {
-    /// The exit status: 1 when the daemon refused, 2 when it cannot be reached or the command is wrong.
+    /// The exit status: 1 when the daemon refused or a job failed, 2 when it cannot be reached or the command is wrong,
+    /// 130 when Ctrl-C ended the wait for a job.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Client(ClientError::Refused { .. })
             | Self::AddedSome { .. }
             | Self::Gone { .. }
             | Self::NotUpgraded
+            | Self::JobFailed { .. }
+            | Self::JobCancelled { .. }
             | Self::Save { .. }
             | Self::Output { .. } => 1,
             Self::Client(_) | Self::Description(_) | Self::Open { .. } => 2,
+            Self::Interrupted { .. } => 130,
         }
     }
 }

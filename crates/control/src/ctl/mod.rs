@@ -8,6 +8,8 @@ mod disk;
 mod disks;
 mod error;
 mod figures;
+mod follow;
+mod jobs;
 mod limit;
 mod p9;
 mod percentile;
@@ -24,6 +26,7 @@ pub use directory::{AddDirArgs, DirectoryFlags};
 pub use disk::{Behind, DiskFlags, Served};
 pub use disks::{AddDiskArgs, DiskCommand};
 pub use error::CtlError;
+pub use jobs::{BackupArgs, CopyFlags, DiskPath, JobArgs, JobCommand, MirrorArgs, SnapshotArgs};
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use policy::PolicyArgs;
 pub use run::perform;
@@ -33,8 +36,8 @@ use std::process::ExitCode;
 
 /// Runs the command on the standard streams.
 ///
-/// Exit status: 0 when it worked, 1 when the daemon refused, 2 when the daemon cannot be reached or the command is
-/// wrong.
+/// Exit status: 0 when it worked, 1 when the daemon refused or a job failed, 2 when the daemon cannot be reached or the
+/// command is wrong, 130 when Ctrl-C ended the wait for a job.
 #[expect(clippy::needless_pass_by_value, reason = "the last thing a process does with its arguments")]
 pub fn run(args: Args) -> ExitCode {
     let stdout = std::io::stdout();

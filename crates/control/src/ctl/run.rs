@@ -1,11 +1,13 @@
 //! Carries out a command: calls the daemon, and shows the answer as a table or as the API's JSON.
 
 mod disks;
+mod jobs;
 mod limits;
 
 use super::add::AddArgs;
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
 use super::error::CtlError;
+use super::jobs::JobCommand;
 use super::{policy, table, top, upgrade, volume};
 use crate::client::{Client, segment};
 use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
@@ -24,6 +26,7 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Info => session.show::<Info>("/v1/info", table::info),
         Command::Export(command) => session.export(command),
         Command::Disk(command) => session.disk(command),
+        Command::Job(job) => session.job(job.command.as_ref().unwrap_or(&JobCommand::List)),
         Command::Worker(command) => session.worker(command),
         Command::Ring(command) => session.ring(command),
         Command::Limit(command) => session.limit(command),

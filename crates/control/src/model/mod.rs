@@ -5,6 +5,7 @@ pub mod config;
 pub mod directory;
 mod disk;
 mod export;
+mod job;
 mod latency;
 mod limits;
 mod name;
@@ -12,6 +13,7 @@ pub mod p9;
 mod place;
 pub mod policy;
 mod sandbox;
+mod snapshot;
 mod upgrade;
 mod volume;
 mod worker;
@@ -24,10 +26,12 @@ pub use export::{
     DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
     SessionState, Settings, StorageInfo,
 };
+pub use job::{CopyDisk, CopyFormat, Job, JobDisk, JobKind, JobSettings, JobState, NewBackup, NewJob, NewMirror};
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use p9::{P9Info, Protocol, SecurityModel};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
+pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
     ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,

@@ -1,5 +1,6 @@
 //! All figures in the OpenMetrics text format. A scrape reads one snapshot of the daemon.
 
+mod job;
 mod p9;
 mod volume;
 
@@ -7,7 +8,7 @@ use crate::daemon::Daemon;
 use crate::error::ApiError;
 use crate::model::policy::PlacementPolicy;
 use crate::model::{
-    DirectoryInfo, Export, Info, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
+    DirectoryInfo, Export, Info, Job, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
     StorageInfo, VolumeInfo, Worker,
 };
 use crate::scope::Scope;
@@ -29,6 +30,7 @@ pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
         placement: daemon.placement()?,
         exports: daemon.exports()?,
         workers: daemon.workers(&Scope::Daemon)?,
+        jobs: daemon.jobs()?,
     };
     let mut registry = Registry::with_prefix("vringd");
     registry.register_collector(Box::new(snapshot));
@@ -44,6 +46,7 @@ struct Snapshot {
     placement: PlacementPolicy,
     exports: Vec<Export>,
     workers: Vec<Worker>,
+    jobs: Vec<Job>,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -296,7 +299,8 @@ impl Collector for Snapshot {
         encode_requests(encoder, &rings)?;
         RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;
         LATENCIES.iter().try_for_each(|latency| encode_latency(encoder, latency, &rings))?;
-        WORKER.iter().try_for_each(|figure| figure.encode(encoder, &workers))
+        WORKER.iter().try_for_each(|figure| figure.encode(encoder, &workers))?;
+        job::encode(encoder, &self.jobs)
     }
 }
 

@@ -10,6 +10,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod groups;
+mod jobs;
 mod listen;
 mod metrics;
 mod openapi;

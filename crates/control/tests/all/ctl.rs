@@ -14,7 +14,8 @@ fn matches_snapshot(name: &str, text: &str) {
     assert!(expected == text, "{name} has changed.\nexpected:\n{expected}\nprinted:\n{text}");
 }
 
-fn prints(served: &Served, words: &str, snapshot: &str) {
+/// Runs the words, which succeed, and compares what they print.
+pub(crate) fn prints(served: &Served, words: &str, snapshot: &str) {
     let (status, text) = ctl(served, words);
     assert_eq!(status, 0, "{words}: {text}");
     matches_snapshot(snapshot, &text);

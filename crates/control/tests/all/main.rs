@@ -4,6 +4,7 @@ mod api;
 mod common;
 mod ctl;
 mod fuzzing;
+mod jobs;
 mod metrics;
 mod openapi;
 mod socket;

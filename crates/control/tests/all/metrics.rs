@@ -13,6 +13,13 @@ fn text() -> String {
     let over_9p = "name = 'p9'\nkind = 'dir'\nlisten = 'tcp:0'\ndirectory = { path = '/srv', protocol = '9p' }";
     served.fake.add_export(toml::from_str(over_9p).unwrap()).unwrap();
     served.fake.add_export(describe("vol", "kind = 'volume', path = '/v', sync = 'always'", 1)).unwrap();
+    for job in [
+        r#"{"kind": "backup", "disks": [{"disk": "root", "target": "/b"}, {"disk": "vol", "target": "/v"}]}"#,
+        r#"{"kind": "mirror", "disk": "data", "target": "/m"}"#,
+    ] {
+        served.fake.job_add(serde_json::from_str(job).unwrap()).unwrap();
+    }
+    served.fake.job(1).unwrap();
     Client::new(served.socket()).unwrap().text("/metrics").unwrap()
 }
 
@@ -101,6 +108,24 @@ fn volumes_show_their_log() {
             .iter()
             .any(|sample| sample.metric.contains("_volume_") && sample.labels.get("export") == Some("root"))
     );
+}
+
+#[test]
+fn jobs_show_how_far_they_are() {
+    let scrape = scrape(&text());
+    let root = [("id", "1"), ("kind", "backup"), ("disk", "root")];
+    assert_eq!(number(&scrape, "vringd_job_done_bytes", &root), (5u64 << 30) as f64);
+    assert_eq!(number(&scrape, "vringd_job_total_bytes", &root), (10u64 << 30) as f64);
+    let vol = [("id", "1"), ("kind", "backup"), ("disk", "vol")];
+    assert_eq!(number(&scrape, "vringd_job_total_bytes", &vol), (20u64 << 30) as f64);
+    let data = [("id", "2"), ("kind", "mirror"), ("disk", "data")];
+    assert_eq!(number(&scrape, "vringd_job_dirty_bytes", &data), f64::from(3 << 20));
+    for (state, on) in [("running", 1.0), ("ready", 0.0), ("failed", 0.0)] {
+        let labels = [("id", "2"), ("kind", "mirror"), ("state", state)];
+        assert_eq!(number(&scrape, "vringd_job_state", &labels), on, "{state}");
+    }
+    // Only a mirror has changes to catch up with.
+    assert_eq!(scrape.samples.iter().filter(|sample| sample.metric == "vringd_job_dirty_bytes").count(), 1);
 }
 
 #[test]

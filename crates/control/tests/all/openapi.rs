@@ -20,7 +20,7 @@ fn every_operation_and_field_is_described() {
     let document: serde_json::Value = serde_json::from_str(&control::openapi_json()).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let operations = || paths.values().flat_map(|path| path.as_object().unwrap().iter());
-    assert_eq!(operations().count(), 37);
+    assert_eq!(operations().count(), 44);
     for (method, operation) in operations() {
         assert!(operation["summary"].is_string() || operation["description"].is_string(), "{method} {operation}");
     }
@@ -29,8 +29,8 @@ fn every_operation_and_field_is_described() {
         schemas["NewExport"]["additionalProperties"] == false,
         "unknown fields are refused, and the document says so"
     );
-    for storage in ["FileStorage", "VolumeStorage"] {
-        assert!(schemas[storage]["additionalProperties"].is_null(), "`kind` stands beside the fields of a storage");
+    for tagged in ["FileStorage", "VolumeStorage", "NewBackup", "NewMirror"] {
+        assert!(schemas[tagged]["additionalProperties"].is_null(), "`kind` stands beside the fields of {tagged}");
     }
     for name in [
         "Export",
@@ -52,6 +52,14 @@ fn every_operation_and_field_is_described() {
         "NewGroup",
         "Group",
         "GroupSettings",
+        "Job",
+        "JobDisk",
+        "NewBackup",
+        "NewMirror",
+        "CopyDisk",
+        "JobSettings",
+        "NewSnapshot",
+        "SnapshotDisk",
         "ErrorBody",
     ] {
         let properties = schemas[name]["properties"].as_object().unwrap_or_else(|| panic!("{name} has no properties"));

@@ -17,6 +17,11 @@ impl Session<'_> {
                 let target = format!("{}/capacity", target(name));
                 self.send(Method::PUT, &target, &Resize { capacity_bytes: *size }, one)
             }
+            DiskCommand::Snapshot(new) => {
+                self.send::<Vec<Disk>>(Method::POST, "/v1/snapshots", &new.snapshot()?, |disks| disks::disks(disks))
+            }
+            DiskCommand::Backup(backup) => self.backup(backup),
+            DiskCommand::Mirror(mirror) => self.mirror(mirror),
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }
     }

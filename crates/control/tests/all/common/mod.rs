@@ -2,6 +2,7 @@
 
 mod choices;
 mod contents;
+mod jobs;
 mod line;
 
 pub(crate) use line::{ctl, ctl_words};
@@ -11,10 +12,10 @@ use contents::{directory_info, storage_info};
 use control::error::RingRefs;
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
-    Attach, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, LATENCY_BOUNDS_US, LandlockInfo,
-    LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize,
-    RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings,
-    VolumeInfo, Worker, WorkerFigures, WorkerState,
+    Attach, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
+    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
+    NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo,
+    SeccompState, SessionFigures, SessionState, Settings, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, listed, may_use};
@@ -33,6 +34,7 @@ struct Books {
     disks: Vec<Disk>,
     workers: Vec<Worker>,
     groups: Vec<NewGroup>,
+    jobs: Vec<Job>,
     next_worker: u32,
     stopping: bool,
     looks: u64,
@@ -148,6 +150,12 @@ impl Fake {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.books.lock().unwrap().stopping
+    }
+
+    fn with_job<T>(&self, id: u64, change: impl FnOnce(&mut Job) -> Result<T, ApiError>) -> Result<T, ApiError> {
+        let mut books = self.books.lock().unwrap();
+        let job = books.jobs.iter_mut().find(|job| job.id == id);
+        change(job.ok_or(ApiError::NoSuchJob { id })?)
     }
 
     fn with<T>(&self, name: &str, change: impl FnOnce(&mut Export) -> Result<T, ApiError>) -> Result<T, ApiError> {
@@ -383,6 +391,64 @@ impl Daemon for Fake {
             return Err(DiskError::InUse { name: name.into(), users: listed(&disk.users) }.into());
         }
         self.books.lock().unwrap().disks.retain(|disk| disk.name != name);
+        Ok(())
+    }
+
+    fn snapshot(&self, new: NewSnapshot) -> Result<Vec<Disk>, ApiError> {
+        let disks = new.disks.iter().map(|disk| self.disk(&disk.disk)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = disks.iter().find(|disk| disk.storage.kind != "qcow2") {
+            let message = format!("its storage is {}, and only qcow2 images have snapshots", other.storage.kind);
+            return Err(ApiError::DiskUnsupported { disk: other.name.clone(), message });
+        }
+        Ok(disks)
+    }
+
+    fn jobs(&self) -> Result<Vec<Job>, ApiError> {
+        Ok(self.books.lock().unwrap().jobs.clone())
+    }
+
+    fn job(&self, id: u64) -> Result<Job, ApiError> {
+        self.with_job(id, |job| {
+            jobs::go_on(job);
+            Ok(job.clone())
+        })
+    }
+
+    fn job_add(&self, new: NewJob) -> Result<Job, ApiError> {
+        let size = |name: &str| self.disk(name).map(|disk| disk.storage.capacity_bytes);
+        let sizes = new.copies().iter().map(|copy| size(&copy.disk)).collect::<Result<Vec<_>, _>>()?;
+        let mut books = self.books.lock().unwrap();
+        let job = jobs::begun(books.jobs.last().map_or(1, |last| last.id + 1), &new, &sizes)?;
+        books.jobs.push(job.clone());
+        Ok(job)
+    }
+
+    fn job_change(&self, id: u64, settings: JobSettings) -> Result<Job, ApiError> {
+        self.with_job(id, |job| {
+            job.may_change()?;
+            job.limit_bytes_per_second = settings.changed(job.limit_bytes_per_second);
+            Ok(job.clone())
+        })
+    }
+
+    fn job_complete(&self, id: u64) -> Result<Job, ApiError> {
+        self.with_job(id, |job| {
+            job.may_complete()?;
+            job.state = JobState::Completing;
+            Ok(job.clone())
+        })
+    }
+
+    fn job_remove(&self, id: u64) -> Result<(), ApiError> {
+        let ended = self.with_job(id, |job| {
+            job.may_cancel()?;
+            let ended = job.state.has_ended();
+            if !ended {
+                jobs::end(job, JobState::Cancelled);
+            }
+            Ok(ended)
+        })?;
+        self.books.lock().unwrap().jobs.retain(|job| !ended || job.id != id);
         Ok(())
     }
 

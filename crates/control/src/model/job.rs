@@ -1,0 +1,390 @@
+//! Jobs: copies of disks, made while guests use them.
+
+use super::limits::Rates;
+use super::name::check_name;
+use super::snapshot::{check_disks, check_path};
+use crate::error::ApiError;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use utoipa::ToSchema;
+use values::{ByteSize, FieldError, fields};
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// Copies what disks held when it began.
+    Backup,
+    /// Copies a disk and then every change to it, until it is completed.
+    Mirror,
+}
+
+impl fmt::Display for JobKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Backup => "backup",
+            Self::Mirror => "mirror",
+        })
+    }
+}
+
+/// How far a job is. The last three are ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It copies.
+    Running,
+    /// A mirror that has copied everything and follows the disk: it can be completed.
+    Ready,
+    /// A mirror whose disk moves to the target.
+    Completing,
+    /// It ended as it should: a backup is whole, a mirrored disk lives on in the target.
+    Done,
+    /// It ended with an error, and its unfinished targets are removed.
+    Failed,
+    /// It was cancelled, and its unfinished targets are removed.
+    Cancelled,
+}
+
+impl JobState {
+    /// All of them.
+    pub const ALL: [JobState; 6] =
+        [Self::Running, Self::Ready, Self::Completing, Self::Done, Self::Failed, Self::Cancelled];
+
+    /// Whether nothing more happens.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Ready => "ready",
+            Self::Completing => "completing",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
+/// The format of a copy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyFormat {
+    /// The disk's bytes and nothing else
+    Raw,
+    /// A qcow2 image without a backing file
+    #[default]
+    Qcow2,
+}
+
+impl fmt::Display for CopyFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        })
+    }
+}
+
+/// Description of a job: the body of `POST /v1/jobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NewJob {
+    /// Copy what disks hold now, all at the same moment.
+    Backup(NewBackup),
+    /// Copy a disk and then every change to it, until the job is completed: then the disk lives on in the target.
+    Mirror(NewMirror),
+}
+
+/// By hand, because the derived form of a tagged enum forgets which field an error is about.
+impl<'de> Deserialize<'de> for NewJob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut table = serde_json::Map::deserialize(deserializer)?;
+        let kind = table.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
+        match kind.as_str() {
+            Some("backup") => fields(table).map(Self::Backup),
+            Some("mirror") => fields(table).map(Self::Mirror),
+            _ => Err(D::Error::custom(format_args!("invalid field `kind`: {kind} is none of backup, mirror"))),
+        }
+    }
+}
+
+/// A backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewBackup {
+    /// The disks, all at the same moment: at least one, each once.
+    pub disks: Vec<CopyDisk>,
+    /// Most bytes copied a second, at least 4096; 0 or left out for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ByteSize>,
+}
+
+/// A disk, and where its copy goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CopyDisk {
+    /// Name of the disk.
+    pub disk: String,
+    /// Absolute path of the copy: a new file, or with `force` one to be overwritten.
+    #[schema(value_type = String)]
+    pub target: PathBuf,
+    /// Format of the copy, qcow2 by default.
+    #[serde(default)]
+    pub format: CopyFormat,
+    /// Overwrite what is at the target.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewMirror {
+    /// Name of the disk.
+    pub disk: String,
+    /// Absolute path of the copy: a new file, or with `force` one to be overwritten.
+    #[schema(value_type = String)]
+    pub target: PathBuf,
+    /// Format of the copy, qcow2 by default.
+    #[serde(default)]
+    pub format: CopyFormat,
+    /// Overwrite what is at the target.
+    #[serde(default)]
+    pub force: bool,
+    /// Most bytes copied a second, at least 4096; 0 or left out for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ByteSize>,
+}
+
+impl NewJob {
+    /// What it is to do.
+    pub fn kind(&self) -> JobKind {
+        match self {
+            Self::Backup(_) => JobKind::Backup,
+            Self::Mirror(_) => JobKind::Mirror,
+        }
+    }
+
+    /// The disks, each with its target.
+    pub fn copies(&self) -> Vec<CopyDisk> {
+        match self {
+            Self::Backup(backup) => backup.disks.clone(),
+            Self::Mirror(NewMirror { disk, target, format, force, limit: _ }) => {
+                vec![CopyDisk { disk: disk.clone(), target: target.clone(), format: *format, force: *force }]
+            }
+        }
+    }
+
+    /// Path of the field for the target of a disk, for an error about it.
+    pub fn target_field(&self, index: usize) -> String {
+        match self {
+            Self::Backup(_) => format!("disks[{index}].target"),
+            Self::Mirror(_) => "target".to_owned(),
+        }
+    }
+
+    /// Bytes a second, if limited.
+    pub fn limit_bytes_per_second(&self) -> Option<u64> {
+        let (Self::Backup(NewBackup { limit, .. }) | Self::Mirror(NewMirror { limit, .. })) = self;
+        in_force(*limit)
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field whose value cannot be used.
+    pub fn check(&self) -> Result<(), FieldError> {
+        match self {
+            Self::Backup(backup) => {
+                check_disks("target", backup.disks.iter().map(|copy| (copy.disk.as_str(), copy.target.as_path())))?;
+                check_limit(backup.limit)
+            }
+            Self::Mirror(mirror) => {
+                check_name("disk", &mirror.disk)?;
+                check_path("target", &mirror.target)?;
+                check_limit(mirror.limit)
+            }
+        }
+    }
+}
+
+/// Changes to a job that apply at once. What is left out stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobSettings {
+    /// Most bytes copied a second, at least 4096; 0, `"none"` or null lifts the limit.
+    #[serde(default, deserialize_with = "or_lifted", skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = limit_schema)]
+    pub limit: Option<ByteSize>,
+}
+
+impl JobSettings {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field whose value cannot be used.
+    pub fn check(&self) -> Result<(), FieldError> {
+        check_limit(self.limit)
+    }
+
+    /// The limit of a job after this change.
+    pub fn changed(&self, limit_bytes_per_second: Option<u64>) -> Option<u64> {
+        self.limit.map_or(limit_bytes_per_second, |limit| in_force(Some(limit)))
+    }
+}
+
+/// 0 stands for no limit.
+fn in_force(limit: Option<ByteSize>) -> Option<u64> {
+    limit.map(|size| size.0).filter(|bytes| *bytes != 0)
+}
+
+fn check_limit(limit: Option<ByteSize>) -> Result<(), FieldError> {
+    let (least, most) = (Rates::BYTES_PER_SECOND_MIN, Rates::BYTES_PER_SECOND_MAX);
+    match in_force(limit) {
+        Some(bytes) if !(least..=most).contains(&bytes) => {
+            let message = format_args!("must be {least} to {most} bytes a second, or 0 for no limit, not {bytes}");
+            Err(FieldError::new("limit", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A limit that is there, where null and `none` lift it.
+fn or_lifted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    let limit = match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::Null => ByteSize(0),
+        serde_json::Value::String(none) if none == "none" => ByteSize(0),
+        other => serde_json::from_value(other).map_err(D::Error::custom)?,
+    };
+    Ok(Some(limit))
+}
+
+fn limit_schema() -> utoipa::openapi::Schema {
+    use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+    OneOfBuilder::new()
+        .description(Some("Most bytes copied a second, at least 4096; 0, `\"none\"` or null lifts the limit."))
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .item(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["none"])))
+        .item(utoipa::openapi::Ref::from_schema_name("ByteSize"))
+        .build()
+        .into()
+}
+
+/// One job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Identifier, never used again while the daemon runs.
+    pub id: u64,
+    /// What it does.
+    pub kind: JobKind,
+    /// How far it is.
+    pub state: JobState,
+    /// Its disks.
+    pub disks: Vec<JobDisk>,
+    /// Bytes done, of all disks.
+    pub done_bytes: u64,
+    /// Bytes to do, of all disks.
+    pub total_bytes: u64,
+    /// Bytes done a second, over the last seconds; 0 once it has ended.
+    pub bytes_per_second: u64,
+    /// Time until everything is copied at this rate; absent where that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+    /// Most bytes copied a second; absent when that is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes_per_second: Option<u64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it began, in seconds since 1970-01-01 00:00:00 UTC.
+    pub started: u64,
+    /// When it ended, in seconds since 1970-01-01 00:00:00 UTC; absent before it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+}
+
+/// A disk in a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobDisk {
+    /// Name of the disk.
+    pub disk: String,
+    /// Path of the copy.
+    #[schema(value_type = String)]
+    pub target: PathBuf,
+    /// Format of the copy.
+    pub format: CopyFormat,
+    /// Bytes done.
+    pub done_bytes: u64,
+    /// Bytes to do: what the disk holds, without its holes.
+    pub total_bytes: u64,
+    /// Bytes that the guest has changed and the copy does not have yet; absent in a backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_bytes: Option<u64>,
+}
+
+impl Job {
+    /// Its disks by name, as in `db, log`.
+    pub fn disk_names(&self) -> String {
+        self.disks.iter().map(|disk| disk.disk.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether it can be completed now.
+    ///
+    /// # Errors
+    /// [`ApiError::JobUnsupported`] for a backup, [`ApiError::JobInState`] for a mirror that is not ready.
+    pub fn may_complete(&self) -> Result<(), ApiError> {
+        let id = self.id;
+        if self.kind == JobKind::Backup {
+            let message = "a backup ends by itself, only a mirror is completed".to_owned();
+            return Err(ApiError::JobUnsupported { id, message });
+        }
+        self.must_be(
+            JobState::Ready,
+            match self.state {
+                JobState::Ready => return Ok(()),
+                JobState::Running => "wait until everything is copied",
+                JobState::Completing => "wait until it is done",
+                JobState::Done | JobState::Failed | JobState::Cancelled => "it has ended",
+            },
+        )
+    }
+
+    /// Whether it can be cancelled now. One that has ended is forgotten instead.
+    ///
+    /// # Errors
+    /// [`ApiError::JobInState`] while it completes.
+    pub fn may_cancel(&self) -> Result<(), ApiError> {
+        match self.state {
+            JobState::Completing => {
+                self.must_be(JobState::Running, "its disk moves to the target, wait until it is done")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it can be changed now.
+    ///
+    /// # Errors
+    /// [`ApiError::JobInState`] when it has ended.
+    pub fn may_change(&self) -> Result<(), ApiError> {
+        if self.state.has_ended() {
+            return self.must_be(JobState::Running, "it has ended");
+        }
+        Ok(())
+    }
+
+    fn must_be(&self, wanted: JobState, message: &str) -> Result<(), ApiError> {
+        Err(ApiError::JobInState { id: self.id, state: self.state, wanted, message: message.to_owned() })
+    }
+}
+
+#[cfg(test)]
+#[path = "job_tests.rs"]
+mod tests;

@@ -1,0 +1,73 @@
+//! Jobs that copy nothing: each look at one finds it half a copy further.
+
+use control::ApiError;
+use control::model::{Job, JobDisk, JobKind, JobState, NewJob};
+
+/// When everything began.
+const STARTED: u64 = 1_795_000_000;
+
+/// A job that has just begun, over disks of these sizes.
+pub(super) fn begun(id: u64, new: &NewJob, sizes: &[u64]) -> Result<Job, ApiError> {
+    let mut disks = Vec::new();
+    for (index, (copy, size)) in new.copies().into_iter().zip(sizes).enumerate() {
+        if copy.target.ends_with("there.qcow2") && !copy.force {
+            let message = format!("{} exists: give another path, or force", copy.target.display());
+            return Err(ApiError::InvalidField { field: new.target_field(index), message });
+        }
+        disks.push(JobDisk {
+            disk: copy.disk,
+            target: copy.target,
+            format: copy.format,
+            done_bytes: 0,
+            total_bytes: *size,
+            dirty_bytes: (new.kind() == JobKind::Mirror).then_some(3 << 20),
+        });
+    }
+    Ok(Job {
+        id,
+        kind: new.kind(),
+        state: JobState::Running,
+        done_bytes: 0,
+        total_bytes: sizes.iter().sum(),
+        bytes_per_second: 100 << 20,
+        seconds_left: Some(205),
+        limit_bytes_per_second: new.limit_bytes_per_second(),
+        error: None,
+        started: STARTED,
+        ended: None,
+        disks,
+    })
+}
+
+pub(super) fn end(job: &mut Job, state: JobState) {
+    (job.state, job.ended) = (state, Some(STARTED + 75));
+    (job.bytes_per_second, job.seconds_left) = (0, None);
+}
+
+/// What happens between two looks. A copy to `full.qcow2` fails in its middle.
+pub(super) fn go_on(job: &mut Job) {
+    match job.state {
+        JobState::Running if job.done_bytes == 0 => {
+            for disk in &mut job.disks {
+                disk.done_bytes = disk.total_bytes / 2;
+            }
+            (job.done_bytes, job.seconds_left) = (job.total_bytes / 2, Some(102));
+            if let Some(full) = job.disks.iter().find(|disk| disk.target.ends_with("full.qcow2")) {
+                job.error = Some(format!("cannot write {}: No space left on device", full.target.display()));
+                end(job, JobState::Failed);
+            }
+        }
+        JobState::Running => {
+            for disk in &mut job.disks {
+                (disk.done_bytes, disk.dirty_bytes) = (disk.total_bytes, disk.dirty_bytes.map(|_| 4096));
+            }
+            job.done_bytes = job.total_bytes;
+            match job.kind {
+                JobKind::Backup => end(job, JobState::Done),
+                JobKind::Mirror => (job.state, job.seconds_left) = (JobState::Ready, None),
+            }
+        }
+        JobState::Completing => end(job, JobState::Done),
+        JobState::Ready | JobState::Done | JobState::Failed | JobState::Cancelled => {}
+    }
+}
