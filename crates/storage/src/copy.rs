@@ -15,7 +15,7 @@ use std::thread::{Builder, available_parallelism};
 /// Bytes that are read at once.
 pub const CHUNK_BYTES: u64 = 1 << 20;
 /// Chunks of a thread that are under way at once.
-const DEPTH: usize = 8;
+pub const DEPTH: usize = 8;
 /// Threads at most: memory, and not processors, is what more of them would wait for.
 const THREADS_MAX: usize = 4;
 /// Zeroes are looked for in pieces of this many bytes: smaller holes cost a file system more than they save.
@@ -61,8 +61,10 @@ pub struct Route<'a> {
 
 /// Part of a chunk: its first byte in the chunk, and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub enum Part {
+    /// Some of it is not zero.
     Data(u64, u64),
+    /// All of it is.
     Zeroes(u64, u64),
 }
 
@@ -329,8 +331,8 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Tells zeroes from data.
-fn parts(chunk: &[u8]) -> VecDeque<Part> {
+/// Tells zeroes from data, in pieces of [`GRAIN_BYTES`].
+pub fn parts(chunk: &[u8]) -> VecDeque<Part> {
     let mut out: VecDeque<Part> = VecDeque::new();
     let mut at = 0;
     for grain in chunk.chunks(GRAIN_BYTES) {

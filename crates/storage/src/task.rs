@@ -90,14 +90,16 @@ pub trait Progress: Any + Send {
 impl State {
     /// As a storage has left it, or new: what another storage has left is forgotten.
     pub fn of<T: Progress + Default>(&mut self) -> &mut T {
-        fn known<T: Progress>(state: &mut Option<Box<dyn Progress>>) -> Option<&mut T> {
-            let progress: &mut dyn Any = state.as_deref_mut()?;
-            progress.downcast_mut()
-        }
-        if known::<T>(&mut self.0).is_none() {
+        if self.get::<T>().is_none() {
             self.0 = Some(Box::<T>::default());
         }
-        known(&mut self.0).unwrap_or_else(|| unreachable!("it was made just now"))
+        self.get().unwrap_or_else(|| unreachable!("it was made just now"))
+    }
+
+    /// As a storage has left it; `None` where it has left nothing, or another storage has left something else.
+    pub fn get<T: Progress>(&mut self) -> Option<&mut T> {
+        let progress: &mut dyn Any = self.0.as_deref_mut()?;
+        progress.downcast_mut()
     }
 }
 
@@ -145,7 +147,7 @@ impl Task {
     }
 
     /// First byte and length of what the operation touches; zeroes for a flush.
-    pub(crate) fn extent(&self) -> (u64, u64) {
+    pub fn extent(&self) -> (u64, u64) {
         match self.operation {
             Operation::Read { offset } | Operation::Write { offset, .. } => (offset, self.bytes()),
             Operation::Flush => (0, 0),
@@ -186,7 +188,11 @@ mod tests {
         impl Progress for One {}
         impl Progress for Other {}
         let mut state = State::default();
+        assert!(state.get::<One>().is_none());
         state.of::<One>().0 = 7;
+        assert_eq!(state.of::<One>().0, 7);
+        assert_eq!(state.get::<One>().map(|one| one.0), Some(7));
+        assert!(state.get::<Other>().is_none(), "a look makes nothing");
         assert_eq!(state.of::<One>().0, 7);
         assert_eq!(state.of::<Other>().0, 0);
         assert_eq!(state.of::<One>().0, 0);

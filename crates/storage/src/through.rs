@@ -4,7 +4,8 @@ use crate::{Description, Execution, Extent, Handed, Step, Storage, StorageError,
 use engine::{Completion, Io, Token};
 use std::ops::Range;
 
-/// A storage that is the one below, but for what it does itself of starting, going on, and telling where there is data.
+/// A storage that is the one below, but for what it does itself of starting, going on, growing, and telling where there is
+/// data.
 pub trait Through: Send + Sync {
     /// The one below.
     fn below(&self) -> &dyn Storage;
@@ -26,6 +27,14 @@ pub trait Through: Send + Sync {
     fn extents_through(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         self.below().extents(range, most)
     }
+
+    /// As [`Storage::resize`].
+    ///
+    /// # Errors
+    /// As of that.
+    fn resize_through(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        self.below().resize(capacity_bytes)
+    }
 }
 
 impl<T: Through> Storage for T {
@@ -46,7 +55,7 @@ impl<T: Through> Storage for T {
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        self.below().resize(capacity_bytes)
+        self.resize_through(capacity_bytes)
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {

@@ -345,6 +345,19 @@ impl Held {
         Ok(())
     }
 
+    /// Refuses a file that this process could not make.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_new(&self, name: &str, path: &Path) -> Result<(), ApiError> {
+        let Some(paths) = &self.landlock else { return Ok(()) };
+        // What does not exist is for the one who makes it to say.
+        match resolve(path) {
+            Some(found) if !paths.in_trees(&found) => Err(out_of_reach(name, path)),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses an address at which this process could not listen any more.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::confine::Held;
 use crate::convert;
 use crate::directory;
 use crate::limit::Groups;
+use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, Prepared, socket_in};
@@ -47,6 +48,8 @@ pub(crate) struct Daemon {
     pub(crate) started: Instant,
     exports: RwLock<BTreeMap<String, Served>>,
     pub(crate) disks: Disks,
+    /// Copies of disks, while guests use them.
+    pub(crate) jobs: Jobs,
     pub(crate) groups: Groups,
     /// Held while an export or a disk is added or removed, so that names and sockets are taken once.
     changing: Mutex<()>,
@@ -84,6 +87,7 @@ impl Daemon {
             started: Instant::now(),
             exports: RwLock::default(),
             disks: Disks::default(),
+            jobs: Jobs::default(),
             groups: Groups::default(),
             changing: Mutex::new(()),
             stop: Mutex::new(Some(stop)),
@@ -271,6 +275,7 @@ impl Daemon {
 
     /// Ends every export, whose sessions are closed and rings drained, and closes every disk.
     pub(crate) fn end_all(&self) {
+        self.jobs.end_all();
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
         drop(exports);
         for (disk, _) in self.disks.all() {
@@ -317,6 +322,9 @@ impl control::Daemon for Daemon {
         let export = self.get(name)?;
         if export.connected() && !force {
             return Err(ApiError::Connected { name: name.to_owned() });
+        }
+        if let Some(disk) = self.disk_of(name).filter(|disk| disk.owner().is_some()) {
+            self.jobs.check_copied(disk.name())?;
         }
         export.end_soon().map_err(|error| convert::export_error(error, name))?;
         let served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
@@ -404,32 +412,32 @@ impl control::Daemon for Daemon {
         self.remove_disk(name)
     }
 
-    fn snapshot(&self, _new: api::NewSnapshot) -> Result<Vec<api::Disk>, ApiError> {
-        Err(no_jobs())
+    fn snapshot(&self, new: api::NewSnapshot) -> Result<Vec<api::Disk>, ApiError> {
+        self.take_snapshot(&new)
     }
 
     fn jobs(&self) -> Result<Vec<api::Job>, ApiError> {
-        Ok(Vec::new())
+        Ok(self.job_list())
     }
 
     fn job(&self, id: u64) -> Result<api::Job, ApiError> {
-        Err(ApiError::NoSuchJob { id })
+        self.job_shown(id)
     }
 
-    fn job_add(&self, _new: api::NewJob) -> Result<api::Job, ApiError> {
-        Err(no_jobs())
+    fn job_add(&self, new: api::NewJob) -> Result<api::Job, ApiError> {
+        self.begin_job(&new)
     }
 
-    fn job_change(&self, id: u64, _settings: api::JobSettings) -> Result<api::Job, ApiError> {
-        Err(ApiError::NoSuchJob { id })
+    fn job_change(&self, id: u64, settings: api::JobSettings) -> Result<api::Job, ApiError> {
+        self.change_job(id, &settings)
     }
 
     fn job_complete(&self, id: u64) -> Result<api::Job, ApiError> {
-        Err(ApiError::NoSuchJob { id })
+        self.complete_job(id)
     }
 
     fn job_remove(&self, id: u64) -> Result<(), ApiError> {
-        Err(ApiError::NoSuchJob { id })
+        self.remove_job(id)
     }
 
     fn groups(&self) -> Result<Vec<api::Group>, ApiError> {
@@ -554,11 +562,6 @@ impl control::Daemon for Daemon {
         // The receiver is the main thread; when it is gone the daemon is ending already.
         stop.send(()).map_err(|_| ApiError::Stopping)
     }
-}
-
-/// What there is no job or snapshot for.
-fn no_jobs() -> ApiError {
-    ApiError::Failed { message: "this daemon neither copies nor snapshots disks that are served".to_owned() }
 }
 
 /// Applies one after the other, and stops at the first that is refused.

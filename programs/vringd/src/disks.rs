@@ -85,6 +85,7 @@ impl Daemon {
     pub(crate) fn remove_disk(&self, name: &str) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
+        self.jobs.check_copied(name)?;
         let disk = self.disks.remove(name)?;
         let storage = Arc::downgrade(&disk.storage());
         drop(disk);

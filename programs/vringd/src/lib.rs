@@ -22,6 +22,7 @@ mod image;
 mod isolation;
 mod launch;
 mod limit;
+mod live;
 mod log;
 mod lookout;
 mod out;

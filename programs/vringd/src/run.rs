@@ -184,6 +184,7 @@ pub(crate) fn live(
     let along = control.as_ref().map(ControlSocket::state).transpose();
     let along = along.map_err(|error| Failure::Runtime(format!("control socket: {error}")))?;
     let Terms { stuck_after, one } = terms;
+    daemon.jobs.belong_to(daemon);
     daemon.upgrade.set_along(Along { control: along, stuck_after, one });
     let control = control.map(|socket| control::serve(socket, daemon.clone())).transpose();
     let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;

@@ -29,6 +29,7 @@ mod hostile_torture;
 mod idle;
 mod life;
 mod limits;
+mod live;
 mod memory_table;
 mod moves;
 mod nbd;

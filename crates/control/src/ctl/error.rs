@@ -37,6 +37,13 @@ pub enum CtlError {
         /// Why.
         message: String,
     },
+    /// job {id} goes on, its disk could not move to the target: {message}
+    JobNotCompleted {
+        /// The job.
+        id: u64,
+        /// Why.
+        message: String,
+    },
     /// job {id} was cancelled
     JobCancelled {
         /// The job.
@@ -84,6 +91,7 @@ impl CtlError {
             | Self::Gone { .. }
             | Self::NotUpgraded
             | Self::JobFailed { .. }
+            | Self::JobNotCompleted { .. }
             | Self::JobCancelled { .. }
             | Self::Save { .. }
             | Self::Output { .. } => 1,

@@ -22,13 +22,13 @@ const INTERRUPTED_STATUS: i32 = 130;
 pub(super) enum Goal {
     /// Until it has ended, or is a mirror that is ready.
     Ready,
-    /// Until it has ended.
+    /// Until it has ended, or is a mirror that could not be completed.
     End,
 }
 
 impl Goal {
-    fn is_met(self, state: JobState) -> bool {
-        state.has_ended() || (self == Self::Ready && state == JobState::Ready)
+    fn is_met(self, job: &Job) -> bool {
+        job.state.has_ended() || job.state == JobState::Ready && (self == Self::Ready || job.error.is_some())
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn follow(
     let mut pause = LOOK_AGAIN_AFTER;
     loop {
         let job = look()?;
-        if goal.is_met(job.state) {
+        if goal.is_met(&job) {
             return Ok(job);
         }
         bar.show(&job);
@@ -157,6 +157,9 @@ mod tests {
             follow(7, goal, &interrupt, || Ok(job(states.next().unwrap()))).unwrap().state
         };
         assert_eq!((until(Goal::Ready), until(Goal::End)), (JobState::Ready, JobState::Done));
+        // One that could not be completed is not waited for any longer.
+        let stuck = Job { error: Some("no room".to_owned()), ..job(JobState::Ready) };
+        assert_eq!(follow(7, Goal::End, &interrupt, || Ok(stuck.clone())).unwrap().state, JobState::Ready);
         for end in [JobState::Failed, JobState::Cancelled] {
             assert_eq!(follow(7, Goal::Ready, &interrupt, || Ok(job(end))).unwrap().state, end);
         }

@@ -111,7 +111,7 @@ impl Upgrade {
     }
 
     /// Whether the daemon is to end.
-    fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 

@@ -114,6 +114,10 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
     }
     // Nobody drains what a ring that fell has left behind on a disk that stays.
     daemon.disks.check_ended().map_err(|error| failed(format!("{error}, or remove the disk")))?;
+    if let Some((disk, id, kind)) = daemon.jobs.running() {
+        let why = format!("job {id} ({kind}) copies disk `{disk}`, and would end: wait for it, or cancel it first");
+        return Err(failed(why));
+    }
     let descriptions = daemon.upgrade.descriptions().clone();
     let now_ns = monotonic_ns();
     let mut served = Vec::new();

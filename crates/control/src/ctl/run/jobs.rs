@@ -72,6 +72,9 @@ impl Session<'_> {
                 let message = job.error.clone().unwrap_or_else(|| "the daemon's log may say why".to_owned());
                 Some(CtlError::JobFailed { id, message })
             }
+            JobState::Ready if goal == Goal::End => {
+                Some(CtlError::JobNotCompleted { id, message: job.error.clone().unwrap_or_default() })
+            }
             JobState::Cancelled => Some(CtlError::JobCancelled { id }),
             _ => None,
         };

@@ -1,0 +1,116 @@
+//! A copy of a disk as it was at one moment.
+
+use crate::before::{Before, Guards};
+use crate::control::Control;
+use crate::copying::{Copying, Course};
+use crate::error::check_target;
+use crate::marks::Marks;
+use crate::{JobError, Progress};
+use std::ops::Range;
+use std::sync::Arc;
+use storage::copy::Copied;
+use storage::{Storage, StorageError};
+
+/// Copies a disk as it was when the [filter](Self::filter) was put in place. A guest's write to what is not copied yet waits until its
+/// old contents are read, which the job then does first.
+///
+/// The size is the one at the beginning: what a disk gets when it grows is not copied.
+pub struct Backup {
+    from: Arc<dyn Storage>,
+    to: Arc<dyn Storage>,
+    to_is_blank: bool,
+    guards: Arc<Guards>,
+    /// What no lane has had. The guards' marks stay until it is read.
+    todo: Marks,
+}
+
+impl Backup {
+    /// Of `from`, into `to`, which reads as zeroes if it is blank.
+    ///
+    /// # Errors
+    /// `to` is read-only or too small.
+    pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Backup, StorageError> {
+        check_target(&*from, &*to)?;
+        let size_bytes = from.capacity_bytes();
+        let guards = Arc::new(Guards::new(size_bytes));
+        Ok(Backup { from, to, to_is_blank, guards, todo: Marks::new(size_bytes, true) })
+    }
+
+    /// What guests use instead of the disk for as long as the job lasts. No request may be in flight when it is put in place. From then on
+    /// writes wait for [`run`](Self::run), or for the end of the job. Later it is the disk and nothing more.
+    pub fn filter(&self) -> Arc<dyn Storage> {
+        Arc::new(Before::new(self.from.clone(), self.guards.clone()))
+    }
+
+    /// Copies, until all of it is in the target and stable there. Once: a second call is as good as cancelled.
+    ///
+    /// # Errors
+    /// A storage's, or the job was cancelled. Guests go on.
+    pub fn run(&self) -> Result<Copied, JobError> {
+        self.guards.control.begin()?;
+        let _until_the_end = Lifted(&self.guards);
+        let mut copying = Copying::new(&*self.from, &*self.to, self.to_is_blank, self)?;
+        copying.pass()?;
+        copying.flush()?;
+        // Guards go after a cancellation is there to be seen: who does not see it has read what they guarded.
+        self.check()?;
+        Ok(copying.copied())
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.guards.control.progress(0)
+    }
+
+    /// Limits the walk over the disk to so many bytes a second from now on; 0 stops it. What guests wait for is not limited.
+    pub fn set_limit(&self, bytes_per_second: Option<u64>) {
+        self.guards.control.set_limit(bytes_per_second);
+    }
+
+    /// Ends the job without a copy. Guests go on at once; [`run`](Self::run) returns when what it has under way has ended.
+    pub fn cancel(&self) {
+        self.guards.control.cancel();
+        self.guards.lift_all();
+    }
+}
+
+impl Course for Backup {
+    fn todo(&self) -> &Marks {
+        &self.todo
+    }
+
+    fn check(&self) -> Result<(), JobError> {
+        self.guards.control.check()
+    }
+
+    fn control(&self) -> &Control {
+        &self.guards.control
+    }
+
+    fn wanted(&self) -> Vec<Range<u64>> {
+        self.guards.arrived()
+    }
+
+    fn has_read(&self, bytes: &Range<u64>) {
+        self.guards.lift(bytes);
+    }
+
+    fn give_up(&self) {
+        self.guards.lift_all();
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// The job is over, by whatever way: no guest waits any more.
+struct Lifted<'a>(&'a Guards);
+
+impl Drop for Lifted<'_> {
+    fn drop(&mut self) {
+        self.0.lift_all();
+    }
+}

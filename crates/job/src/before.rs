@@ -1,0 +1,154 @@
+//! A filter under which a write waits until the old contents of its clusters are copied.
+
+use crate::control::Control;
+use crate::marks::Marks;
+use crate::sync::{Mutex, MutexGuard};
+use engine::{Completion, Io, Reply, Token};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+use storage::kit::Through;
+use storage::{Operation, Step, Storage, Task};
+
+/// A guest's task.
+struct Waiter {
+    /// All that is guarded of its clusters lies in there.
+    clusters: Range<u64>,
+    reply: Reply,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Nobody waits any more, whatever is marked.
+    is_over: bool,
+    waiting: Vec<Waiter>,
+    /// Clusters of those that the job has not heard of.
+    arrived: Vec<Range<u64>>,
+}
+
+/// Guards on clusters whose old contents are not read yet, and the tasks that wait for them.
+///
+/// A task that finds no guard goes on without a lock. One that finds a guard looks again under the queue's lock, and is in the queue
+/// when it lets go of it. Guards are lifted first, and then the queue is searched under its lock: so whoever saw a guard is found.
+pub(crate) struct Guards {
+    marks: Marks,
+    queue: Mutex<Queue>,
+    pub(crate) control: Control,
+}
+
+impl Guards {
+    /// On the whole disk.
+    pub(crate) fn new(size_bytes: u64) -> Guards {
+        Guards { marks: Marks::new(size_bytes, true), queue: Mutex::default(), control: Control::new(size_bytes) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clusters that were asked for since the last call.
+    pub(crate) fn arrived(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.queue().arrived)
+    }
+
+    /// The old contents of these bytes are read.
+    pub(crate) fn lift(&self, bytes: &Range<u64>) {
+        self.marks.clear(self.marks.clusters(bytes.start, bytes.end - bytes.start));
+        let mut queue = self.queue();
+        let is_free = |waiter: &mut Waiter| match self.marks.first(&waiter.clusters) {
+            // What is free in front of it is not looked at again.
+            Some(first) => {
+                waiter.clusters.start = first;
+                false
+            }
+            None => true,
+        };
+        let free: Vec<Waiter> = queue.waiting.extract_if(.., is_free).collect();
+        // A worker is told without the lock.
+        drop(queue);
+        free.into_iter().for_each(|waiter| waiter.reply.complete(0));
+    }
+
+    /// There will be no copy: guests go on, those that wait and those that come.
+    pub(crate) fn lift_all(&self) {
+        let mut queue = self.queue();
+        queue.is_over = true;
+        let waiting = std::mem::take(&mut queue.waiting);
+        queue.arrived.clear();
+        drop(queue);
+        self.marks.clear(self.marks.all());
+        waiting.into_iter().for_each(|waiter| waiter.reply.complete(0));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count_waiting(&self) -> usize {
+        self.queue().waiting.len()
+    }
+
+    /// Clusters that the task is about to change, if some are guarded.
+    fn guarded(&self, task: &Task) -> Option<Range<u64>> {
+        match task.operation {
+            Operation::Read { .. } | Operation::Flush => None,
+            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
+                let (offset, len) = task.extent();
+                let clusters = self.marks.clusters(offset, len);
+                self.marks.first(&clusters).map(|first| first..clusters.end)
+            }
+        }
+    }
+
+    /// Has the task wait for the clusters. False where there is nothing to wait for any more.
+    pub(crate) fn wait(&self, clusters: Range<u64>, token: Token, io: &mut Io<'_>) -> bool {
+        let mut queue = self.queue();
+        if queue.is_over || self.marks.first(&clusters).is_none() {
+            return false;
+        }
+        queue.arrived.push(clusters.clone());
+        queue.waiting.push(Waiter { clusters, reply: io.reply(token) });
+        drop(queue);
+        self.control.ring();
+        true
+    }
+}
+
+/// Whether a task waits, or is the disk's.
+#[derive(Default)]
+struct Waiting(bool);
+
+impl storage::Progress for Waiting {}
+
+/// See the module.
+pub(crate) struct Before {
+    below: Arc<dyn Storage>,
+    guards: Arc<Guards>,
+}
+
+impl Before {
+    pub(crate) fn new(below: Arc<dyn Storage>, guards: Arc<Guards>) -> Before {
+        Before { below, guards }
+    }
+}
+
+impl Through for Before {
+    fn below(&self) -> &dyn Storage {
+        &*self.below
+    }
+
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        if let Some(clusters) = self.guards.guarded(task)
+            && self.guards.wait(clusters, token, io)
+        {
+            task.state.of::<Waiting>().0 = true;
+            return Step::Pending;
+        }
+        self.below.start(task, token, io)
+    }
+
+    fn resume_through(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        // Below, nothing of the task was started. However the wait has ended, it has: the guest's operation does not fail by it.
+        let has_waited = task.state.get::<Waiting>().is_some_and(|waiting| std::mem::take(&mut waiting.0));
+        if has_waited {
+            return self.below.start(task, completion.token, io);
+        }
+        self.below.resume(task, completion, io)
+    }
+}

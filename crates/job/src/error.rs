@@ -1,0 +1,37 @@
+//! Why a job ends without its copy.
+
+use storage::{Action, Description, Storage, StorageError};
+
+/// Why a copy was not made. The disk and its guests are none the worse for it; what is in the target is of no use.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum JobError {
+    /// cannot {what}: {source}
+    Storage {
+        /// What was being done.
+        what: &'static str,
+        /// What the storage said.
+        source: StorageError,
+    },
+    /// the job was cancelled
+    Cancelled,
+    /// the disk was resized while it was copied: make the copy as large and start again
+    Resized,
+}
+
+impl JobError {
+    pub(crate) fn storage(what: &'static str) -> impl FnOnce(StorageError) -> JobError {
+        move |source| JobError::Storage { what, source }
+    }
+}
+
+/// Refuses a target that cannot hold what is in `from`.
+pub(crate) fn check_target(from: &dyn Storage, to: &dyn Storage) -> Result<(), StorageError> {
+    let Description { read_only, .. } = to.describe();
+    if read_only {
+        return Err(StorageError::ReadOnly(Action::Write));
+    }
+    if to.capacity_bytes() < from.capacity_bytes() {
+        return Err(StorageError::OutOfRange(Action::Write));
+    }
+    Ok(())
+}

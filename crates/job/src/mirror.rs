@@ -1,0 +1,150 @@
+//! A copy of a disk that follows it.
+
+use crate::after::{After, Dirt};
+use crate::control::Control;
+use crate::copying::{Copying, Course};
+use crate::error::check_target;
+use crate::marks::{CLUSTER_BYTES, Marks};
+use crate::{JobError, Progress};
+use engine::monotonic_ns;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use storage::copy::{CHUNK_BYTES, Copied, DEPTH};
+use storage::{Storage, StorageError};
+
+/// From the begin of one pass to that of the next: a block that is written all the time is copied so often and no more.
+const PASS_NS: u64 = 10_000_000;
+/// With so much left after a pass the copy counts as the same: the lanes have it under way at once, and under a guest that writes all the
+/// time there is always something.
+const READY_BYTES: u64 = CHUNK_BYTES * DEPTH as u64;
+
+/// Copies a disk, and then what was written to it meanwhile, until it is told to end.
+pub struct Mirror {
+    from: Arc<dyn Storage>,
+    to: Arc<dyn Storage>,
+    to_is_blank: bool,
+    dirt: Arc<Dirt>,
+    is_completing: AtomicBool,
+}
+
+impl Mirror {
+    /// Of `from`, into `to`, which reads as zeroes if it is blank.
+    ///
+    /// # Errors
+    /// `to` is read-only or too small.
+    pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Mirror, StorageError> {
+        check_target(&*from, &*to)?;
+        let dirt = Arc::new(Dirt::new(from.capacity_bytes()));
+        Ok(Mirror { from, to, to_is_blank, dirt, is_completing: AtomicBool::new(false) })
+    }
+
+    /// What guests use instead of the disk for as long as the job lasts. No request may be in flight when it is put in place.
+    pub fn filter(&self) -> Arc<dyn Storage> {
+        Arc::new(After::new(self.from.clone(), self.dirt.clone()))
+    }
+
+    /// Copies, and follows the disk until the job is [complete](Self::complete). Calls `ready` once, on this thread, when the copy is
+    /// the same but for a few MiB that guests have just written. Once: a second call is as good as cancelled.
+    ///
+    /// # Errors
+    /// A storage's, the disk was resized, or the job was cancelled.
+    pub fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
+        self.dirt.control.begin()?;
+        let mut copying = Copying::new(&*self.from, &*self.to, self.to_is_blank, self)?;
+        let mut ready = Some(ready);
+        loop {
+            let mut next_ns = monotonic_ns() + PASS_NS;
+            copying.pass()?;
+            self.check()?;
+            // Looked at before the marks: what was written when it was set is marked by now.
+            let is_completing = self.is_completing();
+            let left_bytes = self.dirt.marks.count() * CLUSTER_BYTES;
+            if left_bytes <= READY_BYTES
+                && let Some(ready) = ready.take()
+            {
+                ready();
+            }
+            if left_bytes == 0 && is_completing {
+                if self.has_ended(&mut copying)? {
+                    return Ok(copying.copied());
+                }
+            } else if self.sleep(&mut copying) {
+                // What comes together is copied together.
+                next_ns = monotonic_ns() + PASS_NS;
+            }
+            self.pause(&mut copying, next_ns);
+        }
+    }
+
+    /// Ends the job with a copy, at the next moment at which it is the same as the disk. While no request is in flight that is soon, and
+    /// certain. The limit does not hold from now on: guests are waiting.
+    pub fn complete(&self) {
+        self.is_completing.store(true, Ordering::SeqCst);
+        self.dirt.control.ring();
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.dirt.control.progress(self.dirt.marks.count() * CLUSTER_BYTES)
+    }
+
+    /// Limits the job to so many bytes a second from now on; 0 stops it. Guests that write faster keep it from getting ready.
+    pub fn set_limit(&self, bytes_per_second: Option<u64>) {
+        self.dirt.control.set_limit(bytes_per_second);
+    }
+
+    /// Ends the job without a copy. [`run`](Self::run) returns when what it has under way has ended.
+    pub fn cancel(&self) {
+        self.dirt.control.cancel();
+    }
+
+    fn is_completing(&self) -> bool {
+        self.is_completing.load(Ordering::SeqCst)
+    }
+
+    /// Nothing differs: makes that stable, and looks whether it is still so.
+    fn has_ended(&self, copying: &mut Copying<'_>) -> Result<bool, JobError> {
+        copying.flush()?;
+        self.check()?;
+        Ok(self.dirt.is_clean())
+    }
+
+    /// Sleeps until there is something to do. False if there is already.
+    fn sleep(&self, copying: &mut Copying<'_>) -> bool {
+        copying.arm();
+        let has_news = || self.check().is_err() || self.is_completing();
+        !has_news() && self.dirt.while_clean(|| copying.wait(None))
+    }
+
+    /// Waits for the time, unless the job is to end.
+    fn pause(&self, copying: &mut Copying<'_>, until_ns: u64) {
+        loop {
+            copying.arm();
+            if self.check().is_err() || self.is_completing() || monotonic_ns() >= until_ns {
+                return;
+            }
+            copying.wait(Some(until_ns));
+        }
+    }
+}
+
+impl Course for Mirror {
+    fn todo(&self) -> &Marks {
+        &self.dirt.marks
+    }
+
+    /// A disk that has grown has something that the copy has no room for.
+    fn check(&self) -> Result<(), JobError> {
+        self.dirt.control.check()?;
+        let is_resized = self.from.capacity_bytes() != self.dirt.marks.size_bytes();
+        if is_resized { Err(JobError::Resized) } else { Ok(()) }
+    }
+
+    fn control(&self) -> &Control {
+        &self.dirt.control
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.is_completing()
+    }
+}

@@ -1,0 +1,6 @@
+//! Copies of disks that guests write to meanwhile, compared with vectors.
+
+mod backup;
+mod mirror;
+mod random;
+mod tools;

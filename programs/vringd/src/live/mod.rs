@@ -1,0 +1,17 @@
+//! What is done to disks while they are served: afterwards, or for as long as it lasts, another storage stands behind them.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `swap` | the moment at which storages come and go |
+//! | `snapshot` | external snapshots |
+//! | `jobs` | the list of jobs, what begins one and what it is told |
+//! | `job` | one job, as others see it |
+//! | `course` | the thread of a job: from the first copied byte to the end |
+
+mod course;
+mod job;
+mod jobs;
+mod snapshot;
+mod swap;
+
+pub(crate) use jobs::Jobs;

@@ -1,0 +1,86 @@
+//! The moment at which other storages come behind disks: of no export that uses one of them is a request in flight.
+
+use crate::convert;
+use crate::daemon::Daemon;
+use control::ApiError;
+use disk::{Disk, DiskError, StorageSpec, User};
+use export::Export;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use storage::Storage;
+
+/// How long requests in flight may take to end while their guests wait.
+const HOLD_PATIENCE: Duration = Duration::from_secs(2);
+/// How long workers may take to let go of a storage before somebody else waits for them.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// What comes behind a disk.
+pub(super) struct Next {
+    pub(super) storage: Arc<dyn Storage>,
+    /// The description that opens it, unless that of the disk does.
+    pub(super) spec: Option<StorageSpec>,
+}
+
+impl Daemon {
+    /// Holds the rings of all these disks, and lets what `change` answers stand behind them, one for each, from the same moment on.
+    /// Answers with what stood there before, which is to be [closed](close). Whoever calls sees to it that neither the capacity of the
+    /// disks changes meanwhile nor their exports do.
+    ///
+    /// # Errors
+    /// Those of `change`, a disk that is gone, or requests that are still in flight after a while: the rings go on as they were.
+    pub(super) fn replace(
+        &self,
+        disks: &[Arc<Disk>],
+        change: impl FnOnce() -> Result<Vec<Next>, ApiError>,
+    ) -> Result<Vec<Arc<dyn Storage>>, ApiError> {
+        let mut exports: Vec<(usize, Arc<Export>)> = Vec::new();
+        for (number, disk) in disks.iter().enumerate() {
+            let (present, users) = self.disks.get(disk.name())?;
+            if !Arc::ptr_eq(&present, disk) {
+                // Another one has its name by now.
+                return Err(DiskError::Missing { name: disk.name().to_owned() }.into());
+            }
+            for User::Export(name) in users {
+                exports.push((number, self.get(&name)?));
+            }
+        }
+        let by = Instant::now() + HOLD_PATIENCE;
+        let mut held = Vec::new();
+        for (number, export) in &exports {
+            held.push((*number, export.hold(by).map_err(|error| convert::export_error(error, export.name()))?));
+        }
+        let next = change()?;
+        debug_assert_eq!(next.len(), disks.len(), "one for each");
+        let put = |(number, (disk, next)): (usize, (&Arc<Disk>, Next))| {
+            for (_, held) in held.iter().filter(|(of, _)| *of == number) {
+                held.put(next.storage.clone());
+            }
+            disk.replace(next.spec, next.storage)
+        };
+        let before = disks.iter().zip(next).enumerate().map(put).collect();
+        drop(held);
+        // Workers may hold descriptors of what is to be closed.
+        self.engine().sweep_files();
+        Ok(before)
+    }
+}
+
+/// Closes what stood behind a disk, as soon as no worker has it: never on one.
+pub(super) fn close(storage: Arc<dyn Storage>) {
+    let end = Instant::now() + CLOSE_PATIENCE;
+    while Arc::strong_count(&storage) > 1 && Instant::now() < end {
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+    if Arc::strong_count(&storage) == 1 {
+        return drop(storage);
+    }
+    let waits = move || {
+        while Arc::strong_count(&storage) > 1 {
+            std::thread::sleep(CLOSE_PATIENCE);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("disk-close".to_owned()).spawn(waits) {
+        tracing::warn!(%error, "a storage is closed by the worker that is the last to use it, which may take that a while");
+    }
+}

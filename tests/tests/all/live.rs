@@ -1,0 +1,289 @@
+//! Snapshots, backups and mirrors of disks that are written all the time, and what they are worth: of which moment they are.
+//!
+//! One writer numbers its writes over all disks, and makes the next one when the last is answered. So what disks held at one moment are
+//! the writes up to some number, and none behind it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use control::client::{Client, ClientError};
+use control::model::{Disk, Job, JobState};
+use http::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::Rng;
+use tests::daemon::{DIRECTORY, Daemon, refusal};
+use tests::driver::{readable, writable};
+use tests::frontend::{DATA, Frontend, kind, status};
+use tests::lab::Lab;
+use tests::qemu_img::img;
+
+const MIB: u64 = 1 << 20;
+const BYTES: u64 = 24 * MIB;
+/// What is written at once.
+const BLOCK: u64 = 4096;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The numbers of the last write of every block, by disk and block.
+type Written = BTreeMap<(usize, u64), Vec<u64>>;
+
+/// Writes numbers to disks in turn until it is told to stop; then all disks are read and compared. Says what was written when.
+fn write_all(sockets: &[std::path::PathBuf], stop: &AtomicBool, last: &AtomicU64) -> Result<Written> {
+    let mut frontends = sockets.iter().map(|path| Frontend::connect(path, 0)).collect::<Result<Vec<_>>>()?;
+    let mut rings = frontends.iter_mut().map(|it| it.ring(0, 16)).collect::<Result<Vec<_>>>()?;
+    let mut rng = Rng(0x5eed | 1);
+    let mut written = Written::new();
+    let mut number = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let disk = rng.below(rings.len() as u64) as usize;
+        // Some of it again and again.
+        let blocks = if rng.below(2) == 0 { 64 } else { BYTES / BLOCK };
+        let block = rng.below(blocks);
+        frontends[disk].memory().write(DATA, &number.to_le_bytes().repeat(BLOCK as usize / 8));
+        let (said, _) = rings[disk].run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
+        ensure!(said == status::OK, "write {number} has failed: {said}");
+        written.entry((disk, block)).or_default().push(number);
+        last.store(number, Ordering::Release);
+    }
+    for ((disk, block), numbers) in &written {
+        let (said, _) = rings[*disk].run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
+        let bytes = frontends[*disk].memory().read(DATA, BLOCK as usize);
+        let wanted = numbers.last().context("it was written")?.to_le_bytes().repeat(BLOCK as usize / 8);
+        ensure!(said == status::OK && bytes == wanted, "block {block} of disk {disk} reads otherwise");
+    }
+    Ok(written)
+}
+
+/// Checks that these contents are those of one moment, and says of which.
+fn moment(contents: &[Vec<u8>], written: &Written) -> Result<u64> {
+    let at = |disk: usize, block: u64| {
+        let bytes = &contents[disk][(block * BLOCK) as usize..][..BLOCK as usize];
+        let number = u64::from_le_bytes(bytes[..8].try_into()?);
+        ensure!(bytes == number.to_le_bytes().repeat(BLOCK as usize / 8), "block {block} of disk {disk} is torn");
+        Ok(number)
+    };
+    let mut moment = 0;
+    for (disk, bytes) in contents.iter().enumerate() {
+        ensure!(bytes.len() as u64 == BYTES, "disk {disk} has {} bytes", bytes.len());
+        for block in 0..BYTES / BLOCK {
+            moment = moment.max(at(disk, block)?);
+        }
+    }
+    for disk in 0..contents.len() {
+        for block in 0..BYTES / BLOCK {
+            let numbers = written.get(&(disk, block)).map_or(&[][..], Vec::as_slice);
+            let wanted = numbers.iter().rev().find(|number| **number <= moment).copied().unwrap_or(0);
+            let found = at(disk, block)?;
+            ensure!(found == wanted, "block {block} of disk {disk}: {found}, and {wanted} as of write {moment}");
+        }
+    }
+    Ok(moment)
+}
+
+/// What a program of QEMU's reads from an image, which it finds to be sound.
+fn contents(lab: &Lab, format: &str, image: &Path) -> Result<Vec<u8>> {
+    let (from, to) = (image.display().to_string(), image.with_extension("flat").display().to_string());
+    if format == "qcow2" {
+        img(lab, &["check", &from])?.expect_success()?;
+    }
+    img(lab, &["convert", "-f", format, "-O", "raw", &from, &to])?.expect_success()?;
+    Ok(fs::read(&to)?)
+}
+
+fn post<T: serde::de::DeserializeOwned>(client: &Client, target: &str, body: &Value) -> Result<T, ClientError> {
+    client.send(Method::POST, target, body)
+}
+
+/// Waits until a job has come so far.
+fn wait_job(client: &Client, id: u64, wanted: JobState) -> Result<Job> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let job: Job = client.get(&format!("/v1/jobs/{id}"))?;
+        if job.state == wanted {
+            return Ok(job);
+        }
+        ensure!(!job.state.has_ended() && Instant::now() < end, "{job:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Some further writes.
+fn go_on(last: &AtomicU64) -> Result<u64> {
+    let (begin, end) = (last.load(Ordering::Acquire), Instant::now() + LIMIT);
+    while last.load(Ordering::Acquire) < begin + 200 {
+        ensure!(Instant::now() < end, "the writer does not get on");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(begin)
+}
+
+/// A daemon of two disks, and a writer on both while `act` does something to them; then what `check` finds.
+fn under_load<T: Send>(
+    storages: [&str; 2],
+    directory: &TempDir,
+    act: impl FnOnce(&Client, &AtomicU64) -> Result<T>,
+) -> Result<(Daemon, Written, T)> {
+    let export = |name: &str, storage: &str| {
+        let storage = storage.replace("@AT@", directory.path().to_str().unwrap_or_default());
+        format!(
+            "[[export]]\nname = '{name}'\nsocket = '{DIRECTORY}/{name}.sock'\nqueues = 1\nstorage = {{ {storage} }}\n"
+        )
+    };
+    let config = "workers = 2\n".to_owned() + &export("a", storages[0]) + &export("b", storages[1]);
+    let daemon = Daemon::serve(&config)?;
+    let sockets = [daemon.socket("a"), daemon.socket("b")];
+    let (stop, last) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (written, acted) = thread::scope(|scope| {
+        let writer = scope.spawn(|| write_all(&sockets, &stop, &last));
+        let acted = go_on(&last).and_then(|_| act(daemon.client(), &last));
+        stop.store(true, Ordering::Relaxed);
+        let written = writer.join().expect("the writer does not panic");
+        (written, acted)
+    });
+    let (written, acted) = match (written, acted) {
+        (Ok(written), Ok(acted)) => (written, acted),
+        (Err(error), _) | (_, Err(error)) => bail!("{error:?}\n{}", daemon.output()),
+    };
+    Ok((daemon, written, acted))
+}
+
+fn qcow2(lab: &Lab, directory: &TempDir, name: &str, options: &str) -> Result<String> {
+    let path = directory.path().join(name).display().to_string();
+    img(lab, &["create", "-q", "-f", "qcow2", "-o", options, &path, &BYTES.to_string()])?.expect_success()?;
+    Ok("kind = 'qcow2', path = '@AT@/".to_owned() + name + "'")
+}
+
+#[test]
+fn snapshots_of_two_disks_are_of_one_moment() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: String| directory.path().join(name);
+    let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=4096")?;
+    let b = qcow2(&lab, &directory, "b.qcow2", "extended_l2=on")?;
+    const TAKEN: usize = 4;
+    let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
+        for number in 0..TAKEN {
+            let to = |disk: &str| json!({ "disk": disk, "to": at(format!("{disk}-{number}.qcow2")) });
+            let body = json!({ "disks": [to("a"), to("b")] });
+            let shown: Vec<Disk> = post(client, "/v1/snapshots", &body)?;
+            ensure!(shown[0].storage.target == at("a.qcow2".into()).display().to_string(), "{shown:?}");
+            // Once more is refused, and changes nothing.
+            let inode = fs::metadata(at("a.qcow2".into()))?.ino();
+            let (code, http) = refusal(post::<Vec<Disk>>(client, "/v1/snapshots", &body));
+            ensure!((code.as_str(), http) == ("unsupported", 409), "{code} {http}");
+            ensure!(fs::metadata(at("a.qcow2".into()))?.ino() == inode, "it was replaced");
+            go_on(last)?;
+        }
+        Ok(())
+    })?;
+    let mut moments = Vec::new();
+    for number in 0..TAKEN {
+        let read = |disk: &str| contents(&lab, "qcow2", &at(format!("{disk}-{number}.qcow2")));
+        moments.push(moment(&[read("a")?, read("b")?], &written)?);
+    }
+    ensure!(moments.is_sorted_by(|one, next| one < next), "{moments:?}");
+    // They are read by others while the disks go on, through an upgrade and behind it.
+    daemon.upgrade()?;
+    daemon.stop()?;
+    let now = [contents(&lab, "qcow2", &at("a.qcow2".into()))?, contents(&lab, "qcow2", &at("b.qcow2".into()))?];
+    let last = written.values().flatten().copied().max();
+    ensure!(Some(moment(&now, &written)?) == last, "the disks are as of the last write");
+    let hidden = fs::read_dir(directory.path())?.filter_map(|it| it.ok()?.file_name().into_string().ok());
+    ensure!(hidden.into_iter().all(|name| !name.starts_with('.')), "something was left over");
+    Ok(())
+}
+
+#[test]
+fn backups_are_of_one_moment_whatever_the_disks_are() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+    fs::File::create(at("b.raw"))?.set_len(BYTES)?;
+    let (daemon, written, begun) = under_load(
+        [&a, "kind = 'file', path = '@AT@/b.raw'"],
+        &directory,
+        |client, last| {
+            let copy =
+                |disk: &str, name: &str, format: &str| json!({ "disk": disk, "target": at(name), "format": format });
+            let body = json!({ "kind": "backup", "disks": [copy("a", "a-1", "raw"), copy("b", "b-1", "qcow2")], "limit": 8 << 20 });
+            let before = last.load(Ordering::Acquire);
+            let job: Job = post(client, "/v1/jobs", &body)?;
+            let after = go_on(last)?;
+            // One at a time, and nothing that would pull the disk away.
+            for (method, target) in [(Method::POST, "/v1/jobs"), (Method::DELETE, "/v1/exports/a?force=true")] {
+                let said = client.call(
+                    method.clone(),
+                    target,
+                    (method == Method::POST).then(|| body.to_string().into_bytes()),
+                );
+                let (code, http) = refusal(said);
+                ensure!(http == 409, "{target}: {code} {http}");
+            }
+            ensure!(client.send::<Value>(Method::POST, "/v1/upgrade", &json!({})).is_err(), "a job would be lost");
+            let _: Job = client.send(Method::PATCH, &format!("/v1/jobs/{}", job.id), &json!({ "limit": null }))?;
+            let done = wait_job(client, job.id, JobState::Done)?;
+            ensure!(done.done_bytes == 2 * BYTES && done.total_bytes == 2 * BYTES, "{done:?}");
+            // One that is cancelled leaves nothing, and the disks go on.
+            let body = json!({ "kind": "backup", "disks": [copy("a", "a-2", "qcow2")], "limit": 1 << 20 });
+            let job: Job = post(client, "/v1/jobs", &body)?;
+            go_on(last)?;
+            client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+            wait_job(client, job.id, JobState::Cancelled)?;
+            ensure!(!at("a-2").exists(), "an unfinished copy is left");
+            go_on(last)?;
+            Ok((before, after))
+        },
+    )?;
+    let moment = moment(&[contents(&lab, "raw", &at("a-1"))?, contents(&lab, "qcow2", &at("b-1"))?], &written)?;
+    ensure!((begun.0..=begun.1 + 1).contains(&moment), "of {moment}, and it began in {begun:?}");
+    daemon.stop()
+}
+
+#[test]
+fn mirrored_disks_live_on_in_their_targets() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+    fs::File::create(at("b.raw"))?.set_len(BYTES)?;
+    let (daemon, written, ()) = under_load([&a, "kind = 'file', path = '@AT@/b.raw'"], &directory, |client, last| {
+        // There and back again, and to another format.
+        for (disk, target, format) in
+            [("a", "a-1.raw", "raw"), ("b", "b-1.qcow2", "qcow2"), ("a", "a-2.qcow2", "qcow2")]
+        {
+            let body = json!({ "kind": "mirror", "disk": disk, "target": at(target), "format": format });
+            let job: Job = post(client, "/v1/jobs", &body)?;
+            wait_job(client, job.id, JobState::Ready)?;
+            go_on(last)?;
+            let _: Job = client.post(&format!("/v1/jobs/{}/complete", job.id))?;
+            wait_job(client, job.id, JobState::Done)?;
+            let shown: Disk = client.get(&format!("/v1/disks/{disk}"))?;
+            ensure!(shown.storage.target == at(target).display().to_string(), "{shown:?}");
+            go_on(last)?;
+        }
+        // One that is cancelled leaves nothing.
+        let body = json!({ "kind": "mirror", "disk": "b", "target": at("b-2.qcow2") });
+        let job: Job = post(client, "/v1/jobs", &body)?;
+        wait_job(client, job.id, JobState::Ready)?;
+        client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+        ensure!(!at("b-2.qcow2").exists(), "a copy that nobody wants is left");
+        go_on(last)?;
+        Ok(())
+    })?;
+    daemon.upgrade()?;
+    daemon.stop()?;
+    let now = [contents(&lab, "qcow2", &at("a-2.qcow2"))?, contents(&lab, "qcow2", &at("b-1.qcow2"))?];
+    let last = written.values().flatten().copied().max();
+    ensure!(Some(moment(&now, &written)?) == last, "the disks are as of the last write");
+    // What was left behind is sound.
+    contents(&lab, "qcow2", &at("a.qcow2"))?;
+    Ok(())
+}
