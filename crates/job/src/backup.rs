@@ -30,10 +30,34 @@ impl Backup {
     /// # Errors
     /// `to` is read-only or too small.
     pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Backup, StorageError> {
+        let marks = || Marks::new(from.capacity_bytes(), true);
+        Backup::with((from.clone(), to), to_is_blank, marks)
+    }
+
+    /// Of what has changed: of those clusters of `from` in which some of these bytes lie. `to` has all the others already.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn of_changes(
+        from: Arc<dyn Storage>,
+        to: Arc<dyn Storage>,
+        changes: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<Backup, StorageError> {
+        let marks = Marks::new(from.capacity_bytes(), false);
+        for bytes in changes {
+            marks.set(marks.clusters(bytes.start, bytes.end.saturating_sub(bytes.start)));
+        }
+        Backup::with((from, to), false, || marks.again())
+    }
+
+    fn with(
+        (from, to): (Arc<dyn Storage>, Arc<dyn Storage>),
+        to_is_blank: bool,
+        marks: impl Fn() -> Marks,
+    ) -> Result<Backup, StorageError> {
         check_target(&*from, &*to)?;
-        let size_bytes = from.capacity_bytes();
-        let guards = Arc::new(Guards::new(size_bytes));
-        Ok(Backup { from, to, to_is_blank, guards, todo: Marks::new(size_bytes, true) })
+        let guards = Arc::new(Guards::new(marks()));
+        Ok(Backup { from, to, to_is_blank, guards, todo: marks() })
     }
 
     /// What guests use instead of the disk for as long as the job lasts. No request may be in flight when it is put in place. From then on

@@ -36,9 +36,10 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    /// On the whole disk.
-    pub(crate) fn new(size_bytes: u64) -> Guards {
-        Guards { marks: Marks::new(size_bytes, true), queue: Mutex::default(), control: Control::new(size_bytes) }
+    /// On these clusters.
+    pub(crate) fn new(marks: Marks) -> Guards {
+        let control = Control::new(marks.marked_bytes());
+        Guards { marks, queue: Mutex::default(), control }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

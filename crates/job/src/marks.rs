@@ -82,6 +82,19 @@ impl Marks {
         Some(start..gap.unwrap_or(range.end.min(self.all().end)).max(start + 1))
     }
 
+    /// The same marks, apart from these.
+    pub(crate) fn again(&self) -> Marks {
+        let words = self.words.iter().map(|word| AtomicU64::new(word.load(Ordering::Acquire))).collect();
+        Marks { words, size_bytes: self.size_bytes }
+    }
+
+    /// Bytes of those that are marked.
+    pub(crate) fn marked_bytes(&self) -> u64 {
+        let last = self.all().end.saturating_sub(1)..self.all().end;
+        let short = last.end * CLUSTER_BYTES - self.size_bytes.min(last.end * CLUSTER_BYTES);
+        (self.count() * CLUSTER_BYTES).saturating_sub(if self.first(&last).is_some() { short } else { 0 })
+    }
+
     /// How many are marked.
     pub(crate) fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
@@ -148,6 +161,9 @@ mod tests {
                 let run = first.map(|first| first..(first..look.end).find(|n| !is_set(n)).unwrap_or(look.end));
                 prop_assert_eq!(marks.run(&look), run);
             }
+            let bytes = |n: usize| bytes.min((n as u64 + 1) * CLUSTER_BYTES) - n as u64 * CLUSTER_BYTES;
+            let marked: u64 = model.iter().enumerate().filter(|(_, bit)| **bit).map(|(n, _)| bytes(n)).sum();
+            prop_assert_eq!((marks.marked_bytes(), marks.again().marked_bytes()), (marked, marked));
         }
 
         #[test]

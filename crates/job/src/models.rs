@@ -3,7 +3,7 @@
 use crate::after::Dirt;
 use crate::before::Guards;
 use crate::copying::claim;
-use crate::marks::CLUSTER_BYTES;
+use crate::marks::{CLUSTER_BYTES, Marks};
 use crate::sync::{AtomicBool, AtomicU64};
 use engine::{Solo, Token};
 use interleave::{in_many_orders, thread, yield_now};
@@ -16,7 +16,7 @@ const ORDERS: usize = 2000;
 #[test]
 fn every_waiter_is_found() {
     in_many_orders(ORDERS, || {
-        let guards = Arc::new(Guards::new(2 * CLUSTER_BYTES));
+        let guards = Arc::new(Guards::new(Marks::new(2 * CLUSTER_BYTES, true)));
         let is_read = Arc::new(AtomicBool::new(false));
         let job = {
             let (guards, is_read) = (guards.clone(), is_read.clone());
@@ -48,7 +48,7 @@ fn every_waiter_is_found() {
 #[test]
 fn every_waiter_is_found_when_the_job_ends() {
     in_many_orders(ORDERS, || {
-        let guards = Arc::new(Guards::new(2 * CLUSTER_BYTES));
+        let guards = Arc::new(Guards::new(Marks::new(2 * CLUSTER_BYTES, true)));
         let other = guards.clone();
         let cancels = thread::spawn(move || other.lift_all());
         let other = guards.clone();

@@ -97,6 +97,36 @@ fn a_backup_runs_once() {
 }
 
 #[test]
+fn only_what_has_changed_is_copied_and_guarded() {
+    let (from, to) = (memory(BYTES + 512), memory(BYTES + 512));
+    let before = fill(&*from, &mut Rng(7));
+    put(&*to, 0, &before);
+    // What nobody says has changed is not looked at.
+    let changes =
+        [CLUSTER..CLUSTER + 512, 5 * CLUSTER - 512..6 * CLUSTER + 512, BYTES..BYTES + 512, 9 * CLUSTER..9 * CLUSTER];
+    for at in [CLUSTER, 5 * CLUSTER - 512, 6 * CLUSTER, 20 * CLUSTER, BYTES] {
+        put(&*from, at, &[0xcc; 512]);
+    }
+    put(&*from, 5 * CLUSTER, &[0; CLUSTER as usize]);
+    let mut oracle = contents(&*from);
+    oracle[20 * CLUSTER as usize..21 * CLUSTER as usize]
+        .copy_from_slice(&before[20 * CLUSTER as usize..21 * CLUSTER as usize]);
+    let backup = Backup::of_changes(from.clone(), to.clone(), changes).unwrap();
+    let mut guest = Guest::start(&*backup.filter(), (0..8).map(|cluster| cluster * CLUSTER));
+    assert_eq!(guest.waiting, [false, true, false, false, true, true, true, false]);
+    scope(|scope| {
+        scope.spawn(|| guest.finish(&*backup.filter()));
+        backup.run().unwrap();
+    });
+    for at in [0, 2, 3, 7].map(|cluster| cluster * CLUSTER as usize) {
+        oracle[at..at + 512].copy_from_slice(&before[at..at + 512]);
+    }
+    assert_same(&contents(&*to), &oracle, 0);
+    let progress = backup.progress();
+    assert_eq!((progress.done_bytes, progress.total_bytes), (4 * CLUSTER + 512, 4 * CLUSTER + 512));
+}
+
+#[test]
 fn a_target_that_hangs_keeps_no_guest_once_the_backup_is_cancelled() {
     let (from, to) = (memory(BYTES), Gate::new(memory(BYTES)));
     fill(&*from, &mut Rng(5));
