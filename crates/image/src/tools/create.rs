@@ -21,6 +21,23 @@ pub struct Backing {
     pub is_qcow2: bool,
 }
 
+impl Backing {
+    /// A qcow2 image behind one at `image`: by its name alone where both are in one directory, which may move.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn qcow2(image: &Path, file: &Path) -> Result<Backing, ToolError> {
+        let directory = |of: &Path| {
+            let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            std::fs::canonicalize(parent).map_err(ToolError::io(parent, "find"))
+        };
+        let (own, other) = (directory(image)?, directory(file)?);
+        let name = file.file_name().ok_or_else(|| ToolError::refused(file, "has no file name"))?;
+        let name = if own == other { PathBuf::from(name) } else { other.join(name) };
+        Ok(Backing { name, is_qcow2: true })
+    }
+}
+
 /// What a new image is to be.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {

@@ -18,6 +18,7 @@ use storage::{FileOptions, FileStorage, Storage};
 pub struct Destination {
     path: PathBuf,
     storage: Arc<dyn Storage>,
+    is_blank: bool,
     kept: Target,
     /// Of a qcow2 image, whose magic is written last.
     image: Option<Image>,
@@ -32,7 +33,8 @@ impl Destination {
         let mut kept = Target::make(path, size_bytes, force)?;
         kept.clear()?;
         let storage = Arc::new(FileStorage::open(&FileOptions::new(path))?);
-        Ok(Destination { path: path.to_owned(), storage, kept, image: None })
+        let is_blank = kept.blank;
+        Ok(Destination { path: path.to_owned(), storage, is_blank, kept, image: None })
     }
 
     /// A qcow2 image.
@@ -42,9 +44,13 @@ impl Destination {
     pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Destination, ToolError> {
         let new = new(path, options)?;
         let (kept, header) = begin(path, &new, options.force)?;
-        let storage = Arc::new(Qcow2Storage::open_unflushed(&Qcow2Options::new(path), header)?);
-        let image = Some(Image::open(path, true)?);
-        Ok(Destination { path: path.to_owned(), storage, kept, image })
+        // Whoever names what is behind it has chosen that.
+        let behind = options.backing.as_ref().and_then(|backing| Some(backing.name.parent()?.to_owned()));
+        let allow = behind.into_iter().filter(|directory| directory.is_absolute()).collect();
+        let storage = Qcow2Storage::open_unflushed(&Qcow2Options { allow, ..Qcow2Options::new(path) }, header)?;
+        let (storage, image) = (Arc::new(storage), Some(Image::open(path, true)?));
+        let is_blank = options.backing.is_none();
+        Ok(Destination { path: path.to_owned(), storage, is_blank, kept, image })
     }
 
     /// What is written to. Flushes are not waited for in a qcow2 image: [`keep`](Self::keep) does that.
@@ -54,7 +60,7 @@ impl Destination {
 
     /// Whether it reads as zeroes where nothing was written.
     pub fn is_blank(&self) -> bool {
-        self.image.is_some() || self.kept.blank
+        self.is_blank
     }
 
     /// All is in it: it is an image from now on, also when the power goes. Nobody else may have its storage.
@@ -62,7 +68,7 @@ impl Destination {
     /// # Errors
     /// It cannot be brought to stable storage, or is somebody else's by now.
     pub fn keep(self) -> Result<(), ToolError> {
-        let Destination { path, storage, kept, image } = self;
+        let Destination { path, storage, is_blank: _, kept, image } = self;
         debug_assert_eq!(Arc::strong_count(&storage), 1, "it is closed by this");
         // What was reserved is given back.
         drop(storage);

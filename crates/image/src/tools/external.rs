@@ -84,13 +84,12 @@ impl ExternalSnapshot {
             stage: Stage::Nothing,
         };
         this.link()?;
-        let backing = if to_directory == directory(&this.image) { PathBuf::from(name) } else { this.to.clone() };
         let options = CreateOptions {
             size_bytes: Some(this.served.capacity_bytes()),
             cluster_bytes: 1 << header.cluster_bits,
             refcount_bits: REFCOUNT_BITS,
             subclusters: header.has(features::EXTENDED_L2),
-            backing: Some(Backing { name: backing, is_qcow2: true }),
+            backing: Some(Backing::qcow2(&this.image, &this.to)?),
             // What an attempt that was cut off has left there is nobody's.
             force: true,
         };
