@@ -4,8 +4,8 @@ use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use crate::model::{
-    Attach, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, NewDisk, NewGroup, NewJob, NewSnapshot,
-    NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
+    Attach, Bitmap, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, NewBitmap, NewDisk, NewGroup, NewJob,
+    NewSnapshot, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
 };
 use crate::scope::Scope;
 
@@ -104,6 +104,26 @@ pub trait Daemon: Send + Sync + 'static {
     /// [`ApiError::Disk`] where there is none, or it has users.
     fn disk_remove(&self, name: &str) -> Result<(), ApiError>;
 
+    /// The dirty bitmaps of a disk, also those that are not consistent; none where the storage has no bitmaps.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is no such disk, [`ApiError::Failed`].
+    fn disk_bitmaps(&self, disk: &str) -> Result<Vec<Bitmap>, ApiError>;
+
+    /// Begins a bitmap, which records what is written from then on. `new` has passed [`NewBitmap::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is no such disk, [`ApiError::DiskUnsupported`] for one that is no qcow2 image, is
+    /// read-only, or has a bitmap of this name, [`ApiError::Failed`].
+    fn disk_bitmap_add(&self, disk: &str, new: NewBitmap) -> Result<Bitmap, ApiError>;
+
+    /// Removes a bitmap, also one that is not consistent.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is no such disk, [`ApiError::NoSuchBitmap`], [`ApiError::DiskUnsupported`] for one
+    /// that a job uses and for a disk that is read-only, [`ApiError::Failed`].
+    fn disk_bitmap_remove(&self, disk: &str, bitmap: &str) -> Result<(), ApiError>;
+
     /// Sets aside what disks hold, all at the same moment: each image file gets its other name, and a new, empty overlay
     /// with that backing file takes the image's path. Guests go on writing into the overlays; all disks are changed or none.
     /// `new` has passed [`NewSnapshot::check`]. The disks, in the order of `new`.
@@ -126,11 +146,13 @@ pub trait Daemon: Send + Sync + 'static {
     fn job(&self, id: u64) -> Result<Job, ApiError>;
 
     /// Begins a job: makes its targets and returns when it runs; a backup holds what the disks held at some moment before
-    /// that. `new` has passed [`NewJob::check`].
+    /// that. A bitmap that is named is begun by a full backup where the disk does not have it, and empty from that moment on
+    /// where it does; a job that fails or is cancelled leaves it as if it had not been. `new` has passed [`NewJob::check`].
     ///
     /// # Errors
-    /// [`ApiError::Disk`] where there is none, [`ApiError::DiskUnsupported`] for one that cannot be copied,
-    /// [`ApiError::InvalidField`] for a target ([`NewJob::target_field`]), [`ApiError::Failed`].
+    /// [`ApiError::Disk`] where there is none, [`ApiError::DiskUnsupported`] for one that cannot be copied, or not with a
+    /// bitmap, [`ApiError::InvalidField`] for a target ([`NewJob::target_field`]), a bitmap that is not consistent or a
+    /// backing file ([`NewJob::copy_field`]), [`ApiError::Failed`].
     fn job_add(&self, new: NewJob) -> Result<Job, ApiError>;
 
     /// Changes a job while it runs; the change holds when this returns. `settings` has passed [`JobSettings::check`].

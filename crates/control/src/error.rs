@@ -73,6 +73,13 @@ pub enum ApiError {
         /// What it cannot do, and why.
         message: String,
     },
+    /// disk `{disk}` has no bitmap `{bitmap}`
+    NoSuchBitmap {
+        /// The disk.
+        disk: String,
+        /// The name that was asked for.
+        bitmap: String,
+    },
     /// there is no job {id}
     NoSuchJob {
         /// The identifier that was asked for.
@@ -151,6 +158,7 @@ impl ApiError {
             Self::Disk(DiskError::Missing { .. }) => "no-such-disk",
             Self::Disk(DiskError::Exists { .. }) => "disk-exists",
             Self::Disk(_) => "disk-in-use",
+            Self::NoSuchBitmap { .. } => "no-such-bitmap",
             Self::NoSuchJob { .. } => "no-such-job",
             Self::JobInState { .. } => "job-in-state",
             Self::Busy { .. } => "busy",
@@ -170,6 +178,7 @@ impl ApiError {
             | Self::NoSuchWorker { .. }
             | Self::NoSuchRing { .. }
             | Self::NoSuchGroup { .. }
+            | Self::NoSuchBitmap { .. }
             | Self::NoSuchJob { .. }
             | Self::Disk(DiskError::Missing { .. }) => 404,
             Self::ExportExists { .. }

@@ -42,7 +42,8 @@ pub enum Command {
     #[command(subcommand)]
     Export(ExportCommand),
 
-    /// List, open, resize and close disks, apart from exports; snapshot, back up and mirror those that are served.
+    /// List, open, resize and close disks, apart from exports; snapshot, back up and mirror those that are served, and manage their
+    /// dirty bitmaps.
     #[command(subcommand)]
     Disk(DiskCommand),
 

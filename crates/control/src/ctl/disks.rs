@@ -1,6 +1,7 @@
 //! `vringd ctl disk`: its arguments and its tables.
 
 use super::add::{BackingFlags, DescriptionError, make_storage_absolute};
+use super::bitmaps::BitmapCommand;
 use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
 use super::jobs::{BackupArgs, MirrorArgs, SnapshotArgs};
@@ -43,7 +44,8 @@ pub enum DiskCommand {
     /// Back up disks, all as they are at the same moment, while guests use them.
     ///
     /// It is a job of the daemon (`vringd ctl job`), and goes on when the wait for it is interrupted. The status is 1 if it
-    /// fails or is cancelled.
+    /// fails or is cancelled. With --bitmap, the first backup is a full one, and those after it copy what was written
+    /// since; --backing names the backup before.
     Backup(BackupArgs),
 
     /// Copy a disk and then every change to it, until the copy takes its place.
@@ -51,6 +53,10 @@ pub enum DiskCommand {
     /// It is a job of the daemon (`vringd ctl job`), and follows the disk until it is completed or cancelled. Without
     /// --complete this waits until the copy is ready.
     Mirror(MirrorArgs),
+
+    /// List, begin and remove dirty bitmaps of disks of qcow2 images.
+    #[command(subcommand)]
+    Bitmap(BitmapCommand),
 
     /// Close a disk that no export uses.
     Remove {

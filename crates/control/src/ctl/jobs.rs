@@ -1,10 +1,11 @@
 //! `vringd ctl job`, and `vringd ctl disk snapshot|backup|mirror`, which begin what it shows: arguments and tables.
 
 use super::add::{DescriptionError, absolute};
+use super::bitmaps;
 use super::cells::{NOTHING, facts, or_nothing, size, table, uptime};
 use crate::model::{
-    ByteSize, CopyDisk, CopyFormat, Job, JobDisk, JobKind, JobState, NewBackup, NewJob, NewMirror, NewSnapshot,
-    SnapshotDisk,
+    ByteSize, CopyDisk, CopyFormat, FieldError, Job, JobDisk, JobKind, JobState, NewBackup, NewJob, NewMirror,
+    NewSnapshot, SnapshotDisk,
 };
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -88,6 +89,14 @@ pub struct BackupArgs {
     #[arg(required = true, value_name = "DISK=TARGET")]
     pub disks: Vec<DiskPath>,
 
+    /// Copy only what was written since the last backup with this dirty bitmap; the first one with it is a full one.
+    #[arg(long, value_name = "NAME")]
+    pub bitmap: Option<String>,
+
+    /// The backup before this one, which the copy names as its backing file, as in db=/backup/db.0.qcow2; once for each disk.
+    #[arg(long, value_name = "DISK=PATH", requires = "bitmap")]
+    pub backing: Vec<DiskPath>,
+
     /// How.
     #[command(flatten)]
     pub copy: CopyFlags,
@@ -105,7 +114,19 @@ impl BackupArgs {
             for DiskPath { disk, path } in &self.disks {
                 let mut target = path.clone();
                 absolute("target", &mut target)?;
-                disks.push(CopyDisk { disk: disk.clone(), target, format, force });
+                let bitmap = self.bitmap.clone();
+                disks.push(CopyDisk { disk: disk.clone(), target, format, force, bitmap, backing: None });
+            }
+            for DiskPath { disk, path } in &self.backing {
+                let Some(copy) = disks.iter_mut().find(|copy| copy.disk == *disk) else {
+                    let message = format_args!("`{disk}` is not backed up by this command: name one of its disks");
+                    return Err(FieldError::new("--backing", message));
+                };
+                let mut backing = path.clone();
+                absolute("backing", &mut backing)?;
+                if copy.backing.replace(backing).is_some() {
+                    return Err(FieldError::new("--backing", format_args!("`{disk}` has one already")));
+                }
             }
             let new = NewJob::Backup(NewBackup { disks, limit });
             new.check()?;
@@ -274,18 +295,46 @@ pub(super) fn job(job: &Job) -> String {
         ("ended", or_nothing(job.ended.map(moment))),
     ];
     lines.extend(job.error.iter().map(|error| ("error", error.clone())));
+    let mut headers = vec!["DISK", "FORMAT", ">DONE", ">OF", ">DIRTY", "TARGET"];
+    let with_bitmaps = job.disks.iter().any(|disk| disk.bitmap.is_some());
+    if with_bitmaps {
+        headers.splice(1..1, ["COPY", "BITMAP"]);
+    }
     let row = |disk: &JobDisk| {
-        vec![
+        let mut cells = vec![
             disk.disk.clone(),
             disk.format.to_string(),
             size(disk.done_bytes),
             size(disk.total_bytes),
             or_nothing(disk.dirty_bytes.map(size)),
             disk.target.display().to_string(),
-        ]
+        ];
+        if with_bitmaps {
+            let bitmap = or_nothing(disk.bitmap.as_deref().map(bitmaps::shown));
+            cells.splice(1..1, [extent(disk).to_owned(), bitmap]);
+        }
+        cells
     };
-    let disks = table(&["DISK", "FORMAT", ">DONE", ">OF", ">DIRTY", "TARGET"], job.disks.iter().map(row));
+    let disks = table(&headers, job.disks.iter().map(row));
     format!("{}\n{disks}", facts(&lines))
+}
+
+/// How much of a disk is copied.
+fn extent(disk: &JobDisk) -> &'static str {
+    if disk.incremental { "incremental" } else { "full" }
+}
+
+/// How much of each disk a backup with bitmaps has copied: an operator who expects the one must notice the other.
+fn extents(job: &Job) -> String {
+    if job.disks.iter().all(|disk| disk.bitmap.is_none()) {
+        return String::new();
+    }
+    let first = job.disks.first().map_or("", extent);
+    if job.disks.iter().all(|disk| extent(disk) == first) {
+        return format!(" ({first})");
+    }
+    let each: Vec<String> = job.disks.iter().map(|disk| format!("{} {}", disk.disk, extent(disk))).collect();
+    format!(" ({})", each.join(", "))
 }
 
 /// A line about a job that was waited for.
@@ -302,7 +351,7 @@ pub(super) fn outcome(job: &Job) -> String {
         }
         (JobKind::Backup, JobState::Done) => {
             let seconds = job.ended.unwrap_or(job.started).saturating_sub(job.started);
-            format!("job {id}: backed up {disks}: {} in {}\n", size(job.done_bytes), time(seconds))
+            format!("job {id}: backed up {disks}: {} in {}{}\n", size(job.done_bytes), time(seconds), extents(job))
         }
         _ => one(job),
     }

@@ -2,6 +2,7 @@
 
 mod add;
 mod args;
+mod bitmaps;
 mod cells;
 mod directory;
 mod disk;
@@ -22,6 +23,7 @@ mod volume;
 
 pub use add::{AddArgs, BackingFlags, DescriptionError, ExportFlags};
 pub use args::{Args, Command, ExportCommand, RingCommand, TopArgs, WorkerCommand};
+pub use bitmaps::{AddBitmapArgs, BitmapCommand};
 pub use directory::{AddDirArgs, DirectoryFlags};
 pub use disk::{Behind, DiskFlags, Served};
 pub use disks::{AddDiskArgs, DiskCommand};

@@ -1,5 +1,6 @@
 //! Jobs: copies of disks, made while guests use them.
 
+use super::bitmap::check_bitmap_name;
 use super::limits::Rates;
 use super::name::check_name;
 use super::snapshot::{check_disks, check_path};
@@ -78,7 +79,7 @@ impl fmt::Display for JobState {
 pub enum CopyFormat {
     /// The disk's bytes and nothing else
     Raw,
-    /// A qcow2 image without a backing file
+    /// A qcow2 image, without a backing file unless one is given
     #[default]
     Qcow2,
 }
@@ -141,6 +142,15 @@ pub struct CopyDisk {
     /// Overwrite what is at the target.
     #[serde(default)]
     pub force: bool,
+    /// Name of a dirty bitmap, 1 to 1023 bytes: since the last backup with this bitmap, only what was written is copied.
+    /// A bitmap that the disk does not have yet is begun by this backup, which is a full one then. For qcow2 disks only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bitmap: Option<String>,
+    /// Absolute path of the backup before this one, which the copy names as its backing file; only with a bitmap, and
+    /// only for qcow2 targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub backing: Option<PathBuf>,
 }
 
 /// A mirror.
@@ -177,16 +187,22 @@ impl NewJob {
         match self {
             Self::Backup(backup) => backup.disks.clone(),
             Self::Mirror(NewMirror { disk, target, format, force, limit: _ }) => {
-                vec![CopyDisk { disk: disk.clone(), target: target.clone(), format: *format, force: *force }]
+                let (disk, target) = (disk.clone(), target.clone());
+                vec![CopyDisk { disk, target, format: *format, force: *force, bitmap: None, backing: None }]
             }
         }
     }
 
     /// Path of the field for the target of a disk, for an error about it.
     pub fn target_field(&self, index: usize) -> String {
+        self.copy_field(index, "target")
+    }
+
+    /// Path of a field of [`CopyDisk`] for a disk, as in `disks[0].backing`.
+    pub fn copy_field(&self, index: usize, field: &str) -> String {
         match self {
-            Self::Backup(_) => format!("disks[{index}].target"),
-            Self::Mirror(_) => "target".to_owned(),
+            Self::Backup(_) => format!("disks[{index}].{field}"),
+            Self::Mirror(_) => field.to_owned(),
         }
     }
 
@@ -204,6 +220,7 @@ impl NewJob {
         match self {
             Self::Backup(backup) => {
                 check_disks("target", backup.disks.iter().map(|copy| (copy.disk.as_str(), copy.target.as_path())))?;
+                check_bitmaps(&backup.disks)?;
                 check_limit(backup.limit)
             }
             Self::Mirror(mirror) => {
@@ -213,6 +230,41 @@ impl NewJob {
             }
         }
     }
+}
+
+/// Checks bitmaps and backing files, once disks and targets are.
+fn check_bitmaps(disks: &[CopyDisk]) -> Result<(), FieldError> {
+    for (index, CopyDisk { format, bitmap, backing, .. }) in disks.iter().enumerate() {
+        if let Some(bitmap) = bitmap {
+            check_bitmap_name(&format!("disks[{index}].bitmap"), bitmap)?;
+        }
+        let Some(backing) = backing else { continue };
+        let field = format!("disks[{index}].backing");
+        check_path(&field, backing)?;
+        if bitmap.is_none() {
+            let message = "is for what was written since the last backup: give `bitmap` as well, or leave it out";
+            return Err(FieldError::new(field, message));
+        }
+        if *format == CopyFormat::Raw {
+            let message =
+                "is for qcow2 copies, a raw one names no backing file: set `format` to qcow2, or leave it out";
+            return Err(FieldError::new(field, message));
+        }
+        if let Some(other) = disks.iter().find(|other| other.target == *backing) {
+            let message = format_args!(
+                "{} is the target of `{}`: give the backup before this one",
+                backing.display(),
+                other.disk
+            );
+            return Err(FieldError::new(field, message));
+        }
+        if let Some(other) = disks.iter().take(index).find(|other| other.backing.as_ref() == Some(backing)) {
+            let message =
+                format_args!("{} is that of `{}` already: give the backup of this disk", backing.display(), other.disk);
+            return Err(FieldError::new(field, message));
+        }
+    }
+    Ok(())
 }
 
 /// Changes to a job that apply at once. What is left out stays as it is.
@@ -327,6 +379,12 @@ pub struct JobDisk {
     /// Bytes that the guest has changed and the copy does not have yet; absent in a backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
+    /// Name of the dirty bitmap that a backup uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bitmap: Option<String>,
+    /// Whether only what was written since the last backup with the bitmap is copied; false where everything is.
+    #[serde(default)]
+    pub incremental: bool,
 }
 
 impl Job {

@@ -12,14 +12,29 @@ fn fault(text: &str) -> String {
 fn what_is_left_out_has_its_default() {
     let backup =
         job(r#"{"kind": "backup", "disks": [{"disk": "db", "target": "/b/db.qcow2"}], "limit": "1M"}"#).unwrap();
-    let copy = CopyDisk { disk: "db".into(), target: "/b/db.qcow2".into(), format: CopyFormat::Qcow2, force: false };
+    let copy = CopyDisk {
+        disk: "db".into(),
+        target: "/b/db.qcow2".into(),
+        format: CopyFormat::Qcow2,
+        force: false,
+        bitmap: None,
+        backing: None,
+    };
     assert_eq!(backup, NewJob::Backup(NewBackup { disks: vec![copy.clone()], limit: Some(ByteSize(1 << 20)) }));
     assert_eq!((backup.kind(), backup.limit_bytes_per_second()), (JobKind::Backup, Some(1 << 20)));
     let mirror =
         job(r#"{"kind": "mirror", "disk": "db", "target": "/b/db.raw", "format": "raw", "limit": 0}"#).unwrap();
     assert_eq!(mirror.copies(), [CopyDisk { target: "/b/db.raw".into(), format: CopyFormat::Raw, ..copy }]);
     assert_eq!((mirror.kind(), mirror.limit_bytes_per_second()), (JobKind::Mirror, None));
-    for new in [backup, mirror] {
+    let text = r#"{"kind": "backup", "disks": [{"disk": "a", "target": "/1", "bitmap": "daily", "backing": "/0"}]}"#;
+    let incremental = job(text).unwrap();
+    let NewJob::Backup(new) = &incremental else { panic!("{incremental:?}") };
+    assert_eq!((new.disks[0].bitmap.as_deref(), new.disks[0].backing.as_deref()), (Some("daily"), Some("/0".as_ref())));
+    assert_eq!(
+        (incremental.copy_field(1, "backing"), mirror.copy_field(0, "target")),
+        ("disks[1].backing".into(), "target".into())
+    );
+    for new in [backup, incremental, mirror] {
         new.check().unwrap();
         assert_eq!(job(&serde_json::to_string(&new).unwrap()).unwrap(), new);
     }
@@ -35,6 +50,12 @@ fn a_field_that_cannot_be_read_is_named() {
         (r#"{"kind": "backup", "disks": [{"disk": "a"}]}"#, "invalid field `disks[0].target`"),
         (r#"{"kind": "mirror", "disk": "a", "target": "/a", "format": "vmdk"}"#, "invalid field `format`"),
         (r#"{"kind": "mirror", "disk": "a", "target": "/a", "limit": "fast"}"#, "invalid field `limit`"),
+        (r#"{"kind": "mirror", "disk": "a", "target": "/a", "bitmap": "x"}"#, "unknown field `bitmap`"),
+        (r#"{"kind": "mirror", "disk": "a", "target": "/a", "backing": "/x"}"#, "unknown field `backing`"),
+        (
+            r#"{"kind": "backup", "disks": [{"disk": "a", "target": "/a", "bitmap": 1}]}"#,
+            "invalid field `disks[0].bitmap`",
+        ),
     ] {
         let error = job(text).unwrap_err();
         assert!(error.starts_with(message), "{text}: {error}");
@@ -58,6 +79,42 @@ fn every_bad_field_is_named_with_the_fix() {
     assert!(mirror("a", "", "1M").starts_with("target: must be an absolute path"));
     let slow = "limit: must be 4096 to 1125899906842624 bytes a second, or 0 for no limit, not 100";
     assert_eq!(mirror("a", "/a", "100"), slow);
+}
+
+#[test]
+fn a_backing_file_goes_with_a_bitmap_and_qcow2() {
+    let backup = |disks: &str| job(&format!(r#"{{"kind": "backup", "disks": [{disks}]}}"#)).unwrap().check();
+    let fault = |disks: &str| backup(disks).expect_err(disks).to_string();
+    let a = r#""disk": "a", "target": "/a.1""#;
+    let b = r#""disk": "b", "target": "/b.1", "bitmap": "x""#;
+    assert_eq!(backup(&format!(r#"{{{a}, "bitmap": "x", "format": "raw"}}"#)), Ok(()));
+    assert_eq!(backup(&format!(r#"{{{a}, "bitmap": "x", "backing": "/a.0"}}, {{{b}, "backing": "/b.0"}}"#)), Ok(()));
+    assert_eq!(
+        fault(&format!(r#"{{{a}, "backing": "/a.0"}}"#)),
+        "disks[0].backing: is for what was written since the last backup: give `bitmap` as well, or leave it out"
+    );
+    assert_eq!(
+        fault(&format!(r#"{{{a}, "bitmap": "x", "backing": "/a.0", "format": "raw"}}"#)),
+        "disks[0].backing: is for qcow2 copies, a raw one names no backing file: set `format` to qcow2, or leave it out"
+    );
+    let relative = fault(&format!(r#"{{{a}, "bitmap": "x", "backing": "a.0"}}"#));
+    assert!(relative.starts_with("disks[0].backing: must be an absolute path"), "{relative}");
+    for (first, backing, message) in [
+        (a.to_owned(), "/b.1", "/b.1 is the target of `b`: give the backup before this one"),
+        (a.to_owned(), "/./a.1", "/./a.1 is the target of `a`: give the backup before this one"),
+        (
+            format!(r#"{a}, "bitmap": "x", "backing": "/a.0""#),
+            "/a.0",
+            "/a.0 is that of `a` already: give the backup of this disk",
+        ),
+    ] {
+        let found = fault(&format!(r#"{{{first}}}, {{{b}, "backing": "{backing}"}}"#));
+        assert_eq!(found, format!("disks[1].backing: {message}"));
+    }
+    let named = |name: &str| backup(&format!(r#"{{{a}, "bitmap": "{name}"}}"#)).map_err(|error| error.to_string());
+    assert_eq!(named(&"x".repeat(1023)), Ok(()));
+    assert_eq!(named(""), Err("disks[0].bitmap: must be 1 to 1023 bytes, not 0".into()));
+    assert_eq!(named(&"x".repeat(1024)), Err("disks[0].bitmap: must be 1 to 1023 bytes, not 1024".into()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The words of the API: every type that crosses the control socket, and the tables of the
 //! configuration file. Doc comments of fields become the descriptions in the OpenAPI document.
 
+mod bitmap;
 pub mod config;
 pub mod directory;
 mod disk;
@@ -20,6 +21,7 @@ mod worker;
 mod write_cache;
 
 pub use self::disk::{Disk, NewDisk};
+pub use bitmap::{Bitmap, NewBitmap};
 pub use config::NewExport;
 pub use directory::Directory;
 pub use export::{

@@ -4,7 +4,7 @@ use super::answer::{At, Body, Refusal, ask};
 use super::routes::check_absolute;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ErrorBody};
-use crate::model::{Disk, NewDisk, Resize};
+use crate::model::{Bitmap, Disk, NewBitmap, NewDisk, Resize};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,6 +21,8 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(disk_list, disk_add))
         .routes(routes!(disk_get, disk_remove))
         .routes(routes!(disk_resize))
+        .routes(routes!(disk_bitmap_list, disk_bitmap_add))
+        .routes(routes!(disk_bitmap_remove))
 }
 
 /// All disks, by name: also those that belong to the exports that were described with their storage.
@@ -74,4 +76,48 @@ async fn disk_remove(State(daemon): Shared, At(name): At<String>) -> Result<Stat
 ))]
 async fn disk_resize(State(daemon): Shared, At(name): At<String>, Body(resize): Body<Resize>) -> Answer<Disk> {
     ask(daemon, move |daemon| daemon.disk_resize(&name, resize)).await.map(Json)
+}
+
+/// The dirty bitmaps of a disk: what was written since the backups that used them.
+#[utoipa::path(get, path = "/v1/disks/{name}/bitmaps", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
+    (status = 200, description = "Its bitmaps, also those that are not consistent", body = Vec<Bitmap>),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+))]
+async fn disk_bitmap_list(State(daemon): Shared, At(name): At<String>) -> Answer<Vec<Bitmap>> {
+    ask(daemon, move |daemon| daemon.disk_bitmaps(&name)).await.map(Json)
+}
+
+/// Begin a dirty bitmap, which records what is written from now on. A backup that names one begins it by itself, at the moment
+/// of which it is; one that is begun here knows nothing of what was written before.
+#[utoipa::path(post, path = "/v1/disks/{name}/bitmaps", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), request_body = NewBitmap, responses(
+    (status = 201, description = "The new bitmap", body = Bitmap),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 409, description = "The disk is no qcow2 image, is read-only, or has a bitmap of this name (`unsupported`)", body = ErrorBody),
+    (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn disk_bitmap_add(
+    State(daemon): Shared,
+    At(name): At<String>,
+    Body(new): Body<NewBitmap>,
+) -> Result<(StatusCode, Json<Bitmap>), Refusal> {
+    new.check().map_err(ApiError::from)?;
+    let bitmap = ask(daemon, move |daemon| daemon.disk_bitmap_add(&name, new)).await?;
+    Ok((StatusCode::CREATED, Json(bitmap)))
+}
+
+/// Remove a dirty bitmap: the next backup that names it is a full one.
+#[utoipa::path(delete, path = "/v1/disks/{name}/bitmaps/{bitmap}", tag = "disks",
+    params(("name" = String, Path, description = "Name of the disk"), ("bitmap" = String, Path, description = "Name of the bitmap")), responses(
+    (status = 204, description = "It is gone"),
+    (status = 404, description = "There is no such disk (`no-such-disk`) or bitmap (`no-such-bitmap`)", body = ErrorBody),
+    (status = 409, description = "A job uses it, or the disk is read-only (`unsupported`)", body = ErrorBody),
+    (status = 500, description = "The system refused (`failed`)", body = ErrorBody),
+))]
+async fn disk_bitmap_remove(
+    State(daemon): Shared,
+    At((name, bitmap)): At<(String, String)>,
+) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.disk_bitmap_remove(&name, &bitmap)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -22,8 +22,8 @@ use crate::daemon::Daemon;
 use crate::model::config::NewExport;
 use crate::model::policy::PolicyRecord;
 use crate::model::{
-    ByteSize, CpuList, Execution, Favour, FieldError, FileMode, JobSettings, Listen, NewDisk, NewJob, NewSnapshot,
-    Placement, Poll, Span,
+    ByteSize, CpuList, Execution, Favour, FieldError, FileMode, JobSettings, Listen, NewBitmap, NewDisk, NewJob,
+    NewSnapshot, Placement, Poll, Span,
 };
 
 /// Methods that an input chooses from; the last one is none that any route knows.
@@ -100,8 +100,8 @@ async fn talk(daemon: Arc<dyn Daemon>, bytes: Vec<u8>) -> Vec<u8> {
     answered
 }
 
-/// Reads `data` as each value that a person can write, as the description of an export, a disk, a job and a snapshot, and as the record of a policy,
-/// from which it is decided again. Whether any of that was understood.
+/// Reads `data` as each value that a person can write, as the description of an export, a disk, a job, a snapshot
+/// and a bitmap, and as the record of a policy, from which it is decided again. Whether any of that was understood.
 ///
 /// # Panics
 /// When what was understood is not understood again after it was shown.
@@ -125,6 +125,7 @@ pub fn text(data: &[u8]) -> bool {
         | described(serde_json::from_str(text).ok(), NewJob::check)
         | described(serde_json::from_str(text).ok(), JobSettings::check)
         | described(serde_json::from_str(text).ok(), NewSnapshot::check)
+        | described(serde_json::from_str(text).ok(), NewBitmap::check)
         | exports.into_iter().any(|new| described(new, NewExport::check))
         | disks.into_iter().any(|new| described(new, NewDisk::check))
         | serde_json::from_str(text).is_ok_and(|record| replayed(&record))

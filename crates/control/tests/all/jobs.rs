@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// A daemon with the disks `db` and `log`, qcow2 images, beside those of its exports.
-fn served() -> Served {
+pub(crate) fn served() -> Served {
     let served = Served::new();
     for name in ["db", "log"] {
         let (status, text) = ctl(&served, &format!("disk add {name} --qcow2 /images/{name}.qcow2"));
@@ -19,9 +19,9 @@ fn served() -> Served {
     served
 }
 
-type Refusal = (u16, String, Option<String>);
+pub(crate) type Refusal = (u16, String, Option<String>);
 
-fn refused(client: &Client, method: Method, target: &str, body: &Value) -> Refusal {
+pub(crate) fn refused(client: &Client, method: Method, target: &str, body: &Value) -> Refusal {
     match client.send::<Value>(method, target, body) {
         Err(ClientError::Refused { status, code, field, message }) => {
             assert!(!message.is_empty() && !message.contains('\n'), "{message}");
@@ -31,11 +31,11 @@ fn refused(client: &Client, method: Method, target: &str, body: &Value) -> Refus
     }
 }
 
-fn code(status: u16, code: &str) -> Refusal {
+pub(crate) fn code(status: u16, code: &str) -> Refusal {
     (status, code.to_owned(), None)
 }
 
-fn field(name: &str) -> Refusal {
+pub(crate) fn field(name: &str) -> Refusal {
     (422, "invalid-field".to_owned(), Some(name.to_owned()))
 }
 

@@ -1,6 +1,7 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
 mod api;
+mod bitmaps;
 mod common;
 mod ctl;
 mod fuzzing;

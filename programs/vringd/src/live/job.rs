@@ -137,6 +137,8 @@ impl Part {
             done_bytes,
             total_bytes,
             dirty_bytes: (kind == JobKind::Mirror).then_some(dirty_bytes),
+            bitmap: None,
+            incremental: false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::course::{self, Course};
 use super::job::{Copier, Job, Part};
 use super::swap::Next;
-use crate::daemon::{Daemon, PATIENCE};
+use crate::daemon::{Daemon, NO_BITMAPS, PATIENCE};
 use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, CopyDisk, CopyFormat, JobSettings, NewJob};
@@ -138,6 +138,10 @@ impl Daemon {
         }
         let (mut parts, mut destinations, mut filters) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
+            if copy.bitmap.is_some() {
+                let message = NO_BITMAPS.to_owned();
+                return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message });
+            }
             let from = disk.storage();
             if from.capacity_bytes() > DISK_BYTES_MAX {
                 let message = format!("has {} bytes, and a job copies {DISK_BYTES_MAX} at most", from.capacity_bytes());

@@ -2,13 +2,13 @@
 
 use super::{CtlError, Session};
 use crate::client::segment;
+use crate::ctl::bitmaps::{self, BitmapCommand};
 use crate::ctl::disks::{self, DiskCommand};
-use crate::model::{Disk, Resize};
+use crate::model::{Bitmap, Disk, Resize};
 use hyper::Method;
 
 impl Session<'_> {
     pub(super) fn disk(&mut self, command: &DiskCommand) -> Result<(), CtlError> {
-        let target = |name: &str| format!("/v1/disks/{}", segment(name));
         match command {
             DiskCommand::List => self.show::<Vec<Disk>>("/v1/disks", |disks| disks::disks(disks)),
             DiskCommand::Show { name } => self.show::<Disk>(&target(name), disks::disk),
@@ -22,9 +22,28 @@ impl Session<'_> {
             }
             DiskCommand::Backup(backup) => self.backup(backup),
             DiskCommand::Mirror(mirror) => self.mirror(mirror),
+            DiskCommand::Bitmap(command) => self.bitmap(command),
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }
     }
+
+    fn bitmap(&mut self, command: &BitmapCommand) -> Result<(), CtlError> {
+        let target = |disk: &str| format!("{}/bitmaps", target(disk));
+        match command {
+            BitmapCommand::List { disk } => {
+                self.show::<Vec<Bitmap>>(&target(disk), |bitmaps| bitmaps::bitmaps(bitmaps))
+            }
+            BitmapCommand::Add(add) => self.send(Method::POST, &target(&add.disk), &add.bitmap()?, bitmaps::one),
+            BitmapCommand::Remove { disk, bitmap } => {
+                let target = format!("{}/{}", target(disk), segment(bitmap));
+                self.order(Method::DELETE, &target, &format!("removed bitmap {bitmap} of disk {disk}"))
+            }
+        }
+    }
+}
+
+fn target(name: &str) -> String {
+    format!("/v1/disks/{}", segment(name))
 }
 
 fn one(disk: &Disk) -> String {

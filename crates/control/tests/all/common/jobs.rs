@@ -1,26 +1,30 @@
 //! Jobs that copy nothing: each look at one finds it half a copy further.
 
+use super::bitmaps::{Bitmaps, to_copy};
 use control::ApiError;
-use control::model::{Job, JobDisk, JobKind, JobState, NewJob};
+use control::model::{Disk, Job, JobDisk, JobKind, JobState, NewJob};
 
 /// When everything began.
 const STARTED: u64 = 1_795_000_000;
 
-/// A job that has just begun, over disks of these sizes.
-pub(super) fn begun(id: u64, new: &NewJob, sizes: &[u64]) -> Result<Job, ApiError> {
+/// A job that has just begun, over these disks.
+pub(super) fn begun(id: u64, new: &NewJob, of: &[Disk], bitmaps: &mut Bitmaps) -> Result<Job, ApiError> {
     let mut disks = Vec::new();
-    for (index, (copy, size)) in new.copies().into_iter().zip(sizes).enumerate() {
+    for (index, (copy, disk)) in new.copies().into_iter().zip(of).enumerate() {
         if copy.target.ends_with("there.qcow2") && !copy.force {
             let message = format!("{} exists: give another path, or force", copy.target.display());
             return Err(ApiError::InvalidField { field: new.target_field(index), message });
         }
+        let (total_bytes, incremental) = to_copy(bitmaps, new, index, &copy, disk)?;
         disks.push(JobDisk {
             disk: copy.disk,
             target: copy.target,
             format: copy.format,
             done_bytes: 0,
-            total_bytes: *size,
+            total_bytes,
             dirty_bytes: (new.kind() == JobKind::Mirror).then_some(3 << 20),
+            bitmap: copy.bitmap,
+            incremental,
         });
     }
     Ok(Job {
@@ -28,7 +32,7 @@ pub(super) fn begun(id: u64, new: &NewJob, sizes: &[u64]) -> Result<Job, ApiErro
         kind: new.kind(),
         state: JobState::Running,
         done_bytes: 0,
-        total_bytes: sizes.iter().sum(),
+        total_bytes: disks.iter().map(|disk| disk.total_bytes).sum(),
         bytes_per_second: 100 << 20,
         seconds_left: Some(205),
         limit_bytes_per_second: new.limit_bytes_per_second(),

@@ -1,5 +1,6 @@
 //! A daemon that serves nothing: it keeps the books that the control API shows and changes.
 
+mod bitmaps;
 mod choices;
 mod contents;
 mod jobs;
@@ -12,10 +13,10 @@ use contents::{directory_info, storage_info};
 use control::error::RingRefs;
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
-    Attach, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
-    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
-    NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo,
-    SeccompState, SessionFigures, SessionState, Settings, VolumeInfo, Worker, WorkerFigures, WorkerState,
+    Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
+    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewBitmap, NewDisk, NewExport, NewGroup, NewJob,
+    NewSnapshot, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
+    SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, VolumeInfo, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, ControlServer, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, listed, may_use};
@@ -35,6 +36,8 @@ struct Books {
     workers: Vec<Worker>,
     groups: Vec<NewGroup>,
     jobs: Vec<Job>,
+    /// Each with its disk.
+    bitmaps: Vec<(String, Bitmap)>,
     next_worker: u32,
     stopping: bool,
     looks: u64,
@@ -394,6 +397,21 @@ impl Daemon for Fake {
         Ok(())
     }
 
+    fn disk_bitmaps(&self, disk: &str) -> Result<Vec<Bitmap>, ApiError> {
+        self.disk(disk)?;
+        Ok(bitmaps::of(&self.books.lock().unwrap().bitmaps, disk))
+    }
+
+    fn disk_bitmap_add(&self, disk: &str, new: NewBitmap) -> Result<Bitmap, ApiError> {
+        let disk = self.disk(disk)?;
+        bitmaps::add(&mut self.books.lock().unwrap().bitmaps, &disk, &new)
+    }
+
+    fn disk_bitmap_remove(&self, disk: &str, bitmap: &str) -> Result<(), ApiError> {
+        self.disk(disk)?;
+        bitmaps::remove(&mut self.books.lock().unwrap().bitmaps, disk, bitmap)
+    }
+
     fn snapshot(&self, new: NewSnapshot) -> Result<Vec<Disk>, ApiError> {
         let disks = new.disks.iter().map(|disk| self.disk(&disk.disk)).collect::<Result<Vec<_>, _>>()?;
         if let Some(other) = disks.iter().find(|disk| disk.storage.kind != "qcow2") {
@@ -415,10 +433,10 @@ impl Daemon for Fake {
     }
 
     fn job_add(&self, new: NewJob) -> Result<Job, ApiError> {
-        let size = |name: &str| self.disk(name).map(|disk| disk.storage.capacity_bytes);
-        let sizes = new.copies().iter().map(|copy| size(&copy.disk)).collect::<Result<Vec<_>, _>>()?;
+        let disks = new.copies().iter().map(|copy| self.disk(&copy.disk)).collect::<Result<Vec<_>, _>>()?;
         let mut books = self.books.lock().unwrap();
-        let job = jobs::begun(books.jobs.last().map_or(1, |last| last.id + 1), &new, &sizes)?;
+        let id = books.jobs.last().map_or(1, |last| last.id + 1);
+        let job = jobs::begun(id, &new, &disks, &mut books.bitmaps)?;
         books.jobs.push(job.clone());
         Ok(job)
     }
