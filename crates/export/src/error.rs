@@ -36,7 +36,7 @@ pub enum ExportError {
         /// How many.
         requests: usize,
     },
-    /// its rings are being started or stopped: try again
+    /// its rings are being started or stopped, or one has fallen: try again, and look at its storage if that lasts
     Unsteady,
     /// it has failed: {0}
     Failed(String),

@@ -76,7 +76,6 @@ impl RingSet {
 
     /// Runs `f` on these rings for somebody who must not wait for a worker that hangs: its rings hear of it when it goes on.
     pub(crate) fn tell(&self, rings: &[(u16, Running)], f: impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static) {
-        let deadline = Told::deadline(Instant::now());
         let tell = |(index, running): &(u16, Running)| {
             let f = f.clone();
             // A ring that stops at this moment need not hear of it.
@@ -84,7 +83,21 @@ impl RingSet {
             Some((*index, told.ok()?))
         };
         // All of them first: their workers may be the same.
-        let told: Vec<_> = rings.iter().filter_map(tell).collect();
+        self.hear(rings.iter().filter_map(tell).collect());
+    }
+
+    /// As above, for what every ring has to hear, whatever else waits for its worker.
+    pub(crate) fn order(&self, rings: &[(u16, Running)], f: impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static) {
+        let tell = |(index, running): &(u16, Running)| {
+            let f = f.clone();
+            let told = self.engine.order_ring(running.id, move |ring: &mut Ring, io| f(ring, io));
+            Some((*index, told.ok()?))
+        };
+        self.hear(rings.iter().filter_map(tell).collect());
+    }
+
+    fn hear(&self, told: Vec<(u16, Told)>) {
+        let deadline = Told::deadline(Instant::now());
         for (index, told) in told {
             if !told.heard_by(deadline) {
                 let export = &self.export;

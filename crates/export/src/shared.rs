@@ -72,8 +72,8 @@ pub(crate) struct Shared {
     pub(crate) stop: StopFd,
     pub(crate) spec: WorkerSpec,
     pub(crate) limiting: Limiting,
-    /// Held while a ring starts or stops, and while none may.
-    pub(crate) steady: Mutex<()>,
+    /// Held while a ring starts or stops, and while none may; counts how often that was so.
+    pub(crate) steady: Mutex<u64>,
     pub(crate) state: Mutex<State>,
 }
 

@@ -94,14 +94,9 @@ impl Turns {
         }
     }
 
-    /// Nothing is taken until [`release`](Self::release).
-    pub(crate) fn hold(&mut self, now_ns: u64) {
-        self.gate.shut(now_ns);
-    }
-
-    /// As before it was held; `waiting` says whether requests wait, which have done so all the time as far as anybody knows.
-    pub(crate) fn release(&mut self, waiting: bool) {
-        let since_ns = self.gate.open();
+    /// As before it was shut by this order; `waiting` says whether requests wait, which have done so all the time as far as anybody knows.
+    pub(crate) fn open(&mut self, order: u64, waiting: bool) {
+        let since_ns = self.gate.open(order);
         if waiting && self.backlog_since_ns.is_none() {
             self.backlog_since_ns = since_ns;
         }

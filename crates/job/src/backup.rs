@@ -8,6 +8,7 @@ use crate::marks::Marks;
 use crate::{JobError, Progress};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use storage::copy::Copied;
 use storage::{Storage, StorageError};
 
@@ -91,6 +92,11 @@ impl Backup {
         self.guards.control.set_limit(bytes_per_second);
     }
 
+    /// How long a guest waits for the job to get on before the job fails by that and the guest goes on; 10 seconds unless it is set.
+    pub fn set_patience(&self, patience: Duration) {
+        self.guards.set_patience(patience);
+    }
+
     /// Ends the job without a copy. Guests go on at once; [`run`](Self::run) returns when what it has under way has ended.
     pub fn cancel(&self) {
         self.guards.control.cancel();
@@ -104,7 +110,12 @@ impl Course for Backup {
     }
 
     fn check(&self) -> Result<(), JobError> {
-        self.guards.control.check()
+        self.guards.control.check()?;
+        self.guards.check_patience()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.guards.deadline_ns()
     }
 
     fn control(&self) -> &Control {

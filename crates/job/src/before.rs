@@ -1,11 +1,14 @@
 //! A filter under which a write waits until the old contents of its clusters are copied.
 
+use crate::JobError;
 use crate::control::Control;
 use crate::marks::Marks;
-use crate::sync::{Mutex, MutexGuard};
-use engine::{Completion, Io, Reply, Token};
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
+use engine::{Completion, Io, Reply, Token, monotonic_ns};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use storage::kit::Through;
 use storage::{Operation, Step, Storage, Task};
 
@@ -13,8 +16,13 @@ use storage::{Operation, Step, Storage, Task};
 struct Waiter {
     /// All that is guarded of its clusters lies in there.
     clusters: Range<u64>,
+    /// Since when the job has done nothing for it, in nanoseconds.
+    since_ns: u64,
     reply: Reply,
 }
+
+/// A third of what Linux gives a disk.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Queue {
@@ -32,6 +40,8 @@ struct Queue {
 pub(crate) struct Guards {
     marks: Marks,
     queue: Mutex<Queue>,
+    /// How long a guest waits for a job that does nothing for it, before it is the job that fails.
+    patience_ns: AtomicU64,
     pub(crate) control: Control,
 }
 
@@ -39,7 +49,8 @@ impl Guards {
     /// On these clusters.
     pub(crate) fn new(marks: Marks) -> Guards {
         let control = Control::new(marks.marked_bytes());
-        Guards { marks, queue: Mutex::default(), control }
+        let patience_ns = AtomicU64::new(PATIENCE.as_nanos() as u64);
+        Guards { marks, queue: Mutex::default(), patience_ns, control }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -58,7 +69,9 @@ impl Guards {
         let is_free = |waiter: &mut Waiter| match self.marks.first(&waiter.clusters) {
             // What is free in front of it is not looked at again.
             Some(first) => {
-                waiter.clusters.start = first;
+                if first > waiter.clusters.start {
+                    (waiter.clusters.start, waiter.since_ns) = (first, monotonic_ns());
+                }
                 false
             }
             None => true,
@@ -78,6 +91,27 @@ impl Guards {
         drop(queue);
         self.marks.clear(self.marks.all());
         waiting.into_iter().for_each(|waiter| waiter.reply.complete(0));
+    }
+
+    /// When a guest will have waited for too long.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let since_ns = self.queue().waiting.iter().map(|waiter| waiter.since_ns).min();
+        since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        self.patience_ns.store(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// That is so.
+    pub(crate) fn check_patience(&self) -> Result<(), JobError> {
+        match self.deadline_ns() {
+            Some(deadline_ns) if monotonic_ns() >= deadline_ns => {
+                Err(JobError::Slow { ms: self.patience_ns.load(Ordering::Relaxed) / 1_000_000 })
+            }
+            _ => Ok(()),
+        }
     }
 
     #[cfg(test)]
@@ -104,7 +138,7 @@ impl Guards {
             return false;
         }
         queue.arrived.push(clusters.clone());
-        queue.waiting.push(Waiter { clusters, reply: io.reply(token) });
+        queue.waiting.push(Waiter { clusters, since_ns: monotonic_ns(), reply: io.reply(token) });
         drop(queue);
         self.control.ring();
         true
@@ -135,7 +169,12 @@ impl Through for Before {
     }
 
     fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        if let Some(clusters) = self.guards.guarded(task)
+        let guarded = self.guards.guarded(task);
+        if guarded.is_some() && matches!(task.operation, Operation::Discard { .. }) {
+            // It may be for the whole disk, and nobody needs it: what it was for stays as it is.
+            return Step::Done(task.check(self.below.capacity_bytes(), false).map(|_| ()));
+        }
+        if let Some(clusters) = guarded
             && self.guards.wait(clusters, token, io)
         {
             task.state.of::<Waiting>().0 = true;

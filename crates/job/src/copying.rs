@@ -27,6 +27,11 @@ pub(crate) trait Course {
     /// Why the job does not go on.
     fn check(&self) -> Result<(), JobError>;
 
+    /// When [`check`](Self::check) will have something to say.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// What other threads tell.
     fn control(&self) -> &Control;
 
@@ -109,11 +114,17 @@ impl<'a> Copying<'a> {
         self.walked = 0;
         loop {
             self.arm();
+            if self.trouble.is_none()
+                && let Err(error) = self.course.check()
+            {
+                self.fail(error);
+            }
             let until_ns = self.fill();
             if until_ns.is_none() && self.lanes.are_idle() {
                 break;
             }
-            self.wait(until_ns);
+            let deadline_ns = self.course.deadline_ns();
+            self.wait(deadline_ns.map_or(until_ns, |deadline_ns| Some(until_ns.unwrap_or(u64::MAX).min(deadline_ns))));
         }
         self.trouble.take().map_or(Ok(()), Err)
     }

@@ -12,6 +12,11 @@ pub enum JobError {
         /// What the storage said.
         source: StorageError,
     },
+    /// a guest has waited for {ms} ms for the job to read what it is about to write over: see to the target, which is too slow or hangs
+    Slow {
+        /// How long, in milliseconds.
+        ms: u64,
+    },
     /// the job was cancelled
     Cancelled,
     /// the disk was resized while it was copied: make the copy as large and start again

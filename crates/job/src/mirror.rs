@@ -25,6 +25,8 @@ pub struct Mirror {
     to_is_blank: bool,
     dirt: Arc<Dirt>,
     is_completing: AtomicBool,
+    /// The limit does not hold for now.
+    is_hurried: AtomicBool,
 }
 
 impl Mirror {
@@ -35,7 +37,14 @@ impl Mirror {
     pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Mirror, StorageError> {
         check_target(&*from, &*to)?;
         let dirt = Arc::new(Dirt::new(from.capacity_bytes()));
-        Ok(Mirror { from, to, to_is_blank, dirt, is_completing: AtomicBool::new(false) })
+        Ok(Mirror {
+            from,
+            to,
+            to_is_blank,
+            dirt,
+            is_completing: AtomicBool::new(false),
+            is_hurried: AtomicBool::new(false),
+        })
     }
 
     /// What guests use instead of the disk for as long as the job lasts. No request may be in flight when it is put in place.
@@ -81,6 +90,23 @@ impl Mirror {
     pub fn complete(&self) {
         self.is_completing.store(true, Ordering::SeqCst);
         self.dirt.control.ring();
+    }
+
+    /// Lets the limit not hold until it is told to [go on](Self::go_on): it is about to be completed, and little may be left then.
+    pub fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+        self.dirt.control.ring();
+    }
+
+    /// As if nobody had wanted it completed. It may have ended already.
+    pub fn go_on(&self) {
+        self.is_completing.store(false, Ordering::SeqCst);
+        self.is_hurried.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether so little differs that it may be completed: guests wait for that.
+    pub fn is_close(&self) -> bool {
+        self.progress().dirty_bytes <= READY_BYTES
     }
 
     /// How far it is.
@@ -145,6 +171,6 @@ impl Course for Mirror {
     }
 
     fn is_urgent(&self) -> bool {
-        self.is_completing()
+        self.is_completing() || self.is_hurried.load(Ordering::SeqCst)
     }
 }

@@ -93,6 +93,18 @@ impl<R: Ring> Engine<R> {
         if mailbox.waiting() >= QUESTIONS_MAX {
             return Err(answered_late(home, &mailbox));
         }
+        self.order_ring(id, f)
+    }
+
+    /// As above, however much waits for its worker: for what must not be lost, and comes as seldom as a ring can be asked before it.
+    ///
+    /// # Errors
+    /// No such ring.
+    pub fn order_ring(
+        &self,
+        id: RingId,
+        f: impl FnOnce(&mut R, &mut Io<'_>) + Send + 'static,
+    ) -> Result<Told, EngineError> {
         let (done, heard) = channel();
         let run = Box::new(move |ring: &mut R, io: &mut Io<'_>| {
             f(ring, io);

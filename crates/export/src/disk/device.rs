@@ -103,19 +103,23 @@ impl Disk {
         drop(before);
     }
 
-    /// What lets a ring that was held go on, with what stands behind the disk then.
-    pub(crate) fn releaser(self: &Arc<Self>) -> impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static {
+    /// What lets a ring go on that this order holds, with what stands behind the disk then.
+    pub(crate) fn releaser(self: &Arc<Self>, order: u64) -> impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static {
         let (disk, tell) = (self.clone(), self.teller());
         move |ring, _| {
             tell(ring);
-            if let Some(ring) = ring.of::<DiskRing>() {
-                ring.set_storage(disk.storage());
-            } else if let Some(ring) = ring.of::<NbdRing>() {
-                ring.set_storage(disk.storage());
+            // A release that comes late finds requests under way, which belong to the storage that they were started on. It is the same
+            // one then, or a later release brings another.
+            if ring.requests_in_flight() == 0 {
+                if let Some(ring) = ring.of::<DiskRing>() {
+                    ring.set_storage(disk.storage());
+                } else if let Some(ring) = ring.of::<NbdRing>() {
+                    ring.set_storage(disk.storage());
+                }
             }
             let attachment = ring.attachment_mut();
             let waiting = attachment.is_waiting();
-            attachment.turns_mut().release(waiting);
+            attachment.turns_mut().open(order, waiting);
         }
     }
 

@@ -20,7 +20,10 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
 pub struct Held<'a> {
     export: &'a Export,
     disk: Arc<Disk>,
-    _steady: MutexGuard<'a, ()>,
+    /// The number of the order, from 1 on: what rings hear late is told from what they are to hear now.
+    order: u64,
+    rings: Vec<(u16, Running)>,
+    _steady: MutexGuard<'a, u64>,
 }
 
 impl Export {
@@ -31,19 +34,21 @@ impl Export {
     pub fn hold(&self, by: Instant) -> Result<Held<'_>, ExportError> {
         let disk = self.served_disk()?.clone();
         self.shared.rings.take_changes()?;
-        let held = Held { export: self, disk, _steady: self.steady(by)? };
+        let mut steady = self.steady(by)?;
+        *steady += 1;
+        let (order, rings) = (*steady, self.shared.rings.running());
+        let held = Held { export: self, disk, order, rings, _steady: steady };
         // What a ring had in flight that was lost with its worker nobody knows.
         if let Some(why) = self.failure() {
             return Err(ExportError::Failed(why));
         }
-        let running = self.shared.rings.running();
-        for ring in &running {
-            self.ask(ring, |ring, now_ns| ring.attachment_mut().turns_mut().hold(now_ns))?;
+        for ring in &held.rings {
+            self.ask(ring, move |ring, now_ns| ring.attachment_mut().turns_mut().gate.shut(order, now_ns))?;
         }
         loop {
             let mut busy = None;
-            for ring in &running {
-                let requests = self.ask(ring, |ring, _| ring.requests_in_flight())?.unwrap_or(0);
+            for ring in &held.rings {
+                let requests = self.ask(ring, |ring, _| ring.requests_in_flight())?;
                 if requests > 0 {
                     busy = Some((ring.0, requests));
                 }
@@ -62,20 +67,20 @@ impl Export {
         }
     }
 
-    /// None where the ring has fallen.
+    /// None ends while rings are held: one that is not there has fallen, and nobody knows what it has in flight.
     fn ask<T: Send + 'static>(
         &self,
         (_, running): &(u16, Running),
         f: impl FnOnce(&mut Ring, u64) -> T + Send + 'static,
-    ) -> Result<Option<T>, ExportError> {
-        match self.shared.engine().ask_ring(running.id, move |ring: &mut Ring, io| f(ring, io.now_ns())) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(EngineError::NoSuchRing) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    ) -> Result<T, ExportError> {
+        let answer = self.shared.engine().ask_ring(running.id, move |ring: &mut Ring, io| f(ring, io.now_ns()));
+        answer.map_err(|error| match error {
+            EngineError::NoSuchRing => ExportError::Unsteady,
+            error => error.into(),
+        })
     }
 
-    fn steady(&self, by: Instant) -> Result<MutexGuard<'_, ()>, ExportError> {
+    fn steady(&self, by: Instant) -> Result<MutexGuard<'_, u64>, ExportError> {
         loop {
             match self.shared.steady.try_lock() {
                 Ok(steady) => return Ok(steady),
@@ -97,14 +102,13 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let rings = &self.export.shared.rings;
-        rings.tell(&rings.running(), self.disk.releaser());
+        self.export.shared.rings.order(&self.rings, self.disk.releaser(self.order));
     }
 }
 
 impl crate::shared::Shared {
     /// Held while a ring starts or stops.
-    pub(crate) fn steady(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn steady(&self) -> MutexGuard<'_, u64> {
         self.steady.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -49,8 +49,10 @@ pub(crate) struct Gate {
     /// Its number among the gates of the throttle.
     number: u32,
     closed: bool,
-    /// Closed until somebody opens it, whatever the limits say; since when, in nanoseconds.
-    shut_ns: Option<u64>,
+    /// Closed until somebody opens it, whatever the limits say: by which order, and since when, in nanoseconds.
+    shut: Option<(u64, u64)>,
+    /// The last order to open it. What was told may come late, and in another order.
+    opened: u64,
     /// Counts waits, so that the deadline of one that is over is told from the present one.
     wait: u32,
     since_ns: u64,
@@ -67,17 +69,22 @@ impl Gate {
     /// Whether nothing may be taken for now.
     #[inline]
     pub(crate) fn closed(&self) -> bool {
-        self.closed || self.shut_ns.is_some()
+        self.closed || self.shut.is_some()
     }
 
-    /// Lets nothing through until it is [opened](Self::open).
-    pub(crate) fn shut(&mut self, now_ns: u64) {
-        self.shut_ns.get_or_insert(now_ns);
+    /// Lets nothing through until it is [opened](Self::open) by the same order or a later one; orders have numbers from 1 on.
+    pub(crate) fn shut(&mut self, order: u64, now_ns: u64) {
+        if order > self.opened {
+            let since_ns = self.shut.map_or(now_ns, |(_, since_ns)| since_ns);
+            self.shut = Some((order.max(self.shut.map_or(0, |(order, _)| order)), since_ns));
+        }
     }
 
-    /// As before it was shut. Returns since when it was.
-    pub(crate) fn open(&mut self) -> Option<u64> {
-        self.shut_ns.take()
+    /// As before this order shut it. Returns since when it was shut, if it is open now and was not.
+    pub(crate) fn open(&mut self, order: u64) -> Option<u64> {
+        self.opened = self.opened.max(order);
+        let (_, since_ns) = self.shut.take_if(|(shut_by, _)| *shut_by <= order)?;
+        Some(since_ns)
     }
 
     /// The page of what was held up.
@@ -196,5 +203,27 @@ fn same(one: Option<&Arc<Throttle>>, other: Option<&Arc<Throttle>>) -> bool {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (None, None) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_that_come_late_do_nothing() {
+        let mut gate = Gate::default();
+        gate.shut(1, 10);
+        assert!(gate.closed());
+        assert_eq!((gate.open(1), gate.closed()), (Some(10), false));
+        // Its hold was on its way for longer than its release.
+        gate.open(2);
+        gate.shut(2, 20);
+        assert!(!gate.closed());
+        // The release of an older one is no release of this one.
+        gate.shut(4, 30);
+        assert_eq!((gate.open(3), gate.closed()), (None, true));
+        gate.shut(3, 40);
+        assert_eq!((gate.open(4), gate.closed()), (Some(30), false));
     }
 }

@@ -45,6 +45,18 @@ impl Qcow2Storage {
         Ok(Qcow2Storage::start(options, opened)?)
     }
 
+    /// Whether this is the file at a path.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn is_at(&self, path: &Path) -> std::io::Result<bool> {
+        let Some(data) = self.shared.chain.file(self.shared.chain.top().file).hand_over()?.data else {
+            return Ok(false);
+        };
+        let (ours, there) = (rustix::fs::fstat(data)?, rustix::fs::lstat(path)?);
+        Ok((ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
+    }
+
     /// What was written up to now is only read: others may read it, too.
     ///
     /// # Errors

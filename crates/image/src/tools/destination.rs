@@ -69,9 +69,12 @@ impl Destination {
     /// It cannot be brought to stable storage, or is somebody else's by now.
     pub fn keep(self) -> Result<(), ToolError> {
         let Destination { path, storage, is_blank: _, kept, image } = self;
-        debug_assert_eq!(Arc::strong_count(&storage), 1, "it is closed by this");
-        // What was reserved is given back.
+        // What was reserved is given back, and nobody writes any more.
+        let closed = Arc::downgrade(&storage);
         drop(storage);
+        if closed.strong_count() > 0 {
+            return Err(ToolError::refused(&path, "is still being written to: this is a bug"));
+        }
         let Some(mut image) = image else { return Ok(kept.keep()?) };
         match finish(&path, &mut image) {
             Ok(()) => Ok(kept.keep()?),

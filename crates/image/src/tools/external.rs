@@ -8,12 +8,13 @@
 //!
 //! Nothing is written to the new image before its name is on stable storage.
 
-use super::create::{Backing, CreateOptions, create};
+use super::create::{Backing, CreateOptions, new};
 use super::file::{Image, ToolError};
 use crate::{Qcow2Options, Qcow2Storage, features};
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::{FileStorage, Storage};
@@ -73,7 +74,8 @@ impl ExternalSnapshot {
         let to_directory = fs::canonicalize(directory(to)).map_err(ToolError::io(&directory(to), "find"))?;
         let Some(name) = to.file_name() else { return Err(ToolError::refused(to, "has no file name")) };
         let to = to_directory.join(name);
-        let beside = directory(&image).join(format!(".vringd-{}-{}", std::process::id(), about.ino()));
+        // Nobody can have put anything there before.
+        let beside = directory(&image).join(format!(".vringd-{:016x}", RandomState::new().hash_one(about.ino())));
         let mut this = ExternalSnapshot {
             options: Qcow2Options { snapshot: None, ..options.clone() },
             served,
@@ -90,14 +92,38 @@ impl ExternalSnapshot {
             refcount_bits: REFCOUNT_BITS,
             subclusters: header.has(features::EXTENDED_L2),
             backing: Some(Backing::qcow2(&this.image, &this.to)?),
-            // What an attempt that was cut off has left there is nobody's.
-            force: true,
+            force: false,
         };
-        create(&this.beside, &options)?;
-        this.stage = Stage::Made;
-        this.give_to(&about)?;
-        this.overlay = Some(this.options.open_overlay(&this.beside)?);
+        let made = this.make(&options, &about)?;
+        let overlay = this.options.open_overlay(&this.beside)?;
+        if !is_at(&made, &this.beside) {
+            return Err(ToolError::refused(&this.beside, "was replaced by somebody who may write to its directory"));
+        }
+        this.overlay = Some(overlay);
         Ok(this)
+    }
+
+    /// Makes the new image. Whoever may use the image may use it. All of it by the one descriptor: the directory may be somebody's who
+    /// would have others' files written, or given to him.
+    fn make(&mut self, options: &CreateOptions, about: &fs::Metadata) -> Result<File, ToolError> {
+        let bytes = new(&self.beside, options)?.image().map_err(|reason| ToolError::refused(&self.beside, reason))?;
+        let failed = |what| ToolError::io(&self.beside, what);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.beside, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|errno| failed("make")(errno.into()))?);
+        self.stage = Stage::Made;
+        let failed = |what| ToolError::io(&self.beside, what);
+        file.write_all_at(&bytes, 0).map_err(failed("write"))?;
+        let made = file.metadata().map_err(failed("measure"))?;
+        if (made.uid(), made.gid()) != (about.uid(), about.gid()) {
+            let owner = (Some(Uid::from_raw(about.uid())), Some(Gid::from_raw(about.gid())));
+            let given = rustix::fs::fchown(&file, owner.0, owner.1);
+            given.map_err(|errno| failed("give the image's owner to")(errno.into()))?;
+        }
+        let given = rustix::fs::fchmod(&file, Mode::from_raw_mode(about.mode() & 0o777));
+        given.map_err(|errno| failed("give the image's mode to")(errno.into()))?;
+        file.sync_all().map_err(failed("flush"))?;
+        Ok(file)
     }
 
     /// Gives the image its second name.
@@ -119,20 +145,22 @@ impl ExternalSnapshot {
             }
             Err(errno) => return Err(ToolError::io(&self.to, "link the image as")(errno.into())),
         }
+        self.check_served(&self.to)?;
         self.options.admits(&self.to)?;
         sync_directory(&self.to)
     }
 
-    /// Whoever may use the image may use the new one.
-    fn give_to(&self, about: &fs::Metadata) -> Result<(), ToolError> {
-        let failed = |what| ToolError::io(&self.beside, what);
-        let made = fs::metadata(&self.beside).map_err(failed("measure"))?;
-        if (made.uid(), made.gid()) != (about.uid(), about.gid()) {
-            let owner = std::os::unix::fs::chown(&self.beside, Some(about.uid()), Some(about.gid()));
-            owner.map_err(failed("give the image's owner to"))?;
+    /// Whether the file that is served is there: its name may be another one's by now.
+    fn check_served(&self, path: &Path) -> Result<(), ToolError> {
+        match qcow2(&self.served).map(|served| served.is_at(path)) {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(error)) => Err(ToolError::io(path, "measure")(error)),
+            Some(Ok(false)) | None => {
+                let reason =
+                    "was replaced by another file, and is not what is served: its snapshot would not be of the disk";
+                Err(ToolError::refused(&self.options.path, reason))
+            }
         }
-        let mode = fs::Permissions::from_mode(about.mode() & 0o777);
-        fs::set_permissions(&self.beside, mode).map_err(failed("give the image's mode to"))
     }
 
     /// Puts the new image into the image's place, and answers with what serves the disk from now on. No request may be in flight, and
@@ -146,12 +174,8 @@ impl ExternalSnapshot {
         let (Some(overlay), Some(served)) = (self.overlay.take(), qcow2(&self.served)) else {
             return Err(ToolError::refused(&path, "has its snapshot already"));
         };
-        if fs::metadata(&self.to).map(|to| to.ino()).ok() != fs::metadata(&self.image).map(|image| image.ino()).ok() {
-            return Err(ToolError::refused(
-                &path,
-                "was replaced by another file: its snapshot would not be of the disk",
-            ));
-        }
+        self.check_served(&self.to)?;
+        self.check_served(&self.image)?;
         let behind = served.behind_overlay(&self.options, overlay);
         let storage = behind.map_err(|error| ToolError::refused(&path, error.to_string()))?;
         fs::rename(&self.beside, &self.image).map_err(ToolError::io(&path, "replace"))?;
@@ -203,6 +227,15 @@ impl Drop for ExternalSnapshot {
 
 fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
     storage.as_any()?.downcast_ref()
+}
+
+/// Whether an open file has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |about: fs::Metadata| (about.dev(), about.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(file), Ok(there)) => identity(file) == identity(there),
+        _ => false,
+    }
 }
 
 fn sync_directory(of: &Path) -> Result<(), ToolError> {

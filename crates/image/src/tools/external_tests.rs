@@ -157,7 +157,12 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let error = served.prepare(&outside.path().join("old")).err().unwrap();
     assert!(error.contains("allow"), "{error}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
-    // Not what somebody has put in its place meanwhile.
+    // Not what somebody has put in its place, before or meanwhile.
+    let moved = served.at("moved");
+    fs::rename(&served.options.path, &moved).unwrap();
+    fs::copy(&moved, &served.options.path).unwrap();
+    refused(&served.at("old"), "was replaced");
+    fs::rename(&moved, &served.options.path).unwrap();
     let mut snapshot = served.prepare(&served.at("old")).unwrap();
     fs::remove_file(&served.options.path).unwrap();
     fs::write(&served.options.path, "precious").unwrap();

@@ -115,8 +115,8 @@ fn only_what_has_changed_is_copied_and_guarded() {
     let mut guest = Guest::start(&*backup.filter(), (0..8).map(|cluster| cluster * CLUSTER));
     assert_eq!(guest.waiting, [false, true, false, false, true, true, true, false]);
     scope(|scope| {
-        scope.spawn(|| guest.finish(&*backup.filter()));
-        backup.run().unwrap();
+        scope.spawn(|| backup.run().unwrap());
+        guest.finish(&*backup.filter());
     });
     for at in [0, 2, 3, 7].map(|cluster| cluster * CLUSTER as usize) {
         oracle[at..at + 512].copy_from_slice(&before[at..at + 512]);
@@ -124,6 +124,41 @@ fn only_what_has_changed_is_copied_and_guarded() {
     assert_same(&contents(&*to), &oracle, 0);
     let progress = backup.progress();
     assert_eq!((progress.done_bytes, progress.total_bytes), (4 * CLUSTER + 512, 4 * CLUSTER + 512));
+}
+
+#[test]
+fn a_target_that_hangs_keeps_no_guest_for_longer_than_it_may() {
+    let (from, to) = (memory(BYTES), Gate::new(memory(BYTES)));
+    fill(&*from, &mut Rng(6));
+    let backup = Backup::new(from.clone(), to.clone(), false).unwrap();
+    backup.set_patience(Duration::from_millis(100));
+    let filter = backup.filter();
+    to.shut();
+    scope(|scope| {
+        let run = scope.spawn(|| backup.run());
+        soon("all lanes hang", || to.held() == 8);
+        let mut guest = Guest::start(&*filter, every_cluster());
+        assert!(guest.waiting.contains(&true));
+        guest.finish(&*filter);
+        assert_written(&*from);
+        to.open();
+        assert!(matches!(run.join().unwrap(), Err(JobError::Slow { ms: 100 })));
+    });
+}
+
+#[test]
+fn discards_of_what_is_guarded_wait_for_nobody_and_do_nothing() {
+    let (from, to) = (memory(BYTES), memory(BYTES));
+    let before = fill(&*from, &mut Rng(8));
+    let backup = Backup::new(from.clone(), to.clone(), true).unwrap();
+    let (filter, mut solo, mut task) = (backup.filter(), Solo::new().unwrap(), Task::new());
+    task.begin(Operation::Discard { offset: 0, len: BYTES });
+    assert!(matches!(filter.start(&mut task, Token::request(0), &mut solo.io()), Step::Done(Ok(()))));
+    task.begin(Operation::Discard { offset: BYTES, len: 512 });
+    assert!(matches!(filter.start(&mut task, Token::request(0), &mut solo.io()), Step::Done(Err(_))));
+    backup.run().unwrap();
+    assert_same(&contents(&*to), &before, 0);
+    assert_same(&contents(&*from), &before, 0);
 }
 
 #[test]
