@@ -65,6 +65,29 @@ pub enum FormatError {
         /// What it should be.
         rule: &'static str,
     },
+    /// the directory of bitmaps at offset {offset:#x}: {rule}
+    BitmapDirectory {
+        /// Where it is.
+        offset: u64,
+        /// What it should be.
+        rule: &'static str,
+    },
+    /// bitmap {index}: {rule}
+    Bitmap {
+        /// Its number.
+        index: u32,
+        /// What it should be.
+        rule: &'static str,
+    },
+    /// an entry {value:#x} in the table of bitmap {index}: {rule}
+    BitmapTable {
+        /// The bitmap's number.
+        index: u32,
+        /// What is there.
+        value: u64,
+        /// What it should be.
+        rule: &'static str,
+    },
     /// refcount table entry {index} is {value:#x}: {rule}
     RefcountTable {
         /// Its number.

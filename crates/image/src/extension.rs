@@ -35,6 +35,18 @@ pub struct Bitmaps {
     pub directory_offset: u64,
 }
 
+impl Bitmaps {
+    /// Bytes of its data.
+    pub(crate) const BYTES: usize = 24;
+
+    /// The data of the extension.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let words =
+            [u64::from(self.count) << 32 | u64::from(self.reserved), self.directory_bytes, self.directory_offset];
+        words.map(u64::to_be_bytes).concat()
+    }
+}
+
 /// Where the header of the encryption is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encryption {
@@ -146,12 +158,7 @@ impl Extensions {
             put(FEATURE_NAMES, &self.feature_names.iter().flat_map(encode_name).collect::<Vec<u8>>());
         }
         if let Some(bitmaps) = self.bitmaps {
-            let words = [
-                u64::from(bitmaps.count) << 32 | u64::from(bitmaps.reserved),
-                bitmaps.directory_bytes,
-                bitmaps.directory_offset,
-            ];
-            put(BITMAPS, &words.map(u64::to_be_bytes).concat());
+            put(BITMAPS, &bitmaps.encode());
         }
         for Unknown { kind, data } in &self.unknown {
             put(*kind, data);

@@ -3,7 +3,7 @@
 //! The parts can be thought through alone: the [`header`] and its [`extension`]s, the arithmetic of clusters ([`geometry`]), what
 //! an L1 or L2 [`entry`] and a [`refcount`] mean, L2 [`tables`] in memory that many workers look into without a lock, the
 //! [`epochs`] after which nobody can still use what was freed, the clusters that are being changed ([`claims`]), the contents
-//! of a [`compressed`] cluster, [`new`] images, and who [`uses`] which cluster. None of these performs I/O, starts a thread or trusts a byte of the image: a lie is a
+//! of a [`compressed`] cluster, [`new`] images, dirty [`bitmap`]s and their [bits](dirty), and who [`uses`] which cluster. None of these performs I/O, starts a thread or trusts a byte of the image: a lie is a
 //! [`FormatError`] that names the place and the rule.
 //!
 //! The storage made of these parts, with its files and threads, is in `served`, and what is done to an image that nobody serves in
@@ -14,8 +14,10 @@
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod bitmap;
 pub mod claims;
 pub mod compressed;
+pub mod dirty;
 pub mod entry;
 pub mod epochs;
 mod error;
@@ -29,6 +31,7 @@ pub mod header;
 pub mod new;
 pub mod refcount;
 pub mod reference;
+mod rewrite;
 mod served;
 pub mod snapshot;
 pub mod tables;

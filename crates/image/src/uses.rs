@@ -5,9 +5,10 @@
 //! leak, which costs space; one that is counted less often is *damage*: somebody will write over it. A cluster that lies outside of the
 //! image, a table that contradicts itself, and bit 63 of an entry where the count is not 1 are damage too.
 
+use crate::bitmap::{self, TableEntry};
 use crate::entry::{self, Cluster};
 use crate::extension::Bitmaps;
-use crate::field::{u32_at, u64_at};
+use crate::field::u64_at;
 use crate::geometry::Geometry;
 use crate::header::{Header, L1_BYTES_MAX};
 use crate::snapshot::{Entries, Raw, TableError};
@@ -19,11 +20,6 @@ use std::io;
 const PROBLEMS_MAX: usize = 100;
 /// Clusters that are remembered together: so few that an image which lies far apart takes little memory.
 const CHUNK: u64 = 16;
-/// Most bitmaps, and most bytes of their directory: QEMU's bounds, 1 KiB each.
-const BITMAPS_MAX: u32 = 65_535;
-const DIRECTORY_BYTES_MAX: u64 = 64 << 20;
-/// Most bytes of clusters of a bitmap: QEMU's bound.
-const BITMAP_BYTES_MAX: u64 = 512 << 20;
 
 /// Where the bytes of an image come from.
 pub trait Source {
@@ -324,61 +320,42 @@ impl<S: Source> Examiner<'_, S> {
 
     /// Follows the bitmaps. What is not as it has to be is damage, and no leak: somebody may still save them.
     fn bitmaps(&mut self, bitmaps: Bitmaps) -> io::Result<()> {
-        let Bitmaps { count, reserved, directory_bytes, directory_offset } = bitmaps;
-        if directory_bytes > DIRECTORY_BYTES_MAX || !(1..=BITMAPS_MAX).contains(&count) || reserved != 0 {
-            self.problem(format!("{count} bitmaps in a directory of {directory_bytes} bytes: 1 to 65535, and 64 MiB"));
+        if let Err(error) = bitmap::check_directory(bitmaps, &self.geometry) {
+            self.problem(error.to_string());
             return Ok(());
         }
-        if !directory_offset.is_multiple_of(self.geometry.cluster_bytes()) {
-            self.problem(format!("the directory of bitmaps begins at {directory_offset:#x}, which is no cluster"));
+        if !self.uses(bitmaps.directory_offset, bitmaps.directory_bytes, "the directory of bitmaps") {
             return Ok(());
         }
-        if !self.uses(directory_offset, directory_bytes, "the directory of bitmaps") {
-            return Ok(());
-        }
-        let mut names = BTreeSet::new();
-        let directory = self.bytes(directory_offset, directory_bytes)?;
-        let mut at = 0;
-        for number in 0..count {
-            let word = |from: usize| u32_at(&directory, at + from);
-            let head = (u64_at(&directory, at), word(8), word(12), word(16), word(20));
-            let (Some(table), Some(entries), Some(flags), Some(kind), Some(extra)) = head else {
-                self.problem(format!("the directory of bitmaps ends before bitmap {number}"));
-                return Ok(());
+        let (mut names, mut all, mut wrong) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for (index, entry) in (0..).zip(bitmap::Entries::of(self.source, bitmaps)) {
+            let checked = match entry {
+                Ok((_, mut entry)) => entry.check(&self.geometry, index).map(|()| {
+                    if !names.insert(std::mem::take(&mut entry.name)) {
+                        wrong.push(format!("bitmap {index} has the name of another one"));
+                    }
+                    all.push((index, entry.table_offset, entry.table_entries));
+                }),
+                Err(bitmap::ReadError::Io(error)) => return Err(error),
+                Err(bitmap::ReadError::Format(error)) => Err(error),
             };
-            let name_at = at + 24 + extra as usize;
-            let name = directory.get(name_at..name_at + (kind & 0xffff) as usize);
-            if !name.is_some_and(|name| (1..=1023).contains(&name.len()) && names.insert(name.to_vec())) {
-                self.problem(format!("bitmap {number} has no name of 1 to 1023 bytes that no other has"));
-            }
-            at += (24 + (kind & 0xffff) as usize + extra as usize).next_multiple_of(8);
-            let fits = (1..=BITMAP_BYTES_MAX >> self.geometry.cluster_bits).contains(&u64::from(entries));
-            let is_aligned = table != 0 && table.is_multiple_of(self.geometry.cluster_bytes());
-            // Flags "in_use", "auto" and "extra_data_compatible"; type 1; granularity of two to the power of 9 to 31.
-            let is_known = flags & !7 == 0 && kind >> 24 == 1 && (9..=31).contains(&(kind >> 16 & 0xff));
-            if !fits || !is_aligned || !is_known {
-                self.problem(format!(
-                    "bitmap {number} has {entries} entries at {table:#x}, flags {flags:#x} and type {kind:#x}"
-                ));
-                continue;
-            }
+            wrong.extend(checked.err().map(|error| error.to_string()));
+        }
+        wrong.into_iter().for_each(|text| self.problem(text));
+        for (index, table, entries) in all {
             let len = u64::from(entries) * 8;
             if !self.uses(table, len, "the table of a bitmap") {
                 continue;
             }
             for word in self.bytes(table, len)?.chunks_exact(8) {
-                let word = u64_at(word, 0).unwrap_or(0);
-                let offset = word & entry::OFFSET;
-                let is_aligned = offset.is_multiple_of(self.geometry.cluster_bytes());
-                if word & !(entry::OFFSET | 1) != 0 || offset != 0 && word & 1 != 0 || !is_aligned {
-                    self.problem(format!("an entry {word:#x} of bitmap {number}: a cluster, and reserved bits are 0"));
-                } else if offset != 0 {
-                    self.uses(offset, self.geometry.cluster_bytes(), "a cluster of a bitmap");
+                match TableEntry::parse(&self.geometry, index, u64_at(word, 0).unwrap_or(0)) {
+                    Ok(TableEntry::Cluster(offset)) => {
+                        self.uses(offset, self.geometry.cluster_bytes(), "a cluster of a bitmap");
+                    }
+                    Ok(TableEntry::Zeroes | TableEntry::Ones) => {}
+                    Err(error) => self.problem(error.to_string()),
                 }
             }
-        }
-        if at as u64 != directory_bytes {
-            self.problem(format!("the directory of bitmaps has {directory_bytes} bytes, and {count} bitmaps {at}"));
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use super::compare::{Side, read};
 use super::convert::{From, Open};
 use super::create::{Backing, admit_name, behind};
 use super::file::{Image, ToolError, refuse_bitmaps, zeroes};
-use crate::field::u64_at;
-use crate::header::{Header, at};
+use crate::header::Header;
+use crate::rewrite::steps;
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use engine::Solo;
@@ -23,14 +23,8 @@ use storage::Storage;
 use storage::copy::{CHUNK_BYTES, Copied, GRAIN_BYTES, Route, Zeroes, copy};
 use storage::extent::DataRanges;
 
-/// What is written at once, or not at all.
-const SECTOR_BYTES: usize = 512;
-
 /// Bytes of a disk that are looked at together.
 const WINDOW_BYTES: u64 = 1 << 30;
-
-/// Bytes of the header whose meaning is known.
-const KNOWN_HEADER_BYTES: usize = 105;
 
 /// What a rebase has done. Its JSON is what `vringd image rebase --json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -248,57 +242,4 @@ fn write_header(image: &mut Image, backing: Option<&Backing>) -> Result<(), Tool
         image.file.sync_all().map_err(ToolError::io(&image.path, "flush"))?;
     }
     Ok(())
-}
-
-/// What is written where, and flushed each time, so that the first sector switches from the header that there was
-/// before to this one. What does not fit in there is written where nothing is, or when nothing refers to it.
-pub(super) fn steps(old: &Header, header: &Header, before: &[u8]) -> Vec<(usize, Vec<u8>)> {
-    let name = header.backing_file.clone().unwrap_or_default();
-    let end_before = before.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
-    let with_name_at = |header: &Header, at: usize| {
-        let mut bytes = header.encode_named_at(at as u64);
-        // Fields that a later program has added stay.
-        let known = KNOWN_HEADER_BYTES.min(header.header_bytes as usize)..header.header_bytes as usize;
-        bytes[known.clone()].copy_from_slice(&before[known]);
-        bytes.resize(at, 0);
-        bytes.extend(&name);
-        // What there was behind that goes.
-        bytes.resize(bytes.len().max(end_before).max(SECTOR_BYTES), 0);
-        bytes
-    };
-    let mut short = header.clone();
-    short.extensions.feature_names.clear();
-    let name_at = match room(old, header, before, end_before) {
-        Some(at) if short.encode_named_at(0).len() <= SECTOR_BYTES => at,
-        // There is no room for both.
-        _ => return vec![(0, with_name_at(header, header.encode_named_at(0).len()))],
-    };
-    let mut steps = Vec::new();
-    if name_at + name.len() > SECTOR_BYTES {
-        let start = name_at.max(SECTOR_BYTES);
-        steps.push((start, name[start - name_at..].to_vec()));
-    }
-    // Names of features may wait: who reads the header until then does not see them.
-    let short = with_name_at(&short, name_at)[..SECTOR_BYTES].to_vec();
-    let mut first = with_name_at(header, name_at);
-    let rest = first.split_off(SECTOR_BYTES);
-    let is_short = first == short;
-    steps.push((0, short));
-    if !rest.is_empty() {
-        steps.push((SECTOR_BYTES, rest));
-    }
-    if !is_short {
-        steps.push((0, first));
-    }
-    steps
-}
-
-/// Where the new name is behind the headers, and beside the old name; what is in the first sector changes at once.
-fn room(old: &Header, header: &Header, before: &[u8], end_before: usize) -> Option<usize> {
-    let [old_headers, headers] = [old, header].map(|header| header.encode_named_at(0).len());
-    let headers = if old_headers > SECTOR_BYTES { old_headers.max(headers) } else { headers };
-    let [old_len, len] = [old, header].map(|header| header.backing_file.as_ref().map_or(0, Vec::len));
-    let old_at = u64_at(before, at::BACKING_FILE).map_or(0, |at| at as usize);
-    let is_free = |at: usize| at + len <= SECTOR_BYTES.max(old_at) || at.max(SECTOR_BYTES) >= old_at + old_len;
-    [headers, end_before.max(headers)].into_iter().find(|at| is_free(*at) && at + len <= before.len())
 }

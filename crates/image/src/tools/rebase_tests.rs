@@ -1,9 +1,10 @@
 //! Other backing files, and the header that names them.
 
-use super::rebase::{joined, pieces, steps, without};
+use super::rebase::{joined, pieces, without};
 use super::*;
 use crate::header::Header;
 use crate::new::New;
+use crate::rewrite::steps;
 use crate::testing::{self, Findings, read};
 use crate::{Qcow2Options, features};
 use engine::Solo;
