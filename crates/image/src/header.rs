@@ -201,7 +201,8 @@ impl Header {
         self.has(features::DATA_FILE) && self.autoclear & features::DATA_FILE_RAW != 0
     }
 
-    /// The autoclear features that stay when this program writes: it knows what raw data files need, and does not maintain bitmaps.
+    /// The autoclear features that stay when this program writes: it knows what raw data files need. Bitmaps stay where
+    /// somebody maintains them, which a header does not know.
     pub fn autoclear_kept(&self) -> u64 {
         if self.data_file_is_raw() { self.autoclear & features::DATA_FILE_RAW } else { 0 }
     }

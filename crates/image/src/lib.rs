@@ -42,4 +42,4 @@ pub mod uses;
 
 pub use error::FormatError;
 pub(crate) use served::Behind;
-pub use served::{ImageError, Qcow2Options, Qcow2Storage};
+pub use served::{BitmapError, BitmapInfo, ImageError, Qcow2Options, Qcow2Storage};

@@ -50,6 +50,10 @@ impl Qcow2Storage {
             progress.inside = Some(self.shared.epochs.enter());
         }
         let mut parts = Parts { operation, buffers: &mut task.buffers, progress, token, io, shared: &self.shared };
+        if !matches!(action, Action::Read | Action::Flush) {
+            let (start, len) = parts.extent();
+            self.shared.bitmaps.mark(start..start + len);
+        }
         if action == Action::Flush {
             parts.progress.stage = Stage::Cover;
         } else if action != Action::Read && self.shared.must_clear() {

@@ -19,9 +19,14 @@
 //! | `disk` | blocking calls |
 //! | `overlay` | a new image in front of one that is served |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
+//! | `bitmaps`, `bitmap_verbs` | dirty bitmaps: kept while an image is written, and what is done with them |
 //! | `whole` | an image as a whole, for tools |
 
 mod allocator;
+mod bitmap_verbs;
+mod bitmaps;
+#[cfg(test)]
+mod bitmaps_tests;
 mod chain;
 mod change;
 mod confine;
@@ -48,6 +53,7 @@ mod whole;
 
 use error::Trouble;
 
+pub use bitmap_verbs::{BitmapError, BitmapInfo};
 pub use error::ImageError;
 pub(crate) use open::Behind;
 pub use options::Qcow2Options;
@@ -112,6 +118,11 @@ impl Storage for Qcow2Storage {
             handed.log = behind.map(Box::new);
             behind = Some(handed);
         }
+        // They stay in use in the file: a program that knows nothing of them leaves them inconsistent.
+        let memory = self.shared.bitmaps.hand_over(self.capacity_bytes())?;
+        if let Some(first) = &mut behind {
+            first.memory = memory;
+        }
         behind.ok_or_else(|| std::io::Error::other("no file is open"))
     }
 
@@ -160,9 +171,12 @@ fn on_the_spot(chain: &chain::Chain) -> bool {
 impl Drop for Qcow2Storage {
     fn drop(&mut self) {
         // Every operation has ended: whoever has one under way keeps the storage.
+        let path = self.shared.chain.top().path.display();
         if let Err(trouble) = self.shared.quiesce() {
-            let path = self.shared.chain.top().path.display();
             tracing::warn!(%path, ?trouble, "clusters that were reserved are leaked: `vringd image check --repair` gives them back");
+        }
+        if let Err(trouble) = self.shared.write_bitmaps_back() {
+            tracing::warn!(%path, ?trouble, "its dirty bitmaps cannot be written back, and are inconsistent: the next backup is a full one");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! not turn it into another one.
 
 use super::allocator::Allocator;
+use super::bitmaps::Bitmaps;
 use super::chain::{Chain, Image};
 use super::confine::Confines;
 use super::error::{ImageError, Trouble};
@@ -17,7 +18,7 @@ use crate::snapshot::{self, TableError};
 use crate::uses::Source;
 use crate::{FormatError, features};
 use rustix::fs::SeekFrom;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +62,8 @@ impl Default for First {
 pub(super) struct Unstarted {
     pub(super) chain: Chain,
     files: Vec<Arc<FileStorage>>,
+    /// What another program knew of dirty bitmaps.
+    bitmaps: Option<OwnedFd>,
 }
 
 impl Unstarted {
@@ -76,7 +79,7 @@ impl Unstarted {
             files.push(file.clone());
             Ok(file)
         })?;
-        Ok(Unstarted { chain, files })
+        Ok(Unstarted { chain, files, bitmaps: None })
     }
 }
 
@@ -130,13 +133,15 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Goes on with the files that another program has opened, in the order of [`chain`].
-pub(super) fn handed(options: &Qcow2Options, handed: Handed) -> Result<Unstarted, OpenError> {
+pub(super) fn handed(options: &Qcow2Options, mut handed: Handed) -> Result<Unstarted, OpenError> {
+    let bitmaps = handed.memory.take();
     let mut next = Some(handed);
-    Unstarted::of(options, First { handed: true, ..First::default() }, |file| {
+    let unstarted = Unstarted::of(options, First { handed: true, ..First::default() }, |file| {
         let mut this = next.take().ok_or(OpenError::NothingHanded)?;
         next = this.log.take().map(|next| *next);
         FileStorage::adopt(file, this)
-    })
+    })?;
+    Ok(Unstarted { bitmaps, ..unstarted })
 }
 
 /// A new image over the one that `behind` is of, which is read through the files that it has open.
@@ -149,7 +154,7 @@ pub(super) fn in_front_of(
     let first = std::iter::once(overlay.clone() as Arc<dyn Storage>);
     let mut files = first.chain(behind.files.iter().cloned());
     let chain = chain(options, First::default(), &mut |_| files.next().ok_or(OpenError::NothingHanded))?;
-    Ok(Unstarted { chain, files: vec![overlay] })
+    Ok(Unstarted { chain, files: vec![overlay], bitmaps: None })
 }
 
 /// The other files that an image leads to, as far as they can be found now, and which of them are written.
@@ -378,16 +383,16 @@ impl Qcow2Storage {
     /// Starts threads, and reads what a writer needs.
     pub(super) fn start(
         options: &Qcow2Options,
-        Unstarted { chain, files }: Unstarted,
+        Unstarted { chain, files, bitmaps }: Unstarted,
     ) -> Result<Qcow2Storage, OpenError> {
         for file in &files {
             file.start_threads(options.execution)?;
         }
-        Qcow2Storage::over(chain, options.read_only)
+        Qcow2Storage::over(chain, options.read_only, bitmaps)
     }
 
     /// Over files that are open and started.
-    pub(super) fn over(chain: Chain, read_only: bool) -> Result<Qcow2Storage, OpenError> {
+    pub(super) fn over(chain: Chain, read_only: bool, handed: Option<OwnedFd>) -> Result<Qcow2Storage, OpenError> {
         let on_the_spot = on_the_spot(&chain);
         METADATA.prepare();
         let path = chain.top().path.clone();
@@ -402,6 +407,7 @@ impl Qcow2Storage {
             })?;
             allocator = Some(Allocator::new(refcounts));
         }
-        Ok(Qcow2Storage { shared: Arc::new(Shared::new(chain, allocator, on_the_spot)) })
+        let bitmaps = if read_only { Bitmaps::default() } else { Bitmaps::load(&chain, handed) };
+        Ok(Qcow2Storage { shared: Arc::new(Shared::new(chain, allocator, bitmaps, on_the_spot)) })
     }
 }

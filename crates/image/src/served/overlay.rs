@@ -37,6 +37,8 @@ impl Qcow2Storage {
         overlay: FileStorage,
     ) -> Result<Qcow2Storage, OverlayError> {
         let written = self.shared.check_written().and_then(|()| self.shared.quiesce());
+        // Where the overlay does not come to be, the next change has them in use again.
+        let written = written.and_then(|()| self.shared.write_bitmaps_back());
         written.map_err(|trouble| match self.shared.broken() {
             Some(why) => OverlayError::Broken(why),
             None => OverlayError::Storage(self.failed(storage::Action::Flush, &trouble)),

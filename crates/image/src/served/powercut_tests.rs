@@ -271,6 +271,7 @@ pub(super) fn served_as(
             covers: Default::default(),
         },
         read_only,
+        None,
     )
     .unwrap()
 }

@@ -1,6 +1,7 @@
 //! What all tasks of an image share.
 
 use super::allocator::{Allocator, Returns};
+use super::bitmaps::Bitmaps;
 use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
@@ -47,6 +48,8 @@ pub(super) struct Shared {
     pub(super) epochs: Arc<Epochs>,
     pub(super) claims: Claims<InLine>,
     pub(super) returns: Arc<Returns>,
+    /// None of an image that is only read.
+    pub(super) bitmaps: Bitmaps,
     /// None of an image that is only read. It is held over I/O: a worker only tries to take it.
     allocator: Option<Mutex<Allocator>>,
     /// What no worker waits for.
@@ -68,9 +71,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(chain: Chain, allocator: Option<Allocator>, on_the_spot: bool) -> Shared {
+    pub(super) fn new(chain: Chain, allocator: Option<Allocator>, bitmaps: Bitmaps, on_the_spot: bool) -> Shared {
         let header = &chain.top().header;
-        let cleared = header.autoclear == header.autoclear_kept() && chain.short().is_empty();
+        let kept = header.autoclear_kept() | if bitmaps.are_kept() { features::BITMAPS } else { 0 };
+        let cleared = header.autoclear == kept && chain.short().is_empty() && !bitmaps.must_hold();
         let broken = OnceLock::new();
         if header.has(features::CORRUPT) && allocator.is_some() {
             // Only what was marked while it was served gets here.
@@ -80,6 +84,7 @@ impl Shared {
         Shared {
             chain,
             returns: Returns::new(epochs.clone()),
+            bitmaps,
             epochs,
             claims: Claims::default(),
             allocator: allocator.map(Mutex::new),
@@ -177,6 +182,7 @@ impl Shared {
             return Ok(());
         }
         self.complete()?;
+        self.bitmaps.hold(&self.chain)?;
         self.clear_features(0)?;
         self.cleared.store(true, Ordering::Release);
         Ok(())
@@ -204,6 +210,7 @@ impl Shared {
     fn clear_features(&self, also_kept: u64) -> Result<(), Trouble> {
         let top = self.chain.top();
         let had = top.header.autoclear;
+        let also_kept = also_kept | if self.bitmaps.are_kept() { features::BITMAPS } else { 0 };
         let kept = top.header.autoclear_kept() | had & also_kept;
         if had == kept {
             return Ok(());
@@ -246,6 +253,20 @@ impl Shared {
             }
         }
         libc::EIO
+    }
+
+    /// Writes back what dirty bitmaps say. Nothing is in flight, and the image is ready for the next change only once they are in use
+    /// again. Blocks.
+    pub(super) fn write_bitmaps_back(&self) -> Result<(), Trouble> {
+        if self.read_only() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.header_lock();
+        let written = self.bitmaps.write_back(self);
+        if self.bitmaps.must_hold() {
+            self.cleared.store(false, Ordering::Release);
+        }
+        written
     }
 
     /// Brings everything to stable storage and gives back what is not used. Blocks.

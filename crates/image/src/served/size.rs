@@ -43,8 +43,9 @@ impl Qcow2Storage {
             return Err(cannot(reason.to_owned()));
         }
         self.clear_data_file(capacity_bytes)?;
-        // Bitmaps that are valid are as long as the disk: QEMU would not open the image.
+        // Bitmaps that are valid are as long as the disk: QEMU would not open the image. Those in use may be shorter.
         let written = self.shared.make_ready_locked();
+        let written = written.and_then(|()| self.shared.bitmaps.resize(chain, capacity_bytes));
         let written = written.and_then(|()| self.write_size(capacity_bytes));
         written.map_err(|trouble| cannot(format!("its header cannot be written: {trouble:?}")))?;
         // A discard up to the old end either has happened before the guest learns of the new one, or sees it.

@@ -67,7 +67,10 @@ impl Qcow2Storage {
             let mut unchanged = || Ok(self.shared.make_ready_but_for(features::BITMAPS)?);
             match change {
                 SnapshotChange::Take { name, at } => work.take(name, at, &mut unchanged),
-                SnapshotChange::Apply(wanted) => work.apply(wanted, &mut || Ok(self.shared.make_ready()?)),
+                SnapshotChange::Apply(wanted) => work.apply(wanted, &mut |size_bytes| {
+                    self.shared.make_ready()?;
+                    Ok(self.shared.bitmaps.replace(chain, size_bytes)?)
+                }),
                 SnapshotChange::Delete(wanted) => work.delete(wanted, &mut unchanged),
             }
         })();
@@ -252,7 +255,7 @@ impl<'a> Work<'a> {
         self.give_back(&gone)
     }
 
-    fn apply(&mut self, wanted: &str, begin: Begin<'_>) -> Result<(), Why> {
+    fn apply(&mut self, wanted: &str, begin: &mut dyn FnMut(u64) -> Result<(), Why>) -> Result<(), Why> {
         let index = self.find(wanted)?;
         let then = self.snapshots[index].snapshot.header(self.header, index as u32);
         // It is the snapshot that cannot be had: nothing is wrong with the disk.
@@ -275,7 +278,7 @@ impl<'a> Work<'a> {
         // What both use stays counted as it is: it may be used as often as can be counted.
         let (gone, more) = (old.beyond(&new), new.beyond(&old));
         self.admit(&more)?;
-        begin()?;
+        begin(then.size_bytes)?;
         let own = shared(&l1);
         let place = self.allocate(own.len() as u64 * 8)?;
         self.write(place, &words(&own))?;
