@@ -66,7 +66,8 @@ fn lies_are_refused_with_their_rule() {
     let good = Entry::new("a", 16, 0x10000, 1);
     let geometry = geometry(16);
     good.check(&geometry, 3).unwrap();
-    let lies: [(&str, fn(&mut Entry)); 8] = [
+    type Lie = (&'static str, fn(&mut Entry));
+    let lies: [Lie; 8] = [
         ("name", |entry| entry.name.clear()),
         ("name", |entry| entry.name = vec![b'a'; 1024]),
         ("reserved", |entry| entry.flags = 8),

@@ -165,6 +165,14 @@ impl Qcow2Storage {
         self.with_bits(name, |bits| bits.add(dirty))
     }
 
+    /// Writes back what they say, as when the image is closed. Of an image that a tool has alone.
+    ///
+    /// # Errors
+    /// The image cannot be written: they are inconsistent.
+    pub(crate) fn write_bitmaps_back(&self) -> Result<(), StorageError> {
+        self.shared.write_bitmaps_back().map_err(|trouble| self.failed(Action::Write, &trouble))
+    }
+
     /// Changes what a bitmap says, which the file does not say from then on.
     fn with_bits<T>(&self, name: &str, change: impl FnOnce(&Bits) -> T) -> Result<T, BitmapError> {
         self.change(|state| {

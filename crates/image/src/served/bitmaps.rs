@@ -95,7 +95,7 @@ impl Bitmaps {
             match carried(handed, top.size_bytes()) {
                 Ok(all) => memory_bytes = take_up(&mut listed, all),
                 Err(why) => {
-                    tracing::warn!(%path, %why, "what another program knew of its dirty bitmaps cannot be used: they are inconsistent")
+                    tracing::warn!(%path, %why, "what another program knew of its dirty bitmaps cannot be used: they are inconsistent");
                 }
             }
         }

@@ -312,7 +312,7 @@ fn cut(new: &New, seed: u64, on_the_spot: bool) -> usize {
     model.take_cuts();
     model.cut_behind_each_change();
     // What `first` may say, if it is not in use; `second` begins later.
-    let dirty = |ranges: &[Range<u64>]| ranges.to_vec();
+    let dirty = |ranges: &[(u64, u64)]| ranges.iter().map(|(start, end)| *start..*end).collect::<Vec<_>>();
     let mut look = |stage: &str, first: &[Vec<Range<u64>>], second: &[Vec<Range<u64>>]| {
         for left in model.take_cuts() {
             cuts += 1;
@@ -331,7 +331,7 @@ fn cut(new: &New, seed: u64, on_the_spot: bool) -> usize {
             std::mem::forget(storage);
         }
     };
-    let old = dirty(&[0..40 << 10]);
+    let old = dirty(&[(0, 40 << 10)]);
     let storage = open(&model.now(), &model);
     // While only what it said before was written.
     kit::write(&mut solo, &storage, 1024, &[2; 512]).unwrap();
@@ -342,8 +342,8 @@ fn cut(new: &New, seed: u64, on_the_spot: bool) -> usize {
     ask(&mut solo, &storage, Operation::Discard { offset: 200 << 10, len: 8192 });
     look("writes", &[], &[]);
     drop(storage);
-    let new_first = dirty(&[0..40 << 10, 100 << 10..(100 << 10) + 512, 200 << 10..208 << 10]);
-    let new_second = dirty(&[100 << 10..104 << 10, 200 << 10..208 << 10]);
+    let new_first = dirty(&[(0, 40 << 10), (100 << 10, (100 << 10) + 512), (200 << 10, 208 << 10)]);
+    let new_second = dirty(&[(100 << 10, 104 << 10), (200 << 10, 208 << 10)]);
     look("close", std::slice::from_ref(&new_first), std::slice::from_ref(&new_second));
     let storage = open(&model.now(), &model);
     storage.remove_bitmap("second").unwrap();
@@ -352,7 +352,7 @@ fn cut(new: &New, seed: u64, on_the_spot: bool) -> usize {
     kit::write(&mut solo, &storage, 512, &[3; 512]).unwrap();
     look("take", &[], &[]);
     drop(storage);
-    look("close again", &[dirty(std::slice::from_ref(&(512..1024)))], &[]);
+    look("close again", &[dirty(&[(512, 1024)])], &[]);
     assert_eq!(examine(&model.now()), Findings::default());
     cuts
 }

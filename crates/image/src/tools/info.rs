@@ -1,6 +1,8 @@
 //! What a header says, also of the images behind it.
 
 use super::file::{Image, ToolError, as_text, as_text_if};
+use crate::bitmap::{self, AUTO, Entries, Entry, IN_USE, ReadError};
+use crate::geometry::Geometry;
 use crate::header::{Compression, Header};
 use crate::snapshot::{self, Raw, Snapshot, TableError};
 use crate::uses::Source;
@@ -58,6 +60,8 @@ pub struct Info {
     pub data_file_raw: bool,
     /// Persistent bitmaps, if they are valid.
     pub bitmaps: u32,
+    /// These, as the directory has them.
+    pub dirty_bitmaps: Vec<BitmapEntry>,
     /// Internal snapshots, in their order.
     pub snapshots: Vec<SnapshotInfo>,
 }
@@ -77,6 +81,19 @@ pub struct SnapshotInfo {
     pub size_bytes: u64,
 }
 
+/// A persistent dirty bitmap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BitmapEntry {
+    /// Its name.
+    pub name: String,
+    /// Bytes for which a bit stands.
+    pub granularity_bytes: u64,
+    /// It follows what is written.
+    pub enabled: bool,
+    /// Whoever serves the image has it in memory; if nobody does it is inconsistent.
+    pub in_use: bool,
+}
+
 /// Reads what an image says of itself. It may be served meanwhile.
 ///
 /// # Errors
@@ -89,6 +106,7 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
     let name_of = |name: Option<&Vec<u8>>| name.and_then(|name| reference::read(name, path).ok());
     let backing = name_of(header.backing_file.as_ref());
     let snapshots = snapshots(&mut image, &header)?;
+    let dirty_bitmaps = bitmaps(&mut image, &header)?;
     Ok(Info {
         path: path.to_owned(),
         format: "qcow2",
@@ -112,10 +130,8 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
         data_file: header.extensions.data_file.as_ref().map(text),
         data_path: name_of(header.extensions.data_file.as_ref()).map(|data| data.path),
         data_file_raw: header.data_file_is_raw(),
-        bitmaps: match header.extensions.bitmaps {
-            Some(bitmaps) if header.autoclear & features::BITMAPS != 0 => bitmaps.count,
-            _ => 0,
-        },
+        bitmaps: dirty_bitmaps.len() as u32,
+        dirty_bitmaps,
         snapshots,
     })
 }
@@ -159,6 +175,30 @@ fn raw(path: &Path) -> Result<Info, ToolError> {
         allocated_bytes: about.blocks() * 512,
         ..Info::default()
     })
+}
+
+fn bitmaps(image: &mut Image, header: &Header) -> Result<Vec<BitmapEntry>, ToolError> {
+    let Some(bitmaps) = header.extensions.bitmaps.filter(|_| header.autoclear & features::BITMAPS != 0) else {
+        return Ok(Vec::new());
+    };
+    let path = image.path.clone();
+    let format = |source| ToolError::Format { path: path.clone(), source };
+    let geometry = Geometry::new(header);
+    bitmap::check_directory(bitmaps, &geometry).map_err(format)?;
+    let told = |(index, entry): (u32, Result<(u64, Entry), ReadError>)| {
+        let (_, entry) = entry.map_err(|error| match error {
+            ReadError::Io(source) => ToolError::io(&path, "read")(source),
+            ReadError::Format(source) => format(source),
+        })?;
+        entry.check(&geometry, index).map_err(format)?;
+        Ok(BitmapEntry {
+            name: entry.shown(),
+            granularity_bytes: 1 << entry.granularity_bits,
+            enabled: entry.is(AUTO),
+            in_use: entry.is(IN_USE),
+        })
+    };
+    (0..).zip(Entries::of(image, bitmaps)).map(told).collect()
 }
 
 fn snapshots(image: &mut Image, header: &Header) -> Result<Vec<SnapshotInfo>, ToolError> {

@@ -9,6 +9,7 @@
 //! | `compare` | two images with the same contents, or not |
 //! | `map` | where a disk has data |
 //! | `external` | a snapshot of an image that is served, by a new one in front of it |
+//! | `bitmap` | dirty bitmaps, added, removed and changed |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
 //! | `resize` | a disk of another size |
@@ -17,6 +18,7 @@
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
+mod bitmap;
 mod check;
 mod commit;
 #[cfg(test)]
@@ -45,6 +47,7 @@ mod snapshot;
 mod tests;
 
 pub use crate::served::SnapshotChange;
+pub use bitmap::{BitmapChange, change_bitmaps};
 pub use check::{Checked, check};
 pub use commit::{Committed, commit};
 pub use compare::{Compared, compare};
@@ -53,7 +56,7 @@ pub use create::{Backing, CreateOptions, create};
 pub use destination::Destination;
 pub use external::ExternalSnapshot;
 pub use file::ToolError;
-pub use info::{Info, SnapshotInfo, chain, info};
+pub use info::{BitmapEntry, Info, SnapshotInfo, chain, info};
 pub use map::{Mapped, map};
 pub use measure::{Measured, measure};
 pub use rebase::{Rebased, rebase};
