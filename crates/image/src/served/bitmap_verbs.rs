@@ -211,12 +211,7 @@ impl Qcow2Storage {
         let mut allocator = self.shared.allocator()?;
         let mut room = Room { chain, allocator: &mut allocator, taken: Vec::new() };
         let done = work(&mut room);
-        if let Err(trouble) = &done
-            && !matches!(trouble, Trouble::Apart(_))
-        {
-            room.give_back();
-        }
-        Ok(done?)
+        Ok(done.inspect_err(|trouble| room.give_back_after(trouble))?)
     }
 }
 

@@ -279,7 +279,7 @@ impl State {
             one.entry.flags &= !IN_USE;
             Ok(())
         });
-        written.and_then(|()| self.publish(&mut room, listed)).inspect_err(|_| room.give_back())?;
+        written.and_then(|()| self.publish(&mut room, listed)).inspect_err(|why| room.give_back_after(why))?;
         for (index, entry) in old {
             room.free_table(index, &entry);
         }
@@ -377,8 +377,12 @@ impl Room<'_> {
         Ok((self.table(&words)?, entries))
     }
 
-    /// Gives back what nothing will name.
-    pub(super) fn give_back(&mut self) {
+    /// Gives back what nothing will name, because something has failed. Nobody knows whether the header names what is new where
+    /// it could not be written: then it is leaked.
+    pub(super) fn give_back_after(&mut self, why: &Trouble) {
+        if matches!(why, Trouble::Apart(_)) {
+            return;
+        }
         for run in std::mem::take(&mut self.taken) {
             self.release(run);
         }
@@ -460,7 +464,7 @@ fn name_directory(chain: &Chain, directory: Option<Extension>) -> Result<(), Tro
         let failed =
             |errno| if number == 0 && *at >= SECTOR as usize { Trouble::Errno(errno) } else { Trouble::Apart(errno) };
         disk::write(file, sectors.start as u64, &first[sectors]).map_err(failed)?;
-        chain.flush(top.file)?;
+        chain.flush(top.file).map_err(failed)?;
     }
     Ok(())
 }

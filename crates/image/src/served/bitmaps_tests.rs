@@ -1,4 +1,5 @@
 use super::Qcow2Storage;
+use super::SnapshotChange;
 use super::bitmap_verbs::BitmapError;
 use super::powercut_tests::{Model, Oracle, served_as};
 use crate::Qcow2Options;
@@ -6,6 +7,7 @@ use crate::bitmap::{AUTO, Entries, Entry, IN_USE};
 use crate::features;
 use crate::header::Header;
 use crate::testing::{Findings, New, examine};
+use crate::tools::ExternalSnapshot;
 use engine::Solo;
 use std::ops::Range;
 use std::path::Path;
@@ -436,4 +438,61 @@ fn what_an_older_program_hands_over_leaves_them_inconsistent() {
     let adopted = options.adopt(handed).unwrap();
     let adopted: &Qcow2Storage = adopted.as_any().unwrap().downcast_ref().unwrap();
     assert!(!adopted.bitmaps()[0].consistent);
+}
+
+#[test]
+fn an_image_behind_another_one_has_its_bitmaps_written_back() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let options = made(&path, &New { cluster_bits: 12, ..New::default() });
+    let mut solo = Solo::new().unwrap();
+    let storage = storage::open(&options).unwrap();
+    let bitmaps =
+        |storage: &Arc<dyn Storage>| storage.as_any().unwrap().downcast_ref::<Qcow2Storage>().unwrap().bitmaps();
+    storage.as_any().unwrap().downcast_ref::<Qcow2Storage>().unwrap().add_bitmap("a", 4096).unwrap();
+    kit::write(&mut solo, &*storage, 0, &[1; 512]).unwrap();
+    // One that does not come to be leaves the image to be written as before.
+    let to = directory.path().join("behind");
+    let mut snapshot = ExternalSnapshot::prepare(&options, storage.clone(), &to).unwrap();
+    drop(snapshot.put().unwrap());
+    assert!(!listed(&std::fs::read(&to).unwrap())[0].is(IN_USE));
+    drop(snapshot);
+    kit::write(&mut solo, &*storage, 8192, &[1; 512]).unwrap();
+    assert!(listed(&std::fs::read(&path).unwrap())[0].is(IN_USE));
+    let mut snapshot = ExternalSnapshot::prepare(&options, storage.clone(), &to).unwrap();
+    let front = snapshot.put().unwrap();
+    snapshot.keep();
+    sound(&to, "behind");
+    let behind = std::fs::read(&to).unwrap();
+    kit::write(&mut solo, &*front, 16_384, &[1; 512]).unwrap();
+    drop(storage);
+    assert!(bitmaps(&front).is_empty());
+    drop(front);
+    assert!(std::fs::read(&to).unwrap() == behind, "it was written to");
+    let storage = storage::open(&Qcow2Options::new(&to)).unwrap();
+    assert_eq!(bitmaps(&storage)[0].dirty_bytes, 8192);
+}
+
+#[test]
+fn a_snapshot_that_is_applied_makes_everything_dirty() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let options = made(&path, &New { size_bytes: 100 * 512, ..New::default() });
+    let open = || Qcow2Storage::open_alone(&options).unwrap();
+    let at = std::time::Duration::ZERO;
+    open().add_bitmap("a", 4096).unwrap();
+    open().change_snapshots(SnapshotChange::Take { name: "then", at }).unwrap();
+    let told = |storage: Qcow2Storage| (storage.bitmaps()[0].consistent, storage.bitmaps()[0].dirty_bytes);
+    assert_eq!(told(open()), (true, 0));
+    kit::write(&mut Solo::new().unwrap(), &open(), 0, &[1; 512]).unwrap();
+    open().change_snapshots(SnapshotChange::Apply("then")).unwrap();
+    sound(&path, "applied");
+    assert_eq!(told(open()), (true, 100 * 512));
+    open().take_bitmap("a").unwrap();
+    open().resize(101 * 512).unwrap();
+    assert_eq!(told(open()), (true, 5 * 512));
+    // Of a disk of another size they say nothing.
+    open().change_snapshots(SnapshotChange::Apply("then")).unwrap();
+    sound(&path, "applied");
+    assert_eq!(told(open()), (false, 0));
 }
