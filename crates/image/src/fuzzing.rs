@@ -3,7 +3,7 @@
 use crate::entry::{self, Cluster};
 use crate::geometry::Geometry;
 use crate::header::{Compression, Header};
-use crate::{compressed, refcount, reference, uses};
+use crate::{bitmap, compressed, dirty, refcount, reference, uses};
 use std::path::Path;
 
 /// Reads a header, and with the arithmetic of that header entries and a compressed cluster. Says whether there was a header.
@@ -31,6 +31,10 @@ pub fn metadata(data: &[u8]) -> bool {
     let examined = uses::examine(&mut &rest[..], &header, &mut |_, _| {}).expect("memory is read");
     assert!(examined.findings.problems.len() as u64 <= examined.findings.problem_count);
     let geometry = Geometry::new(&header);
+    bitmaps(rest, &header, &geometry);
+    for carried in dirty::decode(words, header.size_bytes).unwrap_or_default() {
+        assert!(carried.bits.count() <= carried.bits.len());
+    }
     let cluster = geometry.cluster_bytes();
     for (number, pair) in words.chunks_exact(16).enumerate() {
         let [word, second] = [0, 8].map(|at| u64::from_be_bytes(pair[at..at + 8].try_into().expect("eight bytes")));
@@ -63,6 +67,20 @@ pub fn metadata(data: &[u8]) -> bool {
     true
 }
 
+/// The bitmaps of the input as an image of its own, whatever its autoclear bit says.
+fn bitmaps(mut image: &[u8], header: &Header, geometry: &Geometry) {
+    let Some(extension) = header.extensions.bitmaps else { return };
+    if bitmap::check_directory(extension, geometry).is_err() {
+        return;
+    }
+    let mut end = 0;
+    for (at, entry) in bitmap::Entries::of(&mut image, extension).map_while(Result::ok) {
+        assert_eq!(at, end);
+        end += entry.encode().len() as u64;
+        assert!(end <= extension.directory_bytes.next_multiple_of(8));
+    }
+}
+
 #[cfg(test)]
 #[path = "../../../fuzz/seeds.rs"]
 mod seeds;
@@ -70,13 +88,33 @@ mod seeds;
 #[cfg(test)]
 mod tests {
     use super::{metadata, seeds};
-    use crate::features;
+    use crate::bitmap::Entry;
     use crate::header::{Compression, Header, tests_header};
+    use crate::{extension, features};
 
     fn input(header: &Header, words: &[u64]) -> Vec<u8> {
         let bytes = header.encode();
         let words = words.iter().flat_map(|word| word.to_be_bytes());
         [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat().into_iter().chain(words).collect()
+    }
+
+    /// The second cluster has the directory, the third one a table.
+    fn bitmaps() -> Vec<u8> {
+        let entry = |name: &str| Entry::new(name, 16, 1024, 4).encode();
+        let directory = [entry("a"), entry("another one")].concat();
+        let mut header =
+            Header { cluster_bits: 9, autoclear: features::BITMAPS, size_bytes: 1 << 20, ..tests_header() };
+        header.l1_entries = 32;
+        let directory_bytes = directory.len() as u64;
+        header.extensions.bitmaps =
+            Some(extension::Bitmaps { count: 2, reserved: 0, directory_bytes, directory_offset: 512 });
+        let mut image = header.encode();
+        image.resize(512, 0);
+        image.extend(directory);
+        image.resize(1024, 0);
+        image.extend([0u64, 1, 1536, 512].iter().flat_map(|word| word.to_be_bytes()));
+        image.resize(2048, 0xff);
+        [&512u16.to_le_bytes()[..], &image].concat()
     }
 
     fn made() -> Vec<(&'static str, Vec<u8>)> {
@@ -95,6 +133,7 @@ mod tests {
             ("backing", with(|h| h.backing_file = Some(b"json:{\"driver\":\"file\",\"filename\":\"x\"}".to_vec()))),
             ("unknown", with(|h| h.incompatible = 1 << 40)),
             ("narrow", with(|h| h.refcount_order = 0)),
+            ("bitmaps", bitmaps()),
         ]
     }
 

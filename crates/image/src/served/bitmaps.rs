@@ -130,16 +130,14 @@ impl Bitmaps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to change these bytes of the disk.
+    /// Whether a request has to [mark](Self::mark) what it changes.
     #[inline]
-    pub(super) fn mark(&self, range: Range<u64>) {
-        if self.marking.load(Ordering::Relaxed) {
-            self.mark_all(range);
-        }
+    pub(super) fn are_marked(&self) -> bool {
+        self.marking.load(Ordering::Relaxed)
     }
 
-    #[cold]
-    fn mark_all(&self, range: Range<u64>) {
+    /// A request is about to change these bytes of the disk.
+    pub(super) fn mark(&self, range: Range<u64>) {
         for bits in self.marked.read().unwrap_or_else(PoisonError::into_inner).iter() {
             bits.mark(range.clone());
         }

@@ -50,7 +50,7 @@ impl Qcow2Storage {
             progress.inside = Some(self.shared.epochs.enter());
         }
         let mut parts = Parts { operation, buffers: &mut task.buffers, progress, token, io, shared: &self.shared };
-        if !matches!(action, Action::Read | Action::Flush) {
+        if !matches!(action, Action::Read | Action::Flush) && self.shared.bitmaps.are_marked() {
             let (start, len) = parts.extent();
             self.shared.bitmaps.mark(start..start + len);
         }
