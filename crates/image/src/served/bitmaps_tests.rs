@@ -12,7 +12,7 @@ use engine::Solo;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use storage::{Kind, Operation, Storage, Task};
+use storage::{Execution, Kind, Operation, Storage, Task};
 use tempfile::TempDir;
 use testkit::{Rng, storage as kit};
 
@@ -80,7 +80,8 @@ fn history(new: &New, seed: u64) {
     let directory = TempDir::new_in(kit::shm()).unwrap();
     let path = directory.path().join("image");
     // Whoever is leaked keeps its locks.
-    let options = Qcow2Options { lock: false, ..made(&path, new) };
+    let execution = if seed.is_multiple_of(2) { Execution::Uring } else { Execution::Inline };
+    let options = Qcow2Options { lock: false, execution, ..made(&path, new) };
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut solo = Solo::new().unwrap();
     let mut size = new.size_bytes;
@@ -330,7 +331,6 @@ fn cut(new: &New, seed: u64, on_the_spot: bool) -> usize {
                     assert!(allowed.contains(&now), "{what}: {} says {now:?} of {allowed:?}", one.entry.shown());
                 }
             }
-            std::mem::forget(storage);
         }
     };
     let old = dirty(&[(0, 40 << 10)]);
