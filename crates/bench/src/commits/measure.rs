@@ -149,7 +149,7 @@ struct Sustained {
 impl Sustained {
     fn run(&self, mut load: Load, control: Option<&Path>, progress: &Progress) -> Result<Measured> {
         self.warm_up(&load, control, progress)?;
-        let began = load.snapshot();
+        let began = load.whole_snapshot();
         let before = Sample::take(self.pid)?;
         let since = Instant::now();
         while let Some(left) = self.time.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
@@ -159,7 +159,7 @@ impl Sustained {
             std::thread::sleep(left.min(LOOK_INTERVAL));
             progress.look(load.elapsed(), || count(load.rate_so_far()));
         }
-        let ended = load.snapshot();
+        let ended = load.whole_snapshot();
         let server = Some(Sample::take(self.pid)?.since(&before));
         let volume = control.map(figures::ask).transpose()?;
         let report = load.finish()?;

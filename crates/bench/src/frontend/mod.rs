@@ -32,7 +32,7 @@ use crate::stats::{self, Latency};
 use device::Device;
 use guest::usage::{self, Sample, Usage};
 use lane::{Lane, Tally};
-use runner::{Outcome, Runner, Shared, Window, take_interval};
+use runner::{Outcome, Runner, SHOW_TIME_MAX, Shared, Window, has_shown, take_interval};
 
 pub use nbd::{ConnectionError, HandshakeError};
 pub use protocol::Protocol;
@@ -230,7 +230,7 @@ pub struct Snapshot {
     pub errors: u64,
     /// Reads that delivered wrong data so far.
     pub mismatches: u64,
-    /// Latency of what completed since the last snapshot (up to the last five milliseconds).
+    /// Latency of what completed since the last snapshot, as far as threads have shown it.
     pub latency: Latency,
     /// For each queue, the longest time without a completion since the last snapshot.
     pub gap_us_max: Vec<f64>,
@@ -340,19 +340,40 @@ impl Load {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// What has happened so far.
+    /// What has happened so far. Its latency is of what threads have shown: of an interval longer than five milliseconds that is the
+    /// beginning, and the rest stands in the next snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
-        let mut latency = stats::latencies();
-        let mut gaps_ns = vec![0; self.gaps_ns.len()];
-        let sum = |field: fn(&Window) -> u64| self.windows.iter().map(|window| field(window)).sum();
-        let now_ns = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (mut latency, mut gaps_ns) = (stats::latencies(), vec![0; self.gaps_ns.len()]);
+        self.take_shown(&mut latency, &mut gaps_ns);
+        self.sum_snapshot(&latency, gaps_ns)
+    }
+
+    /// As [`Load::snapshot`], with the latency of everything since the last one: waits some milliseconds for threads to show the
+    /// rest. For a load without a ramp, in which they show nothing.
+    pub(crate) fn whole_snapshot(&mut self) -> Snapshot {
+        let (mut latency, mut gaps_ns) = (stats::latencies(), vec![0; self.gaps_ns.len()]);
+        self.take_shown(&mut latency, &mut gaps_ns);
+        let deadline = Instant::now() + SHOW_TIME_MAX;
+        while !self.windows.iter().all(|window| has_shown(window)) && !self.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.take_shown(&mut latency, &mut gaps_ns);
+        self.sum_snapshot(&latency, gaps_ns)
+    }
+
+    fn take_shown(&self, latency: &mut Histogram<u64>, gaps_ns: &mut [u64]) {
         for (thread, window) in self.windows.iter().enumerate() {
             take_interval(window, |interval| {
-                add(&mut latency, &interval.latency);
-                widen(&mut gaps_ns, thread, self.windows.len(), &interval.gaps_ns);
+                add(latency, &interval.latency);
+                widen(gaps_ns, thread, self.windows.len(), &interval.gaps_ns);
             });
         }
-        add(&mut self.latency, &latency);
+    }
+
+    fn sum_snapshot(&mut self, latency: &Histogram<u64>, mut gaps_ns: Vec<u64>) -> Snapshot {
+        let sum = |field: fn(&Window) -> u64| self.windows.iter().map(|window| field(window)).sum();
+        let now_ns = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        add(&mut self.latency, latency);
         widen(&mut self.gaps_ns, 0, 1, &gaps_ns);
         for (thread, window) in self.windows.iter().enumerate() {
             let since = |since_ns: u64| if since_ns == 0 { 0 } else { now_ns.saturating_sub(since_ns) };
@@ -366,7 +387,7 @@ impl Load {
             bytes: ops * u64::from(self.spec.block_bytes),
             errors: sum(|window| window.errors.load(Relaxed)),
             mismatches: sum(|window| window.mismatches.load(Relaxed)),
-            latency: Latency::from(&latency),
+            latency: Latency::from(latency),
             gap_us_max: microseconds(&gaps_ns),
         }
     }

@@ -22,6 +22,8 @@ const DOUBT_TIME: Duration = Duration::from_millis(200);
 const WAIT_TIME_MAX: Duration = Duration::from_millis(50);
 /// How often figures are offered to a reader.
 const PUBLISH_INTERVAL_NS: u64 = 5_000_000;
+/// A thread whose server completes something shows its figures within this.
+pub(crate) const SHOW_TIME_MAX: Duration = Duration::from_millis(60);
 /// With fewer completions than this a turn is short, and the clock is read again before submitting.
 const EXACT_BELOW: usize = 8;
 /// Empty looks of a polling lane between two clock reads.
@@ -324,6 +326,11 @@ impl Runner {
     fn now_ns(&self) -> u64 {
         nanoseconds(self.epoch.elapsed())
     }
+}
+
+/// Whether there is something for a reader to take.
+pub(crate) fn has_shown(window: &Window) -> bool {
+    !window.interval.lock().unwrap_or_else(PoisonError::into_inner).empty
 }
 
 /// Takes what a reader may not have fetched yet.

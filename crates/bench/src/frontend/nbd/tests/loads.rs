@@ -72,3 +72,19 @@ fn refused_requests_are_errors_of_the_load() {
     assert!(report.errors > 0 && report.mismatches == 0, "{report:?}");
     assert!(report.faults.iter().all(|fault| fault.ends_with("No space left on device (os error 28)")), "{report:?}");
 }
+
+#[test]
+fn a_whole_snapshot_has_the_latency_of_everything_since_the_last() {
+    let server = Server::start(4 << 20, &Manners::default());
+    let mut load = Load::start(&server.socket(), &Spec { ops: None, ..spec() }).unwrap();
+    let mut before = load.whole_snapshot();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = load.whole_snapshot();
+        // Threads go on while they are looked at: some milliseconds of a hundred may stand on either side.
+        let (ops, told) = ((now.ops - before.ops) as f64, now.latency.count as f64);
+        assert!(ops > 0.0 && (told / ops - 1.0).abs() < 0.5, "{told} latencies of {ops} requests");
+        before = now;
+    }
+    assert!(load.finish().unwrap().is_clean());
+}
