@@ -12,6 +12,7 @@ enum Cli {
     Disk(Box<bench::disk::Args>),
     Fs(Box<bench::fs::Args>),
     Commits(bench::commits::Args),
+    Backup(bench::backup::Args),
 }
 
 fn main() -> ExitCode {
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Cli::Disk(args) => bench::disk::run(&args, vringd),
         Cli::Fs(args) => bench::fs::run(&args, vringd),
         Cli::Commits(args) => bench::commits::run(&args, vringd),
+        Cli::Backup(args) => bench::backup::run(&args, vringd),
     };
     result.unwrap_or_else(|error| {
         eprintln!("bench: {error:#}");

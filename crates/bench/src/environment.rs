@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 /// Release of the kernel.
 pub fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
@@ -13,6 +15,24 @@ pub fn kernel() -> String {
 /// Processors online.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The machine that a run was made on.
+#[derive(Debug, Serialize)]
+pub(crate) struct Environment {
+    pub(crate) kernel: String,
+    pub(crate) processors: usize,
+    /// Of the directory that was measured, as in `ext4 on /dev/vda`.
+    pub(crate) file_system: String,
+}
+
+impl Environment {
+    /// As it is, with the file system of `directory`.
+    pub(crate) fn of(directory: &Path) -> Self {
+        let unknown = || "an unknown file system".into();
+        let file_system = Mount::of(directory).map_or_else(unknown, |mount| mount.to_string());
+        Self { kernel: kernel(), processors: processors(), file_system }
+    }
 }
 
 /// A file system where it is mounted, from proc_pid_mountinfo(5).

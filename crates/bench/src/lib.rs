@@ -7,6 +7,7 @@
 //!
 //! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
 
+pub mod backup;
 pub mod commits;
 pub mod contest;
 pub mod disk;
@@ -24,6 +25,7 @@ pub mod table;
 pub mod words;
 
 mod args;
+mod http;
 mod idle;
 mod report;
 mod server;

@@ -36,6 +36,14 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses the capacity of a disk: whole MiB.
+pub(crate) fn capacity(text: &str) -> Result<u64, String> {
+    match positive_size(text)? {
+        bytes if bytes.is_multiple_of(1 << 20) => Ok(bytes),
+        _ => Err("must be a multiple of 1M".into()),
+    }
+}
+
 /// Parses the size of a request to a disk.
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     match u32::try_from(positive_size(text)?) {

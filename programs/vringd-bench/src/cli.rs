@@ -40,6 +40,8 @@ enum Bench {
     Fs(Box<bench::fs::Args>),
     /// Synchronous writes with an intent log, against peers, the host, and the same storage without it
     Commits(Box<bench::commits::Args>),
+    /// What a backup of a disk, or a mirror of it, costs the guest that uses it, against QEMU
+    Backup(Box<bench::backup::Args>),
     /// The policy against fixed poll windows, cell by cell
     Regret(Box<bench::regret::Args>),
     /// Move rings between workers under verified load
@@ -101,6 +103,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
                 bench::fs::run(&args, &own()?).map_err(Failure::Runtime)
             }
             Bench::Commits(args) => bench::commits::run(&args, &own()?).map_err(Failure::Runtime),
+            Bench::Backup(args) => bench::backup::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::Regret(args) => bench::regret::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::Moves(args) => moves::run(&args, &own()?).map_err(Failure::Runtime),
             Bench::Limits(args) => shares::run(&args, &own()?).map_err(Failure::Runtime),

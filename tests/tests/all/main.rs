@@ -1,5 +1,6 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
+mod bench_backup;
 mod bench_disk;
 mod bench_fs;
 mod cli;

@@ -1,19 +1,14 @@
 //! The figures of a volume, asked of its server over the control socket.
-//!
-//! One short HTTP request, by hand: a whole client would have to be a part of the server.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::http;
 
 /// Name of the export, which is the default of `vringd disk`.
 const EXPORT: &str = "disk";
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Counts since the server began, as the API names them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -74,24 +69,10 @@ struct Storage {
 
 /// Asks the server whose control socket is at `control`.
 pub(crate) fn ask(control: &Path) -> Result<Figures> {
-    let failed = || format!("cannot ask the server for its figures on {}", control.display());
-    let mut stream = UnixStream::connect(control).with_context(failed)?;
-    stream.set_read_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
-    stream.set_write_timeout(Some(ANSWER_TIME_MAX)).with_context(failed)?;
-    // HTTP 1.0: the answer ends with the connection, and comes in one piece. So does the question: who is asked may look once.
-    let question = format!("GET /v1/exports/{EXPORT} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-    stream.write_all(question.as_bytes()).with_context(failed)?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).with_context(failed)?;
-    parse(&answer).with_context(failed)
+    parse(&http::ask(control, "GET", &format!("/v1/exports/{EXPORT}"), None)?)
 }
 
-fn parse(answer: &str) -> Result<Figures> {
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is no HTTP")?;
-    let status = head.lines().next().unwrap_or_default();
-    if status.split(' ').nth(1) != Some("200") {
-        bail!("it answers {status:?}: {}", body.trim());
-    }
+fn parse(body: &str) -> Result<Figures> {
     let export: Export = serde_json::from_str(body).context("the answer is not that of a volume")?;
     Ok(export.storage.volume)
 }
@@ -99,7 +80,7 @@ fn parse(answer: &str) -> Result<Figures> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
+    use crate::http::tests::{fake, ok};
 
     const BODY: &str = r#"{"name": "disk", "storage": {"kind": "volume", "volume": {"sync": "standard", "commits": 4,
         "committed_requests": 30, "committed_bytes": 9, "written_back_bytes": 8, "sweeps": 2,
@@ -109,35 +90,22 @@ mod tests {
 
     #[test]
     fn figures_are_found_in_the_export() {
-        let figures = parse(&format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{BODY}")).unwrap();
+        let figures = parse(BODY).unwrap();
         assert_eq!((figures.commits, figures.written_back_bytes, figures.sweeps), (4, 8, 2));
         assert_eq!(figures.requests_a_commit(), Some(7.5));
         assert_eq!(Figures::default().requests_a_commit(), None);
     }
 
     #[test]
-    fn a_refusal_is_passed_on_and_a_disk_without_a_log_is_none() {
-        let error = parse("HTTP/1.0 404 Not Found\r\n\r\nno such export").unwrap_err().to_string();
-        assert!(error.contains("404") && error.contains("no such export"), "{error}");
-        assert!(parse("HTTP/1.0 200 OK\r\n\r\n{\"storage\": {\"kind\": \"file\"}}").is_err());
+    fn a_disk_without_a_log_has_none() {
+        assert!(parse("{\"storage\": {\"kind\": \"file\"}}").is_err());
         assert!(parse("nonsense").is_err());
     }
 
     #[test]
-    fn one_request_is_one_answer() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("control");
-        let listener = UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = [0; 512];
-            let length = stream.read(&mut asked).unwrap();
-            stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{BODY}").as_bytes()).unwrap();
-            String::from_utf8_lossy(&asked[..length]).into_owned()
-        });
+    fn the_export_is_asked_for() {
+        let (_directory, path, server) = fake(vec![ok(BODY)]);
         assert_eq!(ask(&path).unwrap().commits, 4);
-        assert!(server.join().unwrap().starts_with("GET /v1/exports/disk HTTP/1.0\r\n"));
-        let error = format!("{:#}", ask(&directory.path().join("none")).unwrap_err());
-        assert!(error.contains("cannot ask the server"), "{error}");
+        assert!(server.join().unwrap()[0].starts_with("GET /v1/exports/disk HTTP/1.0\r\n"));
     }
 }

@@ -10,17 +10,18 @@ mod measure;
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueHint;
 use serde::Serialize;
 
 use crate::args::Json;
 use crate::contest::{Results, hold};
-use crate::environment::{self, Mount};
+use crate::environment::Environment;
 use crate::parse;
+use crate::programs::require;
 use crate::progress::Progress;
 pub use case::Row;
 use case::{Case, Shape, Side, cases};
@@ -60,15 +61,15 @@ pub struct Args {
     pub dir: PathBuf,
 
     /// Capacity of the disks in --dir
-    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse::capacity)]
     pub size: u64,
 
     /// Size of the intent logs
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::capacity)]
     pub log_size: u64,
 
     /// Memory of a volume for what is not written back yet
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::capacity)]
     pub dirty_memory: u64,
 
     /// The qemu-storage-daemon to compare with
@@ -86,30 +87,6 @@ Examples:
 
   One row, quickly:
     vringd bench commits --only sim --rounds 1 --time 1s";
-
-/// A capacity: whole MiB.
-fn capacity(text: &str) -> Result<u64, String> {
-    match parse::positive_size(text)? {
-        bytes if bytes.is_multiple_of(1 << 20) => Ok(bytes),
-        _ => Err("must be a multiple of 1M".into()),
-    }
-}
-
-/// The machine that a run was made on.
-#[derive(Debug, Serialize)]
-struct Environment {
-    kernel: String,
-    processors: usize,
-    /// Of the directory that was measured, as in `ext4 on /dev/vda`.
-    file_system: String,
-}
-
-impl Environment {
-    fn of(dir: &Path) -> Self {
-        let file_system = Mount::of(dir).map_or_else(|| "an unknown file system".into(), |mount| mount.to_string());
-        Self { kernel: environment::kernel(), processors: environment::processors(), file_system }
-    }
-}
 
 /// What a run leaves for a program.
 #[derive(Debug, Serialize)]
@@ -141,8 +118,8 @@ struct Outcome {
 pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let rows = chosen(&args.only);
     if rows.iter().any(|row| row.needs_peers()) {
-        require(&args.qemu_storage_daemon, "--qemu-storage-daemon PATH")?;
-        require(Path::new("fio"), "a PATH that has it")?;
+        require(&args.qemu_storage_daemon, "--qemu-storage-daemon PATH, or leave its row out with --only")?;
+        require(Path::new("fio"), "a PATH that has it, or leave its row out with --only")?;
     }
     let shape = Shape {
         depths: &args.depth,
@@ -185,15 +162,6 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
 
 fn chosen(only: &[Row]) -> Vec<Row> {
     Row::ALL.into_iter().filter(|row| only.is_empty() || only.contains(row)).collect()
-}
-
-/// Whether a program can be started: found out before anything is laid out.
-fn require(program: &Path, fix: &str) -> Result<()> {
-    let started = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    if let Err(error) = started {
-        bail!("{}: cannot start it ({error}): give {fix}, or leave its row out with --only", program.display());
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -245,14 +213,5 @@ mod tests {
             let message = args(line).unwrap_err();
             assert!(message.contains(option), "{line}: {message}");
         }
-    }
-
-    #[test]
-    fn a_peer_that_is_missing_is_named_before_anything_is_laid_out() {
-        let error = require(Path::new("/nonexistent/peer"), "--peer PATH").unwrap_err().to_string();
-        assert!(
-            error.starts_with("/nonexistent/peer: cannot start it") && error.contains("give --peer PATH"),
-            "{error}"
-        );
     }
 }

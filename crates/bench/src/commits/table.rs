@@ -1,7 +1,8 @@
 //! Results for people.
 
-use super::{Environment, Outcome};
+use super::Outcome;
 use crate::contest::{Ratios, Standing};
+use crate::environment::Environment;
 use crate::table::Sheet;
 use crate::words::{count, or_none, time_us, times, with_interval, with_range};
 

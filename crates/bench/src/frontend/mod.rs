@@ -236,6 +236,13 @@ pub struct Snapshot {
     pub gap_us_max: Vec<f64>,
 }
 
+impl Snapshot {
+    /// The longest gap of all queues, in microseconds.
+    pub(crate) fn worst_gap_us(&self) -> f64 {
+        self.gap_us_max.iter().copied().fold(0.0, f64::max)
+    }
+}
+
 /// A frontend that stays connected and submits nothing, until it is dropped.
 #[derive(Debug)]
 pub struct Connection(Device);
