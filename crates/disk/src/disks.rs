@@ -279,6 +279,18 @@ impl Disks {
         Ok((entry.disk.clone(), entry.users.clone()))
     }
 
+    /// The same of one disk, for whoever lets another storage stand behind it: what is under way on the one before would not be heard of.
+    ///
+    /// # Errors
+    /// [`DiskError::Ending`], [`DiskError::Missing`].
+    pub fn check_settled(&self, name: &str) -> Result<(), DiskError> {
+        match self.lock().get(name) {
+            Some(entry) if entry.is_ending() => Err(DiskError::Ending { name: name.to_owned() }),
+            Some(_) => Ok(()),
+            None => Err(DiskError::Missing { name: name.to_owned() }),
+        }
+    }
+
     /// Whether nothing is under way on a writable disk but what its user knows of.
     ///
     /// # Errors

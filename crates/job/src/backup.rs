@@ -31,8 +31,8 @@ impl Backup {
     /// # Errors
     /// `to` is read-only or too small.
     pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Backup, StorageError> {
-        let marks = || Marks::new(from.capacity_bytes(), true);
-        Backup::with((from.clone(), to), to_is_blank, marks)
+        let all = Marks::new(from.capacity_bytes(), true);
+        Backup::with((from, to), to_is_blank, &all)
     }
 
     /// Of what has changed: of those clusters of `from` in which some of these bytes lie. `to` has all the others already.
@@ -48,17 +48,17 @@ impl Backup {
         for bytes in changes {
             marks.set(marks.clusters(bytes.start, bytes.end.saturating_sub(bytes.start)));
         }
-        Backup::with((from, to), false, || marks.again())
+        Backup::with((from, to), false, &marks)
     }
 
     fn with(
         (from, to): (Arc<dyn Storage>, Arc<dyn Storage>),
         to_is_blank: bool,
-        marks: impl Fn() -> Marks,
+        marks: &Marks,
     ) -> Result<Backup, StorageError> {
         check_target(&*from, &*to)?;
-        let guards = Arc::new(Guards::new(marks()));
-        Ok(Backup { from, to, to_is_blank, guards, todo: marks() })
+        let guards = Arc::new(Guards::new(marks.again()));
+        Ok(Backup { from, to, to_is_blank, guards, todo: marks.again() })
     }
 
     /// What guests use instead of the disk for as long as the job lasts. No request may be in flight when it is put in place. From then on

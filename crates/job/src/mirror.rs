@@ -8,15 +8,17 @@ use crate::marks::{CLUSTER_BYTES, Marks};
 use crate::{JobError, Progress};
 use engine::monotonic_ns;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use storage::copy::{CHUNK_BYTES, Copied, DEPTH};
 use storage::{Storage, StorageError};
 
 /// From the begin of one pass to that of the next: a block that is written all the time is copied so often and no more.
 const PASS_NS: u64 = 10_000_000;
-/// With so much left after a pass the copy counts as the same: the lanes have it under way at once, and under a guest that writes all the
+/// With so much left after a pass the copy counts as close: the lanes have it under way at once, and under a guest that writes all the
 /// time there is always something.
-const READY_BYTES: u64 = CHUNK_BYTES * DEPTH as u64;
+const CLOSE_BYTES: u64 = CHUNK_BYTES * DEPTH as u64;
+/// Or as much as is copied in this time: guests may wait so long for it.
+const CLOSE_NS: u64 = 300_000_000;
 
 /// Copies a disk, and then what was written to it meanwhile, until it is told to end.
 pub struct Mirror {
@@ -27,6 +29,8 @@ pub struct Mirror {
     is_completing: AtomicBool,
     /// The limit does not hold for now.
     is_hurried: AtomicBool,
+    /// What may be left when the copy is close.
+    close_bytes: AtomicU64,
 }
 
 impl Mirror {
@@ -44,6 +48,7 @@ impl Mirror {
             dirt,
             is_completing: AtomicBool::new(false),
             is_hurried: AtomicBool::new(false),
+            close_bytes: AtomicU64::new(CLOSE_BYTES),
         })
     }
 
@@ -53,7 +58,7 @@ impl Mirror {
     }
 
     /// Copies, and follows the disk until the job is [complete](Self::complete). Calls `ready` once, on this thread, when the copy is
-    /// the same but for a few MiB that guests have just written. Once: a second call is as good as cancelled.
+    /// the same but for what guests have just written, which takes less than half a second to copy. Once: a second call is as good as cancelled.
     ///
     /// # Errors
     /// A storage's, the disk was resized, or the job was cancelled.
@@ -62,13 +67,15 @@ impl Mirror {
         let mut copying = Copying::new(&*self.from, &*self.to, self.to_is_blank, self)?;
         let mut ready = Some(ready);
         loop {
-            let mut next_ns = monotonic_ns() + PASS_NS;
+            let (begun_ns, before) = (monotonic_ns(), copying.copied().data_bytes);
+            let mut next_ns = begun_ns + PASS_NS;
             copying.pass()?;
             self.check()?;
+            self.learn(copying.copied().data_bytes - before, monotonic_ns() - begun_ns);
             // Looked at before the marks: what was written when it was set is marked by now.
             let is_completing = self.is_completing();
             let left_bytes = self.dirt.marks.count() * CLUSTER_BYTES;
-            if left_bytes <= READY_BYTES
+            if left_bytes <= self.close_bytes.load(Ordering::Relaxed)
                 && let Some(ready) = ready.take()
             {
                 ready();
@@ -106,7 +113,16 @@ impl Mirror {
 
     /// Whether so little differs that it may be completed: guests wait for that.
     pub fn is_close(&self) -> bool {
-        self.progress().dirty_bytes <= READY_BYTES
+        self.progress().dirty_bytes <= self.close_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So much was copied in this time.
+    fn learn(&self, bytes: u64, ns: u64) {
+        // A small pass says little.
+        if bytes >= CLOSE_BYTES {
+            let soon = u128::from(bytes) * u128::from(CLOSE_NS) / u128::from(ns.max(1));
+            self.close_bytes.store(CLOSE_BYTES.max(u64::try_from(soon).unwrap_or(u64::MAX)), Ordering::Relaxed);
+        }
     }
 
     /// How far it is.

@@ -31,9 +31,6 @@ use storage::StorageError;
 /// Why a daemon that was made for one export takes on nothing else.
 const ALONE: &str = "this daemon is isolated and serves one directory: start another";
 
-/// Why nothing is done with dirty bitmaps.
-pub(crate) const NO_BITMAPS: &str = "this daemon keeps no dirty bitmaps";
-
 /// Longest wait for the requests of an earlier user of a disk, for a change of its capacity, and for who looks at an export that goes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -416,15 +413,15 @@ impl control::Daemon for Daemon {
     }
 
     fn disk_bitmaps(&self, disk: &str) -> Result<Vec<api::Bitmap>, ApiError> {
-        Err(ApiError::DiskUnsupported { disk: disk.to_owned(), message: NO_BITMAPS.to_owned() })
+        self.bitmaps(disk)
     }
 
-    fn disk_bitmap_add(&self, disk: &str, _new: api::NewBitmap) -> Result<api::Bitmap, ApiError> {
-        Err(ApiError::DiskUnsupported { disk: disk.to_owned(), message: NO_BITMAPS.to_owned() })
+    fn disk_bitmap_add(&self, disk: &str, new: api::NewBitmap) -> Result<api::Bitmap, ApiError> {
+        self.add_bitmap(disk, &new)
     }
 
-    fn disk_bitmap_remove(&self, disk: &str, _bitmap: &str) -> Result<(), ApiError> {
-        Err(ApiError::DiskUnsupported { disk: disk.to_owned(), message: NO_BITMAPS.to_owned() })
+    fn disk_bitmap_remove(&self, disk: &str, bitmap: &str) -> Result<(), ApiError> {
+        self.remove_bitmap(disk, bitmap)
     }
 
     fn snapshot(&self, new: api::NewSnapshot) -> Result<Vec<api::Disk>, ApiError> {

@@ -22,7 +22,7 @@ use tests::daemon::{DIRECTORY, Daemon, refusal};
 use tests::driver::{readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
 use tests::lab::Lab;
-use tests::qemu_img::img;
+use tests::qemu_img::{img, io_file};
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 24 * MIB;
@@ -269,6 +269,8 @@ fn mirrored_disks_live_on_in_their_targets() -> Result<()> {
             ensure!(shown.storage.target == at(target).display().to_string(), "{shown:?}");
             go_on(last)?;
         }
+        // What was left behind is nobody's.
+        io_file(&lab, "raw", &at("b.raw"), &["write -P 1 0 512"])?.expect_success()?;
         // One that is cancelled leaves nothing.
         let body = json!({ "kind": "mirror", "disk": "b", "target": at("b-2.qcow2") });
         let job: Job = post(client, "/v1/jobs", &body)?;
@@ -286,4 +288,89 @@ fn mirrored_disks_live_on_in_their_targets() -> Result<()> {
     // What was left behind is sound.
     contents(&lab, "qcow2", &at("a.qcow2"))?;
     Ok(())
+}
+
+#[test]
+fn incremental_backups_are_links_of_a_chain() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+    let b = qcow2(&lab, &directory, "b.qcow2", "cluster_size=65536")?;
+    let link = |number: usize, limit: Option<u64>| {
+        let backing = number.checked_sub(1).map(|before| at(&format!("a.{before}")));
+        let copy = json!({ "disk": "a", "target": at(&format!("a.{number}")), "bitmap": "daily", "backing": backing });
+        json!({ "kind": "backup", "disks": [copy], "limit": limit })
+    };
+    let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
+        for number in 0..3 {
+            // One that is cancelled takes nothing away.
+            if number > 0 {
+                let job: Job = post(client, "/v1/jobs", &link(number, Some(1 << 20)))?;
+                ensure!(job.disks[0].incremental, "{job:?}");
+                go_on(last)?;
+                client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+                ensure!(!at(&format!("a.{number}")).exists(), "an unfinished copy is left");
+            }
+            let job: Job = post(client, "/v1/jobs", &link(number, None))?;
+            ensure!(job.disks[0].incremental == (number > 0), "{job:?}");
+            let done = wait_job(client, job.id, JobState::Done)?;
+            ensure!((done.total_bytes < BYTES) == (number > 0), "{done:?}");
+            go_on(last)?;
+        }
+        Ok(())
+    })?;
+    let moments = (0..3).map(|number| moment(&[contents(&lab, "qcow2", &at(&format!("a.{number}")))?], &written));
+    let moments = moments.collect::<Result<Vec<_>>>()?;
+    ensure!(moments.is_sorted_by(|one, next| one < next), "{moments:?}");
+    // What was written since is known to the next program, and to the one after a restart.
+    daemon.upgrade()?;
+    daemon.stop()?;
+    let a = a.replace("@AT@", directory.path().to_str().context("UTF-8")?);
+    let daemon = Daemon::serve(&format!("[[disk]]\nname = 'a'\nstorage = {{ {a} }}\n"))?;
+    let job: Job = post(daemon.client(), "/v1/jobs", &link(3, None))?;
+    wait_job(daemon.client(), job.id, JobState::Done)?;
+    // A disk is free when its job is over.
+    daemon.client().order(Method::DELETE, "/v1/disks/a")?;
+    let now = contents(&lab, "qcow2", &at("a.qcow2"))?;
+    ensure!(contents(&lab, "qcow2", &at("a.3"))? == now, "the last link is not the disk");
+    ensure!(
+        Some(moment(&[now], &written)?)
+            == written.iter().filter(|((disk, _), _)| *disk == 0).flat_map(|(_, n)| n).copied().max(),
+        "the disk is as of its last write"
+    );
+    daemon.stop()
+}
+
+#[test]
+fn disks_are_as_before_when_their_jobs_are_over() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    fs::File::create(at("d.raw"))?.set_len(BYTES)?;
+    let disk = format!("[[disk]]\nname = 'd'\nstorage = {{ kind = 'file', path = '{}' }}\n", at("d.raw").display());
+    let export = format!("[[export]]\nname = 'e'\nsocket = '{DIRECTORY}/e.sock'\nqueues = 1\ndisk = 'd'\n");
+    let daemon = Daemon::serve(&(disk + &export))?;
+    for number in 0..3 {
+        let copy = json!({ "disk": "d", "target": at(&format!("copy.{number}")) });
+        let job: Job = post(daemon.client(), "/v1/jobs", &json!({ "kind": "backup", "disks": [copy] }))?;
+        wait_job(daemon.client(), job.id, JobState::Done)?;
+    }
+    daemon.upgrade()?;
+    daemon.remove("e", false)?;
+    let socket = daemon.socket("e");
+    let again = json!({ "name": "e", "socket": socket, "queues": 1, "disk": "d" });
+    let _: Value = post(daemon.client(), "/v1/exports", &again)?;
+    // Its own image is no target, whatever locks there are.
+    for target in ["d.raw", "linked"] {
+        let _ = std::os::unix::fs::symlink(at("d.raw"), at("linked"));
+        let copy = json!({ "disk": "d", "target": at(target), "force": true });
+        let (code, http) =
+            refusal(post::<Job>(daemon.client(), "/v1/jobs", &json!({ "kind": "backup", "disks": [copy] })));
+        ensure!((code.as_str(), http) == ("invalid-field", 422), "{code} {http}");
+    }
+    daemon.remove("e", false)?;
+    daemon.client().order(Method::DELETE, "/v1/disks/d")?;
+    io_file(&lab, "raw", &at("d.raw"), &["write -P 1 0 512"])?.expect_success()?;
+    daemon.stop()
 }

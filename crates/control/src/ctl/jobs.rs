@@ -274,7 +274,7 @@ pub(super) fn jobs(jobs: &[Job]) -> String {
         ]
     };
     let failed = jobs.iter().filter_map(|job| Some((job.id, job.error.as_ref()?)));
-    let reasons: String = failed.map(|(id, error)| format!("job {id} failed: {error}\n")).collect();
+    let reasons: String = failed.map(|(id, error)| format!("job {id}: {error}\n")).collect();
     table(&headers, jobs.iter().map(row)) + &reasons
 }
 
@@ -347,7 +347,8 @@ pub(super) fn outcome(job: &Job) -> String {
         ),
         (JobKind::Mirror, JobState::Done) => {
             let targets: Vec<String> = job.disks.iter().map(|disk| disk.target.display().to_string()).collect();
-            format!("job {id}: {disks} lives on in {}\n", targets.join(", "))
+            let targets = targets.join(", ");
+            format!("job {id}: {disks} lives on in {targets}: name that where the disk is described\n")
         }
         (JobKind::Backup, JobState::Done) => {
             let seconds = job.ended.unwrap_or(job.started).saturating_sub(job.started);

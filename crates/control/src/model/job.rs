@@ -374,7 +374,7 @@ pub struct JobDisk {
     pub format: CopyFormat,
     /// Bytes done.
     pub done_bytes: u64,
-    /// Bytes to do: what the disk holds, without its holes.
+    /// Bytes to do: the size of the disk, or what a bitmap says has changed.
     pub total_bytes: u64,
     /// Bytes that the guest has changed and the copy does not have yet; absent in a backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -424,6 +424,17 @@ impl Job {
                 self.must_be(JobState::Running, "its disk moves to the target, wait until it is done")
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether it was cancelled, and did not come to its end before that.
+    ///
+    /// # Errors
+    /// [`ApiError::JobInState`].
+    pub fn is_cancelled(&self) -> Result<(), ApiError> {
+        match self.state {
+            JobState::Cancelled => Ok(()),
+            _ => self.must_be(JobState::Cancelled, "it had ended already, and its targets stay"),
         }
     }
 

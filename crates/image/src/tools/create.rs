@@ -22,20 +22,23 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// A qcow2 image behind one at `image`: by its name alone where both are in one directory, which may move.
+    /// A qcow2 image behind one that is opened as `image`: by its name alone where both are in one directory, which may move. A name with a
+    /// colon would be taken for more than a name.
     ///
     /// # Errors
     /// There is no such directory.
     pub fn qcow2(image: &Path, file: &Path) -> Result<Backing, ToolError> {
-        let directory = |of: &Path| {
-            let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            std::fs::canonicalize(parent).map_err(ToolError::io(parent, "find"))
-        };
         let (own, other) = (directory(image)?, directory(file)?);
         let name = file.file_name().ok_or_else(|| ToolError::refused(file, "has no file name"))?;
-        let name = if own == other { PathBuf::from(name) } else { other.join(name) };
-        Ok(Backing { name, is_qcow2: true })
+        let is_plain = own == other && !name.as_bytes().contains(&b':');
+        Ok(Backing { name: if is_plain { PathBuf::from(name) } else { other.join(name) }, is_qcow2: true })
     }
+}
+
+/// Where names are relative to that an image has which is opened by this path.
+pub(super) fn directory(image: &Path) -> Result<PathBuf, ToolError> {
+    let parent = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::canonicalize(parent).map_err(ToolError::io(parent, "find"))
 }
 
 /// What a new image is to be.

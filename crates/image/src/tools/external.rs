@@ -8,12 +8,14 @@
 //!
 //! Nothing is written to the new image before its name is on stable storage.
 
-use super::create::{Backing, CreateOptions, new};
+use super::create::{Backing, CreateOptions, directory, is_same, new};
 use super::file::{Image, ToolError};
-use crate::{Qcow2Options, Qcow2Storage, features};
+use crate::header::Header;
+use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +28,7 @@ const REFCOUNT_BITS: u32 = 16;
 pub struct ExternalSnapshot {
     options: Qcow2Options,
     served: Arc<dyn Storage>,
+    size_bytes: u64,
     /// Where the image really is.
     image: PathBuf,
     /// Its other name.
@@ -70,15 +73,22 @@ impl ExternalSnapshot {
             return Err(ToolError::refused(path, "is a device, which keeps its name: a snapshot needs a regular file"));
         }
         let header = file.header()?;
-        let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
-        let to_directory = fs::canonicalize(directory(to)).map_err(ToolError::io(&directory(to), "find"))?;
-        let Some(name) = to.file_name() else { return Err(ToolError::refused(to, "has no file name")) };
-        let to = to_directory.join(name);
+        let is_directory = to.as_os_str().as_bytes().ends_with(b"/");
+        let Some(name) = to.file_name().filter(|_| !is_directory) else {
+            return Err(ToolError::refused(to, "is no name of a file"));
+        };
+        let to = directory(to)?.join(name);
+        if to == image {
+            return Err(ToolError::refused(&to, "is the image's own name: what the disk holds needs another one"));
+        }
+        stays_together(path, &to, &header)?;
         // Nobody can have put anything there before.
-        let beside = directory(&image).join(format!(".vringd-{:016x}", RandomState::new().hash_one(about.ino())));
+        let beside = directory(&image)?.join(format!(".vringd-{:016x}", RandomState::new().hash_one(about.ino())));
+        let size_bytes = served.capacity_bytes();
         let mut this = ExternalSnapshot {
             options: Qcow2Options { snapshot: None, ..options.clone() },
             served,
+            size_bytes,
             image,
             to,
             beside,
@@ -87,11 +97,11 @@ impl ExternalSnapshot {
         };
         this.link()?;
         let options = CreateOptions {
-            size_bytes: Some(this.served.capacity_bytes()),
+            size_bytes: Some(size_bytes),
             cluster_bytes: 1 << header.cluster_bits,
             refcount_bits: REFCOUNT_BITS,
             subclusters: header.has(features::EXTENDED_L2),
-            backing: Some(Backing::qcow2(&this.image, &this.to)?),
+            backing: Some(Backing::qcow2(path, &this.to)?),
             force: false,
         };
         let made = this.make(&options, &about)?;
@@ -131,9 +141,9 @@ impl ExternalSnapshot {
         let failed = |reason: &str| ToolError::refused(&self.to, reason);
         match rustix::fs::linkat(CWD, &self.image, CWD, &self.to, AtFlags::empty()) {
             Ok(()) => self.stage = Stage::Linked,
-            Err(rustix::io::Errno::EXIST) if super::create::is_same(&self.to, &self.image) => {
+            Err(rustix::io::Errno::EXIST) if is_same(&self.to, &self.image) => {
                 return Err(failed(
-                    "is another name of the image, as a snapshot that was cut off leaves it: remove it",
+                    "is another name of the image already, as a snapshot that was cut off leaves it: choose another one",
                 ));
             }
             Err(rustix::io::Errno::EXIST) => return Err(failed("exists: what the disk holds needs a new name")),
@@ -195,6 +205,16 @@ impl ExternalSnapshot {
         self.stage = Stage::Kept;
     }
 
+    /// Whether this is what it was prepared for.
+    pub fn is_of(&self, served: &Arc<dyn Storage>) -> bool {
+        Arc::ptr_eq(&self.served, served)
+    }
+
+    /// The size of the new image.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     /// Where the contents of the disk are, as of this moment.
     pub fn to(&self) -> &Path {
         &self.to
@@ -227,6 +247,24 @@ impl Drop for ExternalSnapshot {
 
 fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
     storage.as_any()?.downcast_ref()
+}
+
+/// Refuses to move an image away from files that it names by where it is.
+fn stays_together(image: &Path, to: &Path, header: &Header) -> Result<(), ToolError> {
+    let names = [&header.backing_file, &header.extensions.data_file];
+    for name in names.into_iter().flatten() {
+        let found = |image: &Path| reference::read(name, image).ok().map(|found| found.path);
+        let real = |image: &Path| Some(directory(image).ok()?.join(image.file_name()?));
+        if real(image).and_then(|image| found(&image)) != real(to).and_then(|to| found(&to)) {
+            let (name, own) = (String::from_utf8_lossy(name), directory(image)?);
+            let reason = format!(
+                "the image names `{name}`, which is found from its own directory alone: choose a name in {}",
+                own.display()
+            );
+            return Err(ToolError::refused(to, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Whether an open file has this name.

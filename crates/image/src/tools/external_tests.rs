@@ -134,6 +134,45 @@ fn one_that_is_not_kept_never_was() {
 }
 
 #[test]
+fn names_lead_where_they_led() {
+    // Opened through a link into another directory, where there is something of the other name, too.
+    let mut served = Served::new(&New { size_bytes: SIZE, ..New::default() });
+    fs::create_dir(served.at("real")).unwrap();
+    fs::rename(&served.options.path, served.at("real/disk.qcow2")).unwrap();
+    std::os::unix::fs::symlink("real/disk.qcow2", &served.options.path).unwrap();
+    fs::write(served.at("old"), New { size_bytes: SIZE, ..New::default() }.image().unwrap()).unwrap();
+    served.write(0, 7, 65_536).unwrap();
+    let (to, path) = (served.at("real/old"), served.options.path.clone());
+    served.snapshot(&to);
+    assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+    let oracle = served.oracle.clone();
+    served.storage = open(&NullOptions { size: ByteSize(512), ..NullOptions::default() }).unwrap();
+    served.reads(&*reader(&path), &oracle);
+
+    // A colon is none of a protocol.
+    let mut served = Served::new(&New { size_bytes: SIZE, ..New::default() });
+    served.write(0, 7, 512).unwrap();
+    let to = served.at("a:b");
+    served.snapshot(&to);
+    let (oracle, path) = (served.oracle.clone(), served.options.path.clone());
+    served.storage = open(&NullOptions { size: ByteSize(512), ..NullOptions::default() }).unwrap();
+    served.reads(&*reader(&path), &oracle);
+
+    // What is behind it is found from where it is.
+    let mut base = Served::new(&New { size_bytes: SIZE, ..New::default() });
+    base.storage = open(&NullOptions { size: ByteSize(512), ..NullOptions::default() }).unwrap();
+    let new = New { size_bytes: SIZE, backing: Some((b"base".to_vec(), "qcow2")), ..New::default() };
+    fs::rename(&base.options.path, base.at("base")).unwrap();
+    fs::write(&base.options.path, new.image().unwrap()).unwrap();
+    fs::create_dir(base.at("below")).unwrap();
+    let storage = open(&base.options).unwrap();
+    let prepare = |to: &str| ExternalSnapshot::prepare(&base.options, storage.clone(), &base.at(to));
+    let error = prepare("below/old").err().unwrap().to_string();
+    assert!(error.contains("`base`") && error.contains("own directory"), "{error}");
+    prepare("old").unwrap();
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let served = Served::new(&New { size_bytes: SIZE, ..New::default() });
     let refused = |to: &Path, part: &str| {
@@ -157,6 +196,8 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let error = served.prepare(&outside.path().join("old")).err().unwrap();
     assert!(error.contains("allow"), "{error}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    refused(&served.options.path, "own name");
+    refused(&served.at("below/"), "no name of a file");
     // Not what somebody has put in its place, before or meanwhile.
     let moved = served.at("moved");
     fs::rename(&served.options.path, &moved).unwrap();

@@ -3,29 +3,34 @@
 //! While a job lasts its filters stand between the disks and their guests. They are taken away before it counts as ended, and a storage
 //! that does not answer is waited for: the job's filter does nothing then but pass everything on.
 
-use super::job::{Job, Part};
+use super::bitmaps::Since;
+use super::job::{Copier, Job, Part};
 use super::swap::{Next, close};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
 use control::model::{CopyFormat, JobKind};
 use disk::{DiskError, FileOptions, Qcow2Options, StorageSpec};
 use image::tools::Destination;
-use job::{Copied, JobError};
 use std::fs::File;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use storage::Storage;
+use storage::{Opened, Storage};
 
+/// How long a mirror that is to be completed may take to come close to its disk, before guests wait for anything.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long guests may wait for the last bytes of a mirror, and for its target to be opened.
 const COMPLETION_PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// Between attempts to take a filter away: each may hold guests up for a while.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const TRY_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// What happens to a job.
 pub(super) enum Event {
-    /// The copy of a disk is over.
-    Over(Result<Copied, JobError>),
+    /// The copy of the disk of this number is over.
+    Over(usize, Result<(), String>),
     /// The disk is to move to the target.
     Complete,
 }
@@ -43,6 +48,8 @@ pub(super) struct Course {
     pub(super) job: Arc<Job>,
     /// One for each disk.
     pub(super) destinations: Vec<Destination>,
+    /// One for each disk.
+    pub(super) sinces: Vec<Since>,
     pub(super) events: Sender<Event>,
     pub(super) told: Receiver<Event>,
 }
@@ -62,19 +69,39 @@ pub(super) fn run(course: Course, before: Vec<Arc<dyn Storage>>) {
 
 impl Course {
     fn run(mut self, before: Vec<Arc<dyn Storage>>) -> Result<(), String> {
-        let mut moved = false;
         let job = self.job.clone();
-        let copied = std::thread::scope(|scope| {
-            let mut under_way = 0;
-            let mut outcome = Ok(());
+        let (copied, moved) = self.copy();
+        job.parts.iter().for_each(Part::end);
+        if moved {
+            before.into_iter().for_each(close);
+            return Ok(());
+        }
+        let ended = self.keep(copied);
+        if ended.is_err() {
+            self.sinces.iter().zip(&before).for_each(|(since, before)| since.undo(before));
+        }
+        for (part, before) in job.parts.iter().zip(before) {
+            self.put_back(part, before);
+        }
+        ended
+    }
+
+    /// Copies all disks. Says whether the disk has moved to the target.
+    fn copy(&mut self) -> (Result<(), String>, bool) {
+        let job = self.job.clone();
+        std::thread::scope(|scope| {
+            let (mut under_way, mut moved, mut outcome) = (0, false, Ok(()));
             for (number, part) in job.parts.iter().enumerate() {
                 let Some(copier) = part.copier() else { continue };
                 let (events, job) = (self.events.clone(), &*job);
                 let copies = move || {
                     let copied = engine::catch(|| copier.run(&mut || job.is_ready()));
                     drop(copier);
-                    // Whoever waits for this goes on as for one that was cancelled: the panic was told.
-                    let _ = events.send(Event::Over(copied.unwrap_or(Err(JobError::Cancelled))));
+                    let copied = match copied {
+                        Ok(copied) => copied.map(drop).map_err(|error| error.to_string()),
+                        Err(panic) => Err(format!("it ended by a {panic}")),
+                    };
+                    let _ = events.send(Event::Over(number, copied));
                 };
                 let name = format!("job-{}.{number}", job.id);
                 match std::thread::Builder::new().name(name).spawn_scoped(scope, copies) {
@@ -87,12 +114,11 @@ impl Course {
             }
             while under_way > 0 {
                 match self.told.recv() {
-                    Ok(Event::Over(copied)) => {
+                    Ok(Event::Over(number, copied)) => {
                         under_way -= 1;
-                        if let Err(error) = copied {
-                            if outcome.is_ok() {
-                                outcome = Err(error.to_string());
-                            }
+                        if let Err(why) = copied {
+                            let about = job.parts.get(number).map(Part::about).unwrap_or_default();
+                            outcome = outcome.and_then(|()| Err(format!("{about}: {why}")));
                             job.give_up();
                         }
                     }
@@ -114,20 +140,19 @@ impl Course {
                     Err(_) => break,
                 }
             }
-            outcome
-        });
-        job.parts.iter().for_each(Part::end);
-        if moved {
-            before.into_iter().for_each(close);
-            return Ok(());
-        }
-        for (part, before) in job.parts.iter().zip(before) {
-            self.put_back(part, before);
-        }
-        if job.kind == JobKind::Mirror && copied.is_ok() {
+            (outcome, moved)
+        })
+    }
+
+    /// Makes images of what is copied, unless somebody does not want them any more.
+    fn keep(&mut self, copied: Result<(), String>) -> Result<(), String> {
+        copied?;
+        if self.job.kind == JobKind::Mirror {
             return Err("it ended before it was completed".to_owned());
         }
-        copied?;
+        if self.job.is_cancelled() {
+            return Err("the job was cancelled".to_owned());
+        }
         let keep = |destination: Destination| destination.keep().map_err(|error| error.to_string());
         // All of them: what is whole may be kept even where another one cannot be.
         let kept: Vec<_> = std::mem::take(&mut self.destinations).into_iter().map(keep).collect();
@@ -136,30 +161,28 @@ impl Course {
 
     /// Lets the storage that was there before stand behind the disk again.
     fn put_back(&self, part: &Part, before: Arc<dyn Storage>) {
-        let mut has_said = false;
+        let mut pause = TRY_AGAIN_AFTER;
         // Neither a daemon that is gone has disks, nor is there one that was removed meanwhile.
         while let (Some(daemon), Some(disk)) = (self.daemon.upgrade(), part.disk.upgrade()) {
-            let put = {
+            let put = daemon.settled(&part.name).and_then(|()| {
                 let _open = daemon.upgrade.gate();
                 let _changing = daemon.change_lock();
-                let _size = disk.capacity_lock();
+                let _size = disk.capacity_lock_within(PATIENCE)?;
                 daemon.replace(std::slice::from_ref(&disk), || Ok(vec![Next { storage: before.clone(), spec: None }]))
-            };
+            });
             match put {
-                Ok(filters) => {
-                    filters.into_iter().for_each(close);
-                    break;
-                }
+                // What was there before stands behind the disk again: it is not closed.
+                Ok(filters) => return filters.into_iter().for_each(close),
                 Err(ApiError::Disk(DiskError::Missing { .. })) => break,
                 Err(_) if daemon.upgrade.is_ending() => break,
-                Err(error) => {
-                    if !std::mem::replace(&mut has_said, true) {
-                        tracing::warn!(disk = part.name, %error, "a job is over and waits for the disk to answer");
-                    }
+                Err(error) if pause == TRY_AGAIN_AFTER => {
+                    tracing::warn!(disk = part.name, %error, "a job is over and waits for the disk to answer");
                 }
+                Err(_) => {}
             }
             drop((disk, daemon));
-            std::thread::sleep(TRY_AGAIN_AFTER);
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(TRY_AGAIN_AFTER_MAX);
         }
         close(before);
     }
@@ -172,49 +195,81 @@ impl Course {
         };
         let disk = part.disk.upgrade().ok_or_else(|| goes_on("the disk is gone"))?;
         let Some(copier) = part.copier() else { return Err(goes_on("the copy is over")) };
+        come_close(&self.job, &copier).inspect_err(|_| copier.go_on())?;
         // The most of it is brought to stable storage before guests wait for the rest.
         if let Err(error) = File::open(&part.target).and_then(|file| file.sync_all()) {
-            return Err(Hitch::GoesOn(format!("{}: cannot flush: {error}", part.target.display())));
+            return Err(Hitch::Ends(format!("{}: cannot flush: {error}", part.target.display())));
         }
         let _open = daemon.upgrade.gate();
         let _changing = daemon.change_lock();
-        let _size = disk.capacity_lock();
-        let spec = spec_of(&disk.spec(), &part.target, part.format);
-        let told = &self.told;
-        let destination = &mut self.destinations;
-        let since = Instant::now();
-        let failed = |message: String| ApiError::Failed { message };
+        let size = disk.capacity_lock_within(PATIENCE);
+        let _size = size.map_err(|error| Hitch::GoesOn(error.to_string())).inspect_err(|_| copier.go_on())?;
+        let (told, destinations, since) = (&self.told, &mut self.destinations, Instant::now());
         let mut begun = false;
         let filters = daemon.replace(std::slice::from_ref(&disk), || {
             begun = true;
             copier.complete();
             drop(copier);
             let by = Instant::now() + COMPLETION_PATIENCE;
-            let copied = loop {
+            let failed = |why: String| ApiError::Failed { message: format!("{}: {why}", part.about()) };
+            loop {
                 match told.recv_timeout(by.saturating_duration_since(Instant::now())) {
-                    Ok(Event::Over(copied)) => break copied,
-                    Ok(Event::Complete) => {}
-                    Err(_) => {
-                        let target = part.target.display();
-                        return Err(failed(format!("{target}: takes too long to write the rest: the job ends")));
+                    Ok(Event::Over(_, copied)) => {
+                        *under_way -= 1;
+                        copied.map_err(failed)?;
+                        break;
                     }
+                    Ok(Event::Complete) => {}
+                    Err(_) => return Err(failed("the rest takes too long to write: the job ends".to_owned())),
                 }
-            };
-            *under_way -= 1;
-            copied.map_err(|error| failed(error.to_string()))?;
+            }
             part.end();
-            let destination = destination.pop().ok_or_else(|| failed("has no target".to_owned()))?;
-            destination.keep().map_err(|error| failed(error.to_string()))?;
-            let storage = spec.open().and_then(storage::Opened::start).map_err(|error| failed(error.to_string()))?;
+            let destination = destinations.pop().ok_or_else(|| failed("it has no target".to_owned()))?;
+            let spec = spec_of(&disk.spec(), &part.target, part.format);
+            let storage = opened(destination, spec.clone(), by).map_err(failed)?;
+            if storage.capacity_bytes() != disk.storage().capacity_bytes() {
+                return Err(failed("it does not have the size of the disk".to_owned()));
+            }
             Ok(vec![Next { storage, spec: Some(spec) }])
         });
         let hitch = if begun { Hitch::Ends } else { Hitch::GoesOn };
-        let filters = filters.map_err(|error| hitch(error.to_string()))?;
+        let filters = filters.map_err(|error| hitch(error.to_string()));
+        let filters = filters.inspect_err(|_| part.copier().iter().for_each(|copier| copier.go_on()))?;
         let (disk, target, pause_ms) = (&part.name, part.target.display(), since.elapsed().as_millis());
         tracing::info!(disk, %target, pause_ms, "the disk lives on in the target: write that down where it is described");
         filters.into_iter().for_each(close);
         Ok(())
     }
+}
+
+/// Waits until so little differs that guests may wait for it.
+fn come_close(job: &Job, copier: &Copier) -> Result<(), Hitch> {
+    let by = Instant::now() + CLOSE_PATIENCE;
+    while !copier.hurry() {
+        if job.is_cancelled() || job.is_over() {
+            return Err(Hitch::GoesOn("the copy is over".to_owned()));
+        }
+        if Instant::now() >= by {
+            let why = "guests write faster than the mirror copies: try again when they write less";
+            return Err(Hitch::GoesOn(why.to_owned()));
+        }
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+    Ok(())
+}
+
+/// Makes an image of the target, and opens it. Somebody else waits for a file system that hangs.
+fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Arc<dyn Storage>, String> {
+    let (done, storage) = channel();
+    let open = move || {
+        let kept = destination.keep().map_err(|error| error.to_string());
+        let opened = kept.and_then(|()| spec.open().and_then(Opened::start).map_err(|error| error.to_string()));
+        let _ = done.send(opened);
+    };
+    let started = std::thread::Builder::new().name("job-target".to_owned()).spawn(open);
+    started.map_err(|error| format!("cannot start a thread: {error} (check RLIMIT_NPROC)"))?;
+    let late = |_| Err("takes too long to be brought to stable storage and opened: the job ends".to_owned());
+    storage.recv_timeout(by.saturating_duration_since(Instant::now())).unwrap_or_else(late)
 }
 
 /// What opens the target as the disk was open.
@@ -226,6 +281,14 @@ fn spec_of(before: &StorageSpec, target: &Path, format: CopyFormat) -> StorageSp
     };
     match format {
         CopyFormat::Raw => StorageSpec::File(FileOptions { direct, execution, lock, ..FileOptions::new(target) }),
-        CopyFormat::Qcow2 => StorageSpec::Qcow2(Qcow2Options { direct, execution, lock, ..Qcow2Options::new(target) }),
+        CopyFormat::Qcow2 => {
+            let new = Qcow2Options { direct, execution, lock, ..Qcow2Options::new(target) };
+            match before {
+                StorageSpec::Qcow2(Qcow2Options { allow, table_memory, .. }) => {
+                    StorageSpec::Qcow2(Qcow2Options { allow: allow.clone(), table_memory: *table_memory, ..new })
+                }
+                _ => StorageSpec::Qcow2(new),
+            }
+        }
     }
 }

@@ -24,12 +24,8 @@ pub(super) enum Copier {
 }
 
 impl Copier {
-    pub(super) fn new(kind: JobKind, from: Arc<dyn Storage>, to: &Destination) -> Result<Copier, StorageError> {
-        let (storage, is_blank) = (to.storage().clone(), to.is_blank());
-        Ok(match kind {
-            JobKind::Backup => Copier::Backup(Backup::new(from, storage, is_blank)?),
-            JobKind::Mirror => Copier::Mirror(Mirror::new(from, storage, is_blank)?),
-        })
+    pub(super) fn mirror(from: Arc<dyn Storage>, to: &Destination) -> Result<Copier, StorageError> {
+        Ok(Copier::Mirror(Mirror::new(from, to.storage().clone(), to.is_blank())?))
     }
 
     /// What guests use meanwhile.
@@ -50,6 +46,24 @@ impl Copier {
     pub(super) fn complete(&self) {
         if let Copier::Mirror(mirror) = self {
             mirror.complete();
+        }
+    }
+
+    /// Lets the limit not hold for now, and says whether so little is left that guests may wait for it.
+    pub(super) fn hurry(&self) -> bool {
+        match self {
+            Copier::Mirror(mirror) => {
+                mirror.hurry();
+                mirror.is_close()
+            }
+            Copier::Backup(_) => true,
+        }
+    }
+
+    /// Nobody wants it completed any more.
+    pub(super) fn go_on(&self) {
+        if let Copier::Mirror(mirror) = self {
+            mirror.go_on();
         }
     }
 
@@ -82,6 +96,8 @@ pub(super) struct Part {
     pub(super) disk: Weak<Disk>,
     pub(super) target: PathBuf,
     pub(super) format: CopyFormat,
+    /// The bitmap, and whether it says what is copied.
+    since: (Option<String>, bool),
     copying: Mutex<Copying>,
 }
 
@@ -92,9 +108,14 @@ enum Copying {
 }
 
 impl Part {
-    pub(super) fn new(disk: &Arc<Disk>, (target, format): (PathBuf, CopyFormat), copier: Copier) -> Part {
+    pub(super) fn new(
+        disk: &Arc<Disk>,
+        (target, format): (PathBuf, CopyFormat),
+        since: (Option<String>, bool),
+        copier: Copier,
+    ) -> Part {
         let copying = Mutex::new(Copying::On(Arc::new(copier)));
-        Part { name: disk.name().to_owned(), disk: Arc::downgrade(disk), target, format, copying }
+        Part { name: disk.name().to_owned(), disk: Arc::downgrade(disk), target, format, since, copying }
     }
 
     fn copying(&self) -> MutexGuard<'_, Copying> {
@@ -118,6 +139,11 @@ impl Part {
         drop(before);
     }
 
+    /// What it copies where, for an error.
+    pub(super) fn about(&self) -> String {
+        format!("disk `{}` to {}", self.name, self.target.display())
+    }
+
     fn is_over(&self) -> bool {
         matches!(*self.copying(), Copying::Over(_))
     }
@@ -137,8 +163,8 @@ impl Part {
             done_bytes,
             total_bytes,
             dirty_bytes: (kind == JobKind::Mirror).then_some(dirty_bytes),
-            bitmap: None,
-            incremental: false,
+            bitmap: self.since.0.clone(),
+            incremental: self.since.1,
         }
     }
 }
@@ -196,6 +222,11 @@ impl Job {
 
     pub(super) fn has_ended(&self) -> bool {
         self.state().state.has_ended()
+    }
+
+    /// Whether nothing is copied any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.parts.iter().all(Part::is_over)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

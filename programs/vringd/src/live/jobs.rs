@@ -1,21 +1,27 @@
 //! The jobs of a daemon: what begins one, and what it is told.
 
+use super::bitmaps::Since;
 use super::course::{self, Course};
 use super::job::{Copier, Job, Part};
 use super::swap::Next;
-use crate::daemon::{Daemon, NO_BITMAPS, PATIENCE};
+use crate::daemon::{Daemon, PATIENCE};
 use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, CopyDisk, CopyFormat, JobSettings, NewJob};
-use image::tools::{CreateOptions, Destination, ToolError};
+use disk::Disk;
+use image::tools::{Backing, CreateOptions, Destination, ToolError};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use storage::{Access, Storage};
 
 /// Jobs that have ended and are still listed; the oldest goes.
 const ENDED_MAX: usize = 64;
+/// How long the end of a daemon waits for the ends of its jobs.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a cancellation is waited for. It goes on by itself.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 /// Largest disk: some marks of a bit for every 64 KiB are in memory, 256 MiB each.
@@ -33,12 +39,26 @@ pub(crate) struct Jobs {
 #[derive(Default)]
 struct List {
     last: u64,
-    jobs: BTreeMap<u64, Entry>,
+    jobs: BTreeMap<u64, Arc<Job>>,
 }
 
-struct Entry {
-    job: Arc<Job>,
-    thread: Option<JoinHandle<()>>,
+/// What backups take of bitmaps, of which nothing stays taken unless they begin.
+struct Sinces(Vec<(Arc<dyn Storage>, Since)>);
+
+impl Sinces {
+    fn keep(mut self) -> Vec<Since> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, since)| since).collect()
+    }
+}
+
+impl Drop for Sinces {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(storage, since)| since.undo(storage));
+    }
+}
+
+fn unsupported(disk: &Disk, message: &str) -> ApiError {
+    ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() }
 }
 
 impl Jobs {
@@ -52,7 +72,23 @@ impl Jobs {
     }
 
     fn get(&self, id: u64) -> Result<Arc<Job>, ApiError> {
-        self.lock().jobs.get(&id).map(|entry| entry.job.clone()).ok_or(ApiError::NoSuchJob { id })
+        self.lock().jobs.get(&id).cloned().ok_or(ApiError::NoSuchJob { id })
+    }
+
+    fn next(&self) -> u64 {
+        let mut list = self.lock();
+        list.last += 1;
+        list.last
+    }
+
+    /// Lists a job, and forgets the oldest of many that have ended.
+    fn list(&self, id: u64, job: Arc<Job>) {
+        let mut list = self.lock();
+        list.jobs.insert(id, job);
+        let ended: Vec<_> = list.jobs.iter().filter(|(_, job)| job.has_ended()).map(|(id, _)| *id).collect();
+        for id in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+            list.jobs.remove(id);
+        }
     }
 
     /// Whether no job stands between this disk and its guests, so that something else may come there.
@@ -72,9 +108,9 @@ impl Jobs {
     }
 
     fn check(&self, disk: &str, stands: impl Fn(&Job) -> bool) -> Result<(), ApiError> {
-        match self.lock().jobs.values().find(|entry| stands(&entry.job)) {
+        match self.lock().jobs.values().find(|job| stands(job)) {
             None => Ok(()),
-            Some(Entry { job, .. }) => {
+            Some(job) => {
                 let (id, kind) = (job.id, job.kind);
                 let message = format!(
                     "job {id} ({kind}) copies it: wait until it has ended, or cancel it (`vringd ctl job cancel {id}`)"
@@ -87,31 +123,29 @@ impl Jobs {
     /// A job that has not ended: its disk, its number and what it does.
     pub(crate) fn running(&self) -> Option<(String, u64, api::JobKind)> {
         let list = self.lock();
-        let job = list.jobs.values().map(|entry| &entry.job).find(|job| !job.has_ended())?;
+        let job = list.jobs.values().find(|job| !job.has_ended())?;
         Some((job.parts.first()?.name.clone(), job.id, job.kind))
     }
 
-    /// Ends all of them, and waits for that.
+    /// Ends all of them, and waits for that for a while: what hangs ends with the process.
     pub(crate) fn end_all(&self) {
-        let mut list = self.lock();
-        let threads: Vec<_> = list
-            .jobs
-            .values_mut()
-            .filter_map(|entry| {
-                entry.job.stop();
-                entry.thread.take()
-            })
-            .collect();
-        drop(list);
-        for thread in threads {
-            let _ = thread.join();
+        let jobs: Vec<_> = self.lock().jobs.values().filter(|job| !job.has_ended()).cloned().collect();
+        jobs.iter().for_each(|job| job.stop());
+        let by = Instant::now() + END_PATIENCE;
+        for job in jobs {
+            if !job.wait(by.saturating_duration_since(Instant::now())) {
+                tracing::warn!(
+                    job = job.id,
+                    "the job has something under way that does not end, and its target may be left unfinished"
+                );
+            }
         }
     }
 }
 
 impl Daemon {
     pub(crate) fn job_list(&self) -> Vec<api::Job> {
-        let jobs: Vec<_> = self.jobs.lock().jobs.values().map(|entry| entry.job.clone()).collect();
+        let jobs: Vec<_> = self.jobs.lock().jobs.values().cloned().collect();
         jobs.iter().map(|job| job.shown()).collect()
     }
 
@@ -125,69 +159,127 @@ impl Daemon {
         let missing =
             || ApiError::Failed { message: "this daemon is part of another program and has no jobs".to_owned() };
         let daemon = self.jobs.daemon.get().ok_or_else(missing)?.clone();
+        // A file system that hangs holds up nobody else: whether the disks are still the same is looked at again.
+        let copies = new.copies();
+        let (mut disks, mut destinations) = (Vec::new(), Vec::new());
+        for (index, copy) in copies.iter().enumerate() {
+            let (disk, _) = self.disks.get(&copy.disk)?;
+            self.jobs.check_free(disk.name())?;
+            self.settled(disk.name())?;
+            destinations.push(self.destination(new, (index, copy), &disk)?);
+            disks.push(disk);
+        }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
-        let copies = new.copies();
-        let disks =
-            copies.iter().map(|copy| Ok(self.disks.get(&copy.disk)?.0)).collect::<Result<Vec<_>, ApiError>>()?;
+        if self.upgrade.is_ending() {
+            return Err(ApiError::Stopping);
+        }
         let mut sizes = Vec::new();
+        let mut sinces = Sinces(Vec::new());
         for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
             self.jobs.check_free(disk.name())?;
-            self.held.admit_new(&new.target_field(index), &copy.target)?;
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
-        }
-        let (mut parts, mut destinations, mut filters) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
-            if copy.bitmap.is_some() {
-                let message = NO_BITMAPS.to_owned();
-                return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message });
+            let storage = disk.storage();
+            if destinations.get(index).is_none_or(|to| to.storage().capacity_bytes() != storage.capacity_bytes()) {
+                return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
-            let from = disk.storage();
-            if from.capacity_bytes() > DISK_BYTES_MAX {
-                let message = format!("has {} bytes, and a job copies {DISK_BYTES_MAX} at most", from.capacity_bytes());
-                return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message });
-            }
-            let to = destination(copy, from.capacity_bytes());
-            let to = to.map_err(|error| field(&new.target_field(index), error))?;
-            let copier = Copier::new(new.kind(), from, &to);
-            let copier = copier.map_err(|error| field(&new.target_field(index), error))?;
-            filters.push(Next { storage: copier.filter(), spec: None });
-            parts.push(Part::new(disk, (copy.target.clone(), copy.format), copier));
-            destinations.push(to);
+            let since = Since::of(&storage, copy);
+            let since = since.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
+            sinces.0.push((storage, since));
         }
-        let (events, told) = channel();
-        let mut list = self.jobs.lock();
-        list.last += 1;
-        let id = list.last;
-        drop(list);
-        let job = Arc::new(Job::new(id, new.kind(), parts, events.clone()));
-        job.set_limit(new.limit_bytes_per_second());
+        let id = self.jobs.next();
         // There is a thread before anything waits for it. It ends where nobody tells it to go.
-        let (go, goes) = channel();
-        let course = Course { daemon, job: job.clone(), destinations, events, told };
+        let (go, goes) = channel::<(Course, Vec<Arc<dyn Storage>>)>();
         let thread = std::thread::Builder::new().name(format!("job-{id}")).spawn(move || {
-            if let Ok(before) = goes.recv() {
+            if let Ok((course, before)) = goes.recv() {
                 course::run(course, before);
             }
         });
-        let thread = thread.map_err(|error| ApiError::Failed {
+        thread.map_err(|error| ApiError::Failed {
             message: format!("cannot start a thread: {error} (check RLIMIT_NPROC)"),
         })?;
-        let before = self.replace(&disks, || Ok(filters))?;
+        let mut parts = Vec::new();
+        let before = self.replace(&disks, || {
+            let mut next = Vec::new();
+            for (((disk, copy), to), (from, since)) in disks.iter().zip(&copies).zip(&destinations).zip(&mut sinces.0) {
+                let copier = match new.kind() {
+                    api::JobKind::Backup => since.copier(from, to),
+                    api::JobKind::Mirror => Copier::mirror(from.clone(), to).map_err(|error| error.to_string()),
+                };
+                let copier = copier.map_err(|message| unsupported(disk, &message))?;
+                next.push(Next { storage: copier.filter(), spec: None });
+                parts.push(Part::new(disk, (copy.target.clone(), copy.format), since.shown(), copier));
+            }
+            Ok(next)
+        })?;
+        let (events, told) = channel();
+        let job = Arc::new(Job::new(id, new.kind(), parts, events.clone()));
+        job.set_limit(new.limit_bytes_per_second());
         let shown = job.shown();
-        let mut list = self.jobs.lock();
-        list.jobs.insert(id, Entry { job, thread: Some(thread) });
-        let ended: Vec<_> = list.jobs.iter().filter(|(_, entry)| entry.job.has_ended()).map(|(id, _)| *id).collect();
-        for id in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
-            list.jobs.remove(id);
-        }
-        drop(list);
+        self.jobs.list(id, job.clone());
         // It waits for this, and for nothing else.
-        let _ = go.send(before);
+        let _ = go.send((Course { daemon, job, destinations, sinces: sinces.keep(), events, told }, before));
         for part in &shown.disks {
             tracing::info!(job = id, kind = %shown.kind, disk = part.disk, target = %part.target.display(), "a job begins");
         }
         Ok(shown)
+    }
+
+    /// Makes the target of a copy.
+    fn destination(
+        &self,
+        new: &NewJob,
+        (index, copy): (usize, &CopyDisk),
+        disk: &Disk,
+    ) -> Result<Destination, ApiError> {
+        let storage = disk.storage();
+        let (about, size_bytes) = (storage.describe(), storage.capacity_bytes());
+        if size_bytes > DISK_BYTES_MAX {
+            let message = format!("has {size_bytes} bytes, and a job copies {DISK_BYTES_MAX} at most");
+            return Err(unsupported(disk, &message));
+        }
+        let is_mirror = new.kind() == api::JobKind::Mirror;
+        if is_mirror && about.read_only {
+            return Err(unsupported(disk, "is read-only, and would be written where it lives on: copy it by a backup"));
+        }
+        let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
+        self.held.admit_new(&new.target_field(index), &copy.target)?;
+        if let Some(backing) = &copy.backing {
+            self.held.admit_new(&new.copy_field(index, "backing"), backing)?;
+        }
+        if let Some(owner) = self.owner_of(&copy.target) {
+            let path = copy.target.display();
+            return Err(target(&format_args!("{path} belongs to {owner}: choose another file")));
+        }
+        let to = destination(copy, size_bytes).map_err(|error| target(&error))?;
+        let there = to.storage();
+        if there.capacity_bytes() != size_bytes {
+            let have = there.capacity_bytes();
+            return Err(target(&format_args!(
+                "has {have} bytes, and the disk {size_bytes}: use a target of that size"
+            )));
+        }
+        if is_mirror && there.describe().block_size_bytes > about.block_size_bytes {
+            let have = there.describe().block_size_bytes;
+            let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
+            return Err(target(&message));
+        }
+        Ok(to)
+    }
+
+    /// Whose file this is, whatever locks say: a disk's, or a job's.
+    fn owner_of(&self, path: &Path) -> Option<String> {
+        let identity = |path: &Path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
+        let target = identity(path)?;
+        for (disk, _) in self.disks.all() {
+            let needs = disk.spec().needs();
+            if needs.iter().any(|need| need.access != Access::Make && identity(&need.path) == Some(target)) {
+                return Some(format!("disk `{}`", disk.name()));
+            }
+        }
+        let jobs: Vec<_> = self.jobs.lock().jobs.values().cloned().collect();
+        let copies = |job: &&Arc<Job>| job.parts.iter().any(|part| identity(&part.target) == Some(target));
+        jobs.iter().filter(|job| !job.has_ended()).find(copies).map(|job| format!("job {}", job.id))
     }
 
     pub(crate) fn change_job(&self, id: u64, settings: &JobSettings) -> Result<api::Job, ApiError> {
@@ -217,7 +309,7 @@ impl Daemon {
                 format!("job {id} ends as soon as what it has under way does, which takes long: look at its storage");
             return Err(ApiError::Failed { message });
         }
-        Ok(())
+        job.shown().is_cancelled()
     }
 }
 
@@ -231,7 +323,7 @@ fn destination(copy: &CopyDisk, size_bytes: u64) -> Result<Destination, ToolErro
                 cluster_bytes: CLUSTER_BYTES,
                 refcount_bits: 16,
                 subclusters: false,
-                backing: None,
+                backing: copy.backing.as_ref().map(|backing| Backing::qcow2(&copy.target, backing)).transpose()?,
                 force: copy.force,
             };
             Destination::qcow2(&copy.target, &options)

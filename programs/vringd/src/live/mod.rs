@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `swap` | the moment at which storages come and go |
 //! | `snapshot` | external snapshots |
+//! | `bitmaps` | dirty bitmaps, and what a backup takes of them |
 //! | `jobs` | the list of jobs, what begins one and what it is told |
 //! | `job` | one job, as others see it |
 //! | `course` | the thread of a job: from the first copied byte to the end |
 
+mod bitmaps;
 mod course;
 mod job;
 mod jobs;

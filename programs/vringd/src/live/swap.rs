@@ -4,7 +4,7 @@ use crate::convert;
 use crate::daemon::Daemon;
 use control::ApiError;
 use disk::{Disk, DiskError, StorageSpec, User};
-use export::Export;
+use export::{Export, ExportError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Storage;
@@ -48,7 +48,15 @@ impl Daemon {
         let by = Instant::now() + HOLD_PATIENCE;
         let mut held = Vec::new();
         for (number, export) in &exports {
-            held.push((*number, export.hold(by).map_err(|error| convert::export_error(error, export.name()))?));
+            let refused = |error| match error {
+                // It is for whoever asks to try again.
+                ExportError::InFlight { .. } | ExportError::Unsteady => ApiError::DiskUnsupported {
+                    disk: disks.get(*number).map_or(String::new(), |disk| disk.name().to_owned()),
+                    message: format!("export `{}`: {error}", export.name()),
+                },
+                error => convert::export_error(error, export.name()),
+            };
+            held.push((*number, export.hold(by).map_err(refused)?));
         }
         let next = change()?;
         debug_assert_eq!(next.len(), disks.len(), "one for each");
@@ -66,7 +74,24 @@ impl Daemon {
     }
 }
 
-/// Closes what stood behind a disk, as soon as no worker has it: never on one.
+impl Daemon {
+    /// Waits until a disk without users has nothing under way: of what a ring that fell has left there nobody would hear any more.
+    ///
+    /// # Errors
+    /// That is not so after a while.
+    pub(super) fn settled(&self, disk: &str) -> Result<(), ApiError> {
+        let by = Instant::now() + CLOSE_PATIENCE;
+        loop {
+            match self.disks.check_settled(disk) {
+                // Whoever looks at a disk has it for a moment.
+                Err(DiskError::Ending { .. }) if Instant::now() < by => std::thread::sleep(LOOK_AGAIN_AFTER),
+                settled => return Ok(settled?),
+            }
+        }
+    }
+}
+
+/// Closes what stood behind a disk and does not any more, as soon as no worker has it: never on one.
 pub(super) fn close(storage: Arc<dyn Storage>) {
     let end = Instant::now() + CLOSE_PATIENCE;
     while Arc::strong_count(&storage) > 1 && Instant::now() < end {

@@ -1,0 +1,148 @@
+//! Dirty bitmaps of disks that are served, and what a backup takes of them.
+
+use super::job::Copier;
+use crate::daemon::Daemon;
+use control::ApiError;
+use control::model::{Bitmap, CopyDisk, CopyFormat, NewBitmap};
+use image::dirty::Dirty;
+use image::tools::Destination;
+use image::{BitmapInfo, Qcow2Storage};
+use job::Backup;
+use std::sync::Arc;
+use storage::Storage;
+
+/// What is served as a qcow2 image, and has no job in front of it.
+pub(super) fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
+    storage.as_any()?.downcast_ref()
+}
+
+/// What a backup is to copy of a disk, by its bitmap.
+pub(super) enum Since {
+    /// Everything: no bitmap is asked for.
+    Ever,
+    /// Everything, and a bitmap begins with it.
+    Begun(String),
+    /// What a bitmap says; once it is taken, to be given back if the backup fails.
+    Bitmap(String, Option<Dirty>),
+}
+
+impl Since {
+    /// Looks at the disk's bitmap, and makes the one that is to begin. The error's first part is a field of the copy.
+    pub(super) fn of(storage: &Arc<dyn Storage>, copy: &CopyDisk) -> Result<Since, (&'static str, String)> {
+        let Some(name) = copy.bitmap.clone() else { return Ok(Since::Ever) };
+        let no = |message: &str| Err(("bitmap", message.to_owned()));
+        let Some(image) = qcow2(storage).filter(|_| !storage.describe().read_only) else {
+            return no("only a qcow2 image that is written has dirty bitmaps: leave it out for a full backup");
+        };
+        match image.bitmaps().into_iter().find(|bitmap| bitmap.name == name) {
+            None if copy.backing.is_some() => {
+                let message =
+                    format!("bitmap `{name}` begins with this backup, which is a full one: leave `backing` out");
+                Err(("backing", message))
+            }
+            None => {
+                let added = image.add_bitmap(&name, Qcow2Storage::GRANULARITY_BYTES);
+                added.map_err(|error| ("bitmap", error.to_string()))?;
+                Ok(Since::Begun(name))
+            }
+            Some(BitmapInfo { consistent: false, .. }) => {
+                no("it is inconsistent, as a killed daemon leaves it: remove it, and begin with a full backup")
+            }
+            Some(BitmapInfo { enabled: false, .. }) => no("it is disabled, and does not know what was written"),
+            Some(_) if copy.format == CopyFormat::Raw => {
+                let message = "a raw copy cannot say what it does not have: use qcow2 for what has changed".to_owned();
+                Err(("format", message))
+            }
+            Some(_) => Ok(Since::Bitmap(name, None)),
+        }
+    }
+
+    /// What copies it. No request is in flight: the bitmap begins anew at this moment.
+    pub(super) fn copier(&mut self, from: &Arc<dyn Storage>, to: &Destination) -> Result<Copier, String> {
+        let (storage, is_blank) = (to.storage().clone(), to.is_blank());
+        let take = |name: &str| {
+            let image = qcow2(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
+            image.take_bitmap(name).map_err(|error| error.to_string())
+        };
+        let backup = match self {
+            Since::Ever => Backup::new(from.clone(), storage, is_blank),
+            Since::Begun(name) => {
+                take(name)?;
+                Backup::new(from.clone(), storage, is_blank)
+            }
+            Since::Bitmap(name, dirty) => {
+                let dirty = dirty.insert(take(name)?);
+                Backup::of_changes(from.clone(), storage, dirty.ranges())
+            }
+        };
+        backup.map(Copier::Backup).map_err(|error| error.to_string())
+    }
+
+    /// The name of the bitmap, and whether it says what is copied.
+    pub(super) fn shown(&self) -> (Option<String>, bool) {
+        match self {
+            Since::Ever => (None, false),
+            Since::Begun(name) => (Some(name.clone()), false),
+            Since::Bitmap(name, _) => (Some(name.clone()), true),
+        }
+    }
+
+    /// There is no backup: the bitmap is as if it had never been.
+    pub(super) fn undo(&self, storage: &Arc<dyn Storage>) {
+        let Some(image) = qcow2(storage) else { return };
+        let undone = match self {
+            Since::Ever | Since::Bitmap(_, None) => Ok(()),
+            Since::Begun(name) => image.remove_bitmap(name),
+            Since::Bitmap(name, Some(dirty)) => image.give_back(name, dirty),
+        };
+        if let Err(error) = undone {
+            tracing::error!(%error, "what a backup that failed has taken of a dirty bitmap is lost: remove the bitmap, and begin with a full backup");
+        }
+    }
+}
+
+fn shown(bitmap: BitmapInfo) -> Bitmap {
+    let BitmapInfo { name, granularity_bytes, enabled, consistent, dirty_bytes } = bitmap;
+    Bitmap { name, granularity_bytes, enabled, consistent, dirty_bytes }
+}
+
+impl Daemon {
+    pub(crate) fn bitmaps(&self, disk: &str) -> Result<Vec<Bitmap>, ApiError> {
+        let (disk, _) = self.disks.get(disk)?;
+        self.jobs.check_free(disk.name())?;
+        let storage = disk.storage();
+        Ok(qcow2(&storage).map(|image| image.bitmaps().into_iter().map(shown).collect()).unwrap_or_default())
+    }
+
+    pub(crate) fn add_bitmap(&self, disk: &str, new: &NewBitmap) -> Result<Bitmap, ApiError> {
+        new.check()?;
+        self.change_bitmaps(disk, |image| image.add_bitmap(&new.name, new.granularity_bytes()))?;
+        self.bitmap(disk, &new.name)
+    }
+
+    pub(crate) fn remove_bitmap(&self, disk: &str, bitmap: &str) -> Result<(), ApiError> {
+        self.bitmap(disk, bitmap)?;
+        self.change_bitmaps(disk, |image| image.remove_bitmap(bitmap))
+    }
+
+    fn bitmap(&self, disk: &str, bitmap: &str) -> Result<Bitmap, ApiError> {
+        let missing = || ApiError::NoSuchBitmap { disk: disk.to_owned(), bitmap: bitmap.to_owned() };
+        self.bitmaps(disk)?.into_iter().find(|one| one.name == bitmap).ok_or_else(missing)
+    }
+
+    fn change_bitmaps(
+        &self,
+        disk: &str,
+        change: impl FnOnce(&Qcow2Storage) -> Result<(), image::BitmapError>,
+    ) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
+        let (disk, _) = self.disks.get(disk)?;
+        // Neither a job nor a snapshot comes in between.
+        let _in_order = disk.capacity_lock_within(crate::daemon::PATIENCE)?;
+        self.jobs.check_free(disk.name())?;
+        let storage = disk.storage();
+        let unsupported = |message: String| ApiError::DiskUnsupported { disk: disk.name().to_owned(), message };
+        let image = qcow2(&storage).ok_or_else(|| unsupported("only qcow2 images have dirty bitmaps".to_owned()))?;
+        change(image).map_err(|error| unsupported(error.to_string()))
+    }
+}
