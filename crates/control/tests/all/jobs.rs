@@ -216,7 +216,7 @@ fn mirrors_are_typed() {
     assert_eq!((status, serde_json::from_str::<Job>(&text).unwrap().state), (0, JobState::Ready), "{text}");
     prints(&served, "job complete 1", "job-complete.txt");
     assert_eq!(ctl(&served, "disk mirror log /m/log.raw --format raw --complete --limit 1G"), {
-        (0, "job 2: log lives on in /m/log.raw\n".into())
+        (0, "job 2: log lives on in /m/log.raw: name that where the disk is described\n".into())
     });
     let (status, text) = ctl(&served, "disk mirror db /m/2.qcow2 --detach --json");
     assert_eq!((status, serde_json::from_str::<Job>(&text).unwrap().state), (0, JobState::Running), "{text}");
@@ -225,7 +225,10 @@ fn mirrors_are_typed() {
     assert_eq!(ctl(&served, "job wait 3").0, 0);
     let (status, text) = ctl(&served, "job complete 3 --detach --json");
     assert_eq!((status, serde_json::from_str::<Job>(&text).unwrap().state), (0, JobState::Completing), "{text}");
-    assert_eq!(ctl(&served, "job wait 3"), (0, "job 3: db lives on in /m/2.qcow2\n".into()));
+    assert_eq!(
+        ctl(&served, "job wait 3"),
+        (0, "job 3: db lives on in /m/2.qcow2: name that where the disk is described\n".into())
+    );
     let full = "job 4 failed: cannot write /m/full.qcow2: No space left on device";
     assert_eq!(ctl(&served, "disk mirror db /m/full.qcow2 --complete"), (1, full.into()));
 }
