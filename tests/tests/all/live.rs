@@ -297,20 +297,23 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
     let at = |name: &str| directory.path().join(name);
     let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
     let b = qcow2(&lab, &directory, "b.qcow2", "cluster_size=65536")?;
+    // Links may lie anywhere.
+    let places = ["a.0", "one/a.1", "two/a.2", "one/a.3"].map(&at);
+    ["one", "two"].iter().try_for_each(|name| fs::create_dir(at(name)))?;
     let link = |number: usize, limit: Option<u64>| {
-        let backing = number.checked_sub(1).map(|before| at(&format!("a.{before}")));
-        let copy = json!({ "disk": "a", "target": at(&format!("a.{number}")), "bitmap": "daily", "backing": backing });
+        let backing = number.checked_sub(1).map(|before| &places[before]);
+        let copy = json!({ "disk": "a", "target": places[number], "bitmap": "daily", "backing": backing });
         json!({ "kind": "backup", "disks": [copy], "limit": limit })
     };
     let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
-        for number in 0..3 {
+        for (number, place) in places.iter().take(3).enumerate() {
             // One that is cancelled takes nothing away.
             if number > 0 {
                 let job: Job = post(client, "/v1/jobs", &link(number, Some(1 << 20)))?;
                 ensure!(job.disks[0].incremental, "{job:?}");
                 go_on(last)?;
                 client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
-                ensure!(!at(&format!("a.{number}")).exists(), "an unfinished copy is left");
+                ensure!(!place.exists(), "an unfinished copy is left");
             }
             let job: Job = post(client, "/v1/jobs", &link(number, None))?;
             ensure!(job.disks[0].incremental == (number > 0), "{job:?}");
@@ -320,7 +323,7 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
         }
         Ok(())
     })?;
-    let moments = (0..3).map(|number| moment(&[contents(&lab, "qcow2", &at(&format!("a.{number}")))?], &written));
+    let moments = places.iter().take(3).map(|place| moment(&[contents(&lab, "qcow2", place)?], &written));
     let moments = moments.collect::<Result<Vec<_>>>()?;
     ensure!(moments.is_sorted_by(|one, next| one < next), "{moments:?}");
     // What was written since is known to the next program, and to the one after a restart.
@@ -333,7 +336,7 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
     // A disk is free when its job is over.
     daemon.client().order(Method::DELETE, "/v1/disks/a")?;
     let now = contents(&lab, "qcow2", &at("a.qcow2"))?;
-    ensure!(contents(&lab, "qcow2", &at("a.3"))? == now, "the last link is not the disk");
+    ensure!(contents(&lab, "qcow2", &places[3])? == now, "the last link is not the disk");
     ensure!(
         Some(moment(&[now], &written)?)
             == written.iter().filter(|((disk, _), _)| *disk == 0).flat_map(|(_, n)| n).copied().max(),

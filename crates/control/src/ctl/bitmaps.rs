@@ -61,7 +61,7 @@ pub(super) fn shown(name: &str) -> String {
 
 fn state(bitmap: &Bitmap) -> &'static str {
     match (bitmap.consistent, bitmap.enabled) {
-        (false, _) => "inconsistent: a daemon was killed; remove it",
+        (false, _) => "inconsistent: remove it",
         (true, true) => "enabled",
         (true, false) => "disabled",
     }
@@ -107,7 +107,7 @@ mod tests {
             "BITMAP        GRANULARITY  DIRTY  STATE\n\
              a                     64K     1M  enabled\n\
              b                     64K     1M  disabled\n\
-             c\\n\\u{1b}[2J          64K      -  inconsistent: a daemon was killed; remove it\n"
+             c\\n\\u{1b}[2J          64K      -  inconsistent: remove it\n"
         );
     }
 }

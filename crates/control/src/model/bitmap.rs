@@ -67,6 +67,8 @@ impl NewBitmap {
 /// Checks the name of a bitmap in `field`.
 pub(super) fn check_bitmap_name(field: &str, name: &str) -> Result<(), FieldError> {
     match name.len() {
+        // What other programs end it by.
+        1..=NAME_BYTES_MAX if name.contains('\0') => Err(FieldError::new(field, "must have no NUL in it")),
         1..=NAME_BYTES_MAX => Ok(()),
         bytes => Err(FieldError::new(field, format_args!("must be 1 to {NAME_BYTES_MAX} bytes, not {bytes}"))),
     }
@@ -96,6 +98,7 @@ mod tests {
             assert_eq!(fault(&"x".repeat(1023), fits), Ok(()));
         }
         assert_eq!(fault("", 512), Err("name: must be 1 to 1023 bytes, not 0".into()));
+        assert_eq!(fault("a\0b", 512), Err("name: must have no NUL in it".into()));
         assert_eq!(fault(&"\u{e9}".repeat(512), 512), Err("name: must be 1 to 1023 bytes, not 1024".into()));
         for (granularity, shown) in [(0, "0"), (256, "256"), (768, "768"), (4 << 30, "4G")] {
             let message = format!("granularity: must be a power of two, 512 to 2G, not {shown}");

@@ -75,6 +75,10 @@ impl Qcow2Storage {
             if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
                 return refused("a name has 1 to 1023 bytes".to_owned());
             }
+            if name.contains('\0') {
+                // QEMU ends it there, and two names are one.
+                return refused("a name has no NUL in it".to_owned());
+            }
             let granularity = granularity_bytes.checked_ilog2().filter(|_| granularity_bytes.is_power_of_two());
             let Some(granularity) = granularity.filter(|bits| GRANULARITY_BITS.contains(bits)) else {
                 return refused("a granularity is a power of two, 512 bytes to 2 GiB".to_owned());

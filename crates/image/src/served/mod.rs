@@ -176,7 +176,7 @@ impl Drop for Qcow2Storage {
             tracing::warn!(%path, ?trouble, "clusters that were reserved are leaked: `vringd image check --repair` gives them back");
         }
         if let Err(trouble) = self.shared.write_bitmaps_back() {
-            tracing::warn!(%path, ?trouble, "its dirty bitmaps cannot be written back, and are inconsistent: the next backup is a full one");
+            tracing::warn!(%path, ?trouble, "its dirty bitmaps cannot be written back, and are inconsistent: remove them, and begin with a full backup");
         }
     }
 }

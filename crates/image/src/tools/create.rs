@@ -128,7 +128,7 @@ pub(super) fn new(path: &Path, options: &CreateOptions) -> Result<New, ToolError
 }
 
 /// All files of an image, and of what is behind it.
-fn files(image: &Path) -> Result<Vec<PathBuf>, ToolError> {
+pub(super) fn files(image: &Path) -> Result<Vec<PathBuf>, ToolError> {
     let mut files = Vec::new();
     for info in chain(image)? {
         files.extend(info.data_path);

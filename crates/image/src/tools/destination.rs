@@ -1,7 +1,7 @@
 //! Where a copy of a disk goes: a new image, of which nothing counts before all is in it.
 
 use super::CreateOptions;
-use super::create::{begin, new};
+use super::create::{begin, directory, files, new};
 use super::file::{Image, ToolError};
 use crate::header::MAGIC;
 use crate::uses::Source;
@@ -44,9 +44,10 @@ impl Destination {
     pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Destination, ToolError> {
         let new = new(path, options)?;
         let (kept, header) = begin(path, &new, options.force)?;
-        // Whoever names what is behind it has chosen that.
-        let behind = options.backing.as_ref().and_then(|backing| Some(backing.name.parent()?.to_owned()));
-        let allow = behind.into_iter().filter(|directory| directory.is_absolute()).collect();
+        // Whoever names what is behind it has chosen that, with all that is behind it in turn.
+        let behind = options.backing.as_ref().map(|backing| files(&directory(path)?.join(&backing.name)));
+        let behind = behind.transpose()?.unwrap_or_default();
+        let allow = behind.iter().filter_map(|file| directory(file).ok()).collect();
         let storage = Qcow2Storage::open_unflushed(&Qcow2Options { allow, ..Qcow2Options::new(path) }, header)?;
         let (storage, image) = (Arc::new(storage), Some(Image::open(path, true)?));
         let is_blank = options.backing.is_none();

@@ -157,7 +157,7 @@ pub(super) fn refuse_bitmaps(path: &Path, header: &Header) -> Result<(), ToolErr
         return Ok(());
     }
     let reason =
-        "has dirty bitmaps, which would be lost: `qemu-img` keeps them, and `qemu-img bitmap --remove` removes them";
+        "has dirty bitmaps, which would be lost: `qemu-img` keeps them, and `vringd image bitmap remove` removes them";
     Err(ToolError::refused(path, reason))
 }
 

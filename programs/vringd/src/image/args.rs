@@ -117,6 +117,15 @@ A snapshot keeps the clusters that the disk has now: what is written afterwards 
 there are then.")]
     #[command(subcommand)]
     Snapshot(Snapshot),
+    /// List, add, remove, empty, enable and disable dirty bitmaps of an image that nobody serves
+    #[command(after_help = "\
+Examples:
+  vringd image bitmap list disk.qcow2
+  vringd image bitmap remove disk.qcow2 daily                  one that is inconsistent can only be removed
+
+A bitmap says what was written since a backup (`vringd ctl disk backup --bitmap`). All of them print the bitmaps that there are then.")]
+    #[command(subcommand)]
+    Bitmap(Bitmap),
     /// Say how many bytes a new qcow2 image needs: of a size, or made by `convert`
     #[command(after_help = "\
 Examples:
@@ -230,6 +239,54 @@ pub(crate) enum Snapshot {
         /// Which snapshot, an identifier or a name
         #[arg(value_name = "ID|NAME")]
         snapshot: String,
+    },
+}
+
+/// What `vringd image bitmap` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bitmap {
+    /// Say which there are; also while the image is served
+    List {
+        /// The image
+        path: PathBuf,
+    },
+    /// Add one that is enabled, with nothing in it
+    Add {
+        /// The image
+        path: PathBuf,
+        /// What to call it
+        name: String,
+        /// Bytes for which a bit stands: a power of two, 512 to 2G
+        #[arg(long, value_name = "SIZE", default_value = "64K")]
+        granularity: ByteSize,
+    },
+    /// Remove one, also one that is inconsistent
+    Remove {
+        /// The image
+        path: PathBuf,
+        /// Its name
+        name: String,
+    },
+    /// Let one say that nothing was written
+    Clear {
+        /// The image
+        path: PathBuf,
+        /// Its name
+        name: String,
+    },
+    /// Let one follow what is written
+    Enable {
+        /// The image
+        path: PathBuf,
+        /// Its name
+        name: String,
+    },
+    /// Let one stay as it is, whatever is written
+    Disable {
+        /// The image
+        path: PathBuf,
+        /// Its name
+        name: String,
     },
 }
 

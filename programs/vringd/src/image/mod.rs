@@ -10,8 +10,8 @@ use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::out::Out;
 use ::image::Qcow2Options;
-use ::image::tools::{self, Backing, CreateOptions, From, SnapshotChange};
-use args::{Command, Convert, Create, Format, Layout, Measure, Rebase, Snapshot};
+use ::image::tools::{self, Backing, BitmapChange, CreateOptions, From, SnapshotChange};
+use args::{Bitmap, Command, Convert, Create, Format, Layout, Measure, Rebase, Snapshot};
 use control::model::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +44,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             map::map(&from, out)?;
         }
         Command::Snapshot(what) => out.print(&snapshot(&what)?, |all| show::snapshots(all))?,
+        Command::Bitmap(what) => out.print(&bitmap(&what)?, |all| show::bitmaps(all))?,
         Command::Measure(measure) => out.print(&self::measure(measure)?, show::measured)?,
         Command::Resize { path, size, format, shrink, allow_backing } => {
             let image = match format {
@@ -96,6 +97,20 @@ fn snapshot(what: &Snapshot) -> Result<Vec<tools::SnapshotInfo>, Failure> {
     };
     let bar = Bar::new("check");
     let changed = tools::change_snapshots(path, change, &mut |done, all| bar.show(done, all));
+    changed.map_err(Failure::of)
+}
+
+fn bitmap(what: &Bitmap) -> Result<Vec<tools::BitmapEntry>, Failure> {
+    let (path, change) = match what {
+        Bitmap::List { path } => return Ok(tools::info(path).map_err(Failure::of)?.dirty_bitmaps),
+        Bitmap::Add { path, name, granularity } => (path, BitmapChange::Add { name, granularity_bytes: granularity.0 }),
+        Bitmap::Remove { path, name } => (path, BitmapChange::Remove(name)),
+        Bitmap::Clear { path, name } => (path, BitmapChange::Clear(name)),
+        Bitmap::Enable { path, name } => (path, BitmapChange::Enable(name)),
+        Bitmap::Disable { path, name } => (path, BitmapChange::Disable(name)),
+    };
+    let bar = Bar::new("check");
+    let changed = tools::change_bitmaps(path, change, &mut |done, all| bar.show(done, all));
     changed.map_err(Failure::of)
 }
 

@@ -2,7 +2,9 @@
 
 use super::args::Format;
 use crate::out::{facts, size};
-use ::image::tools::{Checked, Committed, Compared, Converted, Info, Measured, Rebased, Resized, SnapshotInfo};
+use ::image::tools::{
+    BitmapEntry, Checked, Committed, Compared, Converted, Info, Measured, Rebased, Resized, SnapshotInfo,
+};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -60,6 +62,22 @@ pub(super) fn snapshots(all: &[SnapshotInfo]) -> String {
         return "no snapshots\n".to_owned();
     }
     all.iter().map(|it| snapshot(it) + "\n").collect()
+}
+
+/// `vringd image bitmap`.
+pub(super) fn bitmaps(all: &[BitmapEntry]) -> String {
+    if all.is_empty() {
+        return "no bitmaps\n".to_owned();
+    }
+    let line = |it: &BitmapEntry| {
+        let state = match (it.in_use, it.enabled) {
+            (true, _) => "in use: by whoever serves the image, or inconsistent",
+            (false, true) => "enabled",
+            (false, false) => "disabled",
+        };
+        format!("{}  {}  {state}\n", it.name.escape_debug(), size(it.granularity_bytes))
+    };
+    all.iter().map(line).collect()
 }
 
 /// `vringd image check`.

@@ -45,9 +45,9 @@ impl Since {
                 added.map_err(|error| ("bitmap", error.to_string()))?;
                 Ok(Since::Begun(name))
             }
-            Some(BitmapInfo { consistent: false, .. }) => {
-                no("it is inconsistent, as a killed daemon leaves it: remove it, and begin with a full backup")
-            }
+            Some(BitmapInfo { consistent: false, .. }) => no(
+                "it is inconsistent, as a daemon leaves it that was killed or could not write it back: remove it, and begin with a full backup",
+            ),
             Some(BitmapInfo { enabled: false, .. }) => no("it is disabled, and does not know what was written"),
             Some(_) if copy.format == CopyFormat::Raw => {
                 let message = "a raw copy cannot say what it does not have: use qcow2 for what has changed".to_owned();
@@ -111,6 +111,10 @@ impl Daemon {
         let (disk, _) = self.disks.get(disk)?;
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
+        if storage.describe().read_only && qcow2(&storage).is_some() {
+            let message = "is read-only, and its dirty bitmaps are not looked at: `vringd image info` lists them";
+            return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() });
+        }
         Ok(qcow2(&storage).map(|image| image.bitmaps().into_iter().map(shown).collect()).unwrap_or_default())
     }
 

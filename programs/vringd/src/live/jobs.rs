@@ -9,7 +9,7 @@ use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, CopyDisk, CopyFormat, JobSettings, NewJob};
 use disk::Disk;
-use image::tools::{Backing, CreateOptions, Destination, ToolError};
+use image::tools::{self, Backing, CreateOptions, Destination, ToolError};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -245,7 +245,12 @@ impl Daemon {
         let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
         self.held.admit_new(&new.target_field(index), &copy.target)?;
         if let Some(backing) = &copy.backing {
-            self.held.admit_new(&new.copy_field(index, "backing"), backing)?;
+            let name = new.copy_field(index, "backing");
+            self.held.admit_new(&name, backing)?;
+            let about = tools::info(backing).map_err(|error| field(&name, error))?;
+            if about.format != "qcow2" {
+                return Err(field(&name, format_args!("{} is no qcow2 image", backing.display())));
+            }
         }
         if let Some(owner) = self.owner_of(&copy.target) {
             let path = copy.target.display();

@@ -26,6 +26,23 @@ fn an_image_is_made_and_looked_at() {
 }
 
 #[test]
+fn bitmaps_are_listed_and_changed() {
+    let place = Place::of("image");
+    place.done("create --size 1M disk.qcow2");
+    assert_eq!(place.done("bitmap list disk.qcow2"), "no bitmaps\n");
+    assert_eq!(place.done("bitmap add disk.qcow2 daily"), "daily  64K  enabled\n");
+    place.done("bitmap add disk.qcow2 weekly --granularity 1M");
+    place.done("bitmap clear disk.qcow2 daily");
+    assert_eq!(place.done("bitmap disable disk.qcow2 weekly"), "daily  64K  enabled\nweekly  1M  disabled\n");
+    let all = place.json("bitmap list disk.qcow2");
+    assert_eq!((&all[1]["name"], &all[1]["granularity_bytes"]), (&"weekly".into(), &MIB.into()), "{all}");
+    place.done("bitmap enable disk.qcow2 weekly");
+    place.done("bitmap remove disk.qcow2 weekly");
+    assert_eq!(place.done("bitmap remove disk.qcow2 daily"), "no bitmaps\n");
+    assert_eq!(place.done("check disk.qcow2"), "disk.qcow2: sound; 0.0 % of the disk is allocated\n");
+}
+
+#[test]
 fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
     let place = Place::of("image");
     place.done("create --size 1M disk.qcow2");
@@ -38,6 +55,8 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
         ("create --size 1M --cluster-size 4K --subclusters new", &["16 KiB"]),
         ("create --size 90000T new", &["larger ones"]),
         ("create --size 0 new", &["512"]),
+        ("bitmap remove disk.qcow2 daily", &["disk.qcow2", "`daily`"]),
+        ("bitmap add disk.qcow2 daily --granularity 3K", &["power of two"]),
         ("create --backing raw --backing-format qcow2 new", &["raw", "does not begin"]),
         ("create --backing missing --backing-format raw new", &["missing", "No such file"]),
         ("create --size 1M none/new", &["none/new", "No such file"]),
