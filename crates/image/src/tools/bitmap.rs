@@ -1,9 +1,9 @@
 //! Dirty bitmaps of an image that nobody serves: added, removed, emptied, enabled and disabled.
 
-use super::file::{Image, ToolError};
+use super::file::{ToolError, refuse_damage};
 use super::info::{BitmapEntry, info};
 use crate::served::BitmapError;
-use crate::{Qcow2Options, Qcow2Storage, uses};
+use crate::{Qcow2Options, Qcow2Storage};
 use std::path::Path;
 
 /// What is to be done.
@@ -38,14 +38,7 @@ pub fn change_bitmaps(
 ) -> Result<Vec<BitmapEntry>, ToolError> {
     // What is behind it has no part in this.
     let storage = Qcow2Storage::open_in_front(&Qcow2Options::new(path))?;
-    // Who frees what something else uses, too, makes damage worse.
-    let mut image = Image::open(path, false)?;
-    let header = image.header()?;
-    let found = uses::examine(&mut image, &header, progress).map_err(ToolError::io(path, "read"))?;
-    if found.findings.problem_count > 0 {
-        let why = "is damaged: `vringd image check` says how, and `qemu-img check -r all` mends it";
-        return Err(ToolError::refused(path, why));
-    }
+    refuse_damage(path, progress)?;
     let done = match change {
         BitmapChange::Add { name, granularity_bytes } => storage.add_bitmap(name, granularity_bytes),
         BitmapChange::Remove(name) => storage.remove_bitmap(name),

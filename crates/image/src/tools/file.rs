@@ -1,7 +1,7 @@
 //! The bytes of an image, and what is said when they cannot be had.
 
 use crate::header::Header;
-use crate::uses::Source;
+use crate::uses::{self, Source};
 use crate::{FormatError, features};
 use rustix::fs::{FileType, OFlags};
 use serde::{Serialize, Serializer};
@@ -149,6 +149,18 @@ pub(super) fn as_text_if<S: Serializer>(path: &Option<PathBuf>, serializer: S) -
 /// A disk that reads as zeroes.
 pub(super) fn zeroes(size_bytes: u64) -> Result<NullStorage, OpenError> {
     NullStorage::open(&NullOptions { size: ByteSize(size_bytes), zeroes: true, ..NullOptions::default() })
+}
+
+/// Refuses an image that is damaged: who counts one use more or less of what is counted wrongly makes damage worse.
+pub(super) fn refuse_damage(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ToolError> {
+    let mut image = Image::open(path, false)?;
+    let header = image.header()?;
+    let found = uses::examine(&mut image, &header, progress).map_err(ToolError::io(path, "read"))?;
+    if found.findings.problem_count == 0 {
+        return Ok(());
+    }
+    let why = "is damaged: `vringd image check` says how, and `qemu-img check -r all` mends it";
+    Err(ToolError::refused(path, why))
 }
 
 /// Refuses an image whose dirty bitmaps would not tell what a tool writes.

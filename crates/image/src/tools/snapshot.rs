@@ -1,9 +1,9 @@
 //! Internal snapshots: taken, applied and deleted.
 
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, refuse_damage};
 use super::info::{SnapshotInfo, info};
 use crate::served::{ONE_STATE, SnapshotChange, SnapshotError};
-use crate::{Qcow2Options, Qcow2Storage, features, uses};
+use crate::{Qcow2Options, Qcow2Storage, features};
 use std::path::Path;
 
 /// Changes the snapshots of an image that nobody uses; returns those that it has then.
@@ -21,14 +21,7 @@ pub fn change_snapshots(
     }
     // What is behind it has no part in this.
     let storage = Qcow2Storage::open_in_front(&Qcow2Options::new(path))?;
-    // Who counts one use more or less of what is counted wrongly makes damage worse.
-    let mut image = Image::open(path, false)?;
-    let header = image.header()?;
-    let found = uses::examine(&mut image, &header, progress).map_err(ToolError::io(path, "read"))?;
-    if found.findings.problem_count > 0 {
-        let why = "is damaged: `vringd image check` says how, and `qemu-img check -r all` mends it";
-        return Err(ToolError::refused(path, why));
-    }
+    refuse_damage(path, progress)?;
     storage.change_snapshots(change).map_err(|error| match error {
         SnapshotError::Refused(reason) => ToolError::refused(path, reason),
         SnapshotError::Failed(source) => ToolError::storage(path)(source),
