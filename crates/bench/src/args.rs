@@ -104,8 +104,29 @@ pub(crate) fn number_namesakes<'a>(names: impl Iterator<Item = &'a mut String>) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use clap::{CommandFactory, Parser};
+
+    /// A benchmark's options as a program of their own.
+    #[derive(Debug, Parser)]
+    struct Cli<A: clap::Args> {
+        #[command(flatten)]
+        args: A,
+    }
+
+    /// Options as a person types them, or the first line of the refusal.
+    pub(crate) fn typed<A: clap::Args>(line: &str) -> Result<A, String> {
+        let words = shlex::split(line).unwrap();
+        Cli::try_parse_from(std::iter::once("bench".into()).chain(words))
+            .map(|cli| cli.args)
+            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// Whether the definition is sound.
+    pub(crate) fn debug_assert<A: clap::Args>() {
+        Cli::<A>::command().debug_assert();
+    }
 
     #[test]
     fn cpus_are_numbers_and_ranges() {

@@ -197,25 +197,15 @@ fn hold(bench: &Bench<'_>, case: &Case, rounds: u32, progress: &Progress) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::args::tests::{debug_assert, typed};
 
     fn args(line: &str) -> Result<Args, String> {
-        let words = shlex::split(line).unwrap();
-        Cli::try_parse_from(std::iter::once("bench".into()).chain(words))
-            .map(|cli| cli.args)
-            .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+        typed(line)
     }
 
     #[test]
     fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        debug_assert::<Args>();
     }
 
     #[test]

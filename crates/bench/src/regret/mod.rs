@@ -199,19 +199,12 @@ fn contenders(vringd: &Path, on: On, ours: &str) -> Result<Vec<Contender>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::args::tests::{debug_assert, typed};
 
     #[test]
     fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-        let all = Cli::try_parse_from(["bench"]).unwrap().args;
+        debug_assert::<Args>();
+        let all: Args = typed("").unwrap();
         assert_eq!((all.depth.as_slice(), all.rounds, all.polling), (&[1, 4, 16, 128][..], 5, false));
         assert_eq!(cells(&all.on, &all.depth, true).len(), On::ALL.len() * 4 * 2);
     }
@@ -219,8 +212,7 @@ mod tests {
     #[test]
     fn what_would_measure_something_else_is_refused_at_once() {
         let refused = |line: &str| {
-            let words = shlex::split(line).unwrap();
-            let args = Cli::try_parse_from(std::iter::once("bench".into()).chain(words)).unwrap().args;
+            let args: Args = typed(line).unwrap();
             args.check(&cells(&args.on, &args.depth, false)).unwrap_err().to_string()
         };
         assert!(refused("--on null --ours '--poll off'").starts_with("--ours --poll: "));
