@@ -10,7 +10,6 @@ use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, Prepared, socket_in};
-use crate::service::blocked_in_kernel;
 use crate::upgrade::{self, Upgrade};
 use crate::workers;
 use control::model::config::{ExportKind, NewExport};
@@ -20,7 +19,7 @@ use control::model::{
 };
 use control::{ApiError, Scope};
 use disk::{Disk, Disks, Lease};
-use engine::{EngineError, WorkerSpec};
+use engine::WorkerSpec;
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -128,41 +127,6 @@ impl Daemon {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
-    }
-
-    /// The exports that cannot serve any more, each with the reason.
-    pub(crate) fn failures(&self) -> Vec<(String, String)> {
-        let failed = |export: &Arc<Export>| Some((export.name().to_owned(), export.failure()?));
-        self.all().iter().filter_map(failed).collect()
-    }
-
-    /// Whether the workers that have rings take their turns. One that does is enough: what holds a single worker up is no
-    /// reason to take the exports of the others down. One that waits for a device in the kernel does not count: that is for
-    /// the device to mend.
-    pub(crate) fn workers_answer(&self) -> Result<(), String> {
-        let mut silent = Ok(());
-        for worker in self.engine.workers().iter().filter(|worker| worker.alive && !worker.rings.is_empty()) {
-            match self.engine.worker_answers(worker.number) {
-                Ok(()) => return Ok(()),
-                Err(error @ EngineError::Unresponsive { .. }) if !blocked_in_kernel(worker.tid) => {
-                    silent = Err(error.to_string());
-                }
-                // It may have been freed meanwhile.
-                Err(_) => {}
-            }
-        }
-        silent
-    }
-
-    /// One line for whoever looks at the service.
-    pub(crate) fn status_line(&self) -> String {
-        let exports = self.all();
-        let connected = exports.iter().filter(|export| export.connected()).count();
-        let mut line = format!("{} export(s), {connected} with a frontend", exports.len());
-        for (name, why) in self.failures() {
-            line += &format!("; {name} has failed: {why}");
-        }
-        line
     }
 
     /// The exports, by name.

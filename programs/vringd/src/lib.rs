@@ -18,6 +18,7 @@ mod disk;
 mod disks;
 mod failure;
 mod generate;
+mod health;
 mod image;
 mod isolation;
 mod launch;

@@ -3,7 +3,7 @@
 use super::latency;
 use control::ApiError;
 use control::model::directory::Directory;
-use control::model::{DirectoryInfo, Execution, P9Info, Protocol, StorageInfo, VolumeInfo};
+use control::model::{DirectoryInfo, Execution, Export, NewExport, P9Info, Protocol, StorageInfo, VolumeInfo};
 use disk::{StorageSpec, VolumeOptions};
 
 /// What the fake serves of a directory: a guest has looked around in it.
@@ -99,4 +99,16 @@ pub(super) fn volume_info(volume: &VolumeOptions) -> VolumeInfo {
         commit_latency: latency(&[(6, 300), (7, 100)]),
         flush_latency: latency(&[(6, 200), (8, 2800)]),
     }
+}
+
+pub(super) fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInfo, ApiError> {
+    let volume = export.storage.as_mut().and_then(|storage| storage.volume.as_mut());
+    let message = "it has no intent log".to_owned();
+    volume.ok_or_else(|| ApiError::Unsupported { export: name.into(), message })
+}
+
+/// A description, as a configuration file would have it.
+pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
+    let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
+    toml::from_str(&text).unwrap()
 }

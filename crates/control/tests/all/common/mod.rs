@@ -3,25 +3,30 @@
 mod bitmaps;
 mod choices;
 mod contents;
+mod figures;
 mod jobs;
 mod line;
+mod served;
 
+pub(crate) use contents::describe;
+pub(crate) use figures::latency;
 pub(crate) use line::{ctl, ctl_words};
+pub(crate) use served::Served;
 
 use choices::{decisions, placement};
-use contents::{directory_info, storage_info};
+use contents::{directory_info, storage_info, volume_of};
 use control::error::RingRefs;
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
-    LATENCY_BOUNDS_US, LandlockInfo, LatencySummary, Limits, NewBitmap, NewDisk, NewExport, NewGroup, NewJob,
-    NewSnapshot, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
-    SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, VolumeInfo, Worker, WorkerFigures, WorkerState,
+    LATENCY_BOUNDS_US, LandlockInfo, Limits, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot, NewWorker,
+    Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState,
+    SessionFigures, SessionState, Settings, Worker, WorkerFigures, WorkerState,
 };
-use control::{ApiError, ControlServer, Daemon, Scope};
+use control::{ApiError, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, listed, may_use};
+use figures::{figures, ring, visible};
 use policy::Tactic;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// The most workers the fake runs.
@@ -61,52 +66,6 @@ impl Books {
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
     books: Mutex<Books>,
-}
-
-pub(crate) fn latency(counts: &[(usize, u64)]) -> LatencySummary {
-    let mut buckets = vec![0; LATENCY_BOUNDS_US.len() + 1];
-    for &(index, count) in counts {
-        buckets[index] = count;
-    }
-    let count = buckets.iter().sum();
-    LatencySummary {
-        count,
-        sum_us: 40.0 * count as f64,
-        mean_us: 40.0,
-        p50_us: 35.5,
-        p90_us: 48.0,
-        p99_us: 310.25,
-        p999_us: 420.0,
-        max_us: 433.0,
-        buckets,
-    }
-}
-
-fn figures() -> RingFigures {
-    RingFigures {
-        requests: [("read", 1000), ("write", 500), ("flush", 3), ("get_id", 1)]
-            .map(|(kind, count)| (kind.to_owned(), count))
-            .into(),
-        bytes_read: 4_096_000,
-        bytes_written: 2_048_000,
-        errors: 2,
-        in_flight: 7,
-        oldest_in_flight_ms: Some(1_250),
-        in_flight_max: 128,
-        kicks: 90,
-        notifications_sent: 80,
-        notifications_suppressed: 1420,
-        polls_hit: 60,
-        polls_missed: 5,
-        moves: 4,
-        latency_queued: latency(&[(0, 1400), (1, 104)]),
-        latency_served: latency(&[(5, 1400), (7, 104)]),
-        ..RingFigures::default()
-    }
-}
-
-fn ring(index: u16, worker: u32, figures: RingFigures) -> RingInfo {
-    RingInfo { index, state: RingState::Running, broken: None, size: 256, worker: Some(worker), figures }
 }
 
 impl Fake {
@@ -165,25 +124,6 @@ impl Fake {
         let mut books = self.books.lock().unwrap();
         let export = books.exports.iter_mut().find(|export| export.name == name);
         change(export.ok_or_else(|| ApiError::NoSuchExport { name: name.into() })?)
-    }
-}
-
-fn volume_of<'a>(export: &'a mut Export, name: &str) -> Result<&'a mut VolumeInfo, ApiError> {
-    let volume = export.storage.as_mut().and_then(|storage| storage.volume.as_mut());
-    let message = "it has no intent log".to_owned();
-    volume.ok_or_else(|| ApiError::Unsupported { export: name.into(), message })
-}
-
-/// A description, as a configuration file would have it.
-pub(crate) fn describe(name: &str, storage: &str, queues: u16) -> NewExport {
-    let text = format!("name = '{name}'\nsocket = '/run/{name}.sock'\nqueues = {queues}\nstorage = {{ {storage} }}");
-    toml::from_str(&text).unwrap()
-}
-
-fn visible(worker: &Worker, scope: &Scope) -> bool {
-    match scope {
-        Scope::Daemon => true,
-        Scope::Export(name) => worker.owner == Owner::Export(name.clone()),
     }
 }
 
@@ -651,25 +591,5 @@ impl Daemon for Fake {
             return Err(ApiError::Stopping);
         }
         Ok(())
-    }
-}
-
-/// A served fake: its directory goes when it goes.
-pub(crate) struct Served {
-    pub(crate) server: ControlServer,
-    pub(crate) fake: Arc<Fake>,
-    pub(crate) directory: tempfile::TempDir,
-}
-
-impl Served {
-    pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let fake = Fake::with_content();
-        let server = control::start(&directory.path().join("control.sock"), fake.clone()).unwrap();
-        Self { server, fake, directory }
-    }
-
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.server.path().to_owned()
     }
 }
