@@ -82,6 +82,7 @@ async fn disk_resize(State(daemon): Shared, At(name): At<String>, Body(resize): 
 #[utoipa::path(get, path = "/v1/disks/{name}/bitmaps", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
     (status = 200, description = "Its bitmaps, also those that are not consistent", body = Vec<Bitmap>),
     (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 409, description = "The disk is read-only, or a job copies it (`unsupported`)", body = ErrorBody),
 ))]
 async fn disk_bitmap_list(State(daemon): Shared, At(name): At<String>) -> Answer<Vec<Bitmap>> {
     ask(daemon, move |daemon| daemon.disk_bitmaps(&name)).await.map(Json)

@@ -187,6 +187,24 @@ impl Course {
         close(before);
     }
 
+    /// Waits until so little differs that guests may wait for it.
+    fn come_close(&self, copier: &Copier, under_way: &mut usize) -> Result<(), Hitch> {
+        let by = Instant::now() + CLOSE_PATIENCE;
+        while !copier.hurry() {
+            if Instant::now() >= by {
+                let why = "guests write faster than the mirror copies: try again when they write less";
+                return Err(Hitch::GoesOn(why.to_owned()));
+            }
+            // It may fail meanwhile, or be ended with the daemon.
+            if let Ok(Event::Over(_, copied)) = self.told.recv_timeout(LOOK_AGAIN_AFTER) {
+                *under_way -= 1;
+                let why = copied.err().unwrap_or_else(|| "it ended before it was completed".to_owned());
+                return Err(Hitch::Ends(why));
+            }
+        }
+        Ok(())
+    }
+
     /// Moves the disk of a mirror to the target, in the moment at which nothing is in flight.
     fn complete(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
         let goes_on = |why: &str| Hitch::GoesOn(why.to_owned());
@@ -195,7 +213,7 @@ impl Course {
         };
         let disk = part.disk.upgrade().ok_or_else(|| goes_on("the disk is gone"))?;
         let Some(copier) = part.copier() else { return Err(goes_on("the copy is over")) };
-        come_close(&self.job, &copier).inspect_err(|_| copier.go_on())?;
+        self.come_close(&copier, under_way).inspect_err(|_| copier.go_on())?;
         // The most of it is brought to stable storage before guests wait for the rest.
         if let Err(error) = File::open(&part.target).and_then(|file| file.sync_all()) {
             return Err(Hitch::Ends(format!("{}: cannot flush: {error}", part.target.display())));
@@ -240,22 +258,6 @@ impl Course {
         filters.into_iter().for_each(close);
         Ok(())
     }
-}
-
-/// Waits until so little differs that guests may wait for it.
-fn come_close(job: &Job, copier: &Copier) -> Result<(), Hitch> {
-    let by = Instant::now() + CLOSE_PATIENCE;
-    while !copier.hurry() {
-        if job.is_cancelled() || job.is_over() {
-            return Err(Hitch::GoesOn("the copy is over".to_owned()));
-        }
-        if Instant::now() >= by {
-            let why = "guests write faster than the mirror copies: try again when they write less";
-            return Err(Hitch::GoesOn(why.to_owned()));
-        }
-        std::thread::sleep(LOOK_AGAIN_AFTER);
-    }
-    Ok(())
 }
 
 /// Makes an image of the target, and opens it. Somebody else waits for a file system that hangs.

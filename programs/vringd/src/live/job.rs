@@ -224,11 +224,6 @@ impl Job {
         self.state().state.has_ended()
     }
 
-    /// Whether nothing is copied any more.
-    pub(super) fn is_over(&self) -> bool {
-        self.parts.iter().all(Part::is_over)
-    }
-
     pub(super) fn is_cancelled(&self) -> bool {
         self.state().is_cancelled
     }
