@@ -16,7 +16,7 @@ use storage::{Operation, Step, Storage, Task};
 struct Waiter {
     /// All that is guarded of its clusters lies in there.
     clusters: Range<u64>,
-    /// Since when the job has done nothing for it, in nanoseconds.
+    /// Since when it waits, in nanoseconds.
     since_ns: u64,
     reply: Reply,
 }
@@ -29,6 +29,8 @@ struct Queue {
     /// Nobody waits any more, whatever is marked.
     is_over: bool,
     waiting: Vec<Waiter>,
+    /// When the job read something last, in nanoseconds.
+    read_ns: u64,
     /// Clusters of those that the job has not heard of.
     arrived: Vec<Range<u64>>,
 }
@@ -40,7 +42,7 @@ struct Queue {
 pub(crate) struct Guards {
     marks: Marks,
     queue: Mutex<Queue>,
-    /// How long a guest waits for a job that does nothing for it, before it is the job that fails.
+    /// How long a guest waits for a job that reads nothing, before it is the job that fails.
     patience_ns: AtomicU64,
     pub(crate) control: Control,
 }
@@ -66,12 +68,11 @@ impl Guards {
     pub(crate) fn lift(&self, bytes: &Range<u64>) {
         self.marks.clear(self.marks.clusters(bytes.start, bytes.end - bytes.start));
         let mut queue = self.queue();
+        queue.read_ns = monotonic_ns();
         let is_free = |waiter: &mut Waiter| match self.marks.first(&waiter.clusters) {
             // What is free in front of it is not looked at again.
             Some(first) => {
-                if first > waiter.clusters.start {
-                    (waiter.clusters.start, waiter.since_ns) = (first, monotonic_ns());
-                }
+                waiter.clusters.start = first;
                 false
             }
             None => true,
@@ -95,7 +96,8 @@ impl Guards {
 
     /// When a guest will have waited for too long.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let since_ns = self.queue().waiting.iter().map(|waiter| waiter.since_ns).min();
+        let queue = self.queue();
+        let since_ns = queue.waiting.iter().map(|waiter| waiter.since_ns.max(queue.read_ns)).min();
         since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns.load(Ordering::Relaxed)))
     }
 

@@ -152,6 +152,14 @@ impl Qcow2Storage {
         })
     }
 
+    /// Makes a bitmap ready to be [taken](Self::take_bitmap) without I/O, by somebody who keeps guests waiting.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn make_bitmap_ready(&self, name: &str) -> Result<(), BitmapError> {
+        self.with_bits(name, |_| ())
+    }
+
     /// Takes what a bitmap says; it says nothing from now on, and begins anew. No request may be in flight, so that what is taken is what was
     /// written before a moment, and what follows is what is written after it.
     ///

@@ -53,8 +53,9 @@ impl Listed {
         self.entry.is(AUTO) && !self.entry.is(IN_USE)
     }
 
-    fn is_to_be_written(&self) -> bool {
-        self.entry.is(IN_USE) && self.bits.is_some()
+    /// What is not as long as the disk would keep QEMU from opening it.
+    fn is_to_be_written(&self, size_bytes: u64) -> bool {
+        self.entry.is(IN_USE) && self.bits.as_ref().is_some_and(|bits| bits.size_bytes() == size_bytes)
     }
 }
 
@@ -170,7 +171,8 @@ impl Bitmaps {
     /// Writes back all that is in use. Nothing is in flight, and the next change has to [hold](Self::hold) them again.
     pub(super) fn write_back(&self, shared: &Shared) -> Result<(), Trouble> {
         let mut state = self.state();
-        if !state.listed.iter().any(Listed::is_to_be_written) {
+        let size_bytes = shared.chain.top().size_bytes();
+        if !state.listed.iter().any(|one| one.is_to_be_written(size_bytes)) {
             return Ok(());
         }
         shared.check_written()?;
@@ -269,14 +271,16 @@ impl State {
         let mut room = Room { chain, allocator, taken: Vec::new() };
         let mut listed = self.listed.clone();
         let mut old = Vec::new();
-        let written = (0..).zip(&mut listed).filter(|(_, one)| one.is_to_be_written()).try_for_each(|(index, one)| {
-            let Some(bits) = &one.bits else { return Ok(()) };
-            let (offset, entries) = room.write_bits(bits)?;
-            old.push((index, one.entry.clone()));
-            (one.entry.table_offset, one.entry.table_entries) = (offset, entries);
-            one.entry.flags &= !IN_USE;
-            Ok(())
-        });
+        let size_bytes = chain.top().size_bytes();
+        let written =
+            (0..).zip(&mut listed).filter(|(_, one)| one.is_to_be_written(size_bytes)).try_for_each(|(index, one)| {
+                let Some(bits) = &one.bits else { return Ok(()) };
+                let (offset, entries) = room.write_bits(bits)?;
+                old.push((index, one.entry.clone()));
+                (one.entry.table_offset, one.entry.table_entries) = (offset, entries);
+                one.entry.flags &= !IN_USE;
+                Ok(())
+            });
         written.and_then(|()| self.publish(&mut room, listed)).inspect_err(|why| room.give_back_after(why))?;
         for (index, entry) in old {
             room.free_table(index, &entry);
@@ -458,9 +462,9 @@ fn name_directory(chain: &Chain, directory: Option<Extension>) -> Result<(), Tro
     for (number, (at, bytes)) in steps.iter().enumerate() {
         first[*at..at + bytes.len()].copy_from_slice(bytes);
         let sectors = at / SECTOR as usize * SECTOR as usize..(at + bytes.len()).next_multiple_of(SECTOR as usize);
-        // Once something has changed, nobody knows which header the image has.
-        let failed =
-            |errno| if number == 0 && *at >= SECTOR as usize { Trouble::Errno(errno) } else { Trouble::Apart(errno) };
+        // Once something has changed, nobody knows which header the image has. What comes before others lies where nothing leads yet.
+        let is_aside = steps.len() > 1 && number == 0 && *at >= SECTOR as usize;
+        let failed = |errno| if is_aside { Trouble::Errno(errno) } else { Trouble::Apart(errno) };
         disk::write(file, sectors.start as u64, &first[sectors]).map_err(failed)?;
         chain.flush(top.file).map_err(failed)?;
     }

@@ -2,8 +2,9 @@
 
 use super::{Qcow2Options, Qcow2Storage, confine::Confines, open};
 use std::path::Path;
+use std::sync::Arc;
 use storage::kit::ImageLock;
-use storage::{FileOptions, FileStorage, Links, OpenError, StorageError};
+use storage::{FileOptions, FileStorage, Links, OpenError, Storage, StorageError};
 
 impl Qcow2Options {
     /// Opens the file of a new image that is going to be this one.
@@ -25,6 +26,11 @@ impl Qcow2Options {
 }
 
 impl Qcow2Storage {
+    /// What is served as an image, with nothing in front of it.
+    pub fn of(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
+        storage.as_any()?.downcast_ref()
+    }
+
     /// The same disk with a new image in front, which has been opened by [`open_overlay`](Qcow2Options::open_overlay) and names this one as
     /// its backing file: its contents are read through the files that are open here. Nothing may be in flight, and nothing is to be
     /// written here any more. Blocks.

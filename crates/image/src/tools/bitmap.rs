@@ -1,7 +1,7 @@
 //! Dirty bitmaps of an image that nobody serves: added, removed, emptied, enabled and disabled.
 
 use super::file::{ToolError, refuse_damage};
-use super::info::{BitmapEntry, info};
+use super::info::{BitmapEntry, bitmaps};
 use crate::served::BitmapError;
 use crate::{Qcow2Options, Qcow2Storage};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub fn change_bitmaps(
     })?;
     storage.settle().and_then(|()| storage.write_bitmaps_back()).map_err(ToolError::storage(path))?;
     drop(storage);
-    Ok(info(path)?.dirty_bitmaps)
+    bitmaps(path)
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl ExternalSnapshot {
     /// What cannot be, with the reason: nothing has changed.
     pub fn prepare(options: &Qcow2Options, served: Arc<dyn Storage>, to: &Path) -> Result<ExternalSnapshot, ToolError> {
         let path = &options.path;
-        if served.as_any().is_none_or(|served| !served.is::<Qcow2Storage>()) {
+        if Qcow2Storage::of(&served).is_none() {
             return Err(ToolError::refused(path, "is not served as a qcow2 image by itself"));
         }
         if options.read_only {
@@ -162,7 +162,7 @@ impl ExternalSnapshot {
 
     /// Whether the file that is served is there: its name may be another one's by now.
     fn check_served(&self, path: &Path) -> Result<(), ToolError> {
-        match qcow2(&self.served).map(|served| served.is_at(path)) {
+        match Qcow2Storage::of(&self.served).map(|served| served.is_at(path)) {
             Some(Ok(true)) => Ok(()),
             Some(Err(error)) => Err(ToolError::io(path, "measure")(error)),
             Some(Ok(false)) | None => {
@@ -181,7 +181,7 @@ impl ExternalSnapshot {
     /// served as before.
     pub fn put(&mut self) -> Result<Arc<dyn Storage>, ToolError> {
         let path = self.options.path.clone();
-        let (Some(overlay), Some(served)) = (self.overlay.take(), qcow2(&self.served)) else {
+        let (Some(overlay), Some(served)) = (self.overlay.take(), Qcow2Storage::of(&self.served)) else {
             return Err(ToolError::refused(&path, "has its snapshot already"));
         };
         self.check_served(&self.to)?;
@@ -196,7 +196,7 @@ impl ExternalSnapshot {
 
     /// Leaves it as it is now.
     pub fn keep(mut self) {
-        if let Some(served) = qcow2(&self.served)
+        if let Some(served) = Qcow2Storage::of(&self.served)
             && let Err(error) = served.give_up_writing()
         {
             let path = self.to.display();
@@ -243,10 +243,6 @@ impl Drop for ExternalSnapshot {
             tracing::error!(image = %self.image.display(), %error, "what a snapshot that failed has made cannot be undone");
         }
     }
-}
-
-fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
-    storage.as_any()?.downcast_ref()
 }
 
 /// Refuses to move an image away from files that it names by where it is.

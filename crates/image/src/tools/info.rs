@@ -106,7 +106,8 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
     let name_of = |name: Option<&Vec<u8>>| name.and_then(|name| reference::read(name, path).ok());
     let backing = name_of(header.backing_file.as_ref());
     let snapshots = snapshots(&mut image, &header)?;
-    let dirty_bitmaps = bitmaps(&mut image, &header)?;
+    // Who serves the image ignores a directory that is damaged, or is about to be another one.
+    let dirty_bitmaps = dirty_bitmaps(&mut image, &header).unwrap_or_default();
     Ok(Info {
         path: path.to_owned(),
         format: "qcow2",
@@ -130,7 +131,10 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
         data_file: header.extensions.data_file.as_ref().map(text),
         data_path: name_of(header.extensions.data_file.as_ref()).map(|data| data.path),
         data_file_raw: header.data_file_is_raw(),
-        bitmaps: dirty_bitmaps.len() as u32,
+        bitmaps: match header.extensions.bitmaps {
+            Some(bitmaps) if header.autoclear & features::BITMAPS != 0 => bitmaps.count,
+            _ => 0,
+        },
         dirty_bitmaps,
         snapshots,
     })
@@ -177,7 +181,17 @@ fn raw(path: &Path) -> Result<Info, ToolError> {
     })
 }
 
-fn bitmaps(image: &mut Image, header: &Header) -> Result<Vec<BitmapEntry>, ToolError> {
+/// The dirty bitmaps of an image. It may be served meanwhile.
+///
+/// # Errors
+/// It cannot be read, is no image, or their directory is damaged.
+pub fn bitmaps(path: &Path) -> Result<Vec<BitmapEntry>, ToolError> {
+    let mut image = Image::open(path, false)?;
+    let header = image.header()?;
+    dirty_bitmaps(&mut image, &header)
+}
+
+fn dirty_bitmaps(image: &mut Image, header: &Header) -> Result<Vec<BitmapEntry>, ToolError> {
     let Some(bitmaps) = header.extensions.bitmaps.filter(|_| header.autoclear & features::BITMAPS != 0) else {
         return Ok(Vec::new());
     };

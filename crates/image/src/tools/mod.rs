@@ -56,7 +56,7 @@ pub use create::{Backing, CreateOptions, create};
 pub use destination::Destination;
 pub use external::ExternalSnapshot;
 pub use file::ToolError;
-pub use info::{BitmapEntry, Info, SnapshotInfo, chain, info};
+pub use info::{BitmapEntry, Info, SnapshotInfo, bitmaps, chain, info};
 pub use map::{Mapped, map};
 pub use measure::{Measured, measure};
 pub use rebase::{Rebased, rebase};
