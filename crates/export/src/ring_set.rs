@@ -76,28 +76,19 @@ impl RingSet {
 
     /// Runs `f` on these rings for somebody who must not wait for a worker that hangs: its rings hear of it when it goes on.
     pub(crate) fn tell(&self, rings: &[(u16, Running)], f: impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static) {
-        let tell = |(index, running): &(u16, Running)| {
-            let f = f.clone();
-            // A ring that stops at this moment need not hear of it.
-            let told = self.engine.tell_ring(running.id, move |ring: &mut Ring, io| f(ring, io));
-            Some((*index, told.ok()?))
-        };
-        // All of them first: their workers may be the same.
-        self.hear(rings.iter().filter_map(tell).collect());
+        self.tell_by(rings, |id| self.engine.tell_ring(id, f.clone()));
     }
 
     /// As above, for what every ring has to hear, whatever else waits for its worker.
     pub(crate) fn order(&self, rings: &[(u16, Running)], f: impl Fn(&mut Ring, &mut Io<'_>) + Clone + Send + 'static) {
-        let tell = |(index, running): &(u16, Running)| {
-            let f = f.clone();
-            let told = self.engine.order_ring(running.id, move |ring: &mut Ring, io| f(ring, io));
-            Some((*index, told.ok()?))
-        };
-        self.hear(rings.iter().filter_map(tell).collect());
+        self.tell_by(rings, |id| self.engine.order_ring(id, f.clone()));
     }
 
-    fn hear(&self, told: Vec<(u16, Told)>) {
+    fn tell_by(&self, rings: &[(u16, Running)], tell: impl Fn(RingId) -> Result<Told, EngineError>) {
         let deadline = Told::deadline(Instant::now());
+        // All of them first: their workers may be the same. A ring that stops at this moment need not hear of it.
+        let told = rings.iter().filter_map(|(index, running)| Some((*index, tell(running.id).ok()?)));
+        let told: Vec<_> = told.collect();
         for (index, told) in told {
             if !told.heard_by(deadline) {
                 let export = &self.export;

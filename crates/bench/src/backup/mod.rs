@@ -85,7 +85,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse::capacity)]
     pub size: u64,
 
-    /// Have both servers go around the page cache, for the disk and for its copy
+    /// Have both servers go around the page cache for the disk, and QEMU for its copy too (ours writes copies through it)
     #[arg(long)]
     pub direct: bool,
 
