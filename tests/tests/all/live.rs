@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::client::{Client, ClientError};
-use control::model::{Disk, Job, JobState};
+use control::model::{Bitmap, Disk, Job, JobState};
 use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -300,6 +300,7 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
     // Links may lie anywhere.
     let places = ["a.0", "one/a.1", "two/a.2", "one/a.3"].map(&at);
     ["one", "two"].iter().try_for_each(|name| fs::create_dir(at(name)))?;
+    let bitmaps = |client: &Client| client.get::<Vec<Bitmap>>("/v1/disks/a/bitmaps");
     let link = |number: usize, limit: Option<u64>| {
         let backing = number.checked_sub(1).map(|before| &places[before]);
         let copy = json!({ "disk": "a", "target": places[number], "bitmap": "daily", "backing": backing });
@@ -307,14 +308,13 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
     };
     let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
         for (number, place) in places.iter().take(3).enumerate() {
-            // One that is cancelled takes nothing away.
-            if number > 0 {
-                let job: Job = post(client, "/v1/jobs", &link(number, Some(1 << 20)))?;
-                ensure!(job.disks[0].incremental, "{job:?}");
-                go_on(last)?;
-                client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
-                ensure!(!place.exists(), "an unfinished copy is left");
-            }
+            // One that is cancelled takes nothing away, and begins nothing.
+            let job: Job = post(client, "/v1/jobs", &link(number, Some(64 << 10)))?;
+            ensure!(job.disks[0].incremental == (number > 0), "{job:?}");
+            go_on(last)?;
+            client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+            ensure!(!place.exists(), "an unfinished copy is left");
+            ensure!(bitmaps(client)?.len() == number.min(1), "a bitmap is left, or lost");
             let job: Job = post(client, "/v1/jobs", &link(number, None))?;
             ensure!(job.disks[0].incremental == (number > 0), "{job:?}");
             let done = wait_job(client, job.id, JobState::Done)?;
@@ -343,6 +343,67 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
         "the disk is as of its last write"
     );
     daemon.stop()
+}
+
+#[test]
+fn bitmaps_that_do_not_know_are_refused() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+    let storage = format!("kind = 'qcow2', path = '{}'", at("a.qcow2").display());
+    let config =
+        format!("[[export]]\nname = 'a'\nsocket = '{DIRECTORY}/a.sock'\nqueues = 1\nstorage = {{ {storage} }}\n");
+    let bitmaps = |daemon: &Daemon| daemon.client().get::<Vec<Bitmap>>("/v1/disks/a/bitmaps");
+    let write = |daemon: &Daemon| -> Result<()> {
+        let mut frontend = Frontend::connect(&daemon.socket("a"), 0)?;
+        let mut ring = frontend.ring(0, 16)?;
+        frontend.memory().write(DATA, &[7; BLOCK as usize]);
+        ensure!(ring.run(kind::OUT, 256, &[readable(DATA, BLOCK as u32)]).0 == status::OK, "it is written");
+        Ok(())
+    };
+    let backup = |daemon: &Daemon, target: &str, bitmap: Option<&str>, force: bool| {
+        let copy = json!({ "disk": "a", "target": at(target), "bitmap": bitmap, "force": force });
+        post::<Job>(daemon.client(), "/v1/jobs", &json!({ "kind": "backup", "disks": [copy] }))
+    };
+    let daemon = Daemon::serve(&config)?;
+    ensure!(bitmaps(&daemon)?.is_empty(), "there is none yet");
+    let added: Bitmap = post(daemon.client(), "/v1/disks/a/bitmaps", &json!({ "name": "a/b" }))?;
+    ensure!((added.granularity_bytes, added.dirty_bytes, added.consistent) == (64 << 10, 0, true), "{added:?}");
+    let (code, http) = refusal(post::<Bitmap>(daemon.client(), "/v1/disks/a/bitmaps", &json!({ "name": "a/b" })));
+    ensure!((code.as_str(), http) == ("unsupported", 409), "{code} {http}");
+    write(&daemon)?;
+    ensure!(bitmaps(&daemon)?[0].dirty_bytes == 64 << 10, "a write is not seen");
+    daemon.stop()?;
+
+    // It goes on, and does not know of what a daemon did that was killed.
+    let daemon = Daemon::serve(&config)?;
+    ensure!(bitmaps(&daemon)?[0].dirty_bytes == 64 << 10, "it does not go on");
+    write(&daemon)?;
+    drop(daemon);
+    let daemon = Daemon::serve(&config)?;
+    let all = bitmaps(&daemon)?;
+    ensure!(all.len() == 1 && !all[0].consistent, "{all:?}");
+    // What is refused has overwritten nothing.
+    fs::write(at("old"), "precious")?;
+    let (code, http) = refusal(backup(&daemon, "old", Some("a/b"), true));
+    ensure!((code.as_str(), http) == ("invalid-field", 422), "{code} {http}");
+    let copies =
+        [json!({ "disk": "a", "target": at("old"), "force": true }), json!({ "disk": "o", "target": at("o") })];
+    let both = post::<Job>(daemon.client(), "/v1/jobs", &json!({ "kind": "backup", "disks": copies }));
+    ensure!(refusal(both).1 == 404, "there is no such disk");
+    ensure!(fs::read(at("old"))? == b"precious", "it was overwritten");
+
+    daemon.client().order(Method::DELETE, "/v1/disks/a/bitmaps/a%2Fb")?;
+    ensure!(bitmaps(&daemon)?.is_empty(), "it is left");
+    let (code, http) = refusal(daemon.client().order(Method::DELETE, "/v1/disks/a/bitmaps/a%2Fb"));
+    ensure!((code.as_str(), http) == ("no-such-bitmap", 404), "{code} {http}");
+    let job = backup(&daemon, "old", Some("a/b"), true)?;
+    ensure!(!job.disks[0].incremental, "{job:?}");
+    wait_job(daemon.client(), job.id, JobState::Done)?;
+    daemon.stop()?;
+    ensure!(contents(&lab, "qcow2", &at("old"))? == contents(&lab, "qcow2", &at("a.qcow2"))?, "the backup is the disk");
+    Ok(())
 }
 
 #[test]

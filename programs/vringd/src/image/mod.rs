@@ -102,7 +102,7 @@ fn snapshot(what: &Snapshot) -> Result<Vec<tools::SnapshotInfo>, Failure> {
 
 fn bitmap(what: &Bitmap) -> Result<Vec<tools::BitmapEntry>, Failure> {
     let (path, change) = match what {
-        Bitmap::List { path } => return Ok(tools::info(path).map_err(Failure::of)?.dirty_bitmaps),
+        Bitmap::List { path } => return tools::bitmaps(path).map_err(Failure::of),
         Bitmap::Add { path, name, granularity } => (path, BitmapChange::Add { name, granularity_bytes: granularity.0 }),
         Bitmap::Remove { path, name } => (path, BitmapChange::Remove(name)),
         Bitmap::Clear { path, name } => (path, BitmapChange::Clear(name)),

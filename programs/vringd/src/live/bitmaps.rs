@@ -11,11 +11,6 @@ use job::Backup;
 use std::sync::Arc;
 use storage::Storage;
 
-/// What is served as a qcow2 image, and has no job in front of it.
-pub(super) fn qcow2(storage: &Arc<dyn Storage>) -> Option<&Qcow2Storage> {
-    storage.as_any()?.downcast_ref()
-}
-
 /// What a backup is to copy of a disk, by its bitmap.
 pub(super) enum Since {
     /// Everything: no bitmap is asked for.
@@ -27,11 +22,11 @@ pub(super) enum Since {
 }
 
 impl Since {
-    /// Looks at the disk's bitmap, and makes the one that is to begin. The error's first part is a field of the copy.
+    /// Looks at the disk's bitmap, and changes nothing. The error's first part is a field of the copy.
     pub(super) fn of(storage: &Arc<dyn Storage>, copy: &CopyDisk) -> Result<Since, (&'static str, String)> {
         let Some(name) = copy.bitmap.clone() else { return Ok(Since::Ever) };
         let no = |message: &str| Err(("bitmap", message.to_owned()));
-        let Some(image) = qcow2(storage).filter(|_| !storage.describe().read_only) else {
+        let Some(image) = Qcow2Storage::of(storage).filter(|_| !storage.describe().read_only) else {
             return no("only a qcow2 image that is written has dirty bitmaps: leave it out for a full backup");
         };
         match image.bitmaps().into_iter().find(|bitmap| bitmap.name == name) {
@@ -40,13 +35,10 @@ impl Since {
                     format!("bitmap `{name}` begins with this backup, which is a full one: leave `backing` out");
                 Err(("backing", message))
             }
-            None => {
-                let added = image.add_bitmap(&name, Qcow2Storage::GRANULARITY_BYTES);
-                added.map_err(|error| ("bitmap", error.to_string()))?;
-                Ok(Since::Begun(name))
-            }
+            None => Ok(Since::Begun(name)),
             Some(BitmapInfo { consistent: false, .. }) => no(
-                "it is inconsistent, as a daemon leaves it that was killed or could not write it back: remove it, and begin with a full backup",
+                "it is inconsistent, as a daemon leaves it that was killed or could not write it back, or too large to be \
+                 followed: remove it, and begin with a full backup",
             ),
             Some(BitmapInfo { enabled: false, .. }) => no("it is disabled, and does not know what was written"),
             Some(_) if copy.format == CopyFormat::Raw => {
@@ -57,11 +49,23 @@ impl Since {
         }
     }
 
+    /// Makes the bitmap that is to begin, and any ready to be taken: so that no guest waits for that.
+    fn prepare(&self, storage: &Arc<dyn Storage>) -> Result<(), String> {
+        let image = || Qcow2Storage::of(storage).ok_or_else(|| "is no qcow2 image any more".to_owned());
+        match self {
+            Since::Ever => Ok(()),
+            Since::Begun(name) => {
+                image()?.add_bitmap(name, Qcow2Storage::GRANULARITY_BYTES).map_err(|error| error.to_string())
+            }
+            Since::Bitmap(name, _) => image()?.make_bitmap_ready(name).map_err(|error| error.to_string()),
+        }
+    }
+
     /// What copies it. No request is in flight: the bitmap begins anew at this moment.
     pub(super) fn copier(&mut self, from: &Arc<dyn Storage>, to: &Destination) -> Result<Copier, String> {
         let (storage, is_blank) = (to.storage().clone(), to.is_blank());
         let take = |name: &str| {
-            let image = qcow2(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
+            let image = Qcow2Storage::of(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
             image.take_bitmap(name).map_err(|error| error.to_string())
         };
         let backup = match self {
@@ -88,8 +92,8 @@ impl Since {
     }
 
     /// There is no backup: the bitmap is as if it had never been.
-    pub(super) fn undo(&self, storage: &Arc<dyn Storage>) {
-        let Some(image) = qcow2(storage) else { return };
+    fn undo(&self, storage: &Arc<dyn Storage>) {
+        let Some(image) = Qcow2Storage::of(storage) else { return };
         let undone = match self {
             Since::Ever | Since::Bitmap(_, None) => Ok(()),
             Since::Begun(name) => image.remove_bitmap(name),
@@ -98,6 +102,43 @@ impl Since {
         if let Err(error) = undone {
             tracing::error!(%error, "what a backup that failed has taken of a dirty bitmap is lost: remove the bitmap, and begin with a full backup");
         }
+    }
+}
+
+/// What a job takes of bitmaps, disk by disk. Dropped before it is [kept](Self::keep), it gives all of it back.
+#[derive(Default)]
+pub(super) struct Taken(Vec<(Arc<dyn Storage>, Since)>);
+
+impl Taken {
+    /// Another disk, by what its bitmap says now. The error's first part is a field of the copy.
+    pub(super) fn add(&mut self, storage: Arc<dyn Storage>, copy: &CopyDisk) -> Result<(), (&'static str, String)> {
+        let since = Since::of(&storage, copy)?;
+        since.prepare(&storage).map_err(|message| ("bitmap", message))?;
+        self.0.push((storage, since));
+        Ok(())
+    }
+
+    /// The disks' storages, each with what is to be copied of it.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Arc<dyn Storage>, &mut Since)> {
+        self.0.iter_mut().map(|(storage, since)| (&*storage, since))
+    }
+
+    /// There is a backup of it.
+    pub(super) fn keep(&mut self) {
+        self.0.clear();
+    }
+
+    /// There is none.
+    pub(super) fn undo(&mut self) {
+        for (storage, since) in self.0.drain(..) {
+            since.undo(&storage);
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.undo();
     }
 }
 
@@ -111,11 +152,11 @@ impl Daemon {
         let (disk, _) = self.disks.get(disk)?;
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
-        if storage.describe().read_only && qcow2(&storage).is_some() {
+        if storage.describe().read_only && Qcow2Storage::of(&storage).is_some() {
             let message = "is read-only, and its dirty bitmaps are not looked at: `vringd image info` lists them";
             return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() });
         }
-        Ok(qcow2(&storage).map(|image| image.bitmaps().into_iter().map(shown).collect()).unwrap_or_default())
+        Ok(Qcow2Storage::of(&storage).map(|image| image.bitmaps().into_iter().map(shown).collect()).unwrap_or_default())
     }
 
     pub(crate) fn add_bitmap(&self, disk: &str, new: &NewBitmap) -> Result<Bitmap, ApiError> {
@@ -146,7 +187,8 @@ impl Daemon {
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
         let unsupported = |message: String| ApiError::DiskUnsupported { disk: disk.name().to_owned(), message };
-        let image = qcow2(&storage).ok_or_else(|| unsupported("only qcow2 images have dirty bitmaps".to_owned()))?;
+        let image =
+            Qcow2Storage::of(&storage).ok_or_else(|| unsupported("only qcow2 images have dirty bitmaps".to_owned()))?;
         change(image).map_err(|error| unsupported(error.to_string()))
     }
 }

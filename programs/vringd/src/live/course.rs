@@ -3,7 +3,7 @@
 //! While a job lasts its filters stand between the disks and their guests. They are taken away before it counts as ended, and a storage
 //! that does not answer is waited for: the job's filter does nothing then but pass everything on.
 
-use super::bitmaps::Since;
+use super::bitmaps::Taken;
 use super::job::{Copier, Job, Part};
 use super::swap::{Next, close};
 use crate::daemon::{Daemon, PATIENCE};
@@ -48,8 +48,8 @@ pub(super) struct Course {
     pub(super) job: Arc<Job>,
     /// One for each disk.
     pub(super) destinations: Vec<Destination>,
-    /// One for each disk.
-    pub(super) sinces: Vec<Since>,
+    /// What was taken of bitmaps.
+    pub(super) taken: Taken,
     pub(super) events: Sender<Event>,
     pub(super) told: Receiver<Event>,
 }
@@ -73,13 +73,18 @@ impl Course {
         let (copied, moved) = self.copy();
         job.parts.iter().for_each(Part::end);
         if moved {
+            self.taken.keep();
             before.into_iter().for_each(close);
             return Ok(());
         }
         let ended = self.keep(copied);
-        if ended.is_err() {
-            self.sinces.iter().zip(&before).for_each(|(since, before)| since.undo(before));
+        match &ended {
+            Ok(()) => self.taken.keep(),
+            Err(_) => self.taken.undo(),
         }
+        // Targets that nobody wants do not wait for a disk that does not answer.
+        self.destinations.clear();
+        job.copies_no_more();
         for (part, before) in job.parts.iter().zip(before) {
             self.put_back(part, before);
         }
@@ -243,11 +248,11 @@ impl Course {
             }
             part.end();
             let destination = destinations.pop().ok_or_else(|| failed("it has no target".to_owned()))?;
-            let spec = spec_of(&disk.spec(), &part.target, part.format);
-            let storage = opened(destination, spec.clone(), by).map_err(failed)?;
-            if storage.capacity_bytes() != disk.storage().capacity_bytes() {
+            if destination.storage().capacity_bytes() != disk.storage().capacity_bytes() {
                 return Err(failed("it does not have the size of the disk".to_owned()));
             }
+            let spec = spec_of(&disk.spec(), &part.target, part.format);
+            let storage = opened(destination, spec.clone(), by).map_err(failed)?;
             Ok(vec![Next { storage, spec: Some(spec) }])
         });
         let hitch = if begun { Hitch::Ends } else { Hitch::GoesOn };
@@ -270,7 +275,9 @@ fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Ar
     };
     let started = std::thread::Builder::new().name("job-target".to_owned()).spawn(open);
     started.map_err(|error| format!("cannot start a thread: {error} (check RLIMIT_NPROC)"))?;
-    let late = |_| Err("takes too long to be brought to stable storage and opened: the job ends".to_owned());
+    // What is under way goes on, and may end with an image.
+    let why = "it takes too long to bring to stable storage and to open: the job ends; remove what is there, which the disk does not follow";
+    let late = |_| Err(why.to_owned());
     storage.recv_timeout(by.saturating_duration_since(Instant::now())).unwrap_or_else(late)
 }
 

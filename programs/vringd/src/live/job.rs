@@ -144,10 +144,6 @@ impl Part {
         format!("disk `{}` to {}", self.name, self.target.display())
     }
 
-    fn is_over(&self) -> bool {
-        matches!(*self.copying(), Copying::Over(_))
-    }
-
     fn tell(&self, tell: impl FnOnce(&Copier)) {
         if let Copying::On(copier) = &*self.copying() {
             tell(copier);
@@ -192,6 +188,7 @@ struct State {
     state: JobState,
     /// Somebody wants it to end.
     is_cancelled: bool,
+    is_over: bool,
     limit_bytes_per_second: Option<u64>,
     error: Option<String>,
     ended: Option<u64>,
@@ -208,6 +205,7 @@ impl Job {
         let state = State {
             state: JobState::Running,
             is_cancelled: false,
+            is_over: false,
             limit_bytes_per_second: None,
             error: None,
             ended: None,
@@ -235,7 +233,12 @@ impl Job {
 
     /// Whether it copies a disk, and has not come to its end.
     pub(super) fn copies(&self, disk: &str) -> bool {
-        self.parts.iter().any(|part| part.name == disk && !part.is_over())
+        !self.state().is_over && self.parts.iter().any(|part| part.name == disk)
+    }
+
+    /// Nothing of it is left but its filters.
+    pub(super) fn copies_no_more(&self) {
+        self.state().is_over = true;
     }
 
     /// Everything is copied but for what guests write.
@@ -258,6 +261,7 @@ impl Job {
     pub(super) fn ends(&self, ended: Result<(), String>) {
         self.parts.iter().for_each(Part::end);
         let mut state = self.state();
+        state.is_over = true;
         (state.state, state.error) = match ended {
             Ok(()) => (JobState::Done, None),
             Err(_) if state.is_cancelled => (JobState::Cancelled, None),

@@ -1,6 +1,6 @@
 //! The jobs of a daemon: what begins one, and what it is told.
 
-use super::bitmaps::Since;
+use super::bitmaps::{Since, Taken};
 use super::course::{self, Course};
 use super::job::{Copier, Job, Part};
 use super::swap::Next;
@@ -40,21 +40,6 @@ pub(crate) struct Jobs {
 struct List {
     last: u64,
     jobs: BTreeMap<u64, Arc<Job>>,
-}
-
-/// What backups take of bitmaps, of which nothing stays taken unless they begin.
-struct Sinces(Vec<(Arc<dyn Storage>, Since)>);
-
-impl Sinces {
-    fn keep(mut self) -> Vec<Since> {
-        std::mem::take(&mut self.0).into_iter().map(|(_, since)| since).collect()
-    }
-}
-
-impl Drop for Sinces {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|(storage, since)| since.undo(storage));
-    }
 }
 
 fn unsupported(disk: &Disk, message: &str) -> ApiError {
@@ -159,15 +144,26 @@ impl Daemon {
         let missing =
             || ApiError::Failed { message: "this daemon is part of another program and has no jobs".to_owned() };
         let daemon = self.jobs.daemon.get().ok_or_else(missing)?.clone();
-        // A file system that hangs holds up nobody else: whether the disks are still the same is looked at again.
+        // Nothing is made, or overwritten, before all is looked at that can be refused.
         let copies = new.copies();
-        let (mut disks, mut destinations) = (Vec::new(), Vec::new());
+        let mut disks = Vec::new();
         for (index, copy) in copies.iter().enumerate() {
             let (disk, _) = self.disks.get(&copy.disk)?;
             self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
-            destinations.push(self.destination(new, (index, copy), &disk)?);
+            self.admit_copy(new, (index, copy), &disk)?;
             disks.push(disk);
+        }
+        // A file system that hangs holds up nobody else: whether the disks are still the same is looked at again.
+        let (mut destinations, mut taken) = (Vec::new(), Taken::default());
+        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
+            destinations.push(destination(new, (index, copy), disk)?);
+        }
+        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
+            let _in_order = disk.capacity_lock_within(PATIENCE)?;
+            self.jobs.check_free(disk.name())?;
+            let added = taken.add(disk.storage(), copy);
+            added.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
         }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
@@ -175,17 +171,13 @@ impl Daemon {
             return Err(ApiError::Stopping);
         }
         let mut sizes = Vec::new();
-        let mut sinces = Sinces(Vec::new());
-        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
+        for ((disk, to), (storage, _)) in disks.iter().zip(&destinations).zip(taken.iter_mut()) {
             self.jobs.check_free(disk.name())?;
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
-            let storage = disk.storage();
-            if destinations.get(index).is_none_or(|to| to.storage().capacity_bytes() != storage.capacity_bytes()) {
+            let is_same = Arc::ptr_eq(storage, &disk.storage());
+            if !is_same || to.storage().capacity_bytes() != storage.capacity_bytes() {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
-            let since = Since::of(&storage, copy);
-            let since = since.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
-            sinces.0.push((storage, since));
         }
         let id = self.jobs.next();
         // There is a thread before anything waits for it. It ends where nobody tells it to go.
@@ -201,7 +193,9 @@ impl Daemon {
         let mut parts = Vec::new();
         let before = self.replace(&disks, || {
             let mut next = Vec::new();
-            for (((disk, copy), to), (from, since)) in disks.iter().zip(&copies).zip(&destinations).zip(&mut sinces.0) {
+            for (((disk, copy), to), (from, since)) in
+                disks.iter().zip(&copies).zip(&destinations).zip(taken.iter_mut())
+            {
                 let copier = match new.kind() {
                     api::JobKind::Backup => since.copier(from, to),
                     api::JobKind::Mirror => Copier::mirror(from.clone(), to).map_err(|error| error.to_string()),
@@ -218,31 +212,24 @@ impl Daemon {
         let shown = job.shown();
         self.jobs.list(id, job.clone());
         // It waits for this, and for nothing else.
-        let _ = go.send((Course { daemon, job, destinations, sinces: sinces.keep(), events, told }, before));
+        let _ = go.send((Course { daemon, job, destinations, taken, events, told }, before));
         for part in &shown.disks {
             tracing::info!(job = id, kind = %shown.kind, disk = part.disk, target = %part.target.display(), "a job begins");
         }
         Ok(shown)
     }
 
-    /// Makes the target of a copy.
-    fn destination(
-        &self,
-        new: &NewJob,
-        (index, copy): (usize, &CopyDisk),
-        disk: &Disk,
-    ) -> Result<Destination, ApiError> {
+    /// Refuses a copy that cannot be, as far as that can be told before its target is made.
+    fn admit_copy(&self, new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> Result<(), ApiError> {
         let storage = disk.storage();
-        let (about, size_bytes) = (storage.describe(), storage.capacity_bytes());
-        if size_bytes > DISK_BYTES_MAX {
-            let message = format!("has {size_bytes} bytes, and a job copies {DISK_BYTES_MAX} at most");
+        if storage.capacity_bytes() > DISK_BYTES_MAX {
+            let message = format!("has {} bytes, and a job copies {DISK_BYTES_MAX} at most", storage.capacity_bytes());
             return Err(unsupported(disk, &message));
         }
-        let is_mirror = new.kind() == api::JobKind::Mirror;
-        if is_mirror && about.read_only {
+        if new.kind() == api::JobKind::Mirror && storage.describe().read_only {
             return Err(unsupported(disk, "is read-only, and would be written where it lives on: copy it by a backup"));
         }
-        let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
+        Since::of(&storage, copy).map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
         self.held.admit_new(&new.target_field(index), &copy.target)?;
         if let Some(backing) = &copy.backing {
             let name = new.copy_field(index, "backing");
@@ -252,24 +239,18 @@ impl Daemon {
                 return Err(field(&name, format_args!("{} is no qcow2 image", backing.display())));
             }
         }
-        if let Some(owner) = self.owner_of(&copy.target) {
-            let path = copy.target.display();
-            return Err(target(&format_args!("{path} belongs to {owner}: choose another file")));
+        let target =
+            |message: &str| field(&new.target_field(index), format_args!("{}: {message}", copy.target.display()));
+        if copy.target.parent().is_none_or(|directory| !directory.is_dir()) {
+            return Err(target("there is no such directory"));
         }
-        let to = destination(copy, size_bytes).map_err(|error| target(&error))?;
-        let there = to.storage();
-        if there.capacity_bytes() != size_bytes {
-            let have = there.capacity_bytes();
-            return Err(target(&format_args!(
-                "has {have} bytes, and the disk {size_bytes}: use a target of that size"
-            )));
+        if !copy.force && std::fs::metadata(&copy.target).is_ok_and(|there| there.is_file() && there.len() > 0) {
+            return Err(target("is a file with contents, which would be lost: `force` (`--force`) overwrites it"));
         }
-        if is_mirror && there.describe().block_size_bytes > about.block_size_bytes {
-            let have = there.describe().block_size_bytes;
-            let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
-            return Err(target(&message));
+        match self.owner_of(&copy.target) {
+            Some(owner) => Err(target(&format!("belongs to {owner}: choose another file"))),
+            None => Ok(()),
         }
-        Ok(to)
     }
 
     /// Whose file this is, whatever locks say: a disk's, or a job's.
@@ -318,8 +299,26 @@ impl Daemon {
     }
 }
 
-/// Where a copy goes.
-fn destination(copy: &CopyDisk, size_bytes: u64) -> Result<Destination, ToolError> {
+/// Makes the target of a copy.
+fn destination(new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> Result<Destination, ApiError> {
+    let storage = disk.storage();
+    let (about, size_bytes) = (storage.describe(), storage.capacity_bytes());
+    let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
+    let to = make(copy, size_bytes).map_err(|error| target(&error))?;
+    let there = to.storage();
+    if there.capacity_bytes() != size_bytes {
+        let have = there.capacity_bytes();
+        return Err(target(&format_args!("has {have} bytes, and the disk {size_bytes}: use a target of that size")));
+    }
+    if new.kind() == api::JobKind::Mirror && there.describe().block_size_bytes > about.block_size_bytes {
+        let have = there.describe().block_size_bytes;
+        let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
+        return Err(target(&message));
+    }
+    Ok(to)
+}
+
+fn make(copy: &CopyDisk, size_bytes: u64) -> Result<Destination, ToolError> {
     match copy.format {
         CopyFormat::Raw => Destination::raw(&copy.target, size_bytes, copy.force),
         CopyFormat::Qcow2 => {

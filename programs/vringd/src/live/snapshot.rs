@@ -22,8 +22,8 @@ impl Daemon {
             snapshots.push(self.prepared(&disk, of)?);
             disks.push(disk);
         }
-        let _open = self.upgrade.gate();
-        let _changing = self.change_lock();
+        let open = self.upgrade.gate();
+        let changing = self.change_lock();
         let mut sizes = Vec::new();
         for (disk, snapshot) in disks.iter().zip(&snapshots) {
             self.jobs.check_free(disk.name())?;
@@ -54,8 +54,10 @@ impl Daemon {
             tracing::info!(disk = disk.name(), path = %snapshot.to().display(), "what the disk held is there from now on");
             snapshot.keep();
         }
-        before.into_iter().for_each(close);
+        // Closing may take a while, and holds up nobody else.
         drop(sizes);
+        drop((changing, open));
+        before.into_iter().for_each(close);
         new.disks.iter().map(|of| self.disk_shown(&of.disk)).collect()
     }
 
