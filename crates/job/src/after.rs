@@ -18,10 +18,10 @@ pub(crate) struct Dirt {
 }
 
 impl Dirt {
-    /// Everywhere.
-    pub(crate) fn new(size_bytes: u64) -> Dirt {
+    /// Everywhere or nowhere.
+    pub(crate) fn new(size_bytes: u64, everywhere: bool) -> Dirt {
         let control = Control::new(size_bytes);
-        Dirt { marks: Marks::new(size_bytes, true), is_asleep: AtomicBool::new(false), control }
+        Dirt { marks: Marks::new(size_bytes, everywhere), is_asleep: AtomicBool::new(false), control }
     }
 
     pub(crate) fn is_clean(&self) -> bool {

@@ -2,21 +2,27 @@
 
 use crate::JobError;
 use crate::limit::Limit;
+use crate::marks::Marks;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use engine::Reply;
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use storage::StorageError;
 
 /// How far a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the disk that were copied, or need no copy: each once, also where a mirror has copied them again.
     pub done_bytes: u64,
-    /// Bytes of the disk.
+    /// Bytes of the disk, or of that part of it that is to be copied.
     pub total_bytes: u64,
     /// Bytes in which a mirror's copy differs from the disk, and that nobody is copying. 0 for a backup.
     pub dirty_bytes: u64,
 }
+
+/// Shows parts of a disk, in bytes, to whom it is given, until that answers with false.
+pub type Find<'a> = dyn FnMut(&mut dyn FnMut(Range<u64>) -> bool) -> Result<(), StorageError> + 'a;
 
 /// See the module.
 ///
@@ -29,7 +35,7 @@ pub(crate) struct Control {
     has_begun: AtomicBool,
     is_cancelled: AtomicBool,
     done_bytes: AtomicU64,
-    total_bytes: u64,
+    total_bytes: AtomicU64,
 }
 
 impl Control {
@@ -40,7 +46,7 @@ impl Control {
             has_begun: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
             done_bytes: AtomicU64::new(0),
-            total_bytes,
+            total_bytes: AtomicU64::new(total_bytes),
         }
     }
 
@@ -90,8 +96,28 @@ impl Control {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// There are so many bytes to be done, which only showed after it had begun.
+    pub(crate) fn set_total(&self, bytes: u64) {
+        self.total_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Marks what `find` shows, and has that to be done.
+    ///
+    /// # Errors
+    /// Those of `find`, or the job is cancelled.
+    pub(crate) fn find(&self, marks: &Marks, find: &mut Find<'_>) -> Result<(), JobError> {
+        let mut show = |bytes: Range<u64>| {
+            marks.set(marks.clusters(bytes.start, bytes.end.saturating_sub(bytes.start)));
+            self.check().is_ok()
+        };
+        find(&mut show).map_err(JobError::storage("look for what is to be copied"))?;
+        self.set_total(marks.marked_bytes());
+        self.check()
+    }
+
     pub(crate) fn progress(&self, dirty_bytes: u64) -> Progress {
-        let done_bytes = self.done_bytes.load(Ordering::Relaxed).min(self.total_bytes);
-        Progress { done_bytes, total_bytes: self.total_bytes, dirty_bytes: dirty_bytes.min(self.total_bytes) }
+        let total_bytes = self.total_bytes.load(Ordering::Relaxed);
+        let done_bytes = self.done_bytes.load(Ordering::Relaxed).min(total_bytes);
+        Progress { done_bytes, total_bytes, dirty_bytes }
     }
 }

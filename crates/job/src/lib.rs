@@ -1,10 +1,10 @@
 //! Block jobs: copies of a disk that goes on changing while guests write to it.
 //!
-//! One mechanism, copying with dirty tracking, is used in two ways. A [`Backup`] is the disk as it was at one moment: a write
+//! One mechanism, copying with dirty tracking, is used in three ways. A [`Backup`] is the disk as it was at one moment: a write
 //! waits until the old contents of its clusters are read. A [`Mirror`] follows the disk: what was written is copied again, until the
-//! copy is the disk.
+//! copy is the disk. A [`Fill`] writes what is behind an image into it, and needs no tracking: what guests have written stays.
 //!
-//! Each has a *filter*, a storage that takes the disk's place for as long as the job lasts, and `run`, which copies on the thread that
+//! The first two have a *filter*, a storage that takes the disk's place for as long as the job lasts, and `run`, which copies on the thread that
 //! calls it. The filter never lets a guest's request fail or hang for the job's sake: what fails is the job.
 //!
 //! This room knows no virtqueue, no API and no path. It starts no thread.
@@ -18,6 +18,7 @@ mod before;
 mod control;
 mod copying;
 mod error;
+mod fill;
 mod lanes;
 mod limit;
 mod marks;
@@ -27,7 +28,8 @@ mod models;
 mod sync;
 
 pub use backup::Backup;
-pub use control::Progress;
+pub use control::{Find, Progress};
 pub use error::JobError;
+pub use fill::Fill;
 pub use mirror::Mirror;
 pub use storage::copy::Copied;

@@ -1,7 +1,7 @@
 //! A copy of a disk that follows it.
 
 use crate::after::{After, Dirt};
-use crate::control::Control;
+use crate::control::{Control, Find};
 use crate::copying::{Copying, Course};
 use crate::error::check_target;
 use crate::marks::{CLUSTER_BYTES, Marks};
@@ -39,8 +39,25 @@ impl Mirror {
     /// # Errors
     /// `to` is read-only or too small.
     pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, to_is_blank: bool) -> Result<Mirror, StorageError> {
+        Mirror::with(from, to, to_is_blank, true)
+    }
+
+    /// Of `from`, into `to`, which is the same but for what [`run_with`](Self::run_with) finds.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn of_parts(from: Arc<dyn Storage>, to: Arc<dyn Storage>) -> Result<Mirror, StorageError> {
+        Mirror::with(from, to, false, false)
+    }
+
+    fn with(
+        from: Arc<dyn Storage>,
+        to: Arc<dyn Storage>,
+        to_is_blank: bool,
+        everywhere: bool,
+    ) -> Result<Mirror, StorageError> {
         check_target(&*from, &*to)?;
-        let dirt = Arc::new(Dirt::new(from.capacity_bytes()));
+        let dirt = Arc::new(Dirt::new(from.capacity_bytes(), everywhere));
         Ok(Mirror {
             from,
             to,
@@ -64,6 +81,21 @@ impl Mirror {
     /// A storage's, the disk was resized, or the job was cancelled.
     pub fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
         self.dirt.control.begin()?;
+        self.follow(ready)
+    }
+
+    /// As above, after `find` has shown the parts in which the copy differs. The filter is in place: what guests write from then on is
+    /// copied as well.
+    ///
+    /// # Errors
+    /// As above, and those of `find`.
+    pub fn run_with(&self, find: &mut Find<'_>, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
+        self.dirt.control.begin()?;
+        self.dirt.control.find(&self.dirt.marks, find)?;
+        self.follow(ready)
+    }
+
+    fn follow(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
         let mut copying = Copying::new(&*self.from, &*self.to, self.to_is_blank, self)?;
         let mut ready = Some(ready);
         loop {

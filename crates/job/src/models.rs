@@ -69,7 +69,7 @@ fn every_waiter_is_found_when_the_job_ends() {
 #[test]
 fn a_mirror_sleeps_through_no_write() {
     in_many_orders(ORDERS, || {
-        let dirt = Arc::new(Dirt::new(CLUSTER_BYTES));
+        let dirt = Arc::new(Dirt::new(CLUSTER_BYTES, true));
         dirt.marks.clear(0..1);
         let (disk, copy) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let guests = [1, 2].map(|bit| {

@@ -27,6 +27,11 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 /// QEMU's BLK_PERM_RESIZE.
 const RESIZE: i64 = 3;
+/// What a reader uses, and a writer: a disk may be resized while it is served, so writers claim that as well.
+const READER: &[i64] = &[CONSISTENT_READ];
+const WRITER: &[i64] = &[CONSISTENT_READ, WRITE, RESIZE];
+/// What either does not share.
+const ALONE: &[i64] = &[WRITE, RESIZE];
 
 /// Most holders that an error names.
 const HOLDERS_MAX: usize = 3;
@@ -62,22 +67,12 @@ impl ImageLock {
         if (ours.st_dev, ours.st_ino) != (about.st_dev, about.st_ino) {
             return Err(OpenError::Replaced { path: path.to_owned() });
         }
-        // A disk may be resized while it is served, so writers claim that as well.
-        let used: &[i64] = if write { &[CONSISTENT_READ, WRITE, RESIZE] } else { &[CONSISTENT_READ] };
-        let unshared: &[i64] = &[WRITE, RESIZE];
+        let used = if write { WRITER } else { READER };
+        let unshared = ALONE;
         for byte in used.iter().map(|p| USED_BASE + p).chain(unshared.iter().map(|p| UNSHARED_BASE + p)) {
             lock(&fd, byte..byte + 1).map_err(failed)?;
         }
-        let conflicts = used
-            .iter()
-            .map(|p| (UNSHARED_BASE + p, unshared_words(*p)))
-            .chain(unshared.iter().map(|p| (USED_BASE + p, used_words(*p))));
-        for (byte, words) in conflicts {
-            if held(&fd, byte..byte + 1).map_err(failed)?.is_some() {
-                let holders = holders(ours.st_dev, ours.st_ino);
-                return Err(OpenError::Locked { path: path.to_owned(), held: words, holders });
-            }
-        }
+        refuse_conflicts(path, &fd, used, unshared)?;
         Ok(ImageLock { fd: Arc::new(fd), claim })
     }
 
@@ -92,7 +87,23 @@ impl ImageLock {
     /// # Errors
     /// The kernel's.
     pub fn give_up_writing(fd: impl AsFd) -> io::Result<()> {
-        [WRITE, RESIZE].into_iter().try_for_each(|p| unlock(&fd, USED_BASE + p..USED_BASE + p + 1))
+        ALONE.iter().try_for_each(|p| unlock(&fd, USED_BASE + p..USED_BASE + p + 1))
+    }
+
+    /// Whoever has these locks as a reader of `path` writes from now on. `fd`: what holds them.
+    ///
+    /// # Errors
+    /// Somebody else uses it: whoever asks goes on as a reader.
+    pub fn take_up_writing(path: &Path, fd: impl AsFd) -> Result<(), OpenError> {
+        let failed = |source| OpenError::Lock { path: path.to_owned(), source };
+        let taken = (|| {
+            ALONE.iter().try_for_each(|p| lock(&fd, USED_BASE + p..USED_BASE + p + 1)).map_err(failed)?;
+            refuse_conflicts(path, &fd, WRITER, ALONE)
+        })();
+        if taken.is_err() {
+            ImageLock::give_up_writing(&fd).map_err(failed)?;
+        }
+        taken
     }
 
     /// What holds the locks.
@@ -104,6 +115,23 @@ impl ImageLock {
     pub fn claim(&self) -> Option<Arc<OwnedFd>> {
         self.claim.then(|| self.fd.clone())
     }
+}
+
+/// Refuses who uses this, and does not share that, what somebody else uses and does not share.
+fn refuse_conflicts(path: &Path, fd: impl AsFd, used: &[i64], unshared: &[i64]) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Lock { path: path.to_owned(), source };
+    let conflicts = used
+        .iter()
+        .map(|p| (UNSHARED_BASE + p, unshared_words(*p)))
+        .chain(unshared.iter().map(|p| (USED_BASE + p, used_words(*p))));
+    for (byte, words) in conflicts {
+        if held(&fd, byte..byte + 1).map_err(failed)?.is_some() {
+            let about = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
+            let holders = holders(about.st_dev, about.st_ino);
+            return Err(OpenError::Locked { path: path.to_owned(), held: words, holders });
+        }
+    }
+    Ok(())
 }
 
 fn used_words(permission: i64) -> &'static str {

@@ -19,11 +19,11 @@ use super::allocator::Allocator;
 use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
+use super::heading::change_header;
 use super::shared::Shared;
 use crate::bitmap::{self, AUTO, Entries, Entry, IN_USE, ReadError, TableEntry};
 use crate::dirty::{self, Bits};
 use crate::extension::Bitmaps as Extension;
-use crate::header::Header;
 use crate::{FormatError, features, rewrite};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
@@ -438,37 +438,16 @@ impl Room<'_> {
 
 /// Has the header name this directory, or none, with the autoclear bit that says so.
 fn name_directory(chain: &Chain, directory: Option<Extension>) -> Result<(), Trouble> {
-    // Others change other fields of the header at any time.
-    let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
-    let top = chain.top();
-    let file = chain.file(top.file);
-    let cluster = top.geometry.cluster_bytes().min(file.capacity_bytes()) as usize;
-    let mut first = vec![0; cluster.next_multiple_of(SECTOR as usize)];
-    disk::read(file, 0, &mut first)?;
-    let old = Header::parse(&first).map_err(|error| Trouble::Format(0, error))?;
-    let mut new = old.clone();
-    new.extensions.bitmaps = directory;
-    new.autoclear = old.autoclear & !features::BITMAPS | if directory.is_some() { features::BITMAPS } else { 0 };
-    let in_place = directory.filter(|_| old.autoclear == new.autoclear);
-    let steps = match in_place.and_then(|directory| rewrite::bitmaps(&old, &first, directory)) {
-        Some(step) => vec![step],
-        None => rewrite::steps(&old, &new, &first),
-    };
-    let fits = |(at, bytes): &(usize, Vec<u8>)| at + bytes.len() <= first.len();
-    if !steps.iter().all(fits) || steps.len() == 1 && !rewrite::is_one_sector(&first, steps[0].0, &steps[0].1) {
-        // No room in the first cluster, or none in which it can change at once.
-        return Err(Trouble::Errno(libc::ENOSPC));
-    }
-    for (number, (at, bytes)) in steps.iter().enumerate() {
-        first[*at..at + bytes.len()].copy_from_slice(bytes);
-        let sectors = at / SECTOR as usize * SECTOR as usize..(at + bytes.len()).next_multiple_of(SECTOR as usize);
-        // Once something has changed, nobody knows which header the image has. What comes before others lies where nothing leads yet.
-        let is_aside = steps.len() > 1 && number == 0 && *at >= SECTOR as usize;
-        let failed = |errno| if is_aside { Trouble::Errno(errno) } else { Trouble::Apart(errno) };
-        disk::write(file, sectors.start as u64, &first[sectors]).map_err(failed)?;
-        chain.flush(top.file).map_err(failed)?;
-    }
-    Ok(())
+    change_header(chain, |old, first| {
+        let mut new = old.clone();
+        new.extensions.bitmaps = directory;
+        new.autoclear = old.autoclear & !features::BITMAPS | if directory.is_some() { features::BITMAPS } else { 0 };
+        let in_place = directory.filter(|_| old.autoclear == new.autoclear);
+        match in_place.and_then(|directory| rewrite::bitmaps(old, first, directory)) {
+            Some(step) => vec![step],
+            None => rewrite::steps(old, &new, first),
+        }
+    })
 }
 
 /// Why bitmaps cannot be read.

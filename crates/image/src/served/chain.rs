@@ -1,5 +1,6 @@
 //! The images of a chain, and where a byte of the disk lies.
 
+use super::Qcow2Storage;
 use super::disk;
 use super::error::Trouble;
 use crate::compressed::decompress;
@@ -188,6 +189,11 @@ impl Chain {
 
     pub(super) fn top(&self) -> &Image {
         &self.images[0]
+    }
+
+    /// Whether what is behind all images is one itself, which is written meanwhile: see [`super::relink`].
+    pub(super) fn is_over_image(&self) -> bool {
+        self.base.is_some_and(|number| Qcow2Storage::of(&self.files[number]).is_some())
     }
 
     /// Whether there is something behind the first image, or will be.

@@ -13,8 +13,12 @@ use storage::{Operation, Step, Storage, StorageError, Task};
 /// One operation at a time, so that any token does.
 const TOKEN: Token = Token::request(0);
 
+/// An operation at a time.
+type Lane = (Solo, Task);
+
 thread_local! {
-    static LANE: RefCell<Option<(Solo, Task)>> = const { RefCell::new(None) };
+    /// Lanes that are idle: one, but for a file that is an image itself, whose operations have operations of their own.
+    static LANES: RefCell<Vec<Lane>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The kernel's answer, or EIO where another reason has no number.
@@ -27,36 +31,39 @@ pub(super) fn errno(error: &StorageError) -> i32 {
 
 /// Sets up what calls of this thread need.
 pub(super) fn prepare() -> Result<(), i32> {
-    LANE.with_borrow_mut(|lane| made(lane).map(|_| ()))
+    lane().map(put_back)
 }
 
-fn made(lane: &mut Option<(Solo, Task)>) -> Result<&mut (Solo, Task), i32> {
-    match lane {
+fn lane() -> Result<Lane, i32> {
+    match LANES.with_borrow_mut(Vec::pop) {
         Some(lane) => Ok(lane),
-        None => {
-            let solo = Solo::for_one().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-            Ok(lane.insert((solo, Task::new())))
-        }
+        None => Ok((Solo::for_one().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?, Task::new())),
     }
 }
 
+fn put_back(lane: Lane) {
+    LANES.with_borrow_mut(|lanes| lanes.push(lane));
+}
+
 fn run(storage: &dyn Storage, operation: Operation, buffer: Option<iovec>) -> Result<(), i32> {
-    LANE.with_borrow_mut(|lane| {
-        let (solo, task) = made(lane)?;
-        task.buffers.clear();
-        task.buffers.extend(buffer);
-        task.begin(operation);
-        let mut step = storage.start(task, TOKEN, &mut solo.io());
-        loop {
-            match step {
-                Step::Done(result) => return result.map_err(|error| errno(&error)),
-                Step::Pending => {
-                    let completion = solo.wait().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-                    step = storage.resume(task, completion, &mut solo.io());
-                }
+    let mut lane = lane()?;
+    let (solo, task) = &mut lane;
+    task.buffers.clear();
+    task.buffers.extend(buffer);
+    task.begin(operation);
+    let mut step = storage.start(task, TOKEN, &mut solo.io());
+    let result = loop {
+        match step {
+            Step::Done(result) => break result.map_err(|error| errno(&error)),
+            Step::Pending => {
+                // A lane that cannot be waited for is not used again.
+                let completion = solo.wait().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                step = storage.resume(task, completion, &mut solo.io());
             }
         }
-    })
+    };
+    put_back(lane);
+    result
 }
 
 /// Memory that every O_DIRECT takes as it is: what is moved through it waits for no bounce buffer, of which guests may hold all.

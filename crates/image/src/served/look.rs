@@ -4,7 +4,7 @@ use super::chain::{Local, Piece};
 use super::change::{ALLOCATE_BYTES_MAX, Plan};
 use super::error::Trouble;
 use super::machine::Flow;
-use super::progress::{Gift, Job, Parts, Stage, Sub};
+use super::progress::{Gift, Job, Parts, Stage, Sub, Writes};
 use super::shared::{InLine, Shared};
 use crate::claims::Asked;
 use libc::iovec;
@@ -40,6 +40,7 @@ impl Parts<'_, '_> {
         let (at, rest) = (offset + done, len - done);
         match self.operation {
             Operation::Read { .. } => self.look_read(at, rest),
+            Operation::Write { .. } if self.progress.writes == Writes::Gaps => self.look_gap(at, rest),
             Operation::Write { .. } => self.look_write(at, rest, false),
             Operation::Discard { .. } | Operation::WriteZeroes { .. } => self.look_clear(at, rest),
             Operation::Flush => Flow::Done(Ok(())),
@@ -138,6 +139,21 @@ impl Parts<'_, '_> {
                 }
                 self.allocate(at, rest)
             }
+        }
+    }
+
+    /// Writes what is there where the image has nothing, and leaves what it has.
+    fn look_gap(&mut self, at: u64, rest: u64) -> Flow {
+        match self.shared.chain.top().local(at, rest) {
+            Ok((Local::Missing, _)) => self.load(at),
+            // Nobody else changes what is claimed, and it is looked at again once it is.
+            Ok((Local::Unallocated, len)) => self.allocate(at, len),
+            Ok((Local::Zero | Local::Data { .. } | Local::Compressed(_), len)) => {
+                self.progress.claim = None;
+                self.progress.done += len;
+                Flow::Again
+            }
+            Err(error) => self.trouble(Trouble::Format(0, error)),
         }
     }
 

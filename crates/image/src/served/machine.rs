@@ -6,7 +6,7 @@
 use super::Qcow2Storage;
 use super::disk;
 use super::error::Trouble;
-use super::progress::{Brought, Gift, Job, Parts, Qcow2Progress, Stage, Sub};
+use super::progress::{Brought, Gift, Job, Parts, Qcow2Progress, Stage, Sub, Writes};
 use super::shared::Shared;
 use engine::{Completion, Io, Token};
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub(super) enum Flow {
 }
 
 impl Qcow2Storage {
-    pub(super) fn begin(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+    pub(super) fn begin(&self, task: &mut Task, token: Token, io: &mut Io<'_>, writes: Writes) -> Step {
         let action = task.operation.action();
         if let Err(error) = task.check(self.capacity_bytes(), self.shared.read_only()) {
             return Step::Done(Err(error));
@@ -46,11 +46,14 @@ impl Qcow2Storage {
         let operation = task.operation;
         let progress = task.state.of::<Qcow2Progress>();
         progress.reset();
+        progress.writes = writes;
         if !self.shared.read_only() && action != Action::Flush {
             progress.inside = Some(self.shared.epochs.enter());
         }
         let mut parts = Parts { operation, buffers: &mut task.buffers, progress, token, io, shared: &self.shared };
-        if !matches!(action, Action::Read | Action::Flush) && self.shared.bitmaps.are_marked() {
+        // What fills a gap changes nothing that is read.
+        let changes = !matches!(action, Action::Read | Action::Flush) && writes == Writes::All;
+        if changes && self.shared.bitmaps.are_marked() {
             let (start, len) = parts.extent();
             self.shared.bitmaps.mark(start..start + len);
         }

@@ -18,6 +18,8 @@
 //! | `shared` | what all tasks of an image share |
 //! | `disk` | blocking calls |
 //! | `overlay` | a new image in front of one that is served |
+//! | `populate` | what an image lacks is written into it, from what is behind it |
+//! | `relink`, `heading` | the chain of an image changes while it is served; another header |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `bitmaps`, `bitmap_verbs` | dirty bitmaps: kept while an image is written, and what is done with them |
 //! | `whole` | an image as a whole, for tools |
@@ -33,15 +35,18 @@ mod confine;
 mod disk;
 mod error;
 mod extents;
+mod heading;
 mod look;
 mod machine;
 mod open;
 mod options;
 mod overlay;
+mod populate;
 #[cfg(test)]
 mod powercut_tests;
 mod progress;
 mod refcounts;
+mod relink;
 mod shared;
 mod size;
 mod snapshots;
@@ -52,11 +57,15 @@ mod tests;
 mod whole;
 
 use error::Trouble;
+use progress::Writes;
 
 pub use bitmap_verbs::{BitmapError, BitmapInfo};
 pub use error::ImageError;
 pub(crate) use open::Behind;
 pub use options::Qcow2Options;
+pub(crate) use overlay::OverlayError;
+pub(crate) use populate::Populated;
+pub(crate) use relink::Parted;
 pub use snapshots::SnapshotChange;
 pub(crate) use snapshots::{ONE_STATE, SnapshotError};
 
@@ -94,7 +103,7 @@ impl Storage for Qcow2Storage {
     }
 
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        self.begin(task, token, io)
+        self.begin(task, token, io, Writes::All)
     }
 
     fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
@@ -170,6 +179,9 @@ fn on_the_spot(chain: &chain::Chain) -> bool {
 
 impl Drop for Qcow2Storage {
     fn drop(&mut self) {
+        if self.shared.is_given_away() {
+            return;
+        }
         // Every operation has ended: whoever has one under way keeps the storage.
         let path = self.shared.chain.top().path.display();
         if let Err(trouble) = self.shared.quiesce() {

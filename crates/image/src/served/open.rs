@@ -133,10 +133,26 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Goes on with the files that another program has opened, in the order of [`chain`].
-pub(super) fn handed(options: &Qcow2Options, mut handed: Handed) -> Result<Unstarted, OpenError> {
+pub(super) fn handed(options: &Qcow2Options, handed: Handed) -> Result<Unstarted, OpenError> {
+    first_handed(options, handed, false)
+}
+
+/// As above, over a disk that is open, whatever the image says is behind it.
+pub(super) fn handed_over(
+    options: &Qcow2Options,
+    handed: Handed,
+    behind: Arc<dyn Storage>,
+) -> Result<Unstarted, OpenError> {
+    let mut unstarted = first_handed(options, handed, true)?;
+    unstarted.chain.base = Some(unstarted.chain.files.len());
+    unstarted.chain.files.push(behind);
+    Ok(unstarted)
+}
+
+fn first_handed(options: &Qcow2Options, mut handed: Handed, apart: bool) -> Result<Unstarted, OpenError> {
     let bitmaps = handed.memory.take();
     let mut next = Some(handed);
-    let unstarted = Unstarted::of(options, First { handed: true, ..First::default() }, |file| {
+    let unstarted = Unstarted::of(options, First { handed: true, apart, ..First::default() }, |file| {
         let mut this = next.take().ok_or(OpenError::NothingHanded)?;
         next = this.log.take().map(|next| *next);
         FileStorage::adopt(file, this)

@@ -1,5 +1,6 @@
 //! A new image in front of one that is served.
 
+use super::error::Trouble;
 use super::{Qcow2Options, Qcow2Storage, confine::Confines, open};
 use std::path::Path;
 use std::sync::Arc;
@@ -42,15 +43,26 @@ impl Qcow2Storage {
         options: &Qcow2Options,
         overlay: FileStorage,
     ) -> Result<Qcow2Storage, OverlayError> {
-        let written = self.shared.check_written().and_then(|()| self.shared.quiesce());
-        // Where the overlay does not come to be, the next change has them in use again.
-        let written = written.and_then(|()| self.shared.write_bitmaps_back());
-        written.map_err(|trouble| match self.shared.broken() {
-            Some(why) => OverlayError::Broken(why),
-            None => OverlayError::Storage(self.failed(storage::Action::Flush, &trouble)),
-        })?;
+        self.rest()?;
         let opened = open::in_front_of(options, overlay, &self.shared.chain)?;
         Ok(Qcow2Storage::start(options, opened)?)
+    }
+
+    /// Brings everything to stable storage, as if it were closed: the next change has bitmaps in use again. Nothing may be in flight.
+    ///
+    /// # Errors
+    /// This image is not written any more, or cannot be brought to stable storage.
+    pub(super) fn rest(&self) -> Result<(), OverlayError> {
+        let written = self.shared.check_written().and_then(|()| self.shared.quiesce());
+        let written = written.and_then(|()| self.shared.write_bitmaps_back());
+        written.map_err(|trouble| self.not_written(&trouble))
+    }
+
+    pub(super) fn not_written(&self, trouble: &Trouble) -> OverlayError {
+        match self.shared.broken() {
+            Some(why) => OverlayError::Broken(why),
+            None => OverlayError::Storage(self.failed(storage::Action::Flush, trouble)),
+        }
     }
 
     /// Whether this is the file at a path.
@@ -80,7 +92,7 @@ impl Qcow2Storage {
     }
 }
 
-/// Why an image cannot come to be behind another one.
+/// Why the chain of an image that is served does not change.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub(crate) enum OverlayError {
     /// {0}
@@ -89,4 +101,6 @@ pub(crate) enum OverlayError {
     Storage(StorageError),
     /// {0}
     Open(#[from] OpenError),
+    /// {0}
+    Io(#[from] std::io::Error),
 }

@@ -77,6 +77,15 @@ pub(super) enum Stage {
     End,
 }
 
+/// Where a write writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Writes {
+    #[default]
+    All,
+    /// Where the first image has nothing itself.
+    Gaps,
+}
+
 /// What a job has brought.
 pub(super) type Brought = Result<Gift, Trouble>;
 
@@ -95,6 +104,7 @@ pub(super) enum Gift {
 #[derive(Default)]
 pub(super) struct Qcow2Progress {
     pub(super) stage: Stage,
+    pub(super) writes: Writes,
     /// Bytes of the operation that are done.
     pub(super) done: u64,
     /// Steps since the worker was last left to others.

@@ -21,6 +21,13 @@ pub(super) static METADATA: Threads = Threads::new(
     "metadata of qcow2 images is read and written on the workers and may delay other requests",
 );
 
+/// The same of an image over one that is open itself, whose threads these wait for.
+static IN_FRONT: Threads = Threads::new(
+    "qcow2-front",
+    4,
+    "metadata of qcow2 images that are committed is read and written on the workers and may delay other requests",
+);
+
 /// Reasons for which an image is not written any more.
 const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
 const APART: &str = "metadata of its image could not be written; see to its storage, and open it again";
@@ -68,6 +75,8 @@ pub(super) struct Shared {
     header: Mutex<()>,
     /// Held by whoever frees clusters, over I/O, before the allocator is asked for.
     pub(super) settling: Mutex<()>,
+    /// Another storage has the image now.
+    given_away: AtomicBool,
 }
 
 impl Shared {
@@ -81,6 +90,8 @@ impl Shared {
             let _ = broken.set(MARKED);
         }
         let epochs = Arc::new(Epochs::default());
+        let threads = if chain.is_over_image() { &IN_FRONT } else { &METADATA };
+        threads.prepare();
         Shared {
             chain,
             returns: Returns::new(epochs.clone()),
@@ -88,7 +99,7 @@ impl Shared {
             epochs,
             claims: Claims::default(),
             allocator: allocator.map(Mutex::new),
-            jobs: Jobs::on(&METADATA),
+            jobs: Jobs::on(threads),
             changes: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             cleared: AtomicBool::new(cleared),
@@ -96,6 +107,7 @@ impl Shared {
             on_the_spot: AtomicBool::new(on_the_spot),
             header: Mutex::new(()),
             settling: Mutex::new(()),
+            given_away: AtomicBool::new(false),
         }
     }
 
@@ -142,6 +154,15 @@ impl Shared {
     /// Nothing is written any more.
     pub(super) fn check_written(&self) -> Result<(), Trouble> {
         if self.is_broken() { Err(Trouble::Errno(libc::EIO)) } else { Ok(()) }
+    }
+
+    /// Another storage has the image from now on: nothing is written here any more, not even in the end.
+    pub(super) fn give_away(&self) {
+        self.given_away.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_given_away(&self) -> bool {
+        self.given_away.load(Ordering::SeqCst)
     }
 
     pub(super) fn changes(&self) -> u64 {

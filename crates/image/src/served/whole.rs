@@ -46,8 +46,16 @@ impl Qcow2Storage {
     /// As above.
     pub(crate) fn open_apart(options: &Qcow2Options) -> Result<(Qcow2Storage, Behind), OpenError> {
         let storage = Qcow2Storage::open_in_front(options)?;
-        let behind = open::behind_first(options, &storage.shared.chain)?;
+        let behind = storage.behind(options)?;
         Ok((storage, behind))
+    }
+
+    /// What is behind it, where that really is.
+    ///
+    /// # Errors
+    /// Its name leads nowhere, or where it must not.
+    pub(crate) fn behind(&self, options: &Qcow2Options) -> Result<Behind, OpenError> {
+        Ok(open::behind_first(options, &self.shared.chain)?)
     }
 
     /// As above, whatever is behind it.

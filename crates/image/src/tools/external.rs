@@ -82,8 +82,7 @@ impl ExternalSnapshot {
             return Err(ToolError::refused(&to, "is the image's own name: what the disk holds needs another one"));
         }
         stays_together(path, &to, &header)?;
-        // Nobody can have put anything there before.
-        let beside = directory(&image)?.join(format!(".vringd-{:016x}", RandomState::new().hash_one(about.ino())));
+        let beside = beside(&image)?;
         let size_bytes = served.capacity_bytes();
         let mut this = ExternalSnapshot {
             options: Qcow2Options { snapshot: None, ..options.clone() },
@@ -245,8 +244,13 @@ impl Drop for ExternalSnapshot {
     }
 }
 
+/// A name beside an image, where nobody can have put anything before.
+pub(super) fn beside(image: &Path) -> Result<PathBuf, ToolError> {
+    Ok(directory(image)?.join(format!(".vringd-{:016x}", RandomState::new().hash_one(image))))
+}
+
 /// Refuses to move an image away from files that it names by where it is.
-fn stays_together(image: &Path, to: &Path, header: &Header) -> Result<(), ToolError> {
+pub(super) fn stays_together(image: &Path, to: &Path, header: &Header) -> Result<(), ToolError> {
     let names = [&header.backing_file, &header.extensions.data_file];
     for name in names.into_iter().flatten() {
         let found = |image: &Path| reference::read(name, image).ok().map(|found| found.path);
@@ -272,7 +276,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-fn sync_directory(of: &Path) -> Result<(), ToolError> {
+pub(super) fn sync_directory(of: &Path) -> Result<(), ToolError> {
     let directory = of.parent().unwrap_or(Path::new("/"));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(ToolError::io(directory, "bring to stable storage"))

@@ -1,4 +1,4 @@
-//! What is done to an image as a whole: made, looked at, checked. But for `external` nobody serves it meanwhile. All of it blocks.
+//! What is done to an image as a whole: made, looked at, checked. But for `external`, `streaming` and `committing` nobody serves it meanwhile. All of it blocks.
 //!
 //! | file | concern |
 //! |---|---|
@@ -9,6 +9,8 @@
 //! | `compare` | two images with the same contents, or not |
 //! | `map` | where a disk has data |
 //! | `external` | a snapshot of an image that is served, by a new one in front of it |
+//! | `streaming` | an image that is served gets what is behind it, and stands alone |
+//! | `committing` | an image that is served goes into its backing file, which takes its name |
 //! | `bitmap` | dirty bitmaps, added, removed and changed |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
@@ -19,10 +21,13 @@
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
 mod bitmap;
+#[cfg(test)]
+mod chain_tests;
 mod check;
 mod commit;
 #[cfg(test)]
 mod commit_tests;
+mod committing;
 mod compare;
 mod convert;
 mod create;
@@ -43,6 +48,7 @@ mod resize;
 #[cfg(test)]
 mod resize_tests;
 mod snapshot;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +56,7 @@ pub use crate::served::SnapshotChange;
 pub use bitmap::{BitmapChange, change_bitmaps};
 pub use check::{Checked, check};
 pub use commit::{Committed, commit};
+pub use committing::Committing;
 pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};
@@ -62,6 +69,7 @@ pub use measure::{Measured, measure};
 pub use rebase::{Rebased, rebase};
 pub use resize::{NewSize, Resized, resize};
 pub use snapshot::change_snapshots;
+pub use streaming::Streaming;
 
 #[cfg(test)]
 pub(crate) use resize::grow;

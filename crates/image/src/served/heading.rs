@@ -1,0 +1,45 @@
+//! Another header for an image that is open.
+
+use super::chain::Chain;
+use super::disk;
+use super::error::Trouble;
+use crate::header::Header;
+use crate::rewrite;
+use std::sync::PoisonError;
+
+const SECTOR_BYTES: usize = 512;
+
+/// Writes what `steps` makes of the header and the bytes of the first cluster, one after the other, each on stable storage before the next:
+/// a power cut leaves one header or the other.
+///
+/// # Errors
+/// There is no room for it, or it cannot be written.
+pub(super) fn change_header(
+    chain: &Chain,
+    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
+) -> Result<(), Trouble> {
+    // Others change other fields of the header at any time.
+    let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
+    let top = chain.top();
+    let file = chain.file(top.file);
+    let cluster = top.geometry.cluster_bytes().min(file.capacity_bytes()) as usize;
+    let mut first = vec![0; cluster.next_multiple_of(SECTOR_BYTES)];
+    disk::read(file, 0, &mut first)?;
+    let old = Header::parse(&first).map_err(|error| Trouble::Format(0, error))?;
+    let steps = steps(&old, &first);
+    let fits = |(at, bytes): &(usize, Vec<u8>)| at + bytes.len() <= first.len();
+    if !steps.iter().all(fits) || steps.len() == 1 && !rewrite::is_one_sector(&first, steps[0].0, &steps[0].1) {
+        // No room in the first cluster, or none in which it can change at once.
+        return Err(Trouble::Errno(libc::ENOSPC));
+    }
+    for (number, (at, bytes)) in steps.iter().enumerate() {
+        first[*at..at + bytes.len()].copy_from_slice(bytes);
+        let sectors = at / SECTOR_BYTES * SECTOR_BYTES..(at + bytes.len()).next_multiple_of(SECTOR_BYTES);
+        // Once something has changed, nobody knows which header the image has. What comes before others lies where nothing leads yet.
+        let is_aside = steps.len() > 1 && number == 0 && *at >= SECTOR_BYTES;
+        let failed = |errno| if is_aside { Trouble::Errno(errno) } else { Trouble::Apart(errno) };
+        disk::write(file, sectors.start as u64, &first[sectors]).map_err(failed)?;
+        chain.flush(top.file).map_err(failed)?;
+    }
+    Ok(())
+}

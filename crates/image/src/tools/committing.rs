@@ -1,0 +1,193 @@
+//! What an image that is served has itself, written into its backing file, which takes its name: the opposite of an external snapshot. So
+//! whoever opens the image by its name, now or after a restart, has the disk.
+//!
+//! | a cut behind | leaves |
+//! |---|---|
+//! | any write into the backing file | the image, which hides what has changed behind it: only that is written there |
+//! | the rename | the backing file by the image's name, of which every byte is on stable storage, and a second name of the image beside it |
+
+use super::external::{beside, stays_together, sync_directory};
+use super::file::{Image, ToolError, refuse_bitmaps};
+use crate::served::{OverlayError, Parted};
+use crate::{Behind, Qcow2Options, Qcow2Storage, features};
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use storage::extent::DataRanges;
+use storage::{Storage, StorageError};
+
+/// An image on its way into its backing file.
+pub struct Committing {
+    options: Qcow2Options,
+    served: Arc<dyn Storage>,
+    /// Where the image really is, and its backing file.
+    image: PathBuf,
+    behind: PathBuf,
+    parted: Option<Parted>,
+}
+
+impl Committing {
+    /// Of an image, which `served` has opened by these options.
+    ///
+    /// # Errors
+    /// What cannot be committed, with the reason: nothing has changed.
+    pub fn prepare(options: &Qcow2Options, served: Arc<dyn Storage>) -> Result<Committing, ToolError> {
+        let path = &options.path;
+        let refused = |reason: &str| Err(ToolError::refused(path, reason));
+        let Some(storage) = Qcow2Storage::of(&served) else {
+            return refused("is not served as a qcow2 image by itself");
+        };
+        if options.read_only {
+            return refused("is served read-only, and has nothing to commit");
+        }
+        let behind = match storage.behind(options)? {
+            Behind::Qcow2(behind) => behind,
+            Behind::Nothing => return refused("has no backing file into which it could be committed"),
+            Behind::Raw(behind) => {
+                let reason = format!(
+                    "its backing file {} is raw, and cannot take the place of a qcow2 image: mirror the disk, or use \
+                     `vringd image commit` when nobody serves it",
+                    behind.display()
+                );
+                return refused(&reason);
+            }
+        };
+        let image = fs::canonicalize(path).map_err(ToolError::io(path, "find"))?;
+        let header = Image::open(&image, false)?.header()?;
+        if header.snapshots > 0 {
+            return refused(
+                "has internal snapshots, which would be lost: delete them first with `vringd image snapshot delete`, \
+                 of a disk that nobody serves",
+            );
+        }
+        if header.has(features::DATA_FILE) {
+            return refused("has an external data file, which the backing file has no place for");
+        }
+        refuse_bitmaps(path, &header)?;
+        let (about, there) = (measure(&image)?, measure(&behind)?);
+        if !about.is_file() || !there.is_file() {
+            return refused("or its backing file is a device, which keeps its name: both need to be regular files");
+        }
+        if about.dev() != there.dev() {
+            let reason = format!("lies on another file system than its backing file {}", behind.display());
+            return refused(&reason);
+        }
+        let below = Image::open(&behind, false)?.header()?;
+        let below_refused = |reason: &str| Err(ToolError::refused(&behind, reason));
+        if below.has(features::DATA_FILE) {
+            return below_refused("is a backing file with an external data file, and is not written while it is used");
+        }
+        if below.has(features::CORRUPT) || below.has(features::DIRTY) {
+            return below_refused("is a backing file that has to be repaired first: `vringd image check --repair`");
+        }
+        if below.size_bytes > served.capacity_bytes() {
+            let reason = "is a backing file with a larger disk than the image's, which would grow: resize the image first";
+            return below_refused(reason);
+        }
+        stays_together(&behind, &image, &below)?;
+        let options = Qcow2Options { snapshot: None, ..options.clone() };
+        Ok(Committing { options, served, image, behind, parted: None })
+    }
+
+    /// Where the backing file is.
+    pub fn behind(&self) -> &Path {
+        &self.behind
+    }
+
+    /// Whether this is what it was prepared for.
+    pub fn is_of(&self, served: &Arc<dyn Storage>) -> bool {
+        Arc::ptr_eq(&self.served, served)
+    }
+
+    /// Opens the backing file for writing. Answers with the disk, which guests use from now on, and with what is written into. No
+    /// request may be in flight. Blocks, for some flushes.
+    ///
+    /// # Errors
+    /// Somebody else uses the backing file, or it cannot be opened: the image is served as before.
+    pub fn begin(&mut self) -> Result<(Arc<dyn Storage>, Arc<dyn Storage>), ToolError> {
+        let refused = |reason: String| ToolError::refused(&self.behind, reason);
+        let image = Qcow2Storage::of(&self.served).ok_or_else(|| refused("is behind no image any more".to_owned()))?;
+        self.check_place(image)?;
+        let parted = image.part(&self.options, &self.behind).map_err(|error| refused(error.to_string()))?;
+        let from_to = (parted.image.clone(), parted.behind.clone());
+        self.parted = Some(parted);
+        Ok(from_to)
+    }
+
+    /// Shows `show` what the image has itself, in its order, until it answers with false. Blocks.
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    pub fn parts(&self, show: &mut dyn FnMut(Range<u64>) -> bool) -> Result<(), StorageError> {
+        let image = self.parted.as_ref().and_then(|parted| Qcow2Storage::of(&parted.image));
+        let Some(image) = image else { return Ok(()) };
+        for part in DataRanges::exactly(&image.own(), 0..image.capacity_bytes()) {
+            if !show(part?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything of the image is in its backing file and stable there: that takes the image's name, and serves the disk. No request may
+    /// be in flight. Blocks, for a rename.
+    ///
+    /// # Errors
+    /// It cannot be renamed, and nothing has changed.
+    pub fn finish(&self) -> Result<Arc<dyn Storage>, ToolError> {
+        let lost = || ToolError::refused(&self.behind, "is not written");
+        let parted = self.parted.as_ref().ok_or_else(lost)?;
+        self.check_place(Qcow2Storage::of(&parted.image).ok_or_else(lost)?)?;
+        if !Qcow2Storage::of(&parted.behind).ok_or_else(lost)?.is_at(&self.behind).unwrap_or(false) {
+            return Err(ToolError::refused(&self.behind, "was replaced by another file: it is not what was written"));
+        }
+        let beside = beside(&self.image)?;
+        fs::hard_link(&self.image, &beside).map_err(ToolError::io(&beside, "link the image as"))?;
+        let renamed = self.rename(&beside);
+        // It is there no more where it has been put back.
+        if let Err(error) = fs::remove_file(&beside)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %beside.display(), %error, "it is left over from a commit, and nobody needs it: remove it");
+        }
+        renamed?;
+        parted.leave();
+        Ok(parted.behind.clone())
+    }
+
+    /// Gives the backing file the image's name, for good: what is written from now on is hidden by the image if a power cut brings that
+    /// back.
+    fn rename(&self, beside: &Path) -> Result<(), ToolError> {
+        fs::rename(&self.behind, &self.image).map_err(ToolError::io(&self.image, "replace"))?;
+        let Err(error) = sync_directory(&self.image).and_then(|()| sync_directory(&self.behind)) else { return Ok(()) };
+        let back = fs::hard_link(&self.image, &self.behind).and_then(|()| fs::rename(beside, &self.image));
+        back.map_err(ToolError::io(&self.image, "put back"))?;
+        Err(error)
+    }
+
+    /// It is not to be committed any more: what serves it from now on. No request may be in flight. Blocks, for some flushes.
+    ///
+    /// # Errors
+    /// One of both files cannot be brought to stable storage: they are served as they are.
+    pub fn undo(&self) -> Result<Arc<dyn Storage>, ToolError> {
+        let Some(parted) = &self.parted else { return Ok(self.served.clone()) };
+        let joined = parted.join(&self.options);
+        let failed = |error: OverlayError| ToolError::refused(&self.options.path, error.to_string());
+        Ok(Arc::new(joined.map_err(failed)?))
+    }
+
+    /// Whether the image is where it is looked for: its name may be another one's by now.
+    fn check_place(&self, image: &Qcow2Storage) -> Result<(), ToolError> {
+        match image.is_at(&self.image) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ToolError::refused(&self.image, "was replaced by another file, and is not what is served")),
+            Err(error) => Err(ToolError::io(&self.image, "measure")(error)),
+        }
+    }
+}
+
+fn measure(path: &Path) -> Result<fs::Metadata, ToolError> {
+    fs::symlink_metadata(path).map_err(ToolError::io(path, "measure"))
+}
