@@ -97,8 +97,13 @@ impl Guards {
     /// When a guest will have waited for too long.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let queue = self.queue();
-        let since_ns = queue.waiting.iter().map(|waiter| waiter.since_ns.max(queue.read_ns)).min();
-        since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns.load(Ordering::Relaxed)))
+        let patience_ns = self.patience_ns.load(Ordering::Relaxed);
+        // A job that gets on is given twice the time: what it reads may all be something else.
+        let since_ns = |waiter: &Waiter| {
+            let read_ns = queue.read_ns.min(waiter.since_ns.saturating_add(patience_ns));
+            waiter.since_ns.max(read_ns)
+        };
+        queue.waiting.iter().map(since_ns).min().map(|since_ns| since_ns.saturating_add(patience_ns))
     }
 
     pub(crate) fn set_patience(&self, patience: Duration) {

@@ -31,6 +31,7 @@ mod idle;
 mod life;
 mod limits;
 mod live;
+mod live_chain;
 mod memory_table;
 mod moves;
 mod nbd;

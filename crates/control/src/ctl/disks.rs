@@ -4,7 +4,7 @@ use super::add::{BackingFlags, DescriptionError, make_storage_absolute};
 use super::bitmaps::BitmapCommand;
 use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
-use super::jobs::{BackupArgs, MirrorArgs, SnapshotArgs};
+use super::jobs::{BackupArgs, ChainArgs, MirrorArgs, SnapshotArgs};
 use super::table::storage_facts;
 use super::volume;
 use crate::model::{ByteSize, Disk, NewDisk};
@@ -53,6 +53,19 @@ pub enum DiskCommand {
     /// It is a job of the daemon (`vringd ctl job`), and follows the disk until it is completed or cancelled. Without
     /// --complete this waits until the copy is ready.
     Mirror(MirrorArgs),
+
+    /// Copy what is behind a qcow2 image into it, until it needs no backing file any more, while guests use it.
+    ///
+    /// It is a job of the daemon (`vringd ctl job`), and goes on when the wait for it is interrupted. One that is cancelled
+    /// has lost nothing, and the next one goes on where it was.
+    Stream(ChainArgs),
+
+    /// Write what a qcow2 image has into its backing file, which takes the image's name, while guests use it.
+    ///
+    /// The opposite of `snapshot`: configuration and restarts stay true, and the image's file is gone then. Other images
+    /// over the same backing file change with it, and are worth nothing afterwards. It is a job of the daemon (`vringd ctl
+    /// job`), and goes on when the wait for it is interrupted.
+    Commit(ChainArgs),
 
     /// List, begin and remove dirty bitmaps of disks of qcow2 images.
     #[command(subcommand)]

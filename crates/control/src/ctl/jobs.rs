@@ -1,11 +1,11 @@
-//! `vringd ctl job`, and `vringd ctl disk snapshot|backup|mirror`, which begin what it shows: arguments and tables.
+//! `vringd ctl job`, and `vringd ctl disk snapshot|backup|mirror|stream|commit`, which begin what it shows: arguments and tables.
 
 use super::add::{DescriptionError, absolute};
 use super::bitmaps;
 use super::cells::{NOTHING, facts, or_nothing, size, table, uptime};
 use crate::model::{
-    ByteSize, CopyDisk, CopyFormat, FieldError, Job, JobDisk, JobKind, JobState, NewBackup, NewJob, NewMirror,
-    NewSnapshot, SnapshotDisk,
+    ByteSize, CopyDisk, CopyFormat, FieldError, Job, JobDisk, JobKind, JobState, NewBackup, NewCommit, NewJob,
+    NewMirror, NewSnapshot, NewStream, SnapshotDisk,
 };
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -172,6 +172,44 @@ impl MirrorArgs {
     }
 }
 
+/// A disk whose chain of images gets shorter.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ChainArgs {
+    /// Name of the disk.
+    pub disk: String,
+
+    /// Most bytes copied a second, as in 100M [default: no limit].
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<ByteSize>,
+
+    /// Do not wait: print the job and leave it to the daemon.
+    #[arg(long)]
+    pub detach: bool,
+}
+
+impl ChainArgs {
+    /// The job that copies what is behind the image, checked.
+    ///
+    /// # Errors
+    /// [`DescriptionError`]; its message names the field.
+    pub fn stream(&self) -> Result<NewJob, DescriptionError> {
+        checked(NewJob::Stream(NewStream { disk: self.disk.clone(), limit: self.limit }))
+    }
+
+    /// The job that copies what the image has, checked.
+    ///
+    /// # Errors
+    /// [`DescriptionError`]; its message names the field.
+    pub fn commit(&self) -> Result<NewJob, DescriptionError> {
+        checked(NewJob::Commit(NewCommit { disk: self.disk.clone(), limit: self.limit }))
+    }
+}
+
+fn checked(new: NewJob) -> Result<NewJob, DescriptionError> {
+    new.check().map_err(DescriptionError::Options)?;
+    Ok(new)
+}
+
 /// Jobs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct JobArgs {
@@ -192,13 +230,13 @@ pub enum JobCommand {
         id: u64,
     },
 
-    /// Wait until a backup is done or a mirror is ready to be completed; the status is 1 if the job fails.
+    /// Wait until a job is done or a mirror is ready to be completed; the status is 1 if it fails.
     Wait {
         /// Identifier of the job.
         id: u64,
     },
 
-    /// Complete a mirror that is ready: the disk lives on in the target.
+    /// Complete a mirror that is ready: the disk lives on in the target. Try again to complete a commit.
     Complete {
         /// Identifier of the job.
         id: u64,
@@ -208,7 +246,7 @@ pub enum JobCommand {
         detach: bool,
     },
 
-    /// Cancel a job and remove its unfinished targets; forget one that has ended.
+    /// Cancel a job and remove the unfinished targets of a backup or a mirror; forget one that has ended.
     Cancel {
         /// Identifier of the job.
         id: u64,
@@ -342,6 +380,9 @@ pub(super) fn outcome(job: &Job) -> String {
     let Job { id, kind, .. } = job;
     let disks = job.disk_names();
     match (kind, job.state) {
+        (JobKind::Commit, JobState::Ready) => format!(
+            "job {id}: everything of {disks} is in its backing file; `vringd ctl job complete {id}` tries again to end with that\n"
+        ),
         (JobKind::Mirror, JobState::Ready) => format!(
             "job {id}: the mirror of {disks} is ready and follows; `vringd ctl job complete {id}` moves the disk to it\n"
         ),
@@ -350,9 +391,14 @@ pub(super) fn outcome(job: &Job) -> String {
             let targets = targets.join(", ");
             format!("job {id}: {disks} lives on in {targets}: name that where the disk is described\n")
         }
-        (JobKind::Backup, JobState::Done) => {
-            let seconds = job.ended.unwrap_or(job.started).saturating_sub(job.started);
-            format!("job {id}: backed up {disks}: {} in {}{}\n", size(job.done_bytes), time(seconds), extents(job))
+        (kind, JobState::Done) => {
+            let (done, seconds) = (size(job.done_bytes), job.ended.unwrap_or(job.started).saturating_sub(job.started));
+            let of = format!("{done} in {}", time(seconds));
+            match kind {
+                JobKind::Stream => format!("job {id}: {disks} stands alone: {of}\n"),
+                JobKind::Commit => format!("job {id}: committed {disks}: {of}\n"),
+                JobKind::Backup | JobKind::Mirror => format!("job {id}: backed up {disks}: {of}{}\n", extents(job)),
+            }
         }
         _ => one(job),
     }

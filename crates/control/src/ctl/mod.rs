@@ -28,7 +28,7 @@ pub use directory::{AddDirArgs, DirectoryFlags};
 pub use disk::{Behind, DiskFlags, Served};
 pub use disks::{AddDiskArgs, DiskCommand};
 pub use error::CtlError;
-pub use jobs::{BackupArgs, CopyFlags, DiskPath, JobArgs, JobCommand, MirrorArgs, SnapshotArgs};
+pub use jobs::{BackupArgs, ChainArgs, CopyFlags, DiskPath, JobArgs, JobCommand, MirrorArgs, SnapshotArgs};
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use policy::PolicyArgs;
 pub use run::perform;

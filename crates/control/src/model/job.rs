@@ -20,6 +20,10 @@ pub enum JobKind {
     Backup,
     /// Copies a disk and then every change to it, until it is completed.
     Mirror,
+    /// Copies what is behind an image into it, which stands alone then.
+    Stream,
+    /// Writes what an image has into its backing file, which takes the image's name then.
+    Commit,
 }
 
 impl fmt::Display for JobKind {
@@ -27,6 +31,8 @@ impl fmt::Display for JobKind {
         f.write_str(match self {
             Self::Backup => "backup",
             Self::Mirror => "mirror",
+            Self::Stream => "stream",
+            Self::Commit => "commit",
         })
     }
 }
@@ -37,15 +43,15 @@ impl fmt::Display for JobKind {
 pub enum JobState {
     /// It copies.
     Running,
-    /// A mirror that has copied everything and follows the disk: it can be completed.
+    /// A mirror that has copied everything and follows the disk: it can be completed. A commit that could not be.
     Ready,
-    /// A mirror whose disk moves to the target.
+    /// A mirror whose disk moves to the target, or a commit whose backing file takes the image's name.
     Completing,
-    /// It ended as it should: a backup is whole, a mirrored disk lives on in the target.
+    /// It ended as it should: a backup is whole, a mirrored disk lives on in the target, an image stands alone or is committed.
     Done,
-    /// It ended with an error, and its unfinished targets are removed.
+    /// It ended with an error, and unfinished targets of a backup or a mirror are removed.
     Failed,
-    /// It was cancelled, and its unfinished targets are removed.
+    /// It was cancelled, and unfinished targets of a backup or a mirror are removed.
     Cancelled,
 }
 
@@ -101,6 +107,10 @@ pub enum NewJob {
     Backup(NewBackup),
     /// Copy a disk and then every change to it, until the job is completed: then the disk lives on in the target.
     Mirror(NewMirror),
+    /// Copy what is behind a qcow2 image into it, until it names no backing file any more.
+    Stream(NewStream),
+    /// Write what a qcow2 image has into its backing file, which takes the image's name.
+    Commit(NewCommit),
 }
 
 /// By hand, because the derived form of a tagged enum forgets which field an error is about.
@@ -111,7 +121,11 @@ impl<'de> Deserialize<'de> for NewJob {
         match kind.as_str() {
             Some("backup") => fields(table).map(Self::Backup),
             Some("mirror") => fields(table).map(Self::Mirror),
-            _ => Err(D::Error::custom(format_args!("invalid field `kind`: {kind} is none of backup, mirror"))),
+            Some("stream") => fields(table).map(Self::Stream),
+            Some("commit") => fields(table).map(Self::Commit),
+            _ => Err(D::Error::custom(format_args!(
+                "invalid field `kind`: {kind} is none of backup, mirror, stream, commit"
+            ))),
         }
     }
 }
@@ -173,16 +187,48 @@ pub struct NewMirror {
     pub limit: Option<ByteSize>,
 }
 
+/// A stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewStream {
+    /// Name of the disk, a qcow2 image that has a backing file.
+    pub disk: String,
+    /// Most bytes copied a second, at least 4096; 0 or left out for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ByteSize>,
+}
+
+/// A commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewCommit {
+    /// Name of the disk, a qcow2 image over another one on the same file system.
+    pub disk: String,
+    /// Most bytes copied a second, at least 4096; 0 or left out for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ByteSize>,
+}
+
 impl NewJob {
     /// What it is to do.
     pub fn kind(&self) -> JobKind {
         match self {
             Self::Backup(_) => JobKind::Backup,
             Self::Mirror(_) => JobKind::Mirror,
+            Self::Stream(_) => JobKind::Stream,
+            Self::Commit(_) => JobKind::Commit,
         }
     }
 
-    /// The disks, each with its target.
+    /// The disk whose chain of images changes; none of a job that makes copies.
+    pub fn of_chain(&self) -> Option<&str> {
+        match self {
+            Self::Stream(NewStream { disk, .. }) | Self::Commit(NewCommit { disk, .. }) => Some(disk),
+            Self::Backup(_) | Self::Mirror(_) => None,
+        }
+    }
+
+    /// The disks of which copies are made, each with its target.
     pub fn copies(&self) -> Vec<CopyDisk> {
         match self {
             Self::Backup(backup) => backup.disks.clone(),
@@ -190,6 +236,7 @@ impl NewJob {
                 let (disk, target) = (disk.clone(), target.clone());
                 vec![CopyDisk { disk, target, format: *format, force: *force, bitmap: None, backing: None }]
             }
+            Self::Stream(_) | Self::Commit(_) => vec![],
         }
     }
 
@@ -202,13 +249,16 @@ impl NewJob {
     pub fn copy_field(&self, index: usize, field: &str) -> String {
         match self {
             Self::Backup(_) => format!("disks[{index}].{field}"),
-            Self::Mirror(_) => field.to_owned(),
+            Self::Mirror(_) | Self::Stream(_) | Self::Commit(_) => field.to_owned(),
         }
     }
 
     /// Bytes a second, if limited.
     pub fn limit_bytes_per_second(&self) -> Option<u64> {
-        let (Self::Backup(NewBackup { limit, .. }) | Self::Mirror(NewMirror { limit, .. })) = self;
+        let (Self::Backup(NewBackup { limit, .. })
+        | Self::Mirror(NewMirror { limit, .. })
+        | Self::Stream(NewStream { limit, .. })
+        | Self::Commit(NewCommit { limit, .. })) = self;
         in_force(*limit)
     }
 
@@ -227,6 +277,10 @@ impl NewJob {
                 check_name("disk", &mirror.disk)?;
                 check_path("target", &mirror.target)?;
                 check_limit(mirror.limit)
+            }
+            Self::Stream(NewStream { disk, limit }) | Self::Commit(NewCommit { disk, limit }) => {
+                check_name("disk", disk)?;
+                check_limit(*limit)
             }
         }
     }
@@ -367,16 +421,16 @@ pub struct Job {
 pub struct JobDisk {
     /// Name of the disk.
     pub disk: String,
-    /// Path of the copy.
+    /// Path of the copy; of a stream that of the image, of a commit that of its backing file.
     #[schema(value_type = String)]
     pub target: PathBuf,
-    /// Format of the copy.
+    /// Format of what is written.
     pub format: CopyFormat,
     /// Bytes done.
     pub done_bytes: u64,
-    /// Bytes to do: the size of the disk, or what a bitmap says has changed.
+    /// Bytes to do: the size of the disk, what a bitmap says has changed, or what an image does not have, or has, itself.
     pub total_bytes: u64,
-    /// Bytes that the guest has changed and the copy does not have yet; absent in a backup.
+    /// Bytes that the guest has changed and the copy does not have yet; absent in a backup and a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
     /// Name of the dirty bitmap that a backup uses.
@@ -396,11 +450,11 @@ impl Job {
     /// Whether it can be completed now.
     ///
     /// # Errors
-    /// [`ApiError::JobUnsupported`] for a backup, [`ApiError::JobInState`] for a mirror that is not ready.
+    /// [`ApiError::JobUnsupported`] for what ends by itself, [`ApiError::JobInState`] for a mirror or a commit that is not ready.
     pub fn may_complete(&self) -> Result<(), ApiError> {
         let id = self.id;
-        if self.kind == JobKind::Backup {
-            let message = "a backup ends by itself, only a mirror is completed".to_owned();
+        if matches!(self.kind, JobKind::Backup | JobKind::Stream) {
+            let message = format!("a {} ends by itself, only a mirror is completed", self.kind);
             return Err(ApiError::JobUnsupported { id, message });
         }
         self.must_be(
@@ -421,7 +475,7 @@ impl Job {
     pub fn may_cancel(&self) -> Result<(), ApiError> {
         match self.state {
             JobState::Completing => {
-                self.must_be(JobState::Running, "its disk moves to the target, wait until it is done")
+                self.must_be(JobState::Running, "its disk is about to change, wait until it is done")
             }
             _ => Ok(()),
         }
@@ -434,7 +488,7 @@ impl Job {
     pub fn is_cancelled(&self) -> Result<(), ApiError> {
         match self.state {
             JobState::Cancelled => Ok(()),
-            _ => self.must_be(JobState::Cancelled, "it had ended already, and its targets stay"),
+            _ => self.must_be(JobState::Cancelled, "it had ended already, and what it has made stays"),
         }
     }
 

@@ -34,7 +34,12 @@ fn what_is_left_out_has_its_default() {
         (incremental.copy_field(1, "backing"), mirror.copy_field(0, "target")),
         ("disks[1].backing".into(), "target".into())
     );
-    for new in [backup, incremental, mirror] {
+    let stream = job(r#"{"kind": "stream", "disk": "db", "limit": "1M"}"#).unwrap();
+    assert_eq!((stream.of_chain(), stream.copies(), mirror.of_chain()), (Some("db"), vec![], None));
+    assert_eq!((stream.kind(), stream.limit_bytes_per_second()), (JobKind::Stream, Some(1 << 20)));
+    let commit = job(r#"{"kind": "commit", "disk": "db"}"#).unwrap();
+    assert_eq!((commit.kind(), commit.of_chain()), (JobKind::Commit, Some("db")));
+    for new in [backup, incremental, mirror, stream, commit] {
         new.check().unwrap();
         assert_eq!(job(&serde_json::to_string(&new).unwrap()).unwrap(), new);
     }
@@ -44,7 +49,9 @@ fn what_is_left_out_has_its_default() {
 fn a_field_that_cannot_be_read_is_named() {
     for (text, message) in [
         (r#"{"disks": []}"#, "missing field `kind`"),
-        (r#"{"kind": "commit"}"#, "invalid field `kind`: \"commit\" is none of backup, mirror"),
+        (r#"{"kind": "rebase"}"#, "invalid field `kind`: \"rebase\" is none of backup, mirror, stream, commit"),
+        (r#"{"kind": "commit"}"#, "missing field `disk`"),
+        (r#"{"kind": "stream", "disk": "a", "target": "/a"}"#, "unknown field `target`"),
         (r#"{"kind": "backup"}"#, "missing field `disks`"),
         (r#"{"kind": "backup", "disks": [], "disk": "a"}"#, "unknown field `disk`"),
         (r#"{"kind": "backup", "disks": [{"disk": "a"}]}"#, "invalid field `disks[0].target`"),
@@ -166,6 +173,8 @@ fn a_state_says_what_can_be_done() {
         complete(JobKind::Backup, JobState::Running),
         Err("job 3 cannot do this: a backup ends by itself, only a mirror is completed".into())
     );
+    assert_eq!(complete(JobKind::Commit, JobState::Ready), Ok(()));
+    assert!(complete(JobKind::Stream, JobState::Ready).unwrap_err().contains("a stream ends by itself"));
     for state in JobState::ALL {
         let job = job(JobKind::Mirror, state);
         assert_eq!(job.may_cancel().is_err(), state == JobState::Completing);

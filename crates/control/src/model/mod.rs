@@ -28,7 +28,10 @@ pub use export::{
     DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
     SessionState, Settings, StorageInfo,
 };
-pub use job::{CopyDisk, CopyFormat, Job, JobDisk, JobKind, JobSettings, JobState, NewBackup, NewJob, NewMirror};
+pub use job::{
+    CopyDisk, CopyFormat, Job, JobDisk, JobKind, JobSettings, JobState, NewBackup, NewCommit, NewJob, NewMirror,
+    NewStream,
+};
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use p9::{P9Info, Protocol, SecurityModel};

@@ -29,7 +29,8 @@ fn admit_kind(document: &mut OpenApi) {
     let Some(components) = &mut document.components else { return };
     for (name, schema) in &mut components.schemas {
         if let RefOr::T(Schema::Object(object)) = schema
-            && (name.ends_with("Storage") || ["NewBackup", "NewMirror"].contains(&name.as_str()))
+            && (name.ends_with("Storage")
+                || ["NewBackup", "NewMirror", "NewStream", "NewCommit"].contains(&name.as_str()))
         {
             object.additional_properties = None;
         }

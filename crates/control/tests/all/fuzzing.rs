@@ -124,6 +124,8 @@ fn text_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("new_bitmap", r#"{"name":"daily","granularity":"64K"}"#),
         ("new_mirror", r#"{"kind":"mirror","disk":"a","target":"/a.qcow2","force":true}"#),
+        ("new_stream", r#"{"kind":"stream","disk":"a","limit":"1M"}"#),
+        ("new_commit", r#"{"kind":"commit","disk":"a"}"#),
         ("job_settings", r#"{"limit":"none"}"#),
         ("listen", "tcp:[::1]:5640"),
         ("listen_vsock", "vsock:2:5640"),

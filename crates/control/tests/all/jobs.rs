@@ -4,7 +4,7 @@ use crate::common::{Served, ctl};
 use crate::ctl::prints;
 use control::client::{Client, ClientError};
 use control::ctl::{Args, Command, JobArgs, JobCommand};
-use control::model::{CopyFormat, Disk, Job, JobState};
+use control::model::{CopyFormat, Disk, Job, JobKind, JobState};
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -89,7 +89,7 @@ fn a_mirror_is_completed_when_it_is_ready() {
     let late = client.order(Method::DELETE, "/v1/jobs/1").unwrap_err().to_string();
     assert_eq!(
         late,
-        "job 1 is completing, not running: its disk moves to the target, wait until it is done (job-in-state)"
+        "job 1 is completing, not running: its disk is about to change, wait until it is done (job-in-state)"
     );
     assert_eq!(look(), JobState::Done);
 
@@ -231,6 +231,21 @@ fn mirrors_are_typed() {
     );
     let full = "job 4 failed: cannot write /m/full.qcow2: No space left on device";
     assert_eq!(ctl(&served, "disk mirror db /m/full.qcow2 --complete"), (1, full.into()));
+}
+
+#[test]
+fn chains_are_shortened() {
+    let served = served();
+    assert_eq!(ctl(&served, "disk stream db --limit 1G"), (0, "job 1: db stands alone: 10G in 1m 15s\n".into()));
+    assert_eq!(ctl(&served, "disk commit db"), (0, "job 2: committed db: 10G in 1m 15s\n".into()));
+    let (status, text) = ctl(&served, "disk commit db --detach --json");
+    let job: Job = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, job.kind, job.state), (0, JobKind::Commit, JobState::Running), "{text}");
+    assert_eq!(ctl(&served, "job wait 3"), (0, "job 3: committed db: 10G in 1m 15s\n".into()));
+    let early = "job 1 cannot do this: a stream ends by itself, only a mirror is completed (unsupported)";
+    assert_eq!(ctl(&served, "job complete 1"), (1, early.into()));
+    let raw = "disk `data`: its storage is file, and only qcow2 images have a chain (unsupported)";
+    assert_eq!(ctl(&served, "disk stream data"), (1, raw.into()));
 }
 
 #[test]

@@ -169,12 +169,24 @@ impl Qcow2Storage {
         self.with_bits(name, Bits::take)
     }
 
-    /// Gives back what was [taken](Self::take_bitmap) and has not been used.
+    /// Gives back what was [taken](Self::take_bitmap) and has not been used. Since then the bitmap is in use: nothing is written.
     ///
     /// # Errors
-    /// As above.
+    /// There is none of this name, or it is inconsistent.
     pub fn give_back(&self, name: &str, dirty: &Dirty) -> Result<(), BitmapError> {
-        self.with_bits(name, |bits| bits.add(dirty))
+        let state = self.shared.bitmaps.state();
+        let bits = usable(&state, name).map_err(|why| self.refused(why))?;
+        bits.add(dirty);
+        Ok(())
+    }
+
+    /// Makes a bitmap inconsistent, which has been in use since it was begun or [taken](Self::take_bitmap): nothing is written.
+    pub fn forget_bitmap(&self, name: &str) {
+        let mut state = self.shared.bitmaps.state();
+        if let Some(index) = state.find(name) {
+            state.listed[index].bits = None;
+        }
+        self.shared.bitmaps.follow(&state);
     }
 
     /// Writes back what they say, as when the image is closed. Of an image that a tool has alone.
@@ -211,10 +223,16 @@ impl Qcow2Storage {
             shared.bitmaps.follow(&state);
             done
         })();
-        done.map_err(|why| match why {
-            Why::Refused(reason) => BitmapError::Refused(format!("{}: {reason}", shared.chain.top().path.display())),
+        done.map_err(|why| self.refused(why))
+    }
+
+    fn refused(&self, why: Why) -> BitmapError {
+        match why {
+            Why::Refused(reason) => {
+                BitmapError::Refused(format!("{}: {reason}", self.shared.chain.top().path.display()))
+            }
             Why::Trouble(trouble) => BitmapError::Failed(self.failed(Action::Write, &trouble)),
-        })
+        }
     }
 
     /// With clusters for what is new. What was taken for it is given back where that fails.

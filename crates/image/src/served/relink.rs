@@ -109,6 +109,14 @@ impl Parted {
         Ok(storage)
     }
 
+    /// Nothing was written to the image: `before` goes on with it.
+    pub(crate) fn abandon(self, before: &Qcow2Storage, options: &Qcow2Options) {
+        let lock = self.behind.hand_over().ok().and_then(|below| below.lock).filter(|_| options.lock);
+        before.shared.take_back();
+        drop(self);
+        give_up(lock.as_ref());
+    }
+
     /// Goes on with what was behind the image, which has everything that the image had. The image is nobody's any more.
     pub(crate) fn leave(&self) {
         if let Some(image) = Qcow2Storage::of(&self.image) {

@@ -161,6 +161,11 @@ impl Shared {
         self.given_away.store(true, Ordering::SeqCst);
     }
 
+    /// Nothing came of that.
+    pub(super) fn take_back(&self) {
+        self.given_away.store(false, Ordering::SeqCst);
+    }
+
     pub(super) fn is_given_away(&self) -> bool {
         self.given_away.load(Ordering::SeqCst)
     }

@@ -83,7 +83,8 @@ impl Committing {
             return below_refused("is a backing file that has to be repaired first: `vringd image check --repair`");
         }
         if below.size_bytes > served.capacity_bytes() {
-            let reason = "is a backing file with a larger disk than the image's, which would grow: resize the image first";
+            let reason =
+                "is a backing file with a larger disk than the image's, which would grow: resize the image first";
             return below_refused(reason);
         }
         stays_together(&behind, &image, &below)?;
@@ -114,6 +115,13 @@ impl Committing {
         let from_to = (parted.image.clone(), parted.behind.clone());
         self.parted = Some(parted);
         Ok(from_to)
+    }
+
+    /// Nobody uses what [`begin`](Self::begin) has answered with: the image is served as before.
+    pub fn abandon(&mut self) {
+        if let (Some(parted), Some(image)) = (self.parted.take(), Qcow2Storage::of(&self.served)) {
+            parted.abandon(image, &self.options);
+        }
     }
 
     /// Shows `show` what the image has itself, in its order, until it answers with false. Blocks.
@@ -182,7 +190,9 @@ impl Committing {
     fn check_place(&self, image: &Qcow2Storage) -> Result<(), ToolError> {
         match image.is_at(&self.image) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ToolError::refused(&self.image, "was replaced by another file, and is not what is served")),
+            Ok(false) => {
+                Err(ToolError::refused(&self.image, "was replaced by another file, and is not what is served"))
+            }
             Err(error) => Err(ToolError::io(&self.image, "measure")(error)),
         }
     }

@@ -61,8 +61,12 @@ impl Since {
         }
     }
 
-    /// What copies it. No request is in flight: the bitmap begins anew at this moment.
-    pub(super) fn copier(&mut self, from: &Arc<dyn Storage>, to: &Destination) -> Result<Copier, String> {
+    /// What copies it, and what guests use meanwhile. No request is in flight: the bitmap begins anew at this moment.
+    pub(super) fn backup(
+        &mut self,
+        from: &Arc<dyn Storage>,
+        to: &Destination,
+    ) -> Result<(Arc<dyn Storage>, Copier), String> {
         let (storage, is_blank) = (to.storage().clone(), to.is_blank());
         let take = |name: &str| {
             let image = Qcow2Storage::of(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
@@ -79,7 +83,8 @@ impl Since {
                 Backup::of_changes(from.clone(), storage, dirty.ranges())
             }
         };
-        backup.map(Copier::Backup).map_err(|error| error.to_string())
+        let backup = backup.map_err(|error| error.to_string())?;
+        Ok((backup.filter(), Copier::Backup(backup)))
     }
 
     /// The name of the bitmap, and whether it says what is copied.
@@ -91,17 +96,20 @@ impl Since {
         }
     }
 
-    /// There is no backup: the bitmap is as if it had never been.
-    fn undo(&self, storage: &Arc<dyn Storage>) {
-        let Some(image) = Qcow2Storage::of(storage) else { return };
-        let undone = match self {
-            Since::Ever | Since::Bitmap(_, None) => Ok(()),
-            Since::Begun(name) => image.remove_bitmap(name),
-            Since::Bitmap(name, Some(dirty)) => image.give_back(name, dirty),
+    /// There is no backup: the bitmap is as if it had never been. Says what went wrong: then it is inconsistent.
+    fn undo(&self, storage: &Arc<dyn Storage>) -> Option<String> {
+        let image = Qcow2Storage::of(storage)?;
+        let (name, undone) = match self {
+            Since::Ever | Since::Bitmap(_, None) => return None,
+            Since::Begun(name) => (name, image.remove_bitmap(name)),
+            Since::Bitmap(name, Some(dirty)) => (name, image.give_back(name, dirty)),
         };
-        if let Err(error) = undone {
-            tracing::error!(%error, "what a backup that failed has taken of a dirty bitmap is lost: remove the bitmap, and begin with a full backup");
-        }
+        let error = undone.err()?;
+        // What the next backup would copy by it is not enough.
+        image.forget_bitmap(name);
+        tracing::error!(%error, bitmap = name, "what a backup that failed has changed of a dirty bitmap cannot be undone: it is inconsistent");
+        let name = name.escape_debug();
+        Some(format!("bitmap `{name}` is inconsistent ({error}): remove it, and begin with a full backup"))
     }
 }
 
@@ -128,11 +136,13 @@ impl Taken {
         self.0.clear();
     }
 
-    /// There is none.
-    pub(super) fn undo(&mut self) {
-        for (storage, since) in self.0.drain(..) {
-            since.undo(&storage);
+    /// There is none. Says what of that went wrong.
+    pub(super) fn undo(&mut self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        while let Some((storage, since)) = self.0.pop() {
+            wrong.extend(since.undo(&storage));
         }
+        wrong
     }
 }
 

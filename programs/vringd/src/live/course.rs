@@ -4,13 +4,14 @@
 //! that does not answer is waited for: the job's filter does nothing then but pass everything on.
 
 use super::bitmaps::Taken;
+use super::chain::Chain;
 use super::job::{Copier, Job, Part};
 use super::swap::{Next, close};
 use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
 use control::model::{CopyFormat, JobKind};
 use disk::{DiskError, FileOptions, Qcow2Options, StorageSpec};
-use image::tools::Destination;
+use image::tools::{Destination, Streaming};
 use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,7 +36,7 @@ pub(super) enum Event {
     Complete,
 }
 
-/// Why a disk could not move to the target of its mirror.
+/// Why a disk could not go on as its job wants.
 enum Hitch {
     /// It may be tried again.
     GoesOn(String),
@@ -46,8 +47,10 @@ enum Hitch {
 pub(super) struct Course {
     pub(super) daemon: Weak<Daemon>,
     pub(super) job: Arc<Job>,
-    /// One for each disk.
+    /// One for each disk of which a copy is made.
     pub(super) destinations: Vec<Destination>,
+    /// The images that change, of a job that makes no copy.
+    pub(super) chain: Option<Chain>,
     /// What was taken of bitmaps.
     pub(super) taken: Taken,
     pub(super) events: Sender<Event>,
@@ -77,13 +80,13 @@ impl Course {
             before.into_iter().for_each(close);
             return Ok(());
         }
-        let ended = self.keep(copied);
-        match &ended {
-            Ok(()) => self.taken.keep(),
-            Err(_) => self.taken.undo(),
-        }
-        // Targets that nobody wants do not wait for a disk that does not answer.
+        let mut ended = copied.and_then(|()| self.keep());
+        // Targets that nobody wants do not wait for a disk that does not answer, and may have the room that is needed to undo things.
         self.destinations.clear();
+        match &mut ended {
+            Ok(()) => self.taken.keep(),
+            Err(why) => self.taken.undo().into_iter().for_each(|also| why.push_str(&format!("; {also}"))),
+        }
         job.copies_no_more();
         for (part, before) in job.parts.iter().zip(before) {
             self.put_back(part, before);
@@ -150,18 +153,67 @@ impl Course {
     }
 
     /// Makes images of what is copied, unless somebody does not want them any more.
-    fn keep(&mut self, copied: Result<(), String>) -> Result<(), String> {
-        copied?;
-        if self.job.kind == JobKind::Mirror {
-            return Err("it ended before it was completed".to_owned());
-        }
+    fn keep(&mut self) -> Result<(), String> {
         if self.job.is_cancelled() {
             return Err("the job was cancelled".to_owned());
+        }
+        match self.job.kind {
+            JobKind::Mirror | JobKind::Commit => return Err("it ended before it was completed".to_owned()),
+            JobKind::Stream => return self.stand_alone(),
+            JobKind::Backup => {}
         }
         let keep = |destination: Destination| destination.keep().map_err(|error| error.to_string());
         // All of them: what is whole may be kept even where another one cannot be.
         let kept: Vec<_> = std::mem::take(&mut self.destinations).into_iter().map(keep).collect();
         kept.into_iter().collect()
+    }
+
+    /// Lets the image of a stream go on without what was behind it.
+    fn stand_alone(&self) -> Result<(), String> {
+        let (Some(Chain::Stream(streaming)), [part]) = (&self.chain, &self.job.parts[..]) else {
+            return Err("it has no image".to_owned());
+        };
+        part.end();
+        let by = Instant::now() + CLOSE_PATIENCE;
+        loop {
+            match self.try_to_stand_alone(streaming, part) {
+                Ok(()) => return Ok(()),
+                // What is in flight takes its time: everything is copied, and guests do not wait.
+                Err(Hitch::GoesOn(_)) if !self.job.is_cancelled() && Instant::now() < by => {
+                    std::thread::sleep(TRY_AGAIN_AFTER);
+                }
+                Err(Hitch::GoesOn(why) | Hitch::Ends(why)) => {
+                    return Err(format!("{}: {why}: stream it again, which goes on where this was", part.about()));
+                }
+            }
+        }
+    }
+
+    fn try_to_stand_alone(&self, streaming: &Streaming, part: &Part) -> Result<(), Hitch> {
+        let gone = || Hitch::Ends("the disk is gone".to_owned());
+        let (daemon, disk) = (self.daemon.upgrade().ok_or_else(gone)?, part.disk.upgrade().ok_or_else(gone)?);
+        let _open = daemon.upgrade.gate();
+        let _changing = daemon.change_lock();
+        let _size = disk.capacity_lock_within(PATIENCE).map_err(|error| Hitch::GoesOn(error.to_string()))?;
+        let mut begun = false;
+        let before = daemon.replace(std::slice::from_ref(&disk), || {
+            begun = true;
+            let storage = streaming.finish().map_err(|error| ApiError::Failed { message: error.to_string() })?;
+            Ok(vec![Next { storage, spec: None }])
+        });
+        let hitch = if begun { Hitch::Ends } else { Hitch::GoesOn };
+        before.map_err(|error| hitch(error.to_string()))?.into_iter().for_each(close);
+        Ok(())
+    }
+
+    /// What stands behind the disk once the job does not: what was there before, or what is the same.
+    fn again(&self, before: &Arc<dyn Storage>) -> Result<Arc<dyn Storage>, ApiError> {
+        match &self.chain {
+            Some(Chain::Commit(committing)) => {
+                committing.undo().map_err(|error| ApiError::Failed { message: error.to_string() })
+            }
+            Some(Chain::Stream(_)) | None => Ok(before.clone()),
+        }
     }
 
     /// Lets the storage that was there before stand behind the disk again.
@@ -173,7 +225,8 @@ impl Course {
                 let _open = daemon.upgrade.gate();
                 let _changing = daemon.change_lock();
                 let _size = disk.capacity_lock_within(PATIENCE)?;
-                daemon.replace(std::slice::from_ref(&disk), || Ok(vec![Next { storage: before.clone(), spec: None }]))
+                let again = || Ok(vec![Next { storage: self.again(&before)?, spec: None }]);
+                daemon.replace(std::slice::from_ref(&disk), again)
             });
             match put {
                 // What was there before stands behind the disk again: it is not closed.
@@ -204,7 +257,8 @@ impl Course {
             if let Ok(Event::Over(_, copied)) = self.told.recv_timeout(LOOK_AGAIN_AFTER) {
                 *under_way -= 1;
                 let why = copied.err().unwrap_or_else(|| "it ended before it was completed".to_owned());
-                return Err(Hitch::Ends(why));
+                let about = self.job.parts.first().map(Part::about).unwrap_or_default();
+                return Err(Hitch::Ends(format!("{about}: {why}")));
             }
         }
         Ok(())
@@ -214,7 +268,7 @@ impl Course {
     fn complete(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
         let goes_on = |why: &str| Hitch::GoesOn(why.to_owned());
         let (Some(daemon), [part]) = (self.daemon.upgrade(), &self.job.parts[..]) else {
-            return Err(goes_on("only a mirror is completed"));
+            return Err(goes_on("what ends by itself is not completed"));
         };
         let disk = part.disk.upgrade().ok_or_else(|| goes_on("the disk is gone"))?;
         let Some(copier) = part.copier() else { return Err(goes_on("the copy is over")) };
@@ -228,6 +282,7 @@ impl Course {
         let size = disk.capacity_lock_within(PATIENCE);
         let _size = size.map_err(|error| Hitch::GoesOn(error.to_string())).inspect_err(|_| copier.go_on())?;
         let (told, destinations, since) = (&self.told, &mut self.destinations, Instant::now());
+        let chain = &self.chain;
         let mut begun = false;
         let filters = daemon.replace(std::slice::from_ref(&disk), || {
             begun = true;
@@ -247,6 +302,10 @@ impl Course {
                 }
             }
             part.end();
+            if let Some(Chain::Commit(committing)) = chain {
+                let storage = committing.finish().map_err(|error| ApiError::Failed { message: error.to_string() })?;
+                return Ok(vec![Next { storage, spec: None }]);
+            }
             let destination = destinations.pop().ok_or_else(|| failed("it has no target".to_owned()))?;
             if destination.storage().capacity_bytes() != disk.storage().capacity_bytes() {
                 return Err(failed("it does not have the size of the disk".to_owned()));
@@ -259,7 +318,14 @@ impl Course {
         let filters = filters.map_err(|error| hitch(error.to_string()));
         let filters = filters.inspect_err(|_| part.copier().iter().for_each(|copier| copier.go_on()))?;
         let (disk, target, pause_ms) = (&part.name, part.target.display(), since.elapsed().as_millis());
-        tracing::info!(disk, %target, pause_ms, "the disk lives on in the target: write that down where it is described");
+        match self.job.kind {
+            JobKind::Commit => {
+                tracing::info!(disk, %target, pause_ms, "the image is committed: its backing file has its name")
+            }
+            _ => {
+                tracing::info!(disk, %target, pause_ms, "the disk lives on in the target: write that down where it is described")
+            }
+        }
         filters.into_iter().for_each(close);
         Ok(())
     }

@@ -4,14 +4,13 @@ use super::course::Event;
 use control::ApiError;
 use control::model::{self as api, CopyFormat, JobKind, JobState};
 use disk::Disk;
-use image::tools::Destination;
-use job::{Backup, Copied, JobError, Mirror, Progress};
+use image::tools::{Committing, Streaming};
+use job::{Backup, Copied, Fill, JobError, Mirror, Progress};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
-use storage::{Storage, StorageError};
 
 /// The time over which a rate is told, and the time between two of its samples.
 const RATE_OVER: Duration = Duration::from_secs(5);
@@ -21,70 +20,66 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 pub(super) enum Copier {
     Backup(Backup),
     Mirror(Mirror),
+    Stream(Fill, Arc<Streaming>),
+    Commit(Mirror, Arc<Committing>),
 }
 
 impl Copier {
-    pub(super) fn mirror(from: Arc<dyn Storage>, to: &Destination) -> Result<Copier, StorageError> {
-        Ok(Copier::Mirror(Mirror::new(from, to.storage().clone(), to.is_blank())?))
-    }
-
-    /// What guests use meanwhile.
-    pub(super) fn filter(&self) -> Arc<dyn Storage> {
-        match self {
-            Copier::Backup(backup) => backup.filter(),
-            Copier::Mirror(mirror) => mirror.filter(),
-        }
-    }
-
     pub(super) fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
         match self {
             Copier::Backup(backup) => backup.run(),
             Copier::Mirror(mirror) => mirror.run(ready),
+            Copier::Stream(fill, streaming) => fill.run(&mut |show| streaming.gaps(show)),
+            Copier::Commit(mirror, committing) => mirror.run_with(&mut |show| committing.parts(show), ready),
+        }
+    }
+
+    /// What follows its disk until it is completed.
+    fn mirror(&self) -> Option<&Mirror> {
+        match self {
+            Copier::Mirror(mirror) | Copier::Commit(mirror, _) => Some(mirror),
+            Copier::Backup(_) | Copier::Stream(..) => None,
         }
     }
 
     pub(super) fn complete(&self) {
-        if let Copier::Mirror(mirror) = self {
-            mirror.complete();
-        }
+        self.mirror().into_iter().for_each(Mirror::complete);
     }
 
     /// Lets the limit not hold for now, and says whether so little is left that guests may wait for it.
     pub(super) fn hurry(&self) -> bool {
-        match self {
-            Copier::Mirror(mirror) => {
-                mirror.hurry();
-                mirror.is_close()
-            }
-            Copier::Backup(_) => true,
-        }
+        self.mirror().is_none_or(|mirror| {
+            mirror.hurry();
+            mirror.is_close()
+        })
     }
 
     /// Nobody wants it completed any more.
     pub(super) fn go_on(&self) {
-        if let Copier::Mirror(mirror) = self {
-            mirror.go_on();
-        }
+        self.mirror().into_iter().for_each(Mirror::go_on);
     }
 
     fn cancel(&self) {
         match self {
             Copier::Backup(backup) => backup.cancel(),
-            Copier::Mirror(mirror) => mirror.cancel(),
+            Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.cancel(),
+            Copier::Stream(fill, _) => fill.cancel(),
         }
     }
 
     fn set_limit(&self, bytes_per_second: Option<u64>) {
         match self {
             Copier::Backup(backup) => backup.set_limit(bytes_per_second),
-            Copier::Mirror(mirror) => mirror.set_limit(bytes_per_second),
+            Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.set_limit(bytes_per_second),
+            Copier::Stream(fill, _) => fill.set_limit(bytes_per_second),
         }
     }
 
     fn progress(&self) -> Progress {
         match self {
             Copier::Backup(backup) => backup.progress(),
-            Copier::Mirror(mirror) => mirror.progress(),
+            Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.progress(),
+            Copier::Stream(fill, _) => fill.progress(),
         }
     }
 }
@@ -158,7 +153,7 @@ impl Part {
             format: self.format,
             done_bytes,
             total_bytes,
-            dirty_bytes: (kind == JobKind::Mirror).then_some(dirty_bytes),
+            dirty_bytes: matches!(kind, JobKind::Mirror | JobKind::Commit).then_some(dirty_bytes),
             bitmap: self.since.0.clone(),
             incremental: self.since.1,
         }
@@ -241,13 +236,25 @@ impl Job {
         self.state().is_over = true;
     }
 
-    /// Everything is copied but for what guests write.
+    /// Everything is copied but for what guests write. Nobody has to say where a commit ends.
     pub(super) fn is_ready(&self) {
         let mut state = self.state();
         if state.state == JobState::Running {
             state.state = JobState::Ready;
         }
+        if self.kind == JobKind::Commit {
+            self.completes(&mut state);
+        }
         self.changed.notify_all();
+    }
+
+    /// If it can, its thread hears of it.
+    fn completes(&self, state: &mut State) {
+        if state.state == JobState::Ready && !state.is_cancelled {
+            (state.state, state.error) = (JobState::Completing, None);
+            // As long as it has not ended.
+            let _ = self.events.send(Event::Complete);
+        }
     }
 
     /// What was begun to complete it could not be done: it goes on.
@@ -312,12 +319,7 @@ impl Job {
     /// It cannot now.
     pub(super) fn complete(&self) -> Result<(), ApiError> {
         self.shown().may_complete()?;
-        let mut state = self.state();
-        if state.state == JobState::Ready && !state.is_cancelled {
-            (state.state, state.error) = (JobState::Completing, None);
-            // Its thread hears of it as long as it has not ended.
-            let _ = self.events.send(Event::Complete);
-        }
+        self.completes(&mut self.state());
         Ok(())
     }
 

@@ -1,15 +1,17 @@
 //! The jobs of a daemon: what begins one, and what it is told.
 
 use super::bitmaps::{Since, Taken};
+use super::chain::Chain;
 use super::course::{self, Course};
 use super::job::{Copier, Job, Part};
 use super::swap::Next;
 use crate::daemon::{Daemon, PATIENCE};
 use crate::failure::field;
 use control::ApiError;
-use control::model::{self as api, CopyDisk, CopyFormat, JobSettings, NewJob};
+use control::model::{self as api, CopyDisk, CopyFormat, JobKind, JobSettings, NewJob};
 use disk::Disk;
 use image::tools::{self, Backing, CreateOptions, Destination, ToolError};
+use job::Mirror;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -25,7 +27,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a cancellation is waited for. It goes on by itself.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 /// Largest disk: some marks of a bit for every 64 KiB are in memory, 256 MiB each.
-const DISK_BYTES_MAX: u64 = 128 << 40;
+pub(super) const DISK_BYTES_MAX: u64 = 128 << 40;
 /// Clusters of a new image, as every program makes them.
 const CLUSTER_BYTES: u64 = 64 << 10;
 
@@ -40,10 +42,48 @@ pub(crate) struct Jobs {
 struct List {
     last: u64,
     jobs: BTreeMap<u64, Arc<Job>>,
+    /// Jobs that are about to begin, and their disks.
+    reserved: BTreeMap<u64, (JobKind, Vec<String>)>,
 }
 
-fn unsupported(disk: &Disk, message: &str) -> ApiError {
+/// The disks of a job that is about to begin. They are nobody else's until it is listed, or this is dropped.
+pub(super) struct Reserved<'a> {
+    jobs: &'a Jobs,
+    pub(super) id: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.jobs.lock().reserved.remove(&self.id);
+    }
+}
+
+/// What a job begins with: see [`Course`].
+#[derive(Default)]
+pub(super) struct Begun {
+    pub(super) parts: Vec<Part>,
+    /// What stood behind the disks, each of which has a filter now.
+    pub(super) before: Vec<Arc<dyn Storage>>,
+    pub(super) destinations: Vec<Destination>,
+    pub(super) taken: Taken,
+    pub(super) chain: Option<Chain>,
+}
+
+pub(super) fn unsupported(disk: &Disk, message: &str) -> ApiError {
     ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() }
+}
+
+impl List {
+    fn check(&self, disk: &str, stands: impl Fn(&Job) -> bool) -> Result<(), ApiError> {
+        let reserved = self.reserved.iter().find(|(_, (_, disks))| disks.iter().any(|of| of == disk));
+        let reserved = reserved.map(|(id, (kind, _))| (*id, *kind));
+        let job = self.jobs.values().find(|job| stands(job)).map(|job| (job.id, job.kind));
+        let Some((id, kind)) = job.or(reserved) else { return Ok(()) };
+        let message = format!(
+            "job {id} ({kind}) copies it: wait until it has ended, or cancel it (`vringd ctl job cancel {id}`)"
+        );
+        Err(ApiError::DiskUnsupported { disk: disk.to_owned(), message })
+    }
 }
 
 impl Jobs {
@@ -60,10 +100,13 @@ impl Jobs {
         self.lock().jobs.get(&id).cloned().ok_or(ApiError::NoSuchJob { id })
     }
 
-    fn next(&self) -> u64 {
+    fn reserve(&self, kind: JobKind, disks: Vec<String>) -> Result<Reserved<'_>, ApiError> {
         let mut list = self.lock();
+        disks.iter().try_for_each(|disk| list.check(disk, |job| job.has(disk)))?;
         list.last += 1;
-        list.last
+        let id = list.last;
+        list.reserved.insert(id, (kind, disks));
+        Ok(Reserved { jobs: self, id })
     }
 
     /// Lists a job, and forgets the oldest of many that have ended.
@@ -81,7 +124,7 @@ impl Jobs {
     /// # Errors
     /// The job, and what to do.
     pub(crate) fn check_free(&self, disk: &str) -> Result<(), ApiError> {
-        self.check(disk, |job| job.has(disk))
+        self.lock().check(disk, |job| job.has(disk))
     }
 
     /// Whether no job copies this disk, so that it may go.
@@ -89,25 +132,15 @@ impl Jobs {
     /// # Errors
     /// The job, and what to do.
     pub(crate) fn check_copied(&self, disk: &str) -> Result<(), ApiError> {
-        self.check(disk, |job| job.copies(disk))
-    }
-
-    fn check(&self, disk: &str, stands: impl Fn(&Job) -> bool) -> Result<(), ApiError> {
-        match self.lock().jobs.values().find(|job| stands(job)) {
-            None => Ok(()),
-            Some(job) => {
-                let (id, kind) = (job.id, job.kind);
-                let message = format!(
-                    "job {id} ({kind}) copies it: wait until it has ended, or cancel it (`vringd ctl job cancel {id}`)"
-                );
-                Err(ApiError::DiskUnsupported { disk: disk.to_owned(), message })
-            }
-        }
+        self.lock().check(disk, |job| job.copies(disk))
     }
 
     /// A job that has not ended: its disk, its number and what it does.
-    pub(crate) fn running(&self) -> Option<(String, u64, api::JobKind)> {
+    pub(crate) fn running(&self) -> Option<(String, u64, JobKind)> {
         let list = self.lock();
+        if let Some((id, (kind, disks))) = list.reserved.first_key_value() {
+            return Some((disks.first()?.clone(), *id, *kind));
+        }
         let job = list.jobs.values().find(|job| !job.has_ended())?;
         Some((job.parts.first()?.name.clone(), job.id, job.kind))
     }
@@ -138,32 +171,52 @@ impl Daemon {
         Ok(self.jobs.get(id)?.shown())
     }
 
-    /// Makes the targets, lets the job stand between the disks and their guests from one moment on, and lets it run.
+    /// Makes what the job writes to, lets it stand between the disks and their guests from one moment on, and lets it run.
     pub(crate) fn begin_job(&self, new: &NewJob) -> Result<api::Job, ApiError> {
         new.check()?;
-        let missing =
-            || ApiError::Failed { message: "this daemon is part of another program and has no jobs".to_owned() };
-        let daemon = self.jobs.daemon.get().ok_or_else(missing)?.clone();
+        let reserved = self.reserve(new)?;
+        match new.of_chain() {
+            Some(disk) => self.begin_chain(new, disk, reserved),
+            None => self.begin_copies(new, reserved),
+        }
+    }
+
+    /// Keeps the disks of a new job for it.
+    fn reserve(&self, new: &NewJob) -> Result<Reserved<'_>, ApiError> {
+        let copied = new.copies().into_iter().map(|copy| copy.disk);
+        let disks: Vec<String> = copied.chain(new.of_chain().map(str::to_owned)).collect();
+        for disk in &disks {
+            self.disks.get(disk)?;
+        }
+        // From now on the daemon is not upgraded.
+        let _open = self.upgrade.gate();
+        if self.upgrade.is_ending() {
+            return Err(ApiError::Stopping);
+        }
+        self.jobs.reserve(new.kind(), disks)
+    }
+
+    /// Makes copies of disks.
+    fn begin_copies(&self, new: &NewJob, reserved: Reserved<'_>) -> Result<api::Job, ApiError> {
         // Nothing is made, or overwritten, before all is looked at that can be refused.
         let copies = new.copies();
         let mut disks = Vec::new();
         for (index, copy) in copies.iter().enumerate() {
             let (disk, _) = self.disks.get(&copy.disk)?;
-            self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
             self.admit_copy(new, (index, copy), &disk)?;
             disks.push(disk);
         }
         // A file system that hangs holds up nobody else: whether the disks are still the same is looked at again.
-        let (mut destinations, mut taken) = (Vec::new(), Taken::default());
-        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
-            destinations.push(destination(new, (index, copy), disk)?);
-        }
+        let mut taken = Taken::default();
         for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
             let _in_order = disk.capacity_lock_within(PATIENCE)?;
-            self.jobs.check_free(disk.name())?;
             let added = taken.add(disk.storage(), copy);
             added.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
+        }
+        let mut destinations = Vec::new();
+        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
+            destinations.push(destination(new, (index, copy), disk)?);
         }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
@@ -172,14 +225,44 @@ impl Daemon {
         }
         let mut sizes = Vec::new();
         for ((disk, to), (storage, _)) in disks.iter().zip(&destinations).zip(taken.iter_mut()) {
-            self.jobs.check_free(disk.name())?;
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
             let is_same = Arc::ptr_eq(storage, &disk.storage());
             if !is_same || to.storage().capacity_bytes() != storage.capacity_bytes() {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
-        let id = self.jobs.next();
+        self.launch(new, reserved, || {
+            let mut parts = Vec::new();
+            let before = self.replace(&disks, || {
+                let mut next = Vec::new();
+                for (((disk, copy), to), (from, since)) in
+                    disks.iter().zip(&copies).zip(&destinations).zip(taken.iter_mut())
+                {
+                    let copier = match new.kind() {
+                        JobKind::Mirror => mirror_of(from, to),
+                        _ => since.backup(from, to),
+                    };
+                    let (filter, copier) = copier.map_err(|message| unsupported(disk, &message))?;
+                    next.push(Next { storage: filter, spec: None });
+                    parts.push(Part::new(disk, (copy.target.clone(), copy.format), since.shown(), copier));
+                }
+                Ok(next)
+            })?;
+            Ok(Begun { parts, before, destinations, taken, chain: None })
+        })
+    }
+
+    /// Lets a job run that `put` lets stand between the disks and their guests.
+    pub(super) fn launch(
+        &self,
+        new: &NewJob,
+        reserved: Reserved<'_>,
+        put: impl FnOnce() -> Result<Begun, ApiError>,
+    ) -> Result<api::Job, ApiError> {
+        let missing =
+            || ApiError::Failed { message: "this daemon is part of another program and has no jobs".to_owned() };
+        let daemon = self.jobs.daemon.get().ok_or_else(missing)?.clone();
+        let id = reserved.id;
         // There is a thread before anything waits for it. It ends where nobody tells it to go.
         let (go, goes) = channel::<(Course, Vec<Arc<dyn Storage>>)>();
         let thread = std::thread::Builder::new().name(format!("job-{id}")).spawn(move || {
@@ -190,29 +273,14 @@ impl Daemon {
         thread.map_err(|error| ApiError::Failed {
             message: format!("cannot start a thread: {error} (check RLIMIT_NPROC)"),
         })?;
-        let mut parts = Vec::new();
-        let before = self.replace(&disks, || {
-            let mut next = Vec::new();
-            for (((disk, copy), to), (from, since)) in
-                disks.iter().zip(&copies).zip(&destinations).zip(taken.iter_mut())
-            {
-                let copier = match new.kind() {
-                    api::JobKind::Backup => since.copier(from, to),
-                    api::JobKind::Mirror => Copier::mirror(from.clone(), to).map_err(|error| error.to_string()),
-                };
-                let copier = copier.map_err(|message| unsupported(disk, &message))?;
-                next.push(Next { storage: copier.filter(), spec: None });
-                parts.push(Part::new(disk, (copy.target.clone(), copy.format), since.shown(), copier));
-            }
-            Ok(next)
-        })?;
+        let Begun { parts, before, destinations, taken, chain } = put()?;
         let (events, told) = channel();
         let job = Arc::new(Job::new(id, new.kind(), parts, events.clone()));
         job.set_limit(new.limit_bytes_per_second());
         let shown = job.shown();
         self.jobs.list(id, job.clone());
         // It waits for this, and for nothing else.
-        let _ = go.send((Course { daemon, job, destinations, taken, events, told }, before));
+        let _ = go.send((Course { daemon, job, destinations, chain, taken, events, told }, before));
         for part in &shown.disks {
             tracing::info!(job = id, kind = %shown.kind, disk = part.disk, target = %part.target.display(), "a job begins");
         }
@@ -226,7 +294,7 @@ impl Daemon {
             let message = format!("has {} bytes, and a job copies {DISK_BYTES_MAX} at most", storage.capacity_bytes());
             return Err(unsupported(disk, &message));
         }
-        if new.kind() == api::JobKind::Mirror && storage.describe().read_only {
+        if new.kind() == JobKind::Mirror && storage.describe().read_only {
             return Err(unsupported(disk, "is read-only, and would be written where it lives on: copy it by a backup"));
         }
         Since::of(&storage, copy).map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
@@ -299,6 +367,12 @@ impl Daemon {
     }
 }
 
+/// What mirrors a disk, and what guests use meanwhile.
+fn mirror_of(from: &Arc<dyn Storage>, to: &Destination) -> Result<(Arc<dyn Storage>, Copier), String> {
+    let mirror = Mirror::new(from.clone(), to.storage().clone(), to.is_blank()).map_err(|error| error.to_string())?;
+    Ok((mirror.filter(), Copier::Mirror(mirror)))
+}
+
 /// Makes the target of a copy.
 fn destination(new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> Result<Destination, ApiError> {
     let storage = disk.storage();
@@ -310,7 +384,7 @@ fn destination(new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> 
         let have = there.capacity_bytes();
         return Err(target(&format_args!("has {have} bytes, and the disk {size_bytes}: use a target of that size")));
     }
-    if new.kind() == api::JobKind::Mirror && there.describe().block_size_bytes > about.block_size_bytes {
+    if new.kind() == JobKind::Mirror && there.describe().block_size_bytes > about.block_size_bytes {
         let have = there.describe().block_size_bytes;
         let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
         return Err(target(&message));

@@ -5,11 +5,13 @@
 //! | `swap` | the moment at which storages come and go |
 //! | `snapshot` | external snapshots |
 //! | `bitmaps` | dirty bitmaps, and what a backup takes of them |
+//! | `chain` | what a stream and a commit need before they begin |
 //! | `jobs` | the list of jobs, what begins one and what it is told |
 //! | `job` | one job, as others see it |
 //! | `course` | the thread of a job: from the first copied byte to the end |
 
 mod bitmaps;
+mod chain;
 mod course;
 mod job;
 mod jobs;

@@ -54,11 +54,13 @@ impl Daemon {
             tracing::info!(disk = disk.name(), path = %snapshot.to().display(), "what the disk held is there from now on");
             snapshot.keep();
         }
+        // Somebody may remove a disk as soon as he can: its snapshot was taken.
+        let shown = new.disks.iter().map(|of| self.disk_shown(&of.disk)).collect();
         // Closing may take a while, and holds up nobody else.
         drop(sizes);
         drop((changing, open));
         before.into_iter().for_each(close);
-        new.disks.iter().map(|of| self.disk_shown(&of.disk)).collect()
+        shown
     }
 
     fn prepared(&self, disk: &Disk, of: &SnapshotDisk) -> Result<ExternalSnapshot, ApiError> {

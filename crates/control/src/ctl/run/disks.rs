@@ -22,6 +22,8 @@ impl Session<'_> {
             }
             DiskCommand::Backup(backup) => self.backup(backup),
             DiskCommand::Mirror(mirror) => self.mirror(mirror),
+            DiskCommand::Stream(chain) => self.stream(chain),
+            DiskCommand::Commit(chain) => self.commit(chain),
             DiskCommand::Bitmap(command) => self.bitmap(command),
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }

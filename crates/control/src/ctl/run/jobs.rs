@@ -3,8 +3,8 @@
 use super::{CtlError, Session};
 use crate::client::ClientError;
 use crate::ctl::follow::{Goal, Interrupt, follow};
-use crate::ctl::jobs::{self, BackupArgs, JobCommand, MirrorArgs};
-use crate::model::{Job, JobSettings, JobState, NewJob};
+use crate::ctl::jobs::{self, BackupArgs, ChainArgs, JobCommand, MirrorArgs};
+use crate::model::{Job, JobKind, JobSettings, JobState, NewJob};
 use hyper::Method;
 
 impl Session<'_> {
@@ -47,6 +47,14 @@ impl Session<'_> {
         self.begin(&mirror.job()?, mirror.copy.detach, mirror.complete)
     }
 
+    pub(super) fn stream(&mut self, chain: &ChainArgs) -> Result<(), CtlError> {
+        self.begin(&chain.stream()?, chain.detach, false)
+    }
+
+    pub(super) fn commit(&mut self, chain: &ChainArgs) -> Result<(), CtlError> {
+        self.begin(&chain.commit()?, chain.detach, false)
+    }
+
     fn begin(&mut self, new: &NewJob, detach: bool, complete: bool) -> Result<(), CtlError> {
         let interrupt = Interrupt::watch();
         let job: Job = self.client.send(Method::POST, "/v1/jobs", new)?;
@@ -66,13 +74,17 @@ impl Session<'_> {
 
     /// Follows a job and says how it went.
     fn wait(&mut self, id: u64, goal: Goal, interrupt: &Interrupt) -> Result<(), CtlError> {
-        let job = self.follow(id, goal, interrupt)?;
+        let mut job = self.follow(id, goal, interrupt)?;
+        if job.kind == JobKind::Commit && job.state == JobState::Ready {
+            // It completes by itself, unless it could not be completed.
+            job = self.follow(id, Goal::End, interrupt)?;
+        }
         let failure = match job.state {
             JobState::Failed => {
                 let message = job.error.clone().unwrap_or_else(|| "the daemon's log may say why".to_owned());
                 Some(CtlError::JobFailed { id, message })
             }
-            JobState::Ready if goal == Goal::End => {
+            JobState::Ready if goal == Goal::End || job.kind == JobKind::Commit => {
                 Some(CtlError::JobNotCompleted { id, message: job.error.clone().unwrap_or_default() })
             }
             JobState::Cancelled => Some(CtlError::JobCancelled { id }),

@@ -2,7 +2,7 @@
 
 use super::bitmaps::{Bitmaps, to_copy};
 use control::ApiError;
-use control::model::{Disk, Job, JobDisk, JobKind, JobState, NewJob};
+use control::model::{CopyFormat, Disk, Job, JobDisk, JobKind, JobState, NewJob};
 
 /// When everything began.
 const STARTED: u64 = 1_795_000_000;
@@ -25,6 +25,22 @@ pub(super) fn begun(id: u64, new: &NewJob, of: &[Disk], bitmaps: &mut Bitmaps) -
             dirty_bytes: (new.kind() == JobKind::Mirror).then_some(3 << 20),
             bitmap: copy.bitmap,
             incremental,
+        });
+    }
+    if let (Some(name), [disk]) = (new.of_chain(), of) {
+        if disk.storage.kind != "qcow2" {
+            let message = format!("its storage is {}, and only qcow2 images have a chain", disk.storage.kind);
+            return Err(ApiError::DiskUnsupported { disk: name.to_owned(), message });
+        }
+        disks.push(JobDisk {
+            disk: name.to_owned(),
+            target: "/srv/base.qcow2".into(),
+            format: CopyFormat::Qcow2,
+            done_bytes: 0,
+            total_bytes: disk.storage.capacity_bytes / 2,
+            dirty_bytes: (new.kind() == JobKind::Commit).then_some(1 << 20),
+            bitmap: None,
+            incremental: false,
         });
     }
     Ok(Job {
@@ -67,7 +83,8 @@ pub(super) fn go_on(job: &mut Job) {
             }
             job.done_bytes = job.total_bytes;
             match job.kind {
-                JobKind::Backup => end(job, JobState::Done),
+                JobKind::Backup | JobKind::Stream => end(job, JobState::Done),
+                JobKind::Commit => (job.state, job.seconds_left) = (JobState::Completing, None),
                 JobKind::Mirror => (job.state, job.seconds_left) = (JobState::Ready, None),
             }
         }

@@ -373,7 +373,9 @@ impl Daemon for Fake {
     }
 
     fn job_add(&self, new: NewJob) -> Result<Job, ApiError> {
-        let disks = new.copies().iter().map(|copy| self.disk(&copy.disk)).collect::<Result<Vec<_>, _>>()?;
+        let copied: Vec<String> = new.copies().into_iter().map(|copy| copy.disk).collect();
+        let names = copied.iter().map(String::as_str).chain(new.of_chain());
+        let disks = names.map(|name| self.disk(name)).collect::<Result<Vec<_>, _>>()?;
         let mut books = self.books.lock().unwrap();
         let id = books.jobs.last().map_or(1, |last| last.id + 1);
         let job = jobs::begun(id, &new, &disks, &mut books.bitmaps)?;

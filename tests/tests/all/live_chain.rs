@@ -1,0 +1,215 @@
+//! Chains of images that get shorter while somebody writes all the time.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use control::client::Client;
+use control::model::{Disk, Job, JobState};
+use http::Method;
+use serde_json::json;
+use tempfile::TempDir;
+use tests::daemon::{DIRECTORY, Daemon, refusal};
+use tests::driver::{readable, writable};
+use tests::frontend::{DATA, Frontend, kind, status};
+use tests::lab::Lab;
+use tests::qemu_img::{img, io_file};
+
+use super::live::{BLOCK, BYTES, contents, go_on, moment, post, qcow2, under_load, wait_job};
+
+/// The images of which a disk is made, as a program of QEMU's finds them.
+fn chain(lab: &Lab, image: &Path) -> Result<usize> {
+    let told = img(lab, &["info", "-U", "--backing-chain", "--output=json", &image.display().to_string()])?;
+    let images: Vec<serde_json::Value> = serde_json::from_str(&told.expect_success()?)?;
+    Ok(images.len())
+}
+
+fn begin(client: &Client, kind: &str, disk: &str, limit: Option<u64>) -> Result<Job> {
+    Ok(post(client, "/v1/jobs", &json!({ "kind": kind, "disk": disk, "limit": limit }))?)
+}
+
+#[test]
+fn chains_get_shorter_under_their_guests() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    let a = qcow2(&lab, &directory, "a.qcow2", "cluster_size=4096")?;
+    let b = qcow2(&lab, &directory, "b.qcow2", "extended_l2=on")?;
+    let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
+        let snapshot = |number: usize| {
+            let to = |disk: &str| json!({ "disk": disk, "to": at(&format!("{disk}-{number}.qcow2")) });
+            post::<Vec<Disk>>(client, "/v1/snapshots", &json!({ "disks": [to("a"), to("b")] })).and(Ok(()))
+        };
+        for number in 0..3 {
+            snapshot(number)?;
+            go_on(last)?;
+        }
+        // Into what was set aside last, and into that before; each has the image's name then.
+        for (left, gone) in [(3, "a-2.qcow2"), (2, "a-1.qcow2")] {
+            // One that is cancelled changes nothing.
+            let job = begin(client, "commit", "a", Some(64 << 10))?;
+            ensure!(job.disks[0].target == at(gone), "{job:?}");
+            go_on(last)?;
+            let (code, http) = refusal(post::<Job>(client, "/v1/jobs", &json!({ "kind": "stream", "disk": "a" })));
+            ensure!((code.as_str(), http) == ("unsupported", 409), "{code} {http}");
+            client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+            wait_job(client, job.id, JobState::Cancelled)?;
+            ensure!(chain(&lab, &at("a.qcow2"))? == left + 1, "it is a shorter chain");
+            go_on(last)?;
+            let inode = fs::metadata(at(gone))?.ino();
+            let job = begin(client, "commit", "a", None)?;
+            let job = wait_job(client, job.id, JobState::Done)?;
+            ensure!(job.done_bytes > 0 && job.done_bytes == job.total_bytes, "{job:?}");
+            ensure!(!at(gone).exists() && fs::metadata(at("a.qcow2"))?.ino() == inode, "{gone} has not the name");
+            ensure!(chain(&lab, &at("a.qcow2"))? == left, "it is no shorter chain");
+            let shown: Disk = client.get("/v1/disks/a")?;
+            ensure!(shown.storage.target == at("a.qcow2").display().to_string(), "{shown:?}");
+            go_on(last)?;
+        }
+        for disk in ["a", "b"] {
+            let image = at(&format!("{disk}.qcow2"));
+            let before = chain(&lab, &image)?;
+            let job = begin(client, "stream", disk, Some(64 << 10))?;
+            go_on(last)?;
+            client.order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+            wait_job(client, job.id, JobState::Cancelled)?;
+            ensure!(chain(&lab, &image)? == before, "it stands alone already");
+            let job = begin(client, "stream", disk, None)?;
+            wait_job(client, job.id, JobState::Done)?;
+            ensure!(chain(&lab, &image)? == 1, "it has something behind it");
+            go_on(last)?;
+        }
+        let (code, http) = refusal(post::<Job>(client, "/v1/jobs", &json!({ "kind": "stream", "disk": "a" })));
+        ensure!((code.as_str(), http) == ("unsupported", 409), "{code} {http}");
+        // All of it once more, over what was streamed.
+        snapshot(3)?;
+        go_on(last)?;
+        let job = begin(client, "commit", "b", None)?;
+        wait_job(client, job.id, JobState::Done)?;
+        go_on(last)?;
+        Ok(())
+    })?;
+    let bitmap = json!({ "name": "daily" });
+    let _: control::model::Bitmap = post(daemon.client(), "/v1/disks/b/bitmaps", &bitmap)?;
+    daemon.upgrade()?;
+    daemon.stop()?;
+    let now = [contents(&lab, "qcow2", &at("a.qcow2"))?, contents(&lab, "qcow2", &at("b.qcow2"))?];
+    let last = written.values().flatten().copied().max();
+    ensure!(Some(moment(&now, &written)?) == last, "the disks are as of the last write");
+    // What was set aside first was only read.
+    contents(&lab, "qcow2", &at("a-0.qcow2"))?;
+    let hidden = fs::read_dir(directory.path())?.filter_map(|it| it.ok()?.file_name().into_string().ok());
+    ensure!(hidden.into_iter().all(|name| !name.starts_with('.')), "something was left over");
+    Ok(())
+}
+
+/// Compressed clusters are freed where something is written over them, and an internal snapshot keeps what it has.
+#[test]
+fn what_is_behind_an_image_keeps_its_snapshots_and_reads_what_is_compressed() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    let text = |name: &str| at(name).display().to_string();
+    let size = BYTES.to_string();
+    img(&lab, &["create", "-q", "-f", "qcow2", &text("plain.qcow2"), &size])?.expect_success()?;
+    let half = BYTES / 2;
+    let base = format!("write -P 3 {half} {half}");
+    io_file(&lab, "qcow2", &at("plain.qcow2"), &[&base, &format!("write -z 0 {half}")])?.expect_success()?;
+    img(&lab, &["convert", "-c", "-f", "qcow2", "-O", "qcow2", &text("plain.qcow2"), &text("a.qcow2")])?
+        .expect_success()?;
+    img(&lab, &["snapshot", "-c", "before", &text("a.qcow2")])?.expect_success()?;
+    let b = qcow2(&lab, &directory, "b.qcow2", "cluster_size=65536")?;
+    // The writer wants zeroes in the beginning: it has the second disk, and this one is written by hand.
+    let config = format!(
+        "[[disk]]\nname = 'a'\nstorage = {{ kind = 'qcow2', path = '{}' }}\n[[export]]\nname = 'e'\nsocket = \
+         '{DIRECTORY}/e.sock'\nqueues = 1\ndisk = 'a'\n",
+        text("a.qcow2")
+    );
+    drop(b);
+    let daemon = Daemon::serve(&config)?;
+    let to = json!({ "disks": [{ "disk": "a", "to": at("base.qcow2") }] });
+    let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to)?;
+    let mut frontend = Frontend::connect(&daemon.socket("e"), 0)?;
+    let mut ring = frontend.ring(0, 16)?;
+    let mut oracle = vec![0u8; BYTES as usize];
+    oracle[half as usize..].fill(3);
+    let job = begin(daemon.client(), "commit", "a", Some(2 << 20))?;
+    let mut rng = testkit::Rng(7);
+    for number in 0..600u64 {
+        let block = rng.below(BYTES / BLOCK);
+        let bytes = vec![(number % 251) as u8; BLOCK as usize];
+        frontend.memory().write(DATA, &bytes);
+        let (said, _) = ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
+        ensure!(said == status::OK, "write {number} has failed");
+        oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
+    }
+    let _: Job = daemon.client().send(Method::PATCH, &format!("/v1/jobs/{}", job.id), &json!({ "limit": null }))?;
+    wait_job(daemon.client(), job.id, JobState::Done)?;
+    for block in 0..BYTES / BLOCK {
+        let (said, _) = ring.run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
+        let there = frontend.memory().read(DATA, BLOCK as usize);
+        let wanted = &oracle[(block * BLOCK) as usize..][..BLOCK as usize];
+        ensure!(said == status::OK && there == wanted, "block {block} reads otherwise");
+    }
+    drop(ring);
+    drop(frontend);
+    daemon.stop()?;
+    ensure!(contents(&lab, "qcow2", &at("a.qcow2"))? == oracle, "QEMU reads otherwise");
+    img(&lab, &["snapshot", "-a", "before", &text("a.qcow2")])?.expect_success()?;
+    ensure!(
+        contents(&lab, "qcow2", &at("a.qcow2"))? == contents(&lab, "qcow2", &at("plain.qcow2"))?,
+        "a snapshot has changed"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_killed_daemon_leaves_what_was_answered_whatever_was_under_way() -> Result<()> {
+    let lab = Lab::take_turn();
+    for what in ["stream", "commit"] {
+        let directory = TempDir::new_in(testkit::storage::disk())?;
+        let at = |name: &str| directory.path().join(name);
+        qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+        let config = format!(
+            "[[export]]\nname = 'a'\nsocket = '{DIRECTORY}/a.sock'\nqueues = 1\nstorage = {{ kind = 'qcow2', path = '{}' }}\n",
+            at("a.qcow2").display()
+        );
+        let mut oracle = vec![0u8; BYTES as usize];
+        let mut rng = testkit::Rng(11);
+        for round in 0..4u64 {
+            let daemon = Daemon::serve(&config)?;
+            {
+                let mut frontend = Frontend::connect(&daemon.socket("a"), 0)?;
+                let mut ring = frontend.ring(0, 16)?;
+                for block in 0..BYTES / BLOCK {
+                    let (said, _) = ring.run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
+                    let there = frontend.memory().read(DATA, BLOCK as usize);
+                    let wanted = &oracle[(block * BLOCK) as usize..][..BLOCK as usize];
+                    ensure!(
+                        said == status::OK && there == wanted,
+                        "{what}, round {round}: block {block} reads otherwise"
+                    );
+                }
+                let mut write = |number: u64| -> Result<()> {
+                    let block = rng.below(BYTES / BLOCK);
+                    let bytes = vec![(1 + number % 250) as u8; BLOCK as usize];
+                    frontend.memory().write(DATA, &bytes);
+                    let (said, _) = ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
+                    oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
+                    ensure!(said == status::OK, "it is not written");
+                    Ok(())
+                };
+                (0..100).try_for_each(|number| write(round * 7 + number))?;
+                let to = json!({ "disks": [{ "disk": "a", "to": at(&format!("base-{round}.qcow2")) }] });
+                let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to)?;
+                (0..100).try_for_each(|number| write(round * 11 + number))?;
+                begin(daemon.client(), what, "a", Some(1 << 20))?;
+                (0..200).try_for_each(|number| write(round * 13 + number))?;
+            }
+            // Killed.
+            drop(daemon);
+        }
+    }
+    Ok(())
+}
