@@ -411,6 +411,54 @@ fn bitmaps_that_do_not_know_are_refused() -> Result<()> {
 }
 
 #[test]
+fn a_refused_job_overwrites_nothing_and_begins_no_bitmap() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    qcow2(&lab, &directory, "old.qcow2", "compat=0.10")?;
+    qcow2(&lab, &directory, "a.qcow2", "cluster_size=65536")?;
+    qcow2(&lab, &directory, "b.qcow2", "cluster_size=65536")?;
+    let disk = |name: &str| {
+        let path = at(&format!("{name}.qcow2")).display().to_string();
+        format!("[[disk]]\nname = '{name}'\nstorage = {{ kind = 'qcow2', path = '{path}' }}\n")
+    };
+    let daemon = Daemon::serve(&["old", "a", "b"].map(disk).concat())?;
+    let backup = |disks: &[(&str, &str)]| {
+        let copy = |(disk, target): &(&str, &str)| json!({ "disk": disk, "target": at(target), "bitmap": "daily", "force": true });
+        let disks: Vec<Value> = disks.iter().map(copy).collect();
+        post::<Job>(daemon.client(), "/v1/jobs", &json!({ "kind": "backup", "disks": disks }))
+    };
+    fs::write(at("precious"), "precious")?;
+    fs::create_dir(at("directory"))?;
+    // A bitmap that cannot be, and a second target that cannot.
+    for disks in [&[("old", "precious")][..], &[("a", "precious"), ("b", "directory")]] {
+        let (code, http) = refusal(backup(disks));
+        ensure!((code.as_str(), http) == ("invalid-field", 422), "{disks:?}: {code} {http}");
+        ensure!(fs::read(at("precious"))? == b"precious", "{disks:?}: it was overwritten");
+    }
+    let bitmaps = |disk: &str| daemon.client().get::<Vec<Bitmap>>(&format!("/v1/disks/{disk}/bitmaps"));
+    ensure!(bitmaps("a")?.is_empty() && bitmaps("b")?.is_empty(), "a bitmap is left");
+    // Two at once: one begins the bitmap, with a full copy, and the other one is refused.
+    for round in 0..8 {
+        let names = [format!("one.{round}"), format!("two.{round}"), format!("three.{round}")];
+        let (one, two) = thread::scope(|scope| {
+            let one = scope.spawn(|| backup(&[("a", &names[0]), ("b", &names[1])]));
+            let two = backup(&[("a", &names[2])]);
+            (one.join().expect("it does not panic"), two)
+        });
+        for job in [&one, &two].into_iter().flatten() {
+            wait_job(daemon.client(), job.id, JobState::Done)?;
+        }
+        let full = [&one, &two].into_iter().flatten().filter(|job| !job.disks[0].incremental).count();
+        ensure!(full == 1 && bitmaps("a")?.len() == 1, "round {round}: {one:?}, {two:?}");
+        for disk in ["a", "b"] {
+            let _ = daemon.client().order(Method::DELETE, &format!("/v1/disks/{disk}/bitmaps/daily"));
+        }
+    }
+    daemon.stop()
+}
+
+#[test]
 fn disks_are_as_before_when_their_jobs_are_over() -> Result<()> {
     let lab = Lab::take_turn();
     let directory = TempDir::new_in(testkit::storage::disk())?;

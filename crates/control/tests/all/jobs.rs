@@ -106,7 +106,8 @@ fn a_bad_field_is_named() {
     let job = |body: Value| refused(&client, Method::POST, "/v1/jobs", &body);
     let backup = |disks: Value| job(json!({"kind": "backup", "disks": disks}));
     assert_eq!(job(json!({})), field("kind"));
-    assert_eq!(job(json!({"kind": "commit"})), field("kind"));
+    assert_eq!(job(json!({"kind": "rebase"})), field("kind"));
+    assert_eq!(job(json!({"kind": "commit"})), field("disk"));
     assert_eq!(job(json!({"kind": "backup"})), field("disks"));
     assert_eq!(backup(json!([])), field("disks"));
     assert_eq!(backup(json!([{"disk": "db"}])), field("disks[0].target"));
@@ -244,7 +245,7 @@ fn chains_are_shortened() {
     assert_eq!(ctl(&served, "job wait 3"), (0, "job 3: committed db: 10G in 1m 15s\n".into()));
     let early = "job 1 cannot do this: a stream ends by itself, only a mirror is completed (unsupported)";
     assert_eq!(ctl(&served, "job complete 1"), (1, early.into()));
-    let raw = "disk `data`: its storage is file, and only qcow2 images have a chain (unsupported)";
+    let raw = "disk `data` cannot do this: its storage is memory, and only qcow2 images have a chain (unsupported)";
     assert_eq!(ctl(&served, "disk stream data"), (1, raw.into()));
 }
 

@@ -2,7 +2,7 @@
 
 use super::CreateOptions;
 use super::create::size_for;
-use super::destination::Destination;
+use super::destination::{Destination, Place};
 use super::file::ToolError;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
@@ -76,7 +76,7 @@ pub fn to_raw(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
-    let to = Destination::raw(target, from.storage.capacity_bytes(), force)?;
+    let to = Place::raw(target, from.storage.capacity_bytes(), force)?.take()?;
     go(&from, to, target, progress)
 }
 
@@ -92,7 +92,7 @@ pub fn to_qcow2(
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
     let size_bytes = size_for(options, &from.path, from.storage.capacity_bytes())?;
-    let to = Destination::qcow2(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?;
+    let to = Place::qcow2(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?.take()?;
     Ok(Converted { size_bytes, ..go(&from, to, target, progress)? })
 }
 

@@ -2,7 +2,6 @@
 
 use super::chain;
 use super::file::{Image, ToolError};
-use crate::header::{Header, MAGIC};
 use crate::new::New;
 use crate::uses::Source;
 use crate::{features, reference};
@@ -65,27 +64,19 @@ pub struct CreateOptions {
 pub fn create(path: &Path, options: &CreateOptions) -> Result<(), ToolError> {
     let new = new(path, options)?;
     let bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
-    write(path, &bytes, options.force)?.keep()?;
+    let mut target = Target::make(path, bytes.len() as u64, options.force)?;
+    write(path, &bytes, &mut target)?;
+    target.keep()?;
     Ok(())
 }
 
-/// Writes an image that nobody takes for one until its magic is written, and says what its header is.
-pub(super) fn begin(path: &Path, new: &New, force: bool) -> Result<(Target, Header), ToolError> {
-    let mut bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
-    let header = Header::parse(&bytes).map_err(|source| ToolError::Format { path: path.to_owned(), source })?;
-    bytes[..MAGIC.len()].fill(0);
-    Ok((write(path, &bytes, force)?, header))
-}
-
-/// Writes what an image begins with where it is to be, which is not kept yet. What was there is gone for good.
-fn write(path: &Path, bytes: &[u8], force: bool) -> Result<Target, ToolError> {
-    let mut target = Target::make(path, bytes.len() as u64, force)?;
+/// Writes what an image begins with where it is to be. What was there is gone for good.
+pub(super) fn write(path: &Path, bytes: &[u8], target: &mut Target) -> Result<(), ToolError> {
     target.clear()?;
     let file = Image::open(path, true)?.file;
     let _lock = ImageLock::take(path, &file, true)?;
     file.write_all_at(bytes, 0).map_err(ToolError::io(path, "write"))?;
-    file.sync_data().map_err(ToolError::io(path, "flush"))?;
-    Ok(target)
+    file.sync_data().map_err(ToolError::io(path, "flush"))
 }
 
 /// The size of a new disk with the contents of one of `there` bytes.

@@ -1,9 +1,9 @@
 //! Where a copy of a disk goes: a new image, of which nothing counts before all is in it.
 
 use super::CreateOptions;
-use super::create::{begin, directory, files, new};
+use super::create::{directory, files, new, write};
 use super::file::{Image, ToolError};
-use crate::header::MAGIC;
+use crate::header::{Header, MAGIC};
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage};
 use std::os::unix::fs::FileExt;
@@ -24,36 +24,61 @@ pub struct Destination {
     image: Option<Image>,
 }
 
-impl Destination {
-    /// A raw image, in a sparse file or on a device.
+/// Where a copy is to go, before anything that is there is overwritten. Dropped, it leaves that as it was.
+pub struct Place {
+    path: PathBuf,
+    target: Target,
+    /// Of a qcow2 image: what it begins with.
+    image: Option<(CreateOptions, Vec<u8>)>,
+}
+
+impl Place {
+    /// For a raw image, in a sparse file or on a device.
     ///
     /// # Errors
     /// Something is there, or there is no room.
-    pub fn raw(path: &Path, size_bytes: u64, force: bool) -> Result<Destination, ToolError> {
-        let mut kept = Target::make(path, size_bytes, force)?;
-        kept.clear()?;
-        let storage = Arc::new(FileStorage::open(&FileOptions::new(path))?);
-        let is_blank = kept.blank;
-        Ok(Destination { path: path.to_owned(), storage, is_blank, kept, image: None })
+    pub fn raw(path: &Path, size_bytes: u64, force: bool) -> Result<Place, ToolError> {
+        Ok(Place { path: path.to_owned(), target: Target::make(path, size_bytes, force)?, image: None })
     }
 
-    /// A qcow2 image.
+    /// For a qcow2 image.
     ///
     /// # Errors
     /// As above, and what cannot be made.
-    pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Destination, ToolError> {
-        let new = new(path, options)?;
-        let (kept, header) = begin(path, &new, options.force)?;
-        // Whoever names what is behind it has chosen that, with all that is behind it in turn.
-        let behind = options.backing.as_ref().map(|backing| files(&directory(path)?.join(&backing.name)));
-        let behind = behind.transpose()?.unwrap_or_default();
-        let allow = behind.iter().filter_map(|file| directory(file).ok()).collect();
-        let storage = Qcow2Storage::open_unflushed(&Qcow2Options { allow, ..Qcow2Options::new(path) }, header)?;
-        let (storage, image) = (Arc::new(storage), Some(Image::open(path, true)?));
-        let is_blank = options.backing.is_none();
-        Ok(Destination { path: path.to_owned(), storage, is_blank, kept, image })
+    pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Place, ToolError> {
+        let bytes = new(path, options)?.image().map_err(|reason| ToolError::refused(path, reason))?;
+        let target = Target::make(path, bytes.len() as u64, options.force)?;
+        Ok(Place { path: path.to_owned(), target, image: Some((options.clone(), bytes)) })
     }
 
+    /// Overwrites what is there.
+    ///
+    /// # Errors
+    /// It cannot be written, or what is behind it cannot be opened.
+    pub fn take(self) -> Result<Destination, ToolError> {
+        let Place { path, target: mut kept, image } = self;
+        let Some((options, mut bytes)) = image else {
+            kept.clear()?;
+            let storage = Arc::new(FileStorage::open(&FileOptions::new(&path))?);
+            let is_blank = kept.blank;
+            return Ok(Destination { path, storage, is_blank, kept, image: None });
+        };
+        let header = Header::parse(&bytes).map_err(|source| ToolError::Format { path: path.clone(), source })?;
+        // Nobody takes it for an image until its magic is written.
+        bytes[..MAGIC.len()].fill(0);
+        write(&path, &bytes, &mut kept)?;
+        // Whoever names what is behind it has chosen that, with all that is behind it in turn.
+        let behind = options.backing.as_ref().map(|backing| files(&directory(&path)?.join(&backing.name)));
+        let behind = behind.transpose()?.unwrap_or_default();
+        let allow = behind.iter().filter_map(|file| directory(file).ok()).collect();
+        let storage = Qcow2Storage::open_unflushed(&Qcow2Options { allow, ..Qcow2Options::new(&path) }, header)?;
+        let (storage, image) = (Arc::new(storage), Some(Image::open(&path, true)?));
+        let is_blank = options.backing.is_none();
+        Ok(Destination { path, storage, is_blank, kept, image })
+    }
+}
+
+impl Destination {
     /// What is written to. Flushes are not waited for in a qcow2 image: [`keep`](Self::keep) does that.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage

@@ -60,7 +60,7 @@ pub use committing::Committing;
 pub use compare::{Compared, compare};
 pub use convert::{Converted, From, to_qcow2, to_raw};
 pub use create::{Backing, CreateOptions, create};
-pub use destination::Destination;
+pub use destination::{Destination, Place};
 pub use external::ExternalSnapshot;
 pub use file::ToolError;
 pub use info::{BitmapEntry, Info, SnapshotInfo, bitmaps, chain, info};

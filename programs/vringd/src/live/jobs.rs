@@ -10,7 +10,7 @@ use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, CopyDisk, CopyFormat, JobKind, JobSettings, NewJob};
 use disk::Disk;
-use image::tools::{self, Backing, CreateOptions, Destination, ToolError};
+use image::tools::{self, Backing, CreateOptions, Destination, Place, ToolError};
 use job::Mirror;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -214,9 +214,15 @@ impl Daemon {
             let added = taken.add(disk.storage(), copy);
             added.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
         }
-        let mut destinations = Vec::new();
+        // One after the other is overwritten when nothing stands against any of them.
+        let mut places = Vec::new();
         for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
-            destinations.push(destination(new, (index, copy), disk)?);
+            let place = place(copy, disk.storage().capacity_bytes());
+            places.push(place.map_err(|error| field(&new.target_field(index), error))?);
+        }
+        let mut destinations = Vec::new();
+        for (index, (disk, place)) in disks.iter().zip(places).enumerate() {
+            destinations.push(destination(new, index, place, disk)?);
         }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
@@ -312,9 +318,6 @@ impl Daemon {
         if copy.target.parent().is_none_or(|directory| !directory.is_dir()) {
             return Err(target("there is no such directory"));
         }
-        if !copy.force && std::fs::metadata(&copy.target).is_ok_and(|there| there.is_file() && there.len() > 0) {
-            return Err(target("is a file with contents, which would be lost: `force` (`--force`) overwrites it"));
-        }
         match self.owner_of(&copy.target) {
             Some(owner) => Err(target(&format!("belongs to {owner}: choose another file"))),
             None => Ok(()),
@@ -373,12 +376,12 @@ fn mirror_of(from: &Arc<dyn Storage>, to: &Destination) -> Result<(Arc<dyn Stora
     Ok((mirror.filter(), Copier::Mirror(mirror)))
 }
 
-/// Makes the target of a copy.
-fn destination(new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> Result<Destination, ApiError> {
+/// Takes the place of a copy.
+fn destination(new: &NewJob, index: usize, place: Place, disk: &Disk) -> Result<Destination, ApiError> {
     let storage = disk.storage();
     let (about, size_bytes) = (storage.describe(), storage.capacity_bytes());
     let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
-    let to = make(copy, size_bytes).map_err(|error| target(&error))?;
+    let to = place.take().map_err(|error| target(&error))?;
     let there = to.storage();
     if there.capacity_bytes() != size_bytes {
         let have = there.capacity_bytes();
@@ -392,9 +395,9 @@ fn destination(new: &NewJob, (index, copy): (usize, &CopyDisk), disk: &Disk) -> 
     Ok(to)
 }
 
-fn make(copy: &CopyDisk, size_bytes: u64) -> Result<Destination, ToolError> {
+fn place(copy: &CopyDisk, size_bytes: u64) -> Result<Place, ToolError> {
     match copy.format {
-        CopyFormat::Raw => Destination::raw(&copy.target, size_bytes, copy.force),
+        CopyFormat::Raw => Place::raw(&copy.target, size_bytes, copy.force),
         CopyFormat::Qcow2 => {
             let options = CreateOptions {
                 size_bytes: Some(size_bytes),
@@ -404,7 +407,7 @@ fn make(copy: &CopyDisk, size_bytes: u64) -> Result<Destination, ToolError> {
                 backing: copy.backing.as_ref().map(|backing| Backing::qcow2(&copy.target, backing)).transpose()?,
                 force: copy.force,
             };
-            Destination::qcow2(&copy.target, &options)
+            Place::qcow2(&copy.target, &options)
         }
     }
 }
