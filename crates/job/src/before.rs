@@ -199,3 +199,31 @@ impl Through for Before {
         self.below.resume(task, completion, io)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marks::CLUSTER_BYTES;
+    use engine::Solo;
+
+    #[test]
+    fn a_guest_waits_for_twice_the_patience_however_well_the_job_gets_on_elsewhere() {
+        let guards = Guards::new(Marks::new(1 << 20, true));
+        guards.set_patience(Duration::from_secs(10));
+        let mut solo = Solo::new().unwrap();
+        let since_ns = monotonic_ns();
+        let reply = solo.io().reply(Token::request(0));
+        guards.queue().waiting.push(Waiter { clusters: 0..1, since_ns, reply });
+        let deadline_s = |guards: &Guards| (guards.deadline_ns().unwrap() - since_ns) / 1_000_000_000;
+        assert_eq!(deadline_s(&guards), 10);
+        guards.lift(&(CLUSTER_BYTES..2 * CLUSTER_BYTES));
+        assert_eq!(deadline_s(&guards), 10);
+        for (read_s, waits_s) in [(4, 14), (9, 19), (10, 20), (300, 20)] {
+            guards.queue().read_ns = since_ns + read_s * 1_000_000_000;
+            assert_eq!(deadline_s(&guards), waits_s);
+        }
+        guards.lift(&(0..CLUSTER_BYTES));
+        assert_eq!(guards.deadline_ns(), None);
+        assert_eq!(solo.wait().unwrap().result, 0);
+    }
+}

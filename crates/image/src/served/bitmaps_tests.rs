@@ -496,3 +496,31 @@ fn a_snapshot_that_is_applied_makes_everything_dirty() {
     sound(&path, "applied");
     assert_eq!(told(open()), (false, 0));
 }
+
+/// What is left of a bitmap that could not be put right is not taken for one that knows.
+#[test]
+fn a_forgotten_bitmap_is_inconsistent_for_everybody() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("disk.qcow2");
+    std::fs::write(&path, New::default().image().unwrap()).unwrap();
+    let options = Qcow2Options::new(&path);
+    let storage = Qcow2Storage::open_alone(&options).unwrap();
+    for name in ["kept", "forgotten"] {
+        storage.add_bitmap(name, 65_536).unwrap();
+    }
+    let dirty = storage.take_bitmap("forgotten").unwrap();
+    storage.forget_bitmap("forgotten");
+    storage.forget_bitmap("nobody's");
+    let error = storage.give_back("forgotten", &dirty).unwrap_err().to_string();
+    assert!(error.contains("is inconsistent"), "{error}");
+    kit::write(&mut Solo::new().unwrap(), &storage, 0, &[1; 512]).unwrap();
+    let consistent = |storage: &Qcow2Storage| storage.bitmaps().iter().map(|one| one.consistent).collect::<Vec<_>>();
+    assert_eq!(consistent(&storage), [true, false]);
+    let handed = storage.hand_over().unwrap();
+    storage.shared.give_away();
+    drop(storage);
+    let next = options.adopt(handed).unwrap();
+    assert_eq!(consistent(next.as_any().unwrap().downcast_ref().unwrap()), [true, false]);
+    drop(next);
+    assert_eq!(consistent(&Qcow2Storage::open_alone(&options).unwrap()), [true, false]);
+}
