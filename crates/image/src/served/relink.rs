@@ -7,6 +7,7 @@
 use super::heading::change_header;
 use super::{OverlayError, Qcow2Options, Qcow2Storage, open};
 use crate::{features, rewrite};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use storage::kit::ImageLock;
@@ -63,7 +64,7 @@ impl Qcow2Storage {
         if !same(&file, &below)? {
             return Err(std::io::Error::other("it is not what is behind the image").into());
         }
-        let lock = below.lock.as_ref().filter(|_| options.lock).map(|lock| lock.try_clone()).transpose()?;
+        let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
         if let Some(lock) = &lock {
             ImageLock::take_up_writing(behind, lock)?;
         }
@@ -99,7 +100,7 @@ impl Parted {
         behind.rest()?;
         let chain = &image.shared.chain;
         let below = behind.hand_over()?;
-        let lock = below.lock.as_ref().filter(|_| options.lock).map(|lock| lock.try_clone()).transpose()?;
+        let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
         let mut files = chain.file(chain.top().file).hand_over()?;
         files.log = Some(Box::new(below));
         let storage = Qcow2Storage::start(options, open::handed(options, files)?)?;
@@ -126,7 +127,7 @@ impl Parted {
 }
 
 /// What was written is only read from now on.
-fn give_up(lock: Option<&std::os::fd::OwnedFd>) {
+fn give_up(lock: Option<&OwnedFd>) {
     if let Some(lock) = lock
         && let Err(error) = ImageLock::give_up_writing(lock)
     {

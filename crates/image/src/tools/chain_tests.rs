@@ -1,6 +1,6 @@
 //! Images of a chain that are streamed and committed while somebody writes to them; QEMU's opinion is asked for in the room `tests`.
 
-use super::{Committing, Streaming};
+use super::{Committing, FromTo, Streaming};
 use crate::new::New;
 use crate::testing::{self, Findings, read};
 use crate::{Qcow2Options, features};
@@ -147,7 +147,7 @@ fn an_image_is_filled_under_its_guest_and_stands_alone() {
             let storage = open(&chain.options).unwrap();
             storage.set_execution(execution).unwrap();
             let streaming = Streaming::prepare(&chain.options, storage.clone()).unwrap();
-            let (from, to) = streaming.from_to().unwrap();
+            let FromTo { from, to } = streaming.route().unwrap();
             let fill = Fill::new(from, to).unwrap();
             let copied = chain.under_load(&storage, || fill.run(&mut |show| streaming.gaps(show)).unwrap());
             assert!(clusters.0 > 16 || copied.data_bytes > 1 << 20, "{clusters:?}: {copied:?}");
@@ -169,7 +169,7 @@ fn a_stream_that_ends_early_has_changed_nothing_that_is_read() {
     let mut chain = Chain::new(CLUSTERS[1], MIDDLE, 3);
     let storage = open(&chain.options).unwrap();
     let streaming = Streaming::prepare(&chain.options, storage.clone()).unwrap();
-    let (from, to) = streaming.from_to().unwrap();
+    let FromTo { from, to } = streaming.route().unwrap();
     let fill = Fill::new(from, to).unwrap();
     let mut looks = 0;
     let mut some = |show: &mut dyn FnMut(std::ops::Range<u64>) -> bool| {
@@ -192,7 +192,7 @@ fn an_image_goes_into_what_is_behind_it_under_its_guest() {
             let storage = open(&chain.options).unwrap();
             storage.set_execution(execution).unwrap();
             let mut committing = Committing::prepare(&chain.options, storage.clone()).unwrap();
-            let (from, to) = committing.begin().unwrap();
+            let FromTo { from, to } = committing.begin().unwrap();
             drop(storage);
             let mirror = Mirror::of_parts(from, to).unwrap();
             let guest = mirror.filter();
@@ -222,7 +222,7 @@ fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
         reader().unwrap();
         for _ in 0..3 {
             let mut committing = Committing::prepare(&chain.options, storage.clone()).unwrap();
-            let (from, to) = committing.begin().unwrap();
+            let FromTo { from, to } = committing.begin().unwrap();
             // Nobody else has what is behind the image while it is written.
             let error = reader().map(drop).unwrap_err().to_string();
             assert!(error.contains("for writing"), "{error}");

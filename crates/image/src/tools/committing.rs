@@ -6,6 +6,7 @@
 //! | any write into the backing file | the image, which hides what has changed behind it: only that is written there |
 //! | the rename | the backing file by the image's name, of which every byte is on stable storage, and a second name of the image beside it |
 
+use super::FromTo;
 use super::external::{beside, stays_together, sync_directory};
 use super::file::{Image, ToolError, refuse_bitmaps};
 use crate::served::{OverlayError, Parted};
@@ -102,19 +103,19 @@ impl Committing {
         Arc::ptr_eq(&self.served, served)
     }
 
-    /// Opens the backing file for writing. Answers with the disk, which guests use from now on, and with what is written into. No
-    /// request may be in flight. Blocks, for some flushes.
+    /// Opens the backing file for writing. Guests use what is copied *from* from now on. No request may be in flight. Blocks, for some
+    /// flushes.
     ///
     /// # Errors
     /// Somebody else uses the backing file, or it cannot be opened: the image is served as before.
-    pub fn begin(&mut self) -> Result<(Arc<dyn Storage>, Arc<dyn Storage>), ToolError> {
+    pub fn begin(&mut self) -> Result<FromTo, ToolError> {
         let refused = |reason: String| ToolError::refused(&self.behind, reason);
         let image = Qcow2Storage::of(&self.served).ok_or_else(|| refused("is behind no image any more".to_owned()))?;
         self.check_place(image)?;
         let parted = image.part(&self.options, &self.behind).map_err(|error| refused(error.to_string()))?;
-        let from_to = (parted.image.clone(), parted.behind.clone());
+        let route = FromTo { from: parted.image.clone(), to: parted.behind.clone() };
         self.parted = Some(parted);
-        Ok(from_to)
+        Ok(route)
     }
 
     /// Nobody uses what [`begin`](Self::begin) has answered with: the image is served as before.

@@ -69,7 +69,7 @@ pub use measure::{Measured, measure};
 pub use rebase::{Rebased, rebase};
 pub use resize::{NewSize, Resized, resize};
 pub use snapshot::change_snapshots;
-pub use streaming::Streaming;
+pub use streaming::{FromTo, Streaming};
 
 #[cfg(test)]
 pub(crate) use resize::grow;

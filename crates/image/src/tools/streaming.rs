@@ -8,6 +8,14 @@ use std::sync::Arc;
 use storage::extent::DataRanges;
 use storage::{Storage, StorageError};
 
+/// What is copied where.
+pub struct FromTo {
+    /// The disk that guests use.
+    pub from: Arc<dyn Storage>,
+    /// What is written.
+    pub to: Arc<dyn Storage>,
+}
+
 /// An image on its way to stand alone. Whenever it is dropped before it is [finished](Self::finish), the disk is what it was, and the image
 /// has more of it itself.
 pub struct Streaming {
@@ -59,11 +67,14 @@ impl Streaming {
         Ok(())
     }
 
-    /// The disk, and what fills its gaps.
-    pub fn from_to(&self) -> Result<(Arc<dyn Storage>, Arc<dyn Storage>), ToolError> {
+    /// From the disk to what fills its gaps.
+    ///
+    /// # Errors
+    /// It is no image any more.
+    pub fn route(&self) -> Result<FromTo, ToolError> {
         let lost = || ToolError::refused(&self.options.path, "is no image any more");
         let to = Populated::of(self.served.clone()).ok_or_else(lost)?;
-        Ok((self.served.clone(), Arc::new(to)))
+        Ok(FromTo { from: self.served.clone(), to: Arc::new(to) })
     }
 
     /// Whether this is what it was prepared for.

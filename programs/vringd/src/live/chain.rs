@@ -7,7 +7,7 @@ use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
 use control::model::{self as api, CopyFormat, JobKind, NewJob};
 use disk::{Qcow2Options, StorageSpec};
-use image::tools::{Committing, Streaming, ToolError};
+use image::tools::{Committing, FromTo, Streaming, ToolError};
 use job::{Fill, Mirror};
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Daemon {
                 |path: &Path, copier| Part::new(&disk, (path.to_owned(), CopyFormat::Qcow2), (None, false), copier);
             match prepared {
                 Prepared::Stream(streaming) => {
-                    let (from, to) = streaming.from_to().map_err(refused)?;
+                    let FromTo { from, to } = streaming.route().map_err(refused)?;
                     let fill = Fill::new(from, to).map_err(|error| unsupported(&disk, &error.to_string()))?;
                     let streaming = Arc::new(streaming);
                     let parts = vec![part(&options.path, Copier::Stream(fill, streaming.clone()))];
@@ -90,7 +90,7 @@ impl Daemon {
                 Prepared::Commit(mut committing) => {
                     let mut mirror = None;
                     let before = self.replace(std::slice::from_ref(&disk), || {
-                        let (from, to) = committing.begin().map_err(refused)?;
+                        let FromTo { from, to } = committing.begin().map_err(refused)?;
                         let made = Mirror::of_parts(from, to).inspect_err(|_| committing.abandon());
                         let mirror = mirror.insert(made.map_err(|error| unsupported(&disk, &error.to_string()))?);
                         Ok(vec![Next { storage: mirror.filter(), spec: None }])

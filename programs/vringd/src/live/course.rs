@@ -318,14 +318,11 @@ impl Course {
         let filters = filters.map_err(|error| hitch(error.to_string()));
         let filters = filters.inspect_err(|_| part.copier().iter().for_each(|copier| copier.go_on()))?;
         let (disk, target, pause_ms) = (&part.name, part.target.display(), since.elapsed().as_millis());
-        match self.job.kind {
-            JobKind::Commit => {
-                tracing::info!(disk, %target, pause_ms, "the image is committed: its backing file has its name")
-            }
-            _ => {
-                tracing::info!(disk, %target, pause_ms, "the disk lives on in the target: write that down where it is described")
-            }
-        }
+        let outcome = match self.job.kind {
+            JobKind::Commit => "the image is committed: its backing file has its name",
+            _ => "the disk lives on in the target: write that down where it is described",
+        };
+        tracing::info!(disk, %target, pause_ms, "{outcome}");
         filters.into_iter().for_each(close);
         Ok(())
     }

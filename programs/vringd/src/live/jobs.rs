@@ -285,6 +285,7 @@ impl Daemon {
         job.set_limit(new.limit_bytes_per_second());
         let shown = job.shown();
         self.jobs.list(id, job.clone());
+        drop(reserved);
         // It waits for this, and for nothing else.
         let _ = go.send((Course { daemon, job, destinations, chain, taken, events, told }, before));
         for part in &shown.disks {
