@@ -3,12 +3,16 @@
 //! A cluster of data is asked for and never more is made of it, so that a bomb fills a cluster. Data that ends early is an error.
 
 use crate::header::Compression;
-use flate2::{Decompress, FlushDecompress};
+use flate2::{Compress, Decompress, FlushCompress, FlushDecompress};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::io::Read;
 
 /// Largest window of a Zstandard frame, in bytes: what its decoder may keep. A frame of a cluster needs no more than a cluster;
 /// QEMU's encoder says up to 8 MiB.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
+
+/// QEMU reads no larger windows of zlib.
+const WINDOW_BITS: u8 = 12;
 
 /// Fills `cluster` from what `data` begins with; what follows the compressed data does not matter.
 ///
@@ -46,10 +50,27 @@ pub fn decompress(kind: Compression, data: &[u8], cluster: &mut [u8]) -> Result<
     }
 }
 
+/// What is to be decompressed into `cluster`. `None`: it has no whole sector less.
+pub fn compress(kind: Compression, cluster: &[u8]) -> Option<Vec<u8>> {
+    let data = match kind {
+        Compression::Zlib => {
+            let mut stream = Compress::new_with_window_bits(flate2::Compression::default(), false, WINDOW_BITS);
+            let mut out = vec![0; cluster.len()];
+            match stream.compress(cluster, &mut out, FlushCompress::Finish) {
+                Ok(flate2::Status::StreamEnd) => out.truncate(stream.total_out() as usize),
+                // There is no room, so that it is not worth it.
+                Ok(flate2::Status::Ok | flate2::Status::BufError) | Err(_) => return None,
+            }
+            out
+        }
+        Compression::Zstd => compress_to_vec(cluster, CompressionLevel::Fastest),
+    };
+    (data.len().next_multiple_of(512) < cluster.len()).then_some(data)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flate2::{Compress, FlushCompress};
     use proptest::prelude::*;
 
     fn deflated(data: &[u8]) -> Vec<u8> {

@@ -179,9 +179,17 @@ impl Cluster {
         Some((state, (u64::from(first + units) << unit_bits) - inside))
     }
 
-    /// The words of a plain cluster's entry.
+    /// The words of a cluster's entry. `None`: compressed data lies too far behind.
     pub fn encode(&self, geometry: &Geometry) -> Option<(u64, u64)> {
-        let Cluster::Plain { host, copied, allocated, zero } = *self else { return None };
+        let (host, copied, allocated, zero) = match *self {
+            Cluster::Plain { host, copied, allocated, zero } => (host, copied, allocated, zero),
+            Cluster::Compressed(Compressed { host, len }) => {
+                let offset_bits = 62 - (geometry.cluster_bits - 8);
+                let more_sectors = (host % 512 + len).div_ceil(512).checked_sub(1)?;
+                let fits = host < OFFSET_END && host >> offset_bits == 0;
+                return fits.then_some((COMPRESSED | more_sectors << offset_bits | host, 0));
+            }
+        };
         let word = host.unwrap_or(0) | if copied { COPIED } else { 0 };
         if geometry.extended {
             return Some((word, u64::from(zero) << 32 | u64::from(allocated)));
@@ -230,6 +238,7 @@ mod tests {
         let g = geometry(16, 0);
         let value = COMPRESSED | 3 << 54 | 0x5_0123;
         assert_eq!(l2(&g, 0, value, 0), Ok(Cluster::Compressed(Compressed { host: 0x5_0123, len: 4 * 512 - 0x123 })));
+        assert_eq!(l2(&g, 0, value, 0).unwrap().encode(&g), Some((value, 0)));
         assert!(l2(&g, 0, value | COPIED, 0).is_err());
         assert!(l2(&geometry(16, features::DATA_FILE), 0, value, 0).is_err());
         // 512 bytes: 61 bits of offset, of which the upper ones must be 0; no more than one sector more.

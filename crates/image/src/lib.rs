@@ -41,5 +41,6 @@ pub mod tools;
 pub mod uses;
 
 pub use error::FormatError;
+pub use header::Compression;
 pub(crate) use served::Behind;
 pub use served::{BitmapError, BitmapInfo, ImageError, Qcow2Options, Qcow2Storage};

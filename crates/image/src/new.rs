@@ -27,6 +27,8 @@ pub struct New {
     pub backing: Option<(Vec<u8>, &'static str)>,
     /// Name of the file that has the guest's clusters.
     pub data_file: Option<Vec<u8>>,
+    /// Of compressed clusters.
+    pub compression: Compression,
 }
 
 impl Default for New {
@@ -40,6 +42,7 @@ impl Default for New {
             autoclear: 0,
             backing: None,
             data_file: None,
+            compression: Compression::Zlib,
         }
     }
 }
@@ -99,12 +102,14 @@ impl New {
             refcount_table_clusters: 0,
             snapshots: 0,
             snapshots_offset: 0,
-            incompatible: self.incompatible | if self.data_file.is_some() { features::DATA_FILE } else { 0 },
+            incompatible: self.incompatible
+                | if self.data_file.is_some() { features::DATA_FILE } else { 0 }
+                | if self.compression == Compression::Zstd { features::COMPRESSION } else { 0 },
             compatible: 0,
             autoclear: self.autoclear,
             refcount_order: self.refcount_order,
             header_bytes: if self.version < 3 { 72 } else { 112 },
-            compression: Compression::Zlib,
+            compression: self.compression,
             extensions: Extensions {
                 backing_format: self.backing.as_ref().map(|(_, format)| (*format).to_owned()),
                 data_file: self.data_file.clone(),

@@ -235,7 +235,7 @@ fn converted(lab: &Lab, dir: &Path, image: &Qcow2Options, oracle: &[u8]) -> Resu
         backing: None,
         force: true,
     };
-    tools::to_qcow2(&from, &flat, &options, &mut |_, _| {})?;
+    tools::to_qcow2(&from, &flat, &options, None, &mut |_, _| {})?;
     agree(lab, &flat)?;
     let (raw, flat) = (raw.display().to_string(), flat.display().to_string());
     qemu_img::img(lab, &["compare", "-f", "raw", "-F", "qcow2", &raw, &flat])?.expect_success()?;

@@ -103,6 +103,8 @@ pub(super) struct Allocator {
     limbo: VecDeque<Old>,
     /// Clusters in limbo.
     resting: u64,
+    /// Bytes of a cluster that has compressed data, of which others may use the rest.
+    packed: Range<u64>,
 }
 
 impl Allocator {
@@ -114,6 +116,7 @@ impl Allocator {
             scan_from: 1,
             limbo: VecDeque::new(),
             resting: 0,
+            packed: 0..0,
         }
     }
 
@@ -144,6 +147,30 @@ impl Allocator {
             self.refill(chain)?;
         }
         self.take_ready(most, has_table).ok_or(Trouble::Errno(libc::ENOSPC))
+    }
+
+    /// Takes room for compressed data, behind that of others where that is possible: each cluster is counted once for all that begins or
+    /// ends in it. Gives the first byte.
+    pub(super) fn pack(&mut self, chain: &Chain, bytes: u64) -> Result<u64, Trouble> {
+        let bits = chain.top().geometry.cluster_bits;
+        let bytes = bytes.next_multiple_of(512);
+        let mut at = self.packed.start;
+        let shared = (!self.packed.is_empty()).then_some(at >> bits..(at >> bits) + 1);
+        if self.packed.end - at < bytes {
+            let next = self.take(chain, 1, true)?;
+            // What does not follow begins anew.
+            if next.start << bits != self.packed.end || shared.is_none() {
+                at = next.start << bits;
+                self.packed = at + bytes..next.end << bits;
+                return Ok(at);
+            }
+            self.packed.end = next.end << bits;
+        }
+        if let Some(cluster) = shared {
+            self.refcounts.add(chain, cluster, 1)?;
+        }
+        self.packed.start = at + bytes;
+        Ok(at)
     }
 
     /// Takes clusters that follow one another, for a table. They are none of the reserve: that they are counted is not

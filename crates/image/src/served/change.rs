@@ -323,7 +323,7 @@ impl Shared {
     }
 
     /// Writes the L2 entries of claimed clusters of one table. Unless `stop` is at a cluster's end it must be that of the disk.
-    fn rewrite(
+    pub(super) fn rewrite(
         &self,
         guest: u64,
         clusters: u64,

@@ -22,6 +22,7 @@
 //! | `relink`, `heading` | the chain of an image changes while it is served; another header |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `bitmaps`, `bitmap_verbs` | dirty bitmaps: kept while an image is written, and what is done with them |
+//! | `compress` | compressed clusters, written into a new image |
 //! | `whole` | an image as a whole, for tools |
 
 mod allocator;
@@ -31,6 +32,7 @@ mod bitmaps;
 mod bitmaps_tests;
 mod chain;
 mod change;
+mod compress;
 mod confine;
 mod disk;
 mod error;
@@ -60,6 +62,7 @@ use error::Trouble;
 use progress::Writes;
 
 pub use bitmap_verbs::{BitmapError, BitmapInfo};
+pub(crate) use compress::Compressing;
 pub use error::ImageError;
 pub(crate) use open::Behind;
 pub use options::Qcow2Options;

@@ -4,12 +4,16 @@ use super::CreateOptions;
 use super::create::size_for;
 use super::destination::{Destination, Place};
 use super::file::ToolError;
+use crate::header::Compression;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::copy::{Copied, Route, Zeroes, copy};
-use storage::{FileOptions, FileStorage, Links, Storage};
+use storage::copy::{Copied, GRAIN_BYTES, Route, Zeroes, copy};
+use storage::extent::{DataRanges, Extents};
+use storage::kit::Through;
+use storage::{Extent, FileOptions, FileStorage, Links, Storage, StorageError};
 
 /// An image: what is copied, or changed.
 #[derive(Clone, Debug)]
@@ -80,7 +84,7 @@ pub fn to_raw(
     go(&from, to, target, progress)
 }
 
-/// Makes a qcow2 image without a backing file. It is one when all is in it: nothing is flushed before.
+/// Makes a qcow2 image without a backing file, compressed or not. It is one when all is in it: nothing is flushed before.
 ///
 /// # Errors
 /// As [`to_raw`], and what cannot be made.
@@ -88,12 +92,21 @@ pub fn to_qcow2(
     from: &From,
     target: &Path,
     options: &CreateOptions,
+    compression: Option<Compression>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, ToolError> {
     let from = from.open()?;
     let size_bytes = size_for(options, &from.path, from.storage.capacity_bytes())?;
-    let to = Place::qcow2(target, &CreateOptions { size_bytes: Some(size_bytes), ..options.clone() })?.take()?;
-    Ok(Converted { size_bytes, ..go(&from, to, target, progress)? })
+    let options = CreateOptions { size_bytes: Some(size_bytes), ..options.clone() };
+    let converted = match compression {
+        Some(compression) => {
+            let place = Place::compressed(target, &options, compression)?;
+            let from = Open { path: from.path.clone(), storage: Arc::new(Grains(from.storage)) };
+            go(&from, place.take()?, target, progress)?
+        }
+        None => go(&from, Place::qcow2(target, &options)?.take()?, target, progress)?,
+    };
+    Ok(Converted { size_bytes, ..converted })
 }
 
 fn go(from: &Open, to: Destination, target: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Converted, ToolError> {
@@ -103,4 +116,30 @@ fn go(from: &Open, to: Destination, target: &Path, progress: &mut dyn FnMut(u64,
     let copied = copy(&route, progress).map_err(ToolError::copy(&from.path, target))?;
     to.keep()?;
     Ok(Converted { size_bytes: len, copied })
+}
+
+/// A source of which whole grains have data, or none: what is compressed is written in whole clusters.
+struct Grains(Arc<dyn Storage>);
+
+impl Through for Grains {
+    fn below(&self) -> &dyn Storage {
+        &*self.0
+    }
+
+    fn extents_through(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
+        let grain = GRAIN_BYTES as u64;
+        let mut found = Extents::of(range.clone(), most);
+        let mut at = range.start;
+        for data in DataRanges::exactly(&*self.0, range.clone()) {
+            let data = data?;
+            let start = (data.start / grain * grain).max(at);
+            let end = data.end.next_multiple_of(grain).min(range.end);
+            if !found.add(start - at, false) || !found.add(end.saturating_sub(start), true) {
+                return Ok(found.into_list());
+            }
+            at = end.max(at);
+        }
+        found.add(range.end - at, false);
+        Ok(found.into_list())
+    }
 }

@@ -3,15 +3,21 @@
 use super::CreateOptions;
 use super::create::{directory, files, new, write};
 use super::file::{Image, ToolError};
-use crate::header::{Header, MAGIC};
+use crate::header::{Compression, Header, MAGIC};
+use crate::new::New;
+use crate::served::Compressing;
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use storage::copy::GRAIN_BYTES;
 use storage::kit::ImageLock;
 use storage::target::Target;
 use storage::{FileOptions, FileStorage, Storage};
+
+/// A cluster of 64 KiB has a part of 128 compressed ones, if they are so small.
+const REFCOUNT_BITS_MIN: u32 = 16;
 
 /// See the top. Dropped before it is [kept](Self::keep), a file that was made for it is removed; who is killed leaves of a qcow2 image
 /// what nobody takes for one.
@@ -30,6 +36,7 @@ pub struct Place {
     target: Target,
     /// Of a qcow2 image: what it begins with.
     image: Option<(CreateOptions, Vec<u8>)>,
+    is_compressed: bool,
 }
 
 impl Place {
@@ -38,7 +45,12 @@ impl Place {
     /// # Errors
     /// Something is there, or there is no room.
     pub fn raw(path: &Path, size_bytes: u64, force: bool) -> Result<Place, ToolError> {
-        Ok(Place { path: path.to_owned(), target: Target::make(path, size_bytes, force)?, image: None })
+        Ok(Place {
+            path: path.to_owned(),
+            target: Target::make(path, size_bytes, force)?,
+            image: None,
+            is_compressed: false,
+        })
     }
 
     /// For a qcow2 image.
@@ -46,9 +58,29 @@ impl Place {
     /// # Errors
     /// As above, and what cannot be made.
     pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Place, ToolError> {
-        let bytes = new(path, options)?.image().map_err(|reason| ToolError::refused(path, reason))?;
+        Place::image(path, options, new(path, options)?)
+    }
+
+    /// For a qcow2 image in which everything is compressed that gets smaller by that. It is written in whole clusters, each once.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn compressed(path: &Path, options: &CreateOptions, compression: Compression) -> Result<Place, ToolError> {
+        let new = New { compression, ..new(path, options)? };
+        if options.cluster_bytes > GRAIN_BYTES as u64 {
+            return Err(ToolError::refused(path, "is compressed in clusters of 64 KiB at most: use smaller ones"));
+        }
+        if options.refcount_bits < REFCOUNT_BITS_MIN {
+            let reason = "needs refcounts of 16 bits at least: compressed clusters share others";
+            return Err(ToolError::refused(path, reason));
+        }
+        Ok(Place { is_compressed: true, ..Place::image(path, options, new)? })
+    }
+
+    fn image(path: &Path, options: &CreateOptions, new: New) -> Result<Place, ToolError> {
+        let bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
         let target = Target::make(path, bytes.len() as u64, options.force)?;
-        Ok(Place { path: path.to_owned(), target, image: Some((options.clone(), bytes)) })
+        Ok(Place { path: path.to_owned(), target, image: Some((options.clone(), bytes)), is_compressed: false })
     }
 
     /// Overwrites what is there.
@@ -56,7 +88,7 @@ impl Place {
     /// # Errors
     /// It cannot be written, or what is behind it cannot be opened.
     pub fn take(self) -> Result<Destination, ToolError> {
-        let Place { path, target: mut kept, image } = self;
+        let Place { path, target: mut kept, image, is_compressed } = self;
         let Some((options, mut bytes)) = image else {
             kept.clear()?;
             let storage = Arc::new(FileStorage::open(&FileOptions::new(&path))?);
@@ -72,7 +104,9 @@ impl Place {
         let behind = behind.transpose()?.unwrap_or_default();
         let allow = behind.iter().filter_map(|file| directory(file).ok()).collect();
         let storage = Qcow2Storage::open_unflushed(&Qcow2Options { allow, ..Qcow2Options::new(&path) }, header)?;
-        let (storage, image) = (Arc::new(storage), Some(Image::open(&path, true)?));
+        let image = Some(Image::open(&path, true)?);
+        let storage = Arc::new(storage);
+        let storage: Arc<dyn Storage> = if is_compressed { Arc::new(Compressing::new(storage)) } else { storage };
         let is_blank = options.backing.is_none();
         Ok(Destination { path, storage, is_blank, kept, image })
     }

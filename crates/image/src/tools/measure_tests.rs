@@ -53,7 +53,7 @@ proptest! {
         let raw = From::Raw(at("raw"));
         let said = measure(Some(&raw), &options, &mut |_, _| {}).unwrap();
         let end = |from: &From| {
-            to_qcow2(from, &at("image"), &options, &mut |_, _| {}).unwrap();
+            to_qcow2(from, &at("image"), &options, None, &mut |_, _| {}).unwrap();
             check(&at("image"), false, true, &mut |_, _| {}).unwrap().end_bytes
         };
         let made = end(&raw);

@@ -1,6 +1,7 @@
 //! Tools on images that they made; QEMU's opinion is asked for in the room `tests`.
 
 use super::*;
+use crate::Compression;
 use crate::header::Header;
 use crate::new::New;
 use crate::testing::{self, Findings};
@@ -190,7 +191,7 @@ fn conversions_keep_contents_and_holes() {
     for cluster_bytes in [512, 64 << 10, 2 << 20] {
         let options = CreateOptions { size_bytes: None, cluster_bytes, ..options_over(0) };
         let mut last = (0, 0);
-        let converted = to_qcow2(&raw, &at("image"), &options, &mut |done, all| {
+        let converted = to_qcow2(&raw, &at("image"), &options, None, &mut |done, all| {
             last = (done, all);
             // Who is killed now leaves no image.
             assert!(refusal(info(&at("image"))).contains("does not begin"));
@@ -222,7 +223,7 @@ fn conversions_keep_contents_and_holes() {
     assert!(!at("new").exists());
     drop(storage);
     let flat = CreateOptions { size_bytes: None, ..plain(0) };
-    to_qcow2(&top, &at("flat"), &flat, &mut |_, _| {}).unwrap();
+    to_qcow2(&top, &at("flat"), &flat, None, &mut |_, _| {}).unwrap();
     assert_eq!(chain(&at("flat")).unwrap().len(), 1);
     contents.resize(12 << 20, 0);
     contents[11 << 20..][..4096].fill(9);
@@ -231,16 +232,72 @@ fn conversions_keep_contents_and_holes() {
     drop(storage);
     // A raw image that ends inside a sector is one sector longer as a disk.
     fs::write(at("odd"), &contents[..100_001]).unwrap();
-    to_qcow2(&From::Raw(at("odd")), &at("even"), &flat, &mut |_, _| {}).unwrap();
+    to_qcow2(&From::Raw(at("odd")), &at("even"), &flat, None, &mut |_, _| {}).unwrap();
     assert_eq!(info(&at("even")).unwrap().size_bytes, 100_001u64.next_multiple_of(512));
     // What does not fit is not cut off.
     let small = CreateOptions { size_bytes: Some(11 << 20), ..plain(0) };
-    let error = refusal(to_qcow2(&top, &at("new"), &small, &mut |_, _| {}));
+    let error = refusal(to_qcow2(&top, &at("new"), &small, None, &mut |_, _| {}));
     assert!(error.contains("more than the size that is asked for") && !at("new").exists(), "{error}");
     assert_eq!(refusal(measure(Some(&top), &small, &mut |_, _| {})), error);
     // What is there stays without a word.
     let error = refusal(to_raw(&top, &at("flat"), false, &mut |_, _| {}));
     assert!(error.contains("--force"), "{error}");
+}
+
+/// Text that gets small, noise that does not, zeroes, and an end inside a cluster.
+#[test]
+fn what_is_compressed_reads_as_before_and_takes_less() {
+    let directory = TempDir::new_in(kit::disk()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut contents: Vec<u8> = (0..3_000_320usize).map(|n| (n / 100 % 97) as u8 + 32).collect();
+    let mut noise = testkit::Rng(5);
+    contents[1_000_000..1_400_000].iter_mut().for_each(|byte| *byte = noise.below(256) as u8);
+    contents[2_000_000..2_300_000].fill(0);
+    fs::write(at("raw"), &contents).unwrap();
+    // Holes that end inside of clusters.
+    let file = fs::File::options().write(true).open(at("raw")).unwrap();
+    for hole in [70_000u64..900_000, 1_450_000..1_600_000, 2_500_000..2_600_000] {
+        let (start, end) = (hole.start.next_multiple_of(4096), hole.end / 4096 * 4096);
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, flags, start, end - start).unwrap();
+        contents[start as usize..end as usize].fill(0);
+    }
+    let raw = From::Raw(at("raw"));
+    for (cluster_bytes, subclusters) in [(512, false), (4096, false), (16 << 10, true), (64 << 10, false)] {
+        for kind in [Compression::Zlib, Compression::Zstd] {
+            let what = format!("{kind:?}, {cluster_bytes}");
+            let options = CreateOptions { size_bytes: None, cluster_bytes, subclusters, ..options_over(0) };
+            to_qcow2(&raw, &at("image"), &options, Some(kind), &mut |_, _| {}).unwrap();
+            let found = checked(&at("image"));
+            assert!(found.sound && found.leaked_clusters == 0, "{what}: {found:?}");
+            let info = info(&at("image")).unwrap();
+            // Sectors of 512 bytes have nothing less.
+            let most = if cluster_bytes == 512 { 4 << 20 } else { 1 << 20 };
+            assert!(info.allocated_bytes < most, "{what}: {info:?}");
+            to_raw(&From::Qcow2(Qcow2Options::new(at("image"))), &at("back"), true, &mut |_, _| {}).unwrap();
+            kit::assert_same(&fs::read(at("back")).unwrap(), &contents, 0);
+            // A guest writes over some of it, and what nobody uses any more is free.
+            let storage = storage::open(&Qcow2Options::new(at("image"))).unwrap();
+            let mut solo = Solo::new().unwrap();
+            let mut now = contents.clone();
+            for place in 0..40 {
+                let place = place * 70_144;
+                now[place..place + 4096].fill(7);
+                kit::write(&mut solo, &*storage, place as u64, &[7; 4096]).unwrap();
+            }
+            kit::assert_same(&kit::read(&mut solo, &*storage, 0, now.len()), &now, 0);
+            drop(storage);
+            let found = checked(&at("image"));
+            assert!(found.sound && found.leaked_clusters == 0, "{what}, written: {found:?}");
+        }
+    }
+    for (options, why) in [
+        (CreateOptions { cluster_bytes: 128 << 10, ..plain(4 << 20) }, "64 KiB at most"),
+        (CreateOptions { refcount_bits: 8, ..plain(4 << 20) }, "refcounts of 16 bits"),
+    ] {
+        let error = refusal(to_qcow2(&raw, &at("new"), &options, Some(Compression::Zlib), &mut |_, _| {}));
+        assert!(error.contains(why) && !at("new").exists(), "{error}");
+    }
 }
 
 /// Somebody else writes over what a conversion is about to finish.
@@ -270,7 +327,8 @@ fn images_are_compared_by_what_they_read_as() {
     fs::write(at("raw"), &contents).unwrap();
     let raw = From::Raw(at("raw"));
     let qcow2 = |name: &str| From::Qcow2(Qcow2Options { read_only: true, ..Qcow2Options::new(at(name)) });
-    to_qcow2(&raw, &at("image"), &CreateOptions { size_bytes: Some(6 << 20), ..plain(0) }, &mut |_, _| {}).unwrap();
+    to_qcow2(&raw, &at("image"), &CreateOptions { size_bytes: Some(6 << 20), ..plain(0) }, None, &mut |_, _| {})
+        .unwrap();
     let mut last = (0, 0);
     let found = compare(&raw, &qcow2("image"), &mut |done, all| last = (done, all)).unwrap();
     assert_eq!((found.same, found.size_bytes, last), (true, [5 << 20, 6 << 20], (6 << 20, 6 << 20)));

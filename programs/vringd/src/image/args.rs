@@ -337,9 +337,25 @@ pub(crate) struct Convert {
     /// How a new qcow2 image is laid out.
     #[command(flatten)]
     pub(crate) layout: Layout,
+    /// Compress what gets smaller by that: for an image that is kept, or is behind others; guests' writes are not compressed
+    #[arg(long, short = 'c')]
+    pub(crate) compress: bool,
+    /// How (zstd: QEMU 5.1 or later)
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t, requires = "compress")]
+    pub(crate) compression: Compression,
     /// Overwrite what is there
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// How clusters are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compression {
+    /// DEFLATE, which every program reads
+    #[default]
+    Zlib,
+    /// Zstandard, which is read faster; QEMU's encoder makes smaller images
+    Zstd,
 }
 
 /// Arguments of `vringd image measure`.

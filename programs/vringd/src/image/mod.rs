@@ -160,12 +160,22 @@ fn source(
 }
 
 fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
-    let Convert { source, target, from, to, snapshot, allow_backing, size, layout, force } = convert;
+    let Convert { source, target, from, to, snapshot, allow_backing, size, layout, compress, compression, force } =
+        convert;
     let from = self::source(source, from, ("--snapshot", snapshot), &allow_backing)?;
     let bar = Bar::new("convert");
     let mut shown = |done, all| bar.show(done, all);
     let converted = match to {
-        Format::Qcow2 => tools::to_qcow2(&from, &target, &options(&layout, size, force), &mut shown),
+        Format::Qcow2 => {
+            let compression = compress.then_some(match compression {
+                args::Compression::Zlib => image::Compression::Zlib,
+                args::Compression::Zstd => image::Compression::Zstd,
+            });
+            tools::to_qcow2(&from, &target, &options(&layout, size, force), compression, &mut shown)
+        }
+        Format::Raw if compress => {
+            return Err(Failure::Usage("--compress: has no meaning for a raw image".to_owned()));
+        }
         Format::Raw if size.is_some() => {
             return Err(Failure::Usage("--size: has no meaning for a raw image".to_owned()));
         }
