@@ -30,6 +30,8 @@ const INIT: &str = include_str!("../init.sh");
 const SHARE_IN_GUEST: &str = "/run/vringd";
 /// A guest says a few words a script; one that talks without end is no guest of ours.
 const WORDS_BYTES_MAX: usize = 4096;
+/// What a kernel says that cannot go on (`kernel/panic.c`).
+const PANIC: &str = "Kernel panic - not syncing";
 /// From the wish to its end: a guest whose disk has gone may wait for it for ever.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -173,11 +175,9 @@ impl Guest {
         }
     }
 
-    /// The last thing the console showed, for an error of one line.
+    /// Why the kernel has given up, or else the last thing the console showed, for an error of one line.
     fn last_words(&self) -> String {
-        let console = self.process.output();
-        let last = console.lines().map(str::trim).rfind(|line| !line.is_empty());
-        last.unwrap_or("it showed nothing on its console").to_owned()
+        last_words(&self.process.output()).to_owned()
     }
 
     fn run_script(&mut self, script: &str, limit: Duration) -> Result<Output> {
@@ -231,6 +231,13 @@ impl Shell for Guest {
     }
 }
 
+/// A kernel that panics says why first, and much after that.
+fn last_words(console: &str) -> &str {
+    let lines = || console.lines().map(str::trim).filter(|line| !line.is_empty());
+    let panic = lines().find(|line| line.contains(PANIC));
+    panic.or_else(|| lines().next_back()).unwrap_or("it showed nothing on its console")
+}
+
 /// Reads a file that the guest wrote, and removes it.
 fn take(path: &Path) -> Result<String> {
     // Neither by a link to wherever the guest pleases nor waiting for a pipe of its own.
@@ -253,6 +260,14 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_panic_says_more_than_what_follows_it() {
+        let console = "[    0.1] Booting\n[   11.9] Kernel panic - not syncing: No working init found.\n[   12.0] Kernel Offset: 0xee00000\n\n";
+        assert!(last_words(console).ends_with("No working init found."));
+        assert_eq!(last_words("one\ntwo \n\n"), "two");
+        assert_eq!(last_words(""), "it showed nothing on its console");
+    }
 
     #[test]
     fn only_files_are_taken() {

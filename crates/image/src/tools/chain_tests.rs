@@ -40,7 +40,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn new((cluster_bits, incompatible): (u32, u64), middle: usize, seed: u64) -> Chain {
+    fn new((version, cluster_bits, incompatible): (u32, u32, u64), middle: usize, seed: u64) -> Chain {
         let directory = TempDir::new_in(kit::shm()).unwrap();
         let at = |name: &str| directory.path().join(name);
         let mut oracle = vec![5; RAW];
@@ -51,7 +51,8 @@ impl Chain {
             New { cluster_bits, size_bytes: size_bytes as u64, incompatible, backing, ..New::default() }
         };
         fs::write(at("middle"), with(12, middle, 0, ("raw", "raw")).image().unwrap()).unwrap();
-        fs::write(at("disk"), with(cluster_bits, SIZE, incompatible, ("middle", "qcow2")).image().unwrap()).unwrap();
+        let disk = New { version, ..with(cluster_bits, SIZE, incompatible, ("middle", "qcow2")) };
+        fs::write(at("disk"), disk.image().unwrap()).unwrap();
         let mut numbers = Numbers(seed | 1);
         for (name, size) in [("middle", middle), ("disk", SIZE)] {
             oracle.resize(size, 0);
@@ -132,17 +133,17 @@ fn change(storage: &dyn Storage, oracle: &mut [u8], numbers: &mut Numbers) {
     }
 }
 
-/// Their size, and what of the disk's image they have.
-const CLUSTERS: [(u32, u64); 4] = [(9, 0), (16, 0), (16, features::EXTENDED_L2), (21, 0)];
+/// Version, size of clusters and features of the disk's image.
+const LAYOUTS: [(u32, u32, u64); 5] = [(3, 9, 0), (3, 16, 0), (3, 16, features::EXTENDED_L2), (3, 21, 0), (2, 16, 0)];
 
 /// How tables are looked up: on the worker, and by threads of their own.
 const EXECUTIONS: [Execution; 2] = [Execution::Inline, Execution::Uring];
 
 #[test]
 fn an_image_is_filled_under_its_guest_and_stands_alone() {
-    for (number, clusters) in CLUSTERS.into_iter().enumerate() {
+    for (number, layout) in LAYOUTS.into_iter().enumerate() {
         for execution in EXECUTIONS {
-            let mut chain = Chain::new(clusters, MIDDLE, 77 + number as u64);
+            let mut chain = Chain::new(layout, MIDDLE, 77 + number as u64);
             let behind = [chain.at("raw"), chain.at("middle")].map(|path| fs::read(path).unwrap());
             let storage = open(&chain.options).unwrap();
             storage.set_execution(execution).unwrap();
@@ -150,7 +151,7 @@ fn an_image_is_filled_under_its_guest_and_stands_alone() {
             let FromTo { from, to } = streaming.route().unwrap();
             let fill = Fill::new(from, to).unwrap();
             let copied = chain.under_load(&storage, || fill.run(&mut |show| streaming.gaps(show)).unwrap());
-            assert!(clusters.0 > 16 || copied.data_bytes > 1 << 20, "{clusters:?}: {copied:?}");
+            assert!(layout.1 > 16 || copied.data_bytes > 1 << 20, "{layout:?}: {copied:?}");
             let progress = fill.progress();
             assert_eq!(progress.done_bytes, progress.total_bytes);
             let alone = streaming.finish().unwrap();
@@ -166,7 +167,7 @@ fn an_image_is_filled_under_its_guest_and_stands_alone() {
 
 #[test]
 fn a_stream_that_ends_early_has_changed_nothing_that_is_read() {
-    let mut chain = Chain::new(CLUSTERS[1], MIDDLE, 3);
+    let mut chain = Chain::new(LAYOUTS[1], MIDDLE, 3);
     let storage = open(&chain.options).unwrap();
     let streaming = Streaming::prepare(&chain.options, storage.clone()).unwrap();
     let FromTo { from, to } = streaming.route().unwrap();
@@ -185,9 +186,9 @@ fn a_stream_that_ends_early_has_changed_nothing_that_is_read() {
 
 #[test]
 fn an_image_goes_into_what_is_behind_it_under_its_guest() {
-    for (number, clusters) in CLUSTERS.into_iter().enumerate() {
+    for (number, layout) in LAYOUTS.into_iter().enumerate() {
         for execution in EXECUTIONS {
-            let mut chain = Chain::new(clusters, SIZE, 177 + number as u64);
+            let mut chain = Chain::new(layout, SIZE, 177 + number as u64);
             let raw = fs::read(chain.at("raw")).unwrap();
             let storage = open(&chain.options).unwrap();
             storage.set_execution(execution).unwrap();
@@ -214,7 +215,7 @@ fn an_image_goes_into_what_is_behind_it_under_its_guest() {
 #[test]
 fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
     for execution in EXECUTIONS {
-        let mut chain = Chain::new(CLUSTERS[1], SIZE, 12);
+        let mut chain = Chain::new(LAYOUTS[1], SIZE, 12);
         let mut storage = open(&chain.options).unwrap();
         storage.set_execution(execution).unwrap();
         let middle = chain.at("middle");
@@ -247,7 +248,7 @@ fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
 
 #[test]
 fn what_cannot_be_streamed_or_committed_is_refused() {
-    let chain = Chain::new(CLUSTERS[1], SIZE, 4);
+    let chain = Chain::new(LAYOUTS[1], SIZE, 4);
     let refused = |options: &Qcow2Options| {
         let storage = open(options).unwrap();
         let streamed = Streaming::prepare(options, storage.clone()).map(drop).map_err(|error| error.to_string());
