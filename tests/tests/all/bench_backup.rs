@@ -29,15 +29,17 @@ fn both_servers_copy_a_disk_that_is_written() -> Result<()> {
 
     let document: Value = serde_json::from_slice(&output.stdout).context("JSON")?;
     let rows = document["rows"].as_array().context("rows")?;
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 10);
     for row in rows {
         let runs = row["runs"].as_array().context("runs")?;
         let sides: Vec<&str> = runs.iter().filter_map(|run| run["contender"].as_str()).collect();
         assert_eq!(sides, ["vringd", "qemu"]);
         for run in runs {
             ensure!(run["before"]["ops"].as_u64() > Some(0) && run["errors"] == 0, "{run:#}");
-            ensure!(row["row"] == "mirror" || run["durable_s"].as_f64() >= run["job_s"].as_f64(), "{run:#}");
-            ensure!(row["row"] == "mirror" || run["job_s"].as_f64() > Some(0.0), "{run:#}");
+            ensure!(row["row"] != "backup" || run["durable_s"].as_f64() >= run["job_s"].as_f64(), "{run:#}");
+            // A commit of QEMU's may never catch up either.
+            let may_be_given_up = row["row"] == "mirror" || row["row"] == "commit" && run["contender"] == "qemu";
+            ensure!(may_be_given_up || run["job_s"].as_f64() > Some(0.0), "{run:#}");
         }
         ensure!(row["ratios"][0]["iops_before"]["value"].as_f64() > Some(0.0), "{row:#}");
     }

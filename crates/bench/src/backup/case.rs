@@ -12,11 +12,20 @@ pub enum Row {
     Backup,
     /// A mirror, until it is ready
     Mirror,
+    /// A stream of what is behind a qcow2 image into it, until it stands alone
+    Stream,
+    /// A commit of a qcow2 image into the one behind it, until the guest uses that
+    Commit,
 }
 
 impl Row {
     /// All rows, in the order in which they are measured and shown.
-    pub const ALL: [Row; 2] = [Row::Backup, Row::Mirror];
+    pub const ALL: [Row; 4] = [Row::Backup, Row::Mirror, Row::Stream, Row::Commit];
+
+    /// Whether it makes no copy: two images of a chain become one.
+    pub(super) fn is_of_chain(self) -> bool {
+        matches!(self, Row::Stream | Row::Commit)
+    }
 }
 
 impl fmt::Display for Row {
@@ -24,6 +33,8 @@ impl fmt::Display for Row {
         f.write_str(match self {
             Row::Backup => "backup",
             Row::Mirror => "mirror",
+            Row::Stream => "stream",
+            Row::Commit => "commit",
         })
     }
 }
@@ -60,22 +71,33 @@ pub(super) struct Case {
 impl Case {
     /// The job, without the depth.
     pub(super) fn title(&self) -> String {
-        format!("{} of a {} disk to {}", self.row, self.source.name(), self.target.name())
+        match self.row {
+            Row::Backup | Row::Mirror => {
+                format!("{} of a {} disk to {}", self.row, self.source.name(), self.target.name())
+            }
+            Row::Stream => "stream of a full image into an empty one in front of it".to_owned(),
+            Row::Commit => "commit of a full image into an empty one behind it".to_owned(),
+        }
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}-{} {}", self.row, self.source.name(), self.target.name(), self.depth)
+        match self.row.is_of_chain() {
+            true => write!(f, "{} {}", self.row, self.depth),
+            false => write!(f, "{} {}-{} {}", self.row, self.source.name(), self.target.name(), self.depth),
+        }
     }
 }
 
-/// Every job of each source to each target at every depth, the depths of a job together.
+/// Every job of each source to each target at every depth, the depths of a job together. Those of a chain have images of qcow2.
 pub(super) fn cases(rows: &[Row], sources: &[Format], targets: &[Format], depths: &[u16]) -> Vec<Case> {
     let chosen = Row::ALL.into_iter().filter(|row| rows.is_empty() || rows.contains(row));
+    let of_chain = &[Format::Qcow2][..];
     chosen
-        .flat_map(|row| sources.iter().map(move |&source| (row, source)))
-        .flat_map(|(row, source)| targets.iter().map(move |&target| (row, source, target)))
+        .map(|row| if row.is_of_chain() { (row, of_chain, of_chain) } else { (row, sources, targets) })
+        .flat_map(|(row, sources, targets)| sources.iter().map(move |&source| (row, source, targets)))
+        .flat_map(|(row, source, targets)| targets.iter().map(move |&target| (row, source, target)))
         .flat_map(|(row, source, target)| depths.iter().map(move |&depth| Case { row, source, target, depth }))
         .collect()
 }
@@ -108,7 +130,8 @@ mod tests {
         let cases = cases(&[], &[Format::Raw], &[Format::Qcow2, Format::Raw], &[1, 16]);
         let names: Vec<String> = cases.iter().map(Case::to_string).collect();
         assert_eq!(names[..3], ["backup raw-qcow2 1", "backup raw-qcow2 16", "backup raw-raw 1"]);
-        assert_eq!((names.len(), names[7].as_str()), (8, "mirror raw-raw 16"));
+        assert_eq!((names.len(), names[7].as_str(), names[8].as_str()), (12, "mirror raw-raw 16", "stream 1"));
+        assert_eq!((names[11].as_str(), cases[11].source), ("commit 16", Format::Qcow2));
         assert_eq!(cases[0].title(), "backup of a raw disk to qcow2");
     }
 }

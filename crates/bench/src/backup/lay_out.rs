@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::case::{Format, Side};
+use super::case::{Case, Format, Row, Side};
 use crate::{image, words};
 
 /// What is laid out.
@@ -35,6 +35,7 @@ pub(super) struct Files {
 struct Info {
     virtual_size: u64,
     format: String,
+    backing_filename: Option<String>,
 }
 
 impl Files {
@@ -83,22 +84,30 @@ impl Files {
     }
 
     /// Makes a fresh source, and for who needs it a fresh and empty target, and waits until nothing of that or of an earlier run is
-    /// left to be written. A file system that shares extents copies none.
-    pub(super) fn renew(&self, side: Side, source: Format, target: Format) -> Result<()> {
+    /// left to be written. Of a chain the source is in front, and the target behind it. A file system that shares extents copies none.
+    pub(super) fn renew(&self, side: Side, case: &Case) -> Result<()> {
         let failed = || format!("cannot make the files of a run in {}", self.directory.path().display());
         self.clear();
-        fs::copy(self.master(source), self.source()).with_context(failed)?;
-        match (side, target) {
+        let img = |words: &[&str], path: &Path| {
+            let mut img = Command::new(&self.qemu_img);
+            guest::process::run(img.args(words).arg(path)).map(drop).with_context(failed)
+        };
+        let (size, behind) = (self.size_bytes.to_string(), self.target());
+        let behind = behind.to_str().context("the directory's name is no text")?;
+        let full = if case.row == Row::Stream { self.target() } else { self.source() };
+        fs::copy(self.master(case.source), full).with_context(failed)?;
+        match (case.row, side, case.target) {
+            (Row::Stream, _, _) => img(&["create", "-f", "qcow2", "-F", "qcow2", "-b", behind], &self.source())?,
+            (Row::Commit, _, _) => {
+                img(&["create", "-f", "qcow2", behind], Path::new(&size))?;
+                img(&["rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", behind], &self.source())?;
+            }
             // It makes the file itself.
-            (Side::Vringd, _) => {}
-            (Side::Qemu, Format::Raw) => {
+            (_, Side::Vringd, _) => {}
+            (_, Side::Qemu, Format::Raw) => {
                 File::create_new(self.target()).and_then(|file| file.set_len(self.size_bytes)).with_context(failed)?;
             }
-            (Side::Qemu, Format::Qcow2) => {
-                let mut create = Command::new(&self.qemu_img);
-                create.args(["create", "-f", "qcow2"]).arg(self.target()).arg(self.size_bytes.to_string());
-                guest::process::run(&mut create).with_context(failed)?;
-            }
+            (_, Side::Qemu, Format::Qcow2) => img(&["create", "-f", "qcow2", behind], Path::new(&size))?,
         }
         let directory = File::open(self.directory.path()).with_context(failed)?;
         rustix::fs::syncfs(&directory).with_context(failed)
@@ -120,9 +129,15 @@ impl Files {
         }
     }
 
-    /// Checks a finished copy: its format, its size, and that it is sound. Of what it holds nothing is known: the disk has changed since.
-    pub(super) fn check_target(&self, format: Format) -> Result<()> {
-        let target = self.target();
+    /// Checks what a job has made: its format, its size, that it is sound and has nothing behind it. Of what it holds nothing is known: the
+    /// disk has changed since.
+    pub(super) fn check(&self, side: Side, case: &Case) -> Result<()> {
+        let format = case.target;
+        // Ours gives what is behind the name of what was in front.
+        let target = match (case.row, side) {
+            (Row::Stream, _) | (Row::Commit, Side::Vringd) => self.source(),
+            _ => self.target(),
+        };
         if format == Format::Qcow2 {
             guest::process::run(Command::new(&self.qemu_img).args(["check", "-f", "qcow2"]).arg(&target))?;
         }
@@ -131,6 +146,7 @@ impl Files {
         let output = guest::process::run(&mut info)?;
         let info: Info = serde_json::from_slice(&output.stdout).context("qemu-img info has other words")?;
         ensure!(info.format == format.name(), "it is {}", info.format);
+        ensure!(info.backing_filename.is_none(), "it has something behind it");
         if info.virtual_size != self.size_bytes {
             bail!("it has {} bytes, and the disk {}", info.virtual_size, self.size_bytes);
         }
@@ -152,7 +168,7 @@ mod tests {
         let files = lay_out(dir.path(), &[Format::Raw], "false").unwrap();
         let master = fs::read(files.master(Format::Raw)).unwrap();
         for side in Side::ALL {
-            files.renew(side, Format::Raw, Format::Raw).unwrap();
+            files.renew(side, &Case { row: Row::Backup, source: Format::Raw, target: Format::Raw, depth: 1 }).unwrap();
             assert_eq!(fs::read(files.source()).unwrap(), master);
             assert_eq!(files.target().exists(), side == Side::Qemu);
             fs::write(files.source(), "changed").unwrap();
@@ -160,7 +176,8 @@ mod tests {
         files.sync_target().unwrap();
         files.clear();
         assert!(!files.source().exists() && !files.target().exists());
-        let error = format!("{:#}", files.renew(Side::Qemu, Format::Raw, Format::Qcow2).unwrap_err());
+        let to = |target| Case { row: Row::Mirror, source: Format::Raw, target, depth: 1 };
+        let error = format!("{:#}", files.renew(Side::Qemu, &to(Format::Qcow2)).unwrap_err());
         assert!(error.contains("false create -f qcow2 "), "{error}");
         drop(files);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

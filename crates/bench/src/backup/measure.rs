@@ -51,7 +51,7 @@ impl<'a> Bench<'a> {
     /// Has one side do the job of a case.
     pub(super) fn run(&self, case: &Case, side: Side, progress: &Progress) -> Result<Measured> {
         progress.begin(&format!("{case}, {}: files", side.name()), None);
-        self.files.renew(side, case.source, case.target)?;
+        self.files.renew(side, case)?;
         progress.begin(&format!("{case}, {}", side.name()), Some(self.terms.ramp + self.terms.before));
         let paths = self.paths();
         // A server that was killed leaves its socket.
@@ -63,11 +63,11 @@ impl<'a> Bench<'a> {
             .and_then(|copier| Run { bench: self, case, copier, load, pid, progress }.measure(&paths));
         let mut measured = measured.map_err(|error| server.blame(error))?;
         server.stop_within(STOP_TIME_MAX);
-        if case.row == Row::Backup
+        if case.row != Row::Mirror
             && measured.job_s.is_some()
-            && let Err(error) = self.files.check_target(case.target)
+            && let Err(error) = self.files.check(side, case)
         {
-            measured.faults.push(format!("the copy: {error:#}"));
+            measured.faults.push(format!("the image: {error:#}"));
         }
         self.files.clear();
         Ok(measured)
@@ -117,12 +117,14 @@ impl Run<'_> {
         let during = Phase::between(&ready, &ended);
 
         let mut durable = None;
-        if job.is_some() && self.case.row == Row::Backup {
-            self.copier.close_target()?;
-            self.bench.files.sync_target()?;
-            durable = Some(began.elapsed());
-        } else {
-            self.copier.cancel()?;
+        match self.case.row {
+            Row::Backup if job.is_some() => {
+                self.copier.close_target()?;
+                self.bench.files.sync_target()?;
+                durable = Some(began.elapsed());
+            }
+            Row::Stream | Row::Commit if job.is_some() => {}
+            _ => self.copier.cancel()?,
         }
         let report = self.load.finish()?;
         Ok(Measured {

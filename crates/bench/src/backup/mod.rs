@@ -1,6 +1,6 @@
-//! `bench backup`: what a backup of a disk, and a mirror of it, cost its guest.
+//! `bench backup`: what jobs on a disk cost its guest.
 //!
-//! A guest writes; after a while a job begins that copies its disk. Our server and qemu-storage-daemon take turns, round after round,
+//! A guest writes; after a while a job begins that copies its disk, or shortens the chain of its images. Our server and qemu-storage-daemon take turns, round after round,
 //! with the same load on the same data, and our figures are divided by QEMU's.
 
 mod case;
@@ -32,12 +32,12 @@ use lay_out::{Files, Order};
 use measure::{Bench, Terms};
 use server::Programs;
 
-/// What a backup of a disk, or a mirror of it, costs the guest that uses it, against QEMU
+/// What a backup, mirror, stream or commit of a disk costs the guest that uses it, against QEMU
 ///
-/// Serves a disk full of data, writes 4 KiB at random places of it, and begins a job: a backup, until it is done, or a mirror, until it is
-/// ready. Ours against blockdev-backup and blockdev-mirror of qemu-storage-daemon, with the same load and formats, in turns. Says how
-/// long the job takes, and how the guest fares before it and meanwhile. Backups are checked with qemu-img. Exits with 1 when a request
-/// failed or a copy is unsound; a job that is given up is no failure.
+/// Serves a disk full of data, writes 4 KiB at random places of it, and begins a job: a backup, a stream or a commit, until it is done, or a
+/// mirror, until it is ready. Ours against blockdev-backup, blockdev-mirror, block-stream and block-commit of qemu-storage-daemon, with the
+/// same load and formats, in turns. Says how long the job takes, and how the guest fares before it and meanwhile. What is done is checked
+/// with qemu-img. Exits with 1 when a request failed or an image is unsound; a job that is given up is no failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "JOB", value_enum)]
     pub only: Vec<Row>,
 
-    /// Formats of the disk that is copied, as a list
+    /// Formats of the disk that is copied, as a list; those of chains are qcow2
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values = ["raw"])]
     pub source: Vec<Format>,
 
@@ -110,6 +110,9 @@ Examples:
   Backups and mirrors to qcow2, on the disk that holds /srv:
     vringd bench backup --dir /srv --size 8G --direct
 
+  Two images of a chain become one:
+    vringd bench backup --only stream --only commit --dir /srv
+
   Backups in all formats, without a disk behind them:
     vringd bench backup --only backup --source raw,qcow2 --target raw,qcow2 --dir /dev/shm
 
@@ -151,7 +154,8 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let ours = split("--ours", &args.ours)?;
     let cases = cases(&args.only, &args.source, &args.target, &args.depth);
     let progress = Progress::new((cases.len() * Side::ALL.len()) as u64 * u64::from(args.rounds), 0);
-    let order = Order { dir: &args.dir, size_bytes: args.size, sources: &args.source, qemu_img: &args.qemu_img };
+    let sources: Vec<Format> = cases.iter().map(|case| case.source).collect();
+    let order = Order { dir: &args.dir, size_bytes: args.size, sources: &sources, qemu_img: &args.qemu_img };
     let files = Files::lay_out(&order, |bytes| progress.lay_out(bytes))?;
     let programs = Programs { vringd, ours: &ours, storage_daemon: &args.qemu_storage_daemon, direct: args.direct };
     let Args { mix, ramp, before, give_up, .. } = *args;

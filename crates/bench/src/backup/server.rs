@@ -118,6 +118,9 @@ impl Copier {
             Side::Vringd => Ok(Self::Vringd { control: paths.control.clone(), job: None }),
             Side::Qemu => {
                 let mut qmp = Qmp::connect(&paths.control)?;
+                if case.row.is_of_chain() {
+                    return Ok(Self::Qemu(qmp));
+                }
                 let file =
                     json!({"driver": "file", "filename": paths.target, "aio": "io_uring", "cache": {"direct": direct}});
                 let target = json!({"driver": case.target.name(), "node-name": "target", "file": file});
@@ -137,21 +140,26 @@ impl Copier {
                     Row::Mirror => {
                         json!({"kind": "mirror", "disk": DISK, "target": target, "format": case.target.name()})
                     }
+                    Row::Stream => json!({"kind": "stream", "disk": DISK}),
+                    Row::Commit => json!({"kind": "commit", "disk": DISK}),
                 };
                 *job = Some(ask(control, "POST", "/v1/jobs", Some(&body))?.id);
             }
             Self::Qemu(qmp) => {
-                let command = match case.row {
-                    Row::Backup => "blockdev-backup",
-                    Row::Mirror => "blockdev-mirror",
+                let copy = json!({"job-id": "job", "device": DISK, "target": "target", "sync": "full"});
+                let chain = json!({"job-id": "job", "device": DISK});
+                match case.row {
+                    Row::Backup => qmp.execute("blockdev-backup", &copy)?,
+                    Row::Mirror => qmp.execute("blockdev-mirror", &copy)?,
+                    Row::Stream => qmp.execute("block-stream", &chain)?,
+                    Row::Commit => qmp.execute("block-commit", &chain)?,
                 };
-                qmp.execute(command, &json!({"job-id": "job", "device": DISK, "target": "target", "sync": "full"}))?;
             }
         }
         Ok(())
     }
 
-    /// Waits no longer than `patience` for a backup to be done, or a mirror to be ready, and says whether it is.
+    /// Waits no longer than `patience` for a job to be done, or a mirror to be ready, and says whether it is.
     pub(super) fn is_there(&mut self, row: Row, patience: Duration) -> Result<bool> {
         match self {
             Self::Vringd { control, job } => {
@@ -163,6 +171,11 @@ impl Copier {
                 Ok(is_there)
             }
             Self::Qemu(qmp) => match qmp.next_event(patience)? {
+                // The guest is to use what is behind, as with ours.
+                Some(event) if row == Row::Commit && event.event == "BLOCK_JOB_READY" => {
+                    qmp.execute("block-job-complete", &json!({"device": "job"}))?;
+                    Ok(false)
+                }
                 Some(event) => is_arrival(row, &event),
                 None => Ok(false),
             },
@@ -199,8 +212,8 @@ fn ask(control: &Path, method: &str, target: &str, body: Option<&Value>) -> Resu
 
 fn has_arrived(row: Row, job: &Job) -> Result<bool> {
     match (row, job.state.as_str()) {
-        (Row::Backup, "done") | (Row::Mirror, "ready") => Ok(true),
-        (_, "running") => Ok(false),
+        (Row::Backup | Row::Stream | Row::Commit, "done") | (Row::Mirror, "ready") => Ok(true),
+        (_, "running") | (Row::Commit, "completing") => Ok(false),
         (_, state) => bail!("the {row} is {state}: {}", job.error.as_deref().unwrap_or("it does not say why")),
     }
 }
@@ -210,7 +223,7 @@ fn is_arrival(row: Row, event: &Event) -> Result<bool> {
     match (event.event.as_str(), row) {
         ("BLOCK_JOB_ERROR", _) => bail!("the {row} has an error: {}", event.data),
         ("BLOCK_JOB_COMPLETED", _) if error.is_some() => bail!("the {row} failed: {}", error.unwrap_or_default()),
-        ("BLOCK_JOB_COMPLETED", Row::Backup) | ("BLOCK_JOB_READY", Row::Mirror) => Ok(true),
+        ("BLOCK_JOB_COMPLETED", Row::Backup | Row::Stream | Row::Commit) | ("BLOCK_JOB_READY", Row::Mirror) => Ok(true),
         ("BLOCK_JOB_COMPLETED" | "BLOCK_JOB_CANCELLED", _) => bail!("the {row} ended: {}", event.data),
         _ => Ok(false),
     }
@@ -270,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_of_qemu_is_completed_when_it_is_ready() {
+        use Part::{Hear, Say};
+        const READY: &str = "{\"event\": \"BLOCK_JOB_READY\", \"data\": {\"device\": \"job\"}}\r\n";
+        const COMPLETED: &str = "{\"event\": \"BLOCK_JOB_COMPLETED\", \"data\": {\"device\": \"job\"}}\r\n";
+        let parts = [Say(GREETING), Hear, Say(DONE), Hear, Say(DONE), Say(READY), Hear, Say(DONE), Say(COMPLETED)];
+        let (_directory, control, monitor) = monitor(parts.to_vec());
+        let paths = Paths { control, ..paths() };
+        let commit = Case { row: Row::Commit, source: Format::Qcow2, ..CASE };
+        let mut copier = Copier::prepare(Side::Qemu, &commit, true, &paths).unwrap();
+        copier.begin(&commit, &paths.target).unwrap();
+        assert!(!copier.is_there(Row::Commit, Duration::from_secs(10)).unwrap());
+        assert!(copier.is_there(Row::Commit, Duration::from_secs(10)).unwrap());
+        let told = monitor.join().unwrap();
+        let commands: Vec<&str> = told.iter().filter_map(|it| it["execute"].as_str()).collect();
+        assert_eq!(commands, ["qmp_capabilities", "block-commit", "block-job-complete"]);
+    }
+
+    #[test]
     fn qemu_is_told_the_same_by_its_protocol() {
         use Part::{Hear, Say};
         const COMPLETED: &str = "{\"event\": \"BLOCK_JOB_COMPLETED\", \"data\": {\"device\": \"job\"}}\r\n";
@@ -301,5 +332,6 @@ mod tests {
         assert!(is_arrival(Row::Mirror, &event("BLOCK_JOB_COMPLETED", json!({}))).is_err());
         assert!(is_arrival(Row::Backup, &event("BLOCK_JOB_CANCELLED", json!({}))).is_err());
         assert!(is_arrival(Row::Mirror, &event("BLOCK_JOB_READY", json!({}))).unwrap());
+        assert!(is_arrival(Row::Stream, &event("BLOCK_JOB_COMPLETED", json!({}))).unwrap());
     }
 }
