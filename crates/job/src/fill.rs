@@ -7,10 +7,11 @@ use crate::marks::Marks;
 use crate::{JobError, Progress};
 use std::sync::Arc;
 use storage::copy::Copied;
+use storage::kit::Through;
 use storage::{Storage, StorageError};
 
-/// Copies parts of a disk into the image that it is, which takes of that what it does not have itself. Guests go on meanwhile, without a
-/// filter: the target decides who came first.
+/// Copies parts of a disk into the image that it is, which takes of that what it does not have itself. Guests go on meanwhile: the
+/// target decides who came first.
 pub struct Fill {
     from: Arc<dyn Storage>,
     to: Arc<dyn Storage>,
@@ -26,8 +27,14 @@ impl Fill {
     pub fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>) -> Result<Fill, StorageError> {
         check_target(&*from, &*to)?;
         let todo = Marks::new(from.capacity_bytes(), false);
-        let control = Control::new(from.capacity_bytes());
+        // How much there is to do shows when it is looked for.
+        let control = Control::new(0);
         Ok(Fill { from, to, todo, control })
+    }
+
+    /// What guests use meanwhile: the disk, by another storage, so that it can be told who uses it.
+    pub fn filter(&self) -> Arc<dyn Storage> {
+        Arc::new(Passing(self.from.clone()))
     }
 
     /// Copies the parts that `find` shows, until all of it is in the target and stable there. Once: a second call is as good as cancelled.
@@ -73,5 +80,14 @@ impl Course for Fill {
 
     fn control(&self) -> &Control {
         &self.control
+    }
+}
+
+/// See [`Fill::filter`].
+struct Passing(Arc<dyn Storage>);
+
+impl Through for Passing {
+    fn below(&self) -> &dyn Storage {
+        &*self.0
     }
 }

@@ -4,7 +4,7 @@
 //! waits until the old contents of its clusters are read. A [`Mirror`] follows the disk: what was written is copied again, until the
 //! copy is the disk. A [`Fill`] writes what is behind an image into it, and needs no tracking: what guests have written stays.
 //!
-//! The first two have a *filter*, a storage that takes the disk's place for as long as the job lasts, and `run`, which copies on the thread that
+//! Each has a *filter*, a storage that takes the disk's place for as long as the job lasts, and `run`, which copies on the thread that
 //! calls it. The filter never lets a guest's request fail or hang for the job's sake: what fails is the job.
 //!
 //! This room knows no virtqueue, no API and no path. It starts no thread.

@@ -58,6 +58,10 @@ impl Mirror {
     ) -> Result<Mirror, StorageError> {
         check_target(&*from, &*to)?;
         let dirt = Arc::new(Dirt::new(from.capacity_bytes(), everywhere));
+        if !everywhere {
+            // How much there is to do shows when it is looked for.
+            dirt.control.set_total(0);
+        }
         Ok(Mirror {
             from,
             to,

@@ -1,7 +1,7 @@
 //! Chains of images that get shorter while somebody writes all the time.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -134,16 +134,20 @@ fn what_is_behind_an_image_keeps_its_snapshots_and_reads_what_is_compressed() ->
     let mut ring = frontend.ring(0, 16)?;
     let mut oracle = vec![0u8; BYTES as usize];
     oracle[half as usize..].fill(3);
-    let job = begin(daemon.client(), "commit", "a", Some(2 << 20))?;
     let mut rng = testkit::Rng(7);
-    for number in 0..600u64 {
+    let mut write = |number: u64| -> Result<()> {
         let block = rng.below(BYTES / BLOCK);
         let bytes = vec![(number % 251) as u8; BLOCK as usize];
         frontend.memory().write(DATA, &bytes);
         let (said, _) = ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
         ensure!(said == status::OK, "write {number} has failed");
         oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
-    }
+        Ok(())
+    };
+    // Minutes to copy, until the limit is lifted.
+    (0..100).try_for_each(&mut write)?;
+    let job = begin(daemon.client(), "commit", "a", Some(64 << 10))?;
+    (100..600).try_for_each(&mut write)?;
     let _: Job = daemon.client().send(Method::PATCH, &format!("/v1/jobs/{}", job.id), &json!({ "limit": null }))?;
     wait_job(daemon.client(), job.id, JobState::Done)?;
     for block in 0..BYTES / BLOCK {
@@ -162,6 +166,57 @@ fn what_is_behind_an_image_keeps_its_snapshots_and_reads_what_is_compressed() ->
         "a snapshot has changed"
     );
     Ok(())
+}
+
+#[test]
+fn neighbours_of_a_chain_are_left_alone() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = TempDir::new_in(testkit::storage::disk())?;
+    let at = |name: &str| directory.path().join(name);
+    qcow2(&lab, &directory, "base.qcow2", "cluster_size=65536")?;
+    io_file(&lab, "qcow2", &at("base.qcow2"), &["write -P 5 0 8M"])?.expect_success()?;
+    let config = ["a", "b"].map(|name| {
+        let image = at(name).display().to_string();
+        let base = at("base.qcow2").display().to_string();
+        img(&lab, &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &base, &image])?.expect_success()?;
+        io_file(&lab, "qcow2", &at(name), &["write -P 6 4M 8M"])?.expect_success()?;
+        Ok(format!("[[disk]]\nname = '{name}'\nstorage = {{ kind = 'qcow2', path = '{image}', lock = false }}\n"))
+    });
+    let config = config.into_iter().collect::<Result<String>>()?;
+    fs::set_permissions(at("base.qcow2"), fs::Permissions::from_mode(0o444))?;
+    fs::set_permissions(at("a"), fs::Permissions::from_mode(0o600))?;
+    let mode = |name: &str| Ok::<_, anyhow::Error>(fs::metadata(at(name))?.mode() & 0o777);
+    let daemon = Daemon::serve(&config)?;
+    // Another disk reads it, whatever locks say.
+    let refused = post::<Job>(daemon.client(), "/v1/jobs", &json!({ "kind": "commit", "disk": "a" }));
+    let text = format!("{refused:?}");
+    ensure!(refusal(refused).1 == 409 && text.contains("belongs to disk `b`"), "{text}");
+    // A disk that is streamed gets its users as ever.
+    let job = begin(daemon.client(), "stream", "b", Some(64 << 10))?;
+    let export = json!({ "name": "e", "socket": daemon.socket("e"), "queues": 1, "disk": "b" });
+    for _ in 0..2 {
+        let _: serde_json::Value = post(daemon.client(), "/v1/exports", &export)?;
+        daemon.remove("e", false)?;
+    }
+    let _: Job = daemon.client().send(Method::PATCH, &format!("/v1/jobs/{}", job.id), &json!({ "limit": null }))?;
+    wait_job(daemon.client(), job.id, JobState::Done)?;
+    // It needs nothing else now. Whoever may not read the image may not read what takes its place, from the beginning.
+    let job = begin(daemon.client(), "commit", "a", Some(4096))?;
+    ensure!(mode("base.qcow2")? == 0o600, "somebody else may read the guest's data");
+    client_cancels(&daemon, &job)?;
+    ensure!(mode("base.qcow2")? == 0o444, "it is not what it was");
+    let job = begin(daemon.client(), "commit", "a", None)?;
+    wait_job(daemon.client(), job.id, JobState::Done)?;
+    ensure!(mode("a")? == 0o600 && !at("base.qcow2").exists(), "it is another's");
+    daemon.upgrade()?;
+    daemon.stop()?;
+    ensure!(contents(&lab, "qcow2", &at("a"))? == contents(&lab, "qcow2", &at("b"))?, "they were the same");
+    Ok(())
+}
+
+fn client_cancels(daemon: &Daemon, job: &Job) -> Result<()> {
+    daemon.client().order(Method::DELETE, &format!("/v1/jobs/{}", job.id))?;
+    wait_job(daemon.client(), job.id, JobState::Cancelled).map(drop)
 }
 
 #[test]

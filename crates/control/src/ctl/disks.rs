@@ -63,7 +63,8 @@ pub enum DiskCommand {
     /// Write what a qcow2 image has into its backing file, which takes the image's name, while guests use it.
     ///
     /// The opposite of `snapshot`: configuration and restarts stay true, and the image's file is gone then. Other images
-    /// over the same backing file change with it, and are worth nothing afterwards. It is a job of the daemon (`vringd ctl
+    /// over the same backing file change with it, and are worth nothing afterwards. Once it has begun there is no way back
+    /// to what the snapshot had set aside. It is a job of the daemon (`vringd ctl
     /// job`), and goes on when the wait for it is interrupted.
     Commit(ChainArgs),
 

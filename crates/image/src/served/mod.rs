@@ -124,18 +124,10 @@ impl Storage for Qcow2Storage {
             let why = self.shared.broken().map_or_else(|| format!("{trouble:?}"), str::to_owned);
             std::io::Error::other(why)
         })?;
-        let mut behind = None;
-        for file in self.shared.chain.files.iter().rev() {
-            let mut handed = file.hand_over()?;
-            handed.log = behind.map(Box::new);
-            behind = Some(handed);
-        }
+        let mut handed = self.hand_files_over()?;
         // They stay in use in the file: a program that knows nothing of them leaves them inconsistent.
-        let memory = self.shared.bitmaps.hand_over(self.capacity_bytes())?;
-        if let Some(first) = &mut behind {
-            first.memory = memory;
-        }
-        behind.ok_or_else(|| std::io::Error::other("no file is open"))
+        handed.memory = self.shared.bitmaps.hand_over(self.capacity_bytes())?;
+        Ok(handed)
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
@@ -156,6 +148,17 @@ impl Storage for Qcow2Storage {
 }
 
 impl Qcow2Storage {
+    /// The files, as they are.
+    fn hand_files_over(&self) -> std::io::Result<Handed> {
+        let mut behind = None;
+        for file in self.shared.chain.files.iter().rev() {
+            let mut handed = file.hand_over()?;
+            handed.log = behind.map(Box::new);
+            behind = Some(handed);
+        }
+        behind.ok_or_else(|| std::io::Error::other("no file is open"))
+    }
+
     /// What a trouble is to whoever is not a guest.
     fn failed(&self, action: Action, trouble: &Trouble) -> StorageError {
         let errno = self.shared.settle_trouble(trouble);

@@ -2,6 +2,7 @@
 
 use super::error::Trouble;
 use super::{Qcow2Options, Qcow2Storage, confine::Confines, open};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use storage::kit::ImageLock;
@@ -70,11 +71,19 @@ impl Qcow2Storage {
     /// # Errors
     /// The kernel's.
     pub(crate) fn is_at(&self, path: &Path) -> std::io::Result<bool> {
-        let Some(data) = self.shared.chain.file(self.shared.chain.top().file).hand_over()?.data else {
-            return Ok(false);
-        };
+        let Some(data) = self.file_of(0)? else { return Ok(false) };
         let (ours, there) = (rustix::fs::fstat(data)?, rustix::fs::lstat(path)?);
         Ok((ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
+    }
+
+    /// The file of an image of the chain; `None`: there is no such image.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn file_of(&self, image: usize) -> std::io::Result<Option<File>> {
+        let chain = &self.shared.chain;
+        let Some(image) = chain.images.get(image) else { return Ok(None) };
+        Ok(chain.file(image.file).hand_over()?.data.map(File::from))
     }
 
     /// What was written up to now is only read: others may read it, too.

@@ -26,6 +26,8 @@ impl Qcow2Storage {
     /// The image cannot be written, and is as it was; or it cannot be opened again, and goes on as if it were as it was.
     pub(crate) fn without_backing(&self, options: &Qcow2Options) -> Result<Qcow2Storage, OverlayError> {
         self.rest()?;
+        // Before anything changes: there may be no more descriptors.
+        let files = self.hand_over()?;
         let changed = change_header(&self.shared.chain, |old, first| {
             let mut new = old.clone();
             new.backing_file = None;
@@ -38,7 +40,7 @@ impl Qcow2Storage {
             self.shared.settle_trouble(&trouble);
             self.not_written(&trouble)
         })?;
-        let storage = Qcow2Storage::start(options, open::handed(options, self.hand_over()?)?)?;
+        let storage = Qcow2Storage::start(options, open::handed(options, files)?)?;
         self.shared.give_away();
         Ok(storage)
     }
@@ -90,16 +92,22 @@ impl Qcow2Storage {
 impl Parted {
     /// Goes on with the image, and what is behind it is only read again. Nothing may be in flight. Blocks.
     ///
+    /// What is behind may not come to rest: the image hides all that was written there, so it is read as it is, and whatever it has reserved is
+    /// leaked, and its bitmaps, which are in use, are inconsistent.
+    ///
     /// # Errors
-    /// One of both cannot be brought to stable storage, or opened again: both go on as they are.
+    /// The image cannot be brought to stable storage, or one of both cannot be opened again: both go on as they are.
     pub(crate) fn join(&self, options: &Qcow2Options) -> Result<Qcow2Storage, OverlayError> {
         let lost = || std::io::Error::other("it is no image");
         let (image, behind) = (Qcow2Storage::of(&self.image).ok_or_else(lost)?, Qcow2Storage::of(&self.behind));
         let behind = behind.ok_or_else(lost)?;
         image.rest()?;
-        behind.rest()?;
+        if let Err(error) = behind.rest() {
+            let path = options.path.display();
+            tracing::error!(%path, %error, "what is behind the image has leaks, and its dirty bitmaps are inconsistent: it could not be brought to rest");
+        }
         let chain = &image.shared.chain;
-        let below = behind.hand_over()?;
+        let below = behind.hand_files_over()?;
         let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
         let mut files = chain.file(chain.top().file).hand_over()?;
         files.log = Some(Box::new(below));

@@ -154,7 +154,7 @@ fn an_image_is_filled_under_its_guest_and_stands_alone() {
             assert!(layout.1 > 16 || copied.data_bytes > 1 << 20, "{layout:?}: {copied:?}");
             let progress = fill.progress();
             assert_eq!(progress.done_bytes, progress.total_bytes);
-            let alone = streaming.finish().unwrap();
+            let alone = streaming.finish(&chain.options).unwrap();
             drop((fill, streaming, storage));
             chain.ends_well(alone);
             assert_eq!(behind, [chain.at("raw"), chain.at("middle")].map(|path| fs::read(path).unwrap()));
@@ -235,7 +235,7 @@ fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
             };
             let why = chain.under_load(&guest, under_way);
             assert!(why.contains("cancelled"), "{why}");
-            storage = committing.undo().unwrap();
+            storage = committing.undo(&chain.options).unwrap();
             drop((mirror, guest, committing));
             reader().unwrap();
             kit::assert_same(&kit::read(&mut Solo::new().unwrap(), &*storage, 0, SIZE), &chain.oracle, 0);

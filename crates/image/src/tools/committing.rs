@@ -11,7 +11,8 @@ use super::external::{beside, stays_together, sync_directory};
 use super::file::{Image, ToolError, refuse_bitmaps};
 use crate::served::{OverlayError, Parted};
 use crate::{Behind, Qcow2Options, Qcow2Storage, features};
-use std::fs;
+use rustix::fs::{Gid, Mode, Uid};
+use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,35 @@ pub struct Committing {
     /// Where the image really is, and its backing file.
     image: PathBuf,
     behind: PathBuf,
+    /// Whose the backing file was, until it gets the image's name.
+    dress: Option<(Dress, File)>,
     parted: Option<Parted>,
+}
+
+/// Owner, group and mode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dress(u32, u32, u32);
+
+impl Dress {
+    fn of(file: &File) -> std::io::Result<Dress> {
+        let about = file.metadata()?;
+        Ok(Dress(about.uid(), about.gid(), about.mode() & 0o777))
+    }
+
+    /// Gives a file this one. Nobody may read more than before in between.
+    fn give(self, file: &File) -> std::io::Result<()> {
+        let Dress(uid, gid, _) = self;
+        let has = Dress::of(file)?;
+        let mode = |mode| rustix::fs::fchmod(file, Mode::from_raw_mode(mode));
+        if (has.0, has.1) != (uid, gid) {
+            mode(has.2 & self.2)?;
+            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        if Dress::of(file)?.2 != self.2 {
+            mode(self.2)?;
+        }
+        Ok(())
+    }
 }
 
 impl Committing {
@@ -77,6 +106,9 @@ impl Committing {
         }
         let below = Image::open(&behind, false)?.header()?;
         let below_refused = |reason: &str| Err(ToolError::refused(&behind, reason));
+        if header.backing_file.is_none() {
+            return refused("names no backing file any more: it stands alone when its disk is opened again");
+        }
         if below.has(features::DATA_FILE) {
             return below_refused("is a backing file with an external data file, and is not written while it is used");
         }
@@ -84,13 +116,23 @@ impl Committing {
             return below_refused("is a backing file that has to be repaired first: `vringd image check --repair`");
         }
         if below.size_bytes > served.capacity_bytes() {
-            let reason =
-                "is a backing file with a larger disk than the image's, which would grow: resize the image first";
-            return below_refused(reason);
+            return below_refused(
+                "is a backing file with a larger disk than the image's, which would grow: stream the disk instead, or \
+                 `vringd image resize` the image when nobody serves it",
+            );
         }
-        stays_together(&behind, &image, &below)?;
-        let options = Qcow2Options { snapshot: None, ..options.clone() };
-        Ok(Committing { options, served, image, behind, parted: None })
+        if below.size_bytes < served.capacity_bytes() && below.backing_file.is_some() {
+            return below_refused(
+                "is a backing file with a smaller disk, which cannot grow over its own backing file while it is used: \
+                 stream the disk instead, or `vringd image resize` the backing file when nobody serves it",
+            );
+        }
+        stays_together(&behind, &image, &below, "stream the disk instead, or commit it when nobody serves it")?;
+        // Whether there can be another name is found out before anything is written.
+        let beside = beside(&image)?;
+        fs::hard_link(&image, &beside).map_err(ToolError::io(&beside, "link the image as"))?;
+        fs::remove_file(&beside).map_err(ToolError::io(&beside, "remove"))?;
+        Ok(Committing { options: options.clone(), served, image, behind, dress: None, parted: None })
     }
 
     /// Where the backing file is.
@@ -110,9 +152,13 @@ impl Committing {
     /// Somebody else uses the backing file, or it cannot be opened: the image is served as before.
     pub fn begin(&mut self) -> Result<FromTo, ToolError> {
         let refused = |reason: String| ToolError::refused(&self.behind, reason);
-        let image = Qcow2Storage::of(&self.served).ok_or_else(|| refused("is behind no image any more".to_owned()))?;
-        self.check_place(image)?;
-        let parted = image.part(&self.options, &self.behind).map_err(|error| refused(error.to_string()))?;
+        let lost = || refused("is behind no image any more".to_owned());
+        self.check_place(Qcow2Storage::of(&self.served).ok_or_else(lost)?)?;
+        let dress = self.dressed().map_err(ToolError::io(&self.behind, "give the image's owner and mode to"))?;
+        let image = Qcow2Storage::of(&self.served).ok_or_else(lost)?;
+        let parted = image.part(&self.options, &self.behind).map_err(|error| refused(error.to_string()));
+        self.dress = dress;
+        let parted = parted.inspect_err(|_| self.undress())?;
         let route = FromTo { from: parted.image.clone(), to: parted.behind.clone() };
         self.parted = Some(parted);
         Ok(route)
@@ -122,6 +168,29 @@ impl Committing {
     pub fn abandon(&mut self) {
         if let (Some(parted), Some(image)) = (self.parted.take(), Qcow2Storage::of(&self.served)) {
             parted.abandon(image, &self.options);
+            self.undress();
+        }
+    }
+
+    /// Whoever may read the image may read what gets its data, and nobody else. By descriptors: the directory may be somebody's who would
+    /// have others' files given to him. Gives what the backing file was, if that is something else.
+    fn dressed(&self) -> std::io::Result<Option<(Dress, File)>> {
+        let Some(served) = Qcow2Storage::of(&self.served) else { return Ok(None) };
+        let (Some(image), Some(behind)) = (served.file_of(0)?, served.file_of(1)?) else { return Ok(None) };
+        let (wanted, has) = (Dress::of(&image)?, Dress::of(&behind)?);
+        if wanted == has {
+            return Ok(None);
+        }
+        wanted.give(&behind)?;
+        Ok(Some((has, behind)))
+    }
+
+    /// The backing file is what it was.
+    fn undress(&self) {
+        if let Some((dress, file)) = &self.dress
+            && let Err(error) = dress.give(file)
+        {
+            tracing::warn!(path = %self.behind.display(), %error, "the owner and mode of the backing file are those of the image now");
         }
     }
 
@@ -173,18 +242,21 @@ impl Committing {
         let Err(error) = sync_directory(&self.image).and_then(|()| sync_directory(&self.behind)) else { return Ok(()) };
         let back = fs::hard_link(&self.image, &self.behind).and_then(|()| fs::rename(beside, &self.image));
         back.map_err(ToolError::io(&self.image, "put back"))?;
+        sync_directory(&self.image).and_then(|()| sync_directory(&self.behind))?;
         Err(error)
     }
 
-    /// It is not to be committed any more: what serves it from now on. No request may be in flight. Blocks, for some flushes.
+    /// It is not to be committed any more: what serves it from now on, by options that may have changed. No request may be in flight.
+    /// Blocks, for some flushes.
     ///
     /// # Errors
-    /// One of both files cannot be brought to stable storage: they are served as they are.
-    pub fn undo(&self) -> Result<Arc<dyn Storage>, ToolError> {
+    /// The image cannot be brought to stable storage: both files are served as they are.
+    pub fn undo(&self, options: &Qcow2Options) -> Result<Arc<dyn Storage>, ToolError> {
         let Some(parted) = &self.parted else { return Ok(self.served.clone()) };
-        let joined = parted.join(&self.options);
         let failed = |error: OverlayError| ToolError::refused(&self.options.path, error.to_string());
-        Ok(Arc::new(joined.map_err(failed)?))
+        let joined = parted.join(options).map_err(failed)?;
+        self.undress();
+        Ok(Arc::new(joined))
     }
 
     /// Whether the image is where it is looked for: its name may be another one's by now.

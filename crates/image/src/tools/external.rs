@@ -81,7 +81,8 @@ impl ExternalSnapshot {
         if to == image {
             return Err(ToolError::refused(&to, "is the image's own name: what the disk holds needs another one"));
         }
-        stays_together(path, &to, &header)?;
+        let own = directory(&image)?;
+        stays_together(path, &to, &header, &format!("choose a name in {}", own.display()))?;
         let beside = beside(&image)?;
         let size_bytes = served.capacity_bytes();
         let mut this = ExternalSnapshot {
@@ -250,16 +251,15 @@ pub(super) fn beside(image: &Path) -> Result<PathBuf, ToolError> {
 }
 
 /// Refuses to move an image away from files that it names by where it is.
-pub(super) fn stays_together(image: &Path, to: &Path, header: &Header) -> Result<(), ToolError> {
+pub(super) fn stays_together(image: &Path, to: &Path, header: &Header, advice: &str) -> Result<(), ToolError> {
     let names = [&header.backing_file, &header.extensions.data_file];
     for name in names.into_iter().flatten() {
         let found = |image: &Path| reference::read(name, image).ok().map(|found| found.path);
         let real = |image: &Path| Some(directory(image).ok()?.join(image.file_name()?));
         if real(image).and_then(|image| found(&image)) != real(to).and_then(|to| found(&to)) {
-            let (name, own) = (String::from_utf8_lossy(name), directory(image)?);
+            let name = String::from_utf8_lossy(name);
             let reason = format!(
-                "the image names `{name}`, which is found from its own directory alone: choose a name in {}",
-                own.display()
+                "the image that would have this name names `{name}`, which is found from its own directory alone: {advice}"
             );
             return Err(ToolError::refused(to, reason));
         }

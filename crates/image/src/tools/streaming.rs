@@ -45,7 +45,7 @@ impl Streaming {
                  delete them first with `vringd image snapshot delete`, of a disk that nobody serves";
             return Err(ToolError::refused(path, reason));
         }
-        Ok(Streaming { options: Qcow2Options { snapshot: None, ..options.clone() }, served })
+        Ok(Streaming { options: options.clone(), served })
     }
 
     /// Shows `show` what the image does not have itself, in its order, until it answers with false. Blocks.
@@ -82,15 +82,15 @@ impl Streaming {
         Arc::ptr_eq(&self.served, served)
     }
 
-    /// All gaps are filled: the image stands alone from now on, and this is what serves it. No request may be in flight. Blocks, for some
-    /// flushes.
+    /// All gaps are filled: the image stands alone from now on, and this is what serves it, by options that may have changed. No request may
+    /// be in flight. Blocks, for some flushes.
     ///
     /// # Errors
     /// It cannot be written: it is served as before.
-    pub fn finish(&self) -> Result<Arc<dyn Storage>, ToolError> {
+    pub fn finish(&self, options: &Qcow2Options) -> Result<Arc<dyn Storage>, ToolError> {
         let refused = |reason: String| ToolError::refused(&self.options.path, reason);
         let image = Qcow2Storage::of(&self.served).ok_or_else(|| refused("is no image any more".to_owned()))?;
-        let storage = image.without_backing(&self.options).map_err(|error| refused(error.to_string()))?;
+        let storage = image.without_backing(options).map_err(|error| refused(error.to_string()))?;
         Ok(Arc::new(storage))
     }
 }

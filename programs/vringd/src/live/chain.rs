@@ -1,5 +1,6 @@
 //! Jobs that shorten the chain of an image: what they need before they begin.
 
+use super::course::sync;
 use super::job::{Copier, Part};
 use super::jobs::{Begun, DISK_BYTES_MAX, Reserved, unsupported};
 use super::swap::Next;
@@ -66,10 +67,19 @@ impl Daemon {
         let refused = |error: ToolError| unsupported(&disk, &error.to_string());
         let prepared = Prepared::of(new.kind(), &options, storage).map_err(refused)?;
         if let Some(written) = prepared.also_written() {
+            if let Some(owner) = self.owner_of(written, Some(name)) {
+                let message = format!(
+                    "would be committed into {}, which belongs to {owner} as well: stream it instead",
+                    written.display()
+                );
+                return Err(unsupported(&disk, &message));
+            }
             self.held.admit_new("disk", written)?;
             // It gets the image's name.
             self.held.admit_new("disk", &options.path)?;
         }
+        // What there is to flush while all others wait is little, and a file system that hangs does so here.
+        sync(&options.path).map_err(|why| unsupported(&disk, &why))?;
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         let _size = disk.capacity_lock_within(PATIENCE)?;
@@ -83,9 +93,12 @@ impl Daemon {
                 Prepared::Stream(streaming) => {
                     let FromTo { from, to } = streaming.route().map_err(refused)?;
                     let fill = Fill::new(from, to).map_err(|error| unsupported(&disk, &error.to_string()))?;
+                    let filter = fill.filter();
+                    let put = || Ok(vec![Next { storage: filter, spec: None }]);
+                    let before = self.replace(std::slice::from_ref(&disk), put)?;
                     let streaming = Arc::new(streaming);
                     let parts = vec![part(&options.path, Copier::Stream(fill, streaming.clone()))];
-                    Ok(Begun { parts, chain: Some(Chain::Stream(streaming)), ..Begun::default() })
+                    Ok(Begun { parts, before, chain: Some(Chain::Stream(streaming)), ..Begun::default() })
                 }
                 Prepared::Commit(mut committing) => {
                     let mut mirror = None;

@@ -10,7 +10,7 @@ use super::swap::{Next, close};
 use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
 use control::model::{CopyFormat, JobKind};
-use disk::{DiskError, FileOptions, Qcow2Options, StorageSpec};
+use disk::{Disk, DiskError, FileOptions, Qcow2Options, StorageSpec};
 use image::tools::{Destination, Streaming};
 use std::fs::File;
 use std::path::Path;
@@ -73,10 +73,15 @@ pub(super) fn run(course: Course, before: Vec<Arc<dyn Storage>>) {
 impl Course {
     fn run(mut self, before: Vec<Arc<dyn Storage>>) -> Result<(), String> {
         let job = self.job.clone();
-        let (copied, moved) = self.copy();
+        let (mut copied, mut moved) = self.copy();
         job.parts.iter().for_each(Part::end);
+        if job.kind == JobKind::Stream && copied.is_ok() && !job.is_cancelled() {
+            copied = self.stand_alone();
+            moved = copied.is_ok();
+        }
         if moved {
             self.taken.keep();
+            self.chain = None;
             before.into_iter().for_each(close);
             return Ok(());
         }
@@ -130,7 +135,7 @@ impl Course {
                             job.give_up();
                         }
                     }
-                    Ok(Event::Complete) => match self.complete(&mut under_way) {
+                    Ok(Event::Complete) => match self.complete_within(&mut under_way) {
                         Ok(()) => moved = true,
                         Err(Hitch::GoesOn(why)) => {
                             tracing::warn!(
@@ -158,9 +163,8 @@ impl Course {
             return Err("the job was cancelled".to_owned());
         }
         match self.job.kind {
-            JobKind::Mirror | JobKind::Commit => return Err("it ended before it was completed".to_owned()),
-            JobKind::Stream => return self.stand_alone(),
             JobKind::Backup => {}
+            _ => return Err("it ended before it was completed".to_owned()),
         }
         let keep = |destination: Destination| destination.keep().map_err(|error| error.to_string());
         // All of them: what is whole may be kept even where another one cannot be.
@@ -173,11 +177,15 @@ impl Course {
         let (Some(Chain::Stream(streaming)), [part]) = (&self.chain, &self.job.parts[..]) else {
             return Err("it has no image".to_owned());
         };
-        part.end();
+        // Most of it is brought to stable storage before guests wait for the rest.
+        sync(&part.target).map_err(|why| format!("{}: {why}", part.about()))?;
         let by = Instant::now() + CLOSE_PATIENCE;
         loop {
             match self.try_to_stand_alone(streaming, part) {
-                Ok(()) => return Ok(()),
+                Ok(filters) => {
+                    filters.into_iter().for_each(close);
+                    return Ok(());
+                }
                 // What is in flight takes its time: everything is copied, and guests do not wait.
                 Err(Hitch::GoesOn(_)) if !self.job.is_cancelled() && Instant::now() < by => {
                     std::thread::sleep(TRY_AGAIN_AFTER);
@@ -189,30 +197,32 @@ impl Course {
         }
     }
 
-    fn try_to_stand_alone(&self, streaming: &Streaming, part: &Part) -> Result<(), Hitch> {
+    /// Answers with what stood there before.
+    fn try_to_stand_alone(&self, streaming: &Streaming, part: &Part) -> Result<Vec<Arc<dyn Storage>>, Hitch> {
         let gone = || Hitch::Ends("the disk is gone".to_owned());
         let (daemon, disk) = (self.daemon.upgrade().ok_or_else(gone)?, part.disk.upgrade().ok_or_else(gone)?);
         let _open = daemon.upgrade.gate();
         let _changing = daemon.change_lock();
         let _size = disk.capacity_lock_within(PATIENCE).map_err(|error| Hitch::GoesOn(error.to_string()))?;
+        let options = image_options(&disk.spec()).ok_or_else(gone)?;
         let mut begun = false;
         let before = daemon.replace(std::slice::from_ref(&disk), || {
             begun = true;
-            let storage = streaming.finish().map_err(|error| ApiError::Failed { message: error.to_string() })?;
+            let storage =
+                streaming.finish(&options).map_err(|error| ApiError::Failed { message: error.to_string() })?;
             Ok(vec![Next { storage, spec: None }])
         });
         let hitch = if begun { Hitch::Ends } else { Hitch::GoesOn };
-        before.map_err(|error| hitch(error.to_string()))?.into_iter().for_each(close);
-        Ok(())
+        before.map_err(|error| hitch(error.to_string()))
     }
 
     /// What stands behind the disk once the job does not: what was there before, or what is the same.
-    fn again(&self, before: &Arc<dyn Storage>) -> Result<Arc<dyn Storage>, ApiError> {
-        match &self.chain {
-            Some(Chain::Commit(committing)) => {
-                committing.undo().map_err(|error| ApiError::Failed { message: error.to_string() })
+    fn again(&self, disk: &Disk, before: &Arc<dyn Storage>) -> Result<Arc<dyn Storage>, ApiError> {
+        match (&self.chain, image_options(&disk.spec())) {
+            (Some(Chain::Commit(committing)), Some(options)) => {
+                committing.undo(&options).map_err(|error| ApiError::Failed { message: error.to_string() })
             }
-            Some(Chain::Stream(_)) | None => Ok(before.clone()),
+            _ => Ok(before.clone()),
         }
     }
 
@@ -225,7 +235,7 @@ impl Course {
                 let _open = daemon.upgrade.gate();
                 let _changing = daemon.change_lock();
                 let _size = disk.capacity_lock_within(PATIENCE)?;
-                let again = || Ok(vec![Next { storage: self.again(&before)?, spec: None }]);
+                let again = || Ok(vec![Next { storage: self.again(&disk, &before)?, spec: None }]);
                 daemon.replace(std::slice::from_ref(&disk), again)
             });
             match put {
@@ -235,6 +245,7 @@ impl Course {
                 Err(_) if daemon.upgrade.is_ending() => break,
                 Err(error) if pause == TRY_AGAIN_AFTER => {
                     tracing::warn!(disk = part.name, %error, "a job is over and waits for the disk to answer");
+                    self.job.waits(format!("{}: it is over, and waits for the disk: {error}", part.about()));
                 }
                 Err(_) => {}
             }
@@ -264,6 +275,21 @@ impl Course {
         Ok(())
     }
 
+    /// As below. Nobody has asked for the end of a commit, so that it may try for a while.
+    fn complete_within(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
+        let by = Instant::now() + CLOSE_PATIENCE;
+        loop {
+            match self.complete(under_way) {
+                Err(Hitch::GoesOn(_))
+                    if self.job.kind == JobKind::Commit && !self.job.is_cancelled() && Instant::now() < by =>
+                {
+                    std::thread::sleep(TRY_AGAIN_AFTER);
+                }
+                ended => return ended,
+            }
+        }
+    }
+
     /// Moves the disk of a mirror to the target, in the moment at which nothing is in flight.
     fn complete(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
         let goes_on = |why: &str| Hitch::GoesOn(why.to_owned());
@@ -274,9 +300,7 @@ impl Course {
         let Some(copier) = part.copier() else { return Err(goes_on("the copy is over")) };
         self.come_close(&copier, under_way).inspect_err(|_| copier.go_on())?;
         // The most of it is brought to stable storage before guests wait for the rest.
-        if let Err(error) = File::open(&part.target).and_then(|file| file.sync_all()) {
-            return Err(Hitch::Ends(format!("{}: cannot flush: {error}", part.target.display())));
-        }
+        sync(&part.target).map_err(Hitch::Ends)?;
         let _open = daemon.upgrade.gate();
         let _changing = daemon.change_lock();
         let size = disk.capacity_lock_within(PATIENCE);
@@ -342,6 +366,20 @@ fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Ar
     let why = "it takes too long to bring to stable storage and to open: the job ends; remove what is there, which the disk does not follow";
     let late = |_| Err(why.to_owned());
     storage.recv_timeout(by.saturating_duration_since(Instant::now())).unwrap_or_else(late)
+}
+
+/// Brings a file to stable storage, for as long as that takes.
+pub(super) fn sync(path: &Path) -> Result<(), String> {
+    let synced = File::open(path).and_then(|file| file.sync_all());
+    synced.map_err(|error| format!("{}: cannot flush: {error}", path.display()))
+}
+
+/// How the image of a disk is opened by now.
+fn image_options(spec: &StorageSpec) -> Option<Qcow2Options> {
+    match spec {
+        StorageSpec::Qcow2(options) => Some(options.clone()),
+        _ => None,
+    }
 }
 
 /// What opens the target as the disk was open.

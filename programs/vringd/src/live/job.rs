@@ -265,6 +265,11 @@ impl Job {
         self.changed.notify_all();
     }
 
+    /// It is over, and cannot end yet.
+    pub(super) fn waits(&self, why: String) {
+        self.state().error = Some(why);
+    }
+
     pub(super) fn ends(&self, ended: Result<(), String>) {
         self.parts.iter().for_each(Part::end);
         let mut state = self.state();

@@ -319,17 +319,17 @@ impl Daemon {
         if copy.target.parent().is_none_or(|directory| !directory.is_dir()) {
             return Err(target("there is no such directory"));
         }
-        match self.owner_of(&copy.target) {
+        match self.owner_of(&copy.target, None) {
             Some(owner) => Err(target(&format!("belongs to {owner}: choose another file"))),
             None => Ok(()),
         }
     }
 
-    /// Whose file this is, whatever locks say: a disk's, or a job's.
-    fn owner_of(&self, path: &Path) -> Option<String> {
+    /// Whose file this is, whatever locks say: a disk's, but for one, or a job's.
+    pub(super) fn owner_of(&self, path: &Path, but_for: Option<&str>) -> Option<String> {
         let identity = |path: &Path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
         let target = identity(path)?;
-        for (disk, _) in self.disks.all() {
+        for (disk, _) in self.disks.all().into_iter().filter(|(disk, _)| Some(disk.name()) != but_for) {
             let needs = disk.spec().needs();
             if needs.iter().any(|need| need.access != Access::Make && identity(&need.path) == Some(target)) {
                 return Some(format!("disk `{}`", disk.name()));
