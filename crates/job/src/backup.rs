@@ -1,6 +1,6 @@
 //! A copy of a disk as it was at one moment.
 
-use crate::before::{Before, Guards};
+use crate::before::{Before, Guards, Lifted};
 use crate::control::Control;
 use crate::copying::{Copying, Course};
 use crate::error::check_target;
@@ -138,14 +138,5 @@ impl Course for Backup {
 impl Drop for Backup {
     fn drop(&mut self) {
         self.cancel();
-    }
-}
-
-/// The job is over, by whatever way: no guest waits any more.
-struct Lifted<'a>(&'a Guards);
-
-impl Drop for Lifted<'_> {
-    fn drop(&mut self) {
-        self.0.lift_all();
     }
 }

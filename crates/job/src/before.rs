@@ -1,12 +1,12 @@
-//! A filter under which a write waits until the old contents of its clusters are copied.
+//! A filter under which a write waits until the old contents of its clusters are read, or saved.
 
 use crate::JobError;
 use crate::control::Control;
 use crate::marks::Marks;
-use crate::sync::{AtomicU64, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 use engine::{Completion, Io, Reply, Token, monotonic_ns};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use storage::kit::Through;
@@ -42,6 +42,8 @@ struct Queue {
 pub(crate) struct Guards {
     marks: Marks,
     queue: Mutex<Queue>,
+    /// Guards are about to be lifted though nothing was read, and guests go on whatever is marked.
+    is_over: AtomicBool,
     /// How long a guest waits for a job that reads nothing, before it is the job that fails.
     patience_ns: AtomicU64,
     pub(crate) control: Control,
@@ -52,7 +54,7 @@ impl Guards {
     pub(crate) fn new(marks: Marks) -> Guards {
         let control = Control::new(marks.marked_bytes());
         let patience_ns = AtomicU64::new(PATIENCE.as_nanos() as u64);
-        Guards { marks, queue: Mutex::default(), patience_ns, control }
+        Guards { marks, queue: Mutex::default(), is_over: AtomicBool::new(false), patience_ns, control }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -85,6 +87,7 @@ impl Guards {
 
     /// There will be no copy: guests go on, those that wait and those that come.
     pub(crate) fn lift_all(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
         let mut queue = self.queue();
         queue.is_over = true;
         let waiting = std::mem::take(&mut queue.waiting);
@@ -121,6 +124,32 @@ impl Guards {
         }
     }
 
+    /// Bytes of the disk.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.marks.size_bytes()
+    }
+
+    /// Whether some of these bytes are guarded.
+    pub(crate) fn has_some(&self, offset: u64, len: u64) -> bool {
+        self.marks.first(&self.marks.clusters(offset, len)).is_some()
+    }
+
+    /// The first of these bytes that are not guarded.
+    pub(crate) fn unguarded(&self, bytes: &Range<u64>) -> Option<Range<u64>> {
+        let mut clusters = self.marks.clusters(bytes.start, bytes.end.saturating_sub(bytes.start));
+        while let Some(guarded) = self.marks.run(&clusters).filter(|guarded| guarded.start == clusters.start) {
+            clusters.start = guarded.end;
+        }
+        clusters.end = self.marks.first(&clusters).unwrap_or(clusters.end);
+        let found = self.marks.bytes(&clusters);
+        (!clusters.is_empty()).then(|| found.start.max(bytes.start)..found.end.min(bytes.end))
+    }
+
+    /// Whether guards were lifted, or are about to be, though nothing was read. A guest that goes on by that does so after it is said.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
     #[cfg(test)]
     pub(crate) fn count_waiting(&self) -> usize {
         self.queue().waiting.len()
@@ -149,6 +178,15 @@ impl Guards {
         drop(queue);
         self.control.ring();
         true
+    }
+}
+
+/// The job is over, by whatever way: no guest waits any more.
+pub(crate) struct Lifted<'a>(pub(crate) &'a Guards);
+
+impl Drop for Lifted<'_> {
+    fn drop(&mut self) {
+        self.0.lift_all();
     }
 }
 
@@ -187,6 +225,8 @@ impl Through for Before {
             task.state.of::<Waiting>().0 = true;
             return Step::Pending;
         }
+        // Whoever reads what this changes, and looks for the guard then, finds it lifted (`Guards::saved`).
+        fence(Ordering::Release);
         self.below.start(task, token, io)
     }
 
@@ -194,6 +234,7 @@ impl Through for Before {
         // Below, nothing of the task was started. However the wait has ended, it has: the guest's operation does not fail by it.
         let has_waited = task.state.get::<Waiting>().is_some_and(|waiting| std::mem::take(&mut waiting.0));
         if has_waited {
+            fence(Ordering::Release);
             return self.below.start(task, completion.token, io);
         }
         self.below.resume(task, completion, io)

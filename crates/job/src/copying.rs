@@ -1,4 +1,4 @@
-//! The walk over a disk's clusters that are to be copied: what a backup and a mirror have in common.
+//! The walk over a disk's clusters that are to be copied: what a backup, a mirror and a pull have in common.
 
 use crate::JobError;
 use crate::control::Control;
@@ -18,7 +18,7 @@ const CLAIM_CLUSTERS: u64 = (16 << 20) / CLUSTER_BYTES;
 const BELL: Token = Token::other(0);
 const TIMER: Token = Token::other(1);
 
-/// What a backup and a mirror do differently.
+/// What a backup, a mirror and a pull do differently.
 pub(crate) trait Course {
     /// Clusters that are to be copied. Their marks are taken away before anything is asked or read of them.
     fn todo(&self) -> &Marks;
@@ -40,6 +40,11 @@ pub(crate) trait Course {
         false
     }
 
+    /// Whether clusters are copied for which no guest waits.
+    fn walks(&self) -> bool {
+        true
+    }
+
     /// Clusters that guests wait for, since the last call.
     fn wanted(&self) -> Vec<Range<u64>> {
         Vec::new()
@@ -47,6 +52,9 @@ pub(crate) trait Course {
 
     /// What was in these bytes is known, and they may change.
     fn has_read(&self, _bytes: &Range<u64>) {}
+
+    /// They are in the copy.
+    fn has_copied(&self, _bytes: &Range<u64>) {}
 
     /// The copy has failed.
     fn give_up(&self) {}
@@ -167,7 +175,10 @@ impl<'a> Copying<'a> {
     fn end(&mut self, ended: Option<Ended>) {
         match ended {
             None => {}
-            Some((bytes, Ok(()))) => self.course.control().has_done(bytes.end - bytes.start),
+            Some((bytes, Ok(()))) => {
+                self.course.control().has_done(bytes.end - bytes.start);
+                self.course.has_copied(&bytes);
+            }
             Some((_, Err(error))) => self.fail(error),
         }
     }
@@ -217,6 +228,9 @@ impl<'a> Copying<'a> {
             }
         }
         while self.pieces.is_empty() {
+            if !self.course.walks() {
+                return Ok(Next::Nothing);
+            }
             let todo = self.course.todo();
             let mut rest = self.walked..todo.all().end;
             let Some(clusters) = claim(todo, &mut rest) else { return Ok(Next::Nothing) };

@@ -2,6 +2,7 @@
 
 use crate::JobError;
 use crate::copying::Course;
+use crate::error::WRITE_COPY;
 use crate::marks::Marks;
 use engine::{Completion, Solo, Token};
 use libc::iovec;
@@ -153,7 +154,7 @@ impl Lane {
         match self.task.operation {
             Operation::Read { .. } => "read the disk",
             Operation::Flush => "flush the copy",
-            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard { .. } => "write the copy",
+            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard { .. } => WRITE_COPY,
         }
     }
 }

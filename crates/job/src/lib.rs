@@ -1,8 +1,9 @@
 //! Block jobs: copies of a disk that goes on changing while guests write to it.
 //!
-//! One mechanism, copying with dirty tracking, is used in three ways. A [`Backup`] is the disk as it was at one moment: a write
+//! One mechanism, copying with dirty tracking, is used in four ways. A [`Backup`] is the disk as it was at one moment: a write
 //! waits until the old contents of its clusters are read. A [`Mirror`] follows the disk: what was written is copied again, until the
-//! copy is the disk. A [`Fill`] writes what is behind an image into it, and needs no tracking: what guests have written stays.
+//! copy is the disk. A [`Fill`] writes what is behind an image into it, and needs no tracking: what guests have written stays. A [`Pull`] is the
+//! disk as it was at one moment, too, for others to read: only what guests write over is copied.
 //!
 //! Each has a *filter*, a storage that takes the disk's place for as long as the job lasts, and `run`, which copies on the thread that
 //! calls it. The filter never lets a guest's request fail or hang for the job's sake: what fails is the job.
@@ -25,6 +26,7 @@ mod marks;
 mod mirror;
 #[cfg(test)]
 mod models;
+mod pull;
 mod sync;
 
 pub use backup::Backup;
@@ -32,4 +34,5 @@ pub use control::{Find, Progress};
 pub use error::JobError;
 pub use fill::Fill;
 pub use mirror::Mirror;
+pub use pull::Pull;
 pub use storage::copy::Copied;

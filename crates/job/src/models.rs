@@ -1,9 +1,10 @@
-//! Guests and the job that depend on each other's last word, in many orders of threads (`interleave`).
+//! Guests, readers and the job that depend on each other's last word, in many orders of threads (`interleave`).
 
 use crate::after::Dirt;
 use crate::before::Guards;
 use crate::copying::claim;
 use crate::marks::{CLUSTER_BYTES, Marks};
+use crate::pull::Over;
 use crate::sync::{AtomicBool, AtomicU64};
 use engine::{Solo, Token};
 use interleave::{in_many_orders, thread, yield_now};
@@ -100,4 +101,48 @@ fn a_mirror_sleeps_through_no_write() {
         guests.into_iter().for_each(|guest| guest.join().unwrap());
         job.join().unwrap();
     });
+}
+
+/// A reader looks at the disk, then for the guard; a guest writes when the job has saved what was there. Whatever the order, the reader
+/// has what was there, also where the job fails meanwhile: then it may have an error instead.
+#[test]
+fn a_reader_has_what_was_there() {
+    for fails in [false, true] {
+        in_many_orders(ORDERS, move || {
+            let guards = Arc::new(Guards::new(Marks::new(CLUSTER_BYTES, true)));
+            let (disk, scratch) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+            let guest = {
+                let (guards, disk) = (guards.clone(), disk.clone());
+                thread::spawn(move || {
+                    let mut solo = Solo::for_one().unwrap();
+                    if guards.wait(0..1, Token::request(3), &mut solo.io()) {
+                        while guards.has_some(0, 512) {
+                            yield_now();
+                        }
+                    }
+                    disk.store(2, SeqCst);
+                })
+            };
+            let job = {
+                let (guards, disk, scratch) = (guards.clone(), disk.clone(), scratch.clone());
+                thread::spawn(move || {
+                    scratch.store(disk.load(SeqCst), SeqCst);
+                    guards.lift(&(0..CLUSTER_BYTES));
+                })
+            };
+            let failing = fails.then(|| {
+                let guards = guards.clone();
+                thread::spawn(move || guards.lift_all())
+            });
+            let read = disk.load(SeqCst);
+            match guards.saved(&(512..1024)) {
+                Ok(None) => assert_eq!(read, 1),
+                Ok(Some(saved)) => assert_eq!((saved, scratch.load(SeqCst)), (512..1024, 1)),
+                Err(Over) => assert!(fails),
+            }
+            guest.join().unwrap();
+            job.join().unwrap();
+            failing.into_iter().for_each(|failing| failing.join().unwrap());
+        });
+    }
 }

@@ -2,5 +2,6 @@
 
 mod backup;
 mod mirror;
+mod pull;
 mod random;
 mod tools;

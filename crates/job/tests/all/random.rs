@@ -1,7 +1,8 @@
-//! Random histories: a backup is the disk at its beginning, a mirror the disk at its end.
+//! Random histories: a backup is the disk at its beginning, and so is a pull all the time; a mirror is the disk at its end.
 
 use crate::tools::{churn, contents, fill, memory, slow};
-use job::{Backup, Mirror};
+use engine::Solo;
+use job::{Backup, Mirror, Pull};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 use storage::Storage;
 use testkit::Rng;
-use testkit::storage::assert_same;
+use testkit::storage::{assert_same, read};
 
 const LIMITS: [Option<u64>; 5] = [Some(0), Some(3 << 20), Some(30 << 20), Some(300 << 20), None];
 
@@ -74,6 +75,30 @@ fn ends(world: &World) -> (Arc<dyn Storage>, Arc<dyn Storage>, Vec<u8>) {
     (from, to, before)
 }
 
+/// Reads any parts of a view until it is told to stop, and compares them. So many reads.
+fn reads(view: &dyn Storage, before: &[u8], mut rng: Rng, stop: &AtomicBool) -> u64 {
+    let (mut solo, sectors, mut count) = (Solo::new().unwrap(), before.len() as u64 / 512, 0);
+    while count < 3 || !stop.load(Ordering::SeqCst) {
+        let at = rng.below(sectors);
+        let most = if rng.below(8) == 0 { sectors } else { 300 };
+        let (offset, bytes) = (at * 512, (1 + rng.below(most.min(sectors - at))) * 512);
+        let wanted = &before[offset as usize..][..bytes as usize];
+        if rng.below(4) == 0 {
+            let mut at = 0;
+            for extent in view.extents(offset..offset + bytes, 1 + rng.below(20) as usize).unwrap() {
+                let end = at + extent.bytes as usize;
+                assert!(extent.data || wanted[at..end].iter().all(|byte| *byte == 0), "a hole that has data");
+                at = end;
+            }
+            assert!(at > 0);
+        } else {
+            assert_same(&read(&mut solo, view, offset, bytes as usize), wanted, offset);
+        }
+        count += 1;
+    }
+    count
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
@@ -98,6 +123,37 @@ proptest! {
         prop_assert_eq!(copied.data_bytes + copied.zero_bytes, world.sectors * 512);
         let progress = backup.progress();
         prop_assert_eq!((progress.done_bytes, progress.total_bytes), (world.sectors * 512, world.sectors * 512));
+    }
+
+    #[test]
+    fn a_pull_is_the_disk_as_it_was_whenever_it_is_read(world in world()) {
+        let (from, _, before) = ends(&world);
+        let pull = Pull::new(from.clone(), storage(world.sectors * 512, world.to_micros)).unwrap();
+        let (filter, view) = (pull.filter(), pull.view());
+        let is_over = AtomicBool::new(false);
+        let (after, counts, copied) = scope(|scope| {
+            let run = scope.spawn(|| {
+                sleep(Duration::from_millis(if world.is_late { 5 } else { 0 }));
+                pull.run(&mut || {})
+            });
+            let readers = [5, 6].map(|number| {
+                let rng = Rng((world.seed ^ number << 50) | 1);
+                let (view, before, is_over) = (&*view, &before, &is_over);
+                scope.spawn(move || reads(view, before, rng, is_over))
+            });
+            let after = guests(&*filter, &before, &world);
+            is_over.store(true, Ordering::SeqCst);
+            let counts = readers.map(|reader| reader.join().unwrap());
+            // Guests have written, and nobody writes any more.
+            assert_same(&contents(&*view), &before, 0);
+            pull.complete();
+            (after, counts, run.join().unwrap())
+        });
+        let copied = copied.unwrap();
+        assert_same(&contents(&*from), &after, 0);
+        prop_assert_eq!(copied.data_bytes + copied.zero_bytes, pull.progress().done_bytes);
+        prop_assert!(world.operations > 0 || copied.data_bytes + copied.zero_bytes == 0, "nobody has written");
+        prop_assert!(counts.iter().all(|count| *count >= 3));
     }
 
     #[test]
