@@ -1,10 +1,11 @@
 //! What an export is made from.
 
 use crate::status::SessionCounts;
-use crate::{FuseSession, StreamListener};
+use crate::{DirtyBitmap, FuseSession, StreamListener};
 use engine::{Placement, Poll, WorkerSpec};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use vhost_user::{Endpoint, Resume, SocketOptions};
 
@@ -83,4 +84,15 @@ pub struct DiskOptions {
     pub block_size_bytes: u32,
     /// Whether a driver finds a write cache; it may turn it on or off.
     pub write_back: bool,
+    /// What NBD clients find.
+    pub nbd: NbdOptions,
+}
+
+/// What NBD clients find of a disk, besides what it is.
+#[derive(Clone, Debug, Default)]
+pub struct NbdOptions {
+    /// The name by which they ask for it; that of the export if there is none.
+    pub name: Option<String>,
+    /// A dirty bitmap.
+    pub bitmap: Option<Arc<DirtyBitmap>>,
 }

@@ -20,7 +20,7 @@ use control::model::{
 use control::{ApiError, Scope};
 use disk::{Disk, Disks, Lease};
 use engine::WorkerSpec;
-use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, Socket};
+use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions, Socket};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -210,6 +210,7 @@ impl Daemon {
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
                     write_back: new.write_cache.unwrap_or_default().is_on(),
+                    nbd: NbdOptions::default(),
                 };
                 Export::disk(hosting, options, lease.disk().storage(), &self.engine)
             }

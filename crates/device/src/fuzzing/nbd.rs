@@ -77,6 +77,11 @@ fn assert_option(option: &HandshakeOption<'_>, number: u32, bytes: usize) {
         HandshakeOption::ListMetaContext(contexts) | HandshakeOption::SetMetaContext(contexts) => {
             string(contexts.name);
             contexts.queries().for_each(string);
+            // Whatever a client may choose is listed if it asks for it.
+            assert!(contexts.queries().all(|query| contexts.choose(query) && contexts.list(query)));
+            for context in [nbd::spec::context::BASE_ALLOCATION, b"qemu:dirty-bitmap:a"] {
+                assert!(contexts.list(context) || !contexts.choose(context));
+            }
             assert_eq!(contexts.queries().count(), contexts.len());
             let queries: usize = contexts.queries().map(|query| query.len() + 4).sum();
             assert_eq!(contexts.name.len() + 8 + queries, bytes - nbd::OPTION_HEADER_BYTES);

@@ -38,14 +38,15 @@ impl<'a> Contexts<'a> {
         Ok(Contexts { name: checked_name(name)?, count, queries })
     }
 
-    /// Whether a list is to have `base:allocation`: without a query it has everything.
-    pub fn lists_allocation(&self) -> bool {
-        self.is_empty() || self.queries().any(|query| query == context::BASE || query == context::BASE_ALLOCATION)
+    /// Whether a list is to have this context: without a query it has everything, and by the name of a namespace all that is in there.
+    pub fn list(&self, context: &[u8]) -> bool {
+        let is_in = |query: &[u8]| context::NAMESPACES.contains(&query) && context.starts_with(query);
+        self.is_empty() || self.queries().any(|query| query == context || is_in(query))
     }
 
-    /// Whether `base:allocation` is chosen; namespaces are not.
-    pub fn choose_allocation(&self) -> bool {
-        self.queries().any(|query| query == context::BASE_ALLOCATION)
+    /// Whether this context is chosen; namespaces are not.
+    pub fn choose(&self, context: &[u8]) -> bool {
+        self.queries().any(|query| query == context)
     }
 
     /// Number of queries.

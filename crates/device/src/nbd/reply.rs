@@ -49,13 +49,13 @@ pub fn none_chunk(cookie: u64) -> [u8; CHUNK_HEADER_BYTES] {
     chunk_header(chunk_flag::DONE, chunk_type::NONE, cookie, 0)
 }
 
-/// Appends the one chunk that answers a block status: extents of the metadata context with this number, in their order from the
-/// request's offset on, each with its length in bytes and its flags (for `base:allocation` see [`state`](super::spec::state)). There is
-/// one at least, and no length is 0.
-pub fn status_chunk(out: &mut Vec<u8>, cookie: u64, context: u32, extents: &[(u32, u32)]) {
+/// Appends a chunk that answers a block status, one for each metadata context that was chosen: extents of the context with this number,
+/// in their order from the request's offset on, each with its length in bytes and its flags (for `base:allocation` see
+/// [`state`](super::spec::state), for dirty bitmaps [`dirty`](super::spec::dirty)). There is one at least, and no length is 0. The last
+/// chunk has [`DONE`](super::spec::chunk_flag::DONE) in `flags`.
+pub fn status_chunk(out: &mut Vec<u8>, flags: u16, cookie: u64, context: u32, extents: &[(u32, u32)]) {
     let payload_bytes = 4 + extents.len() * EXTENT_BYTES;
-    let kind = chunk_type::BLOCK_STATUS;
-    out.extend_from_slice(&chunk_header(chunk_flag::DONE, kind, cookie, payload_bytes as u32));
+    out.extend_from_slice(&chunk_header(flags, chunk_type::BLOCK_STATUS, cookie, payload_bytes as u32));
     out.extend_from_slice(&context.to_be_bytes());
     for (len, flags) in extents {
         out.extend_from_slice(&len.to_be_bytes());

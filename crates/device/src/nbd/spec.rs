@@ -224,12 +224,24 @@ pub mod chunk_type {
     pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
 }
 
-/// The metadata context that says where there is data (section "Metadata contexts", under `base:allocation`), and its namespace.
+/// Metadata contexts (section "Metadata contexts"), and their namespaces, with their colons.
 pub mod context {
-    /// The namespace of the protocol itself, with its colon.
+    /// The namespace of the protocol itself.
     pub const BASE: &[u8] = b"base:";
     /// Where there is data.
     pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
+    /// The namespace of QEMU (its `docs/interop/nbd.txt`).
+    pub const QEMU: &[u8] = b"qemu:";
+    /// QEMU's dirty bitmaps: behind it comes the name of one.
+    pub const QEMU_DIRTY_BITMAP: &[u8] = b"qemu:dirty-bitmap:";
+    /// What a list may ask for instead of a context.
+    pub const NAMESPACES: [&[u8]; 3] = [BASE, QEMU, QEMU_DIRTY_BITMAP];
+}
+
+/// What an extent of `qemu:dirty-bitmap:NAME` is (QEMU's `docs/interop/nbd.txt`), as a mask.
+pub mod dirty {
+    /// It was written.
+    pub const DIRTY: u32 = 1 << 0;
 }
 
 /// What an extent of `base:allocation` is (section "Metadata contexts"), each as a mask.

@@ -18,7 +18,7 @@ pub struct Terms {
     pub trim: bool,
     /// Writes of zeroes are offered.
     pub write_zeroes: bool,
-    /// The client has chosen the metadata context of block status.
+    /// The client has chosen a metadata context of block status.
     pub block_status: bool,
     /// Longest data of a read or a write, in bytes.
     pub payload_max: u32,

@@ -7,7 +7,7 @@ use crate::label::Label;
 use crate::nbd::NbdRing;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
-use crate::{DiskOptions, ExportError, Ring};
+use crate::{DiskOptions, ExportError, NbdOptions, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use engine::Io;
@@ -71,6 +71,7 @@ pub(crate) struct Disk {
     queues: u16,
     /// Whether the options ask for a write cache.
     write_back: bool,
+    pub(crate) nbd: NbdOptions,
     state: Mutex<State>,
 }
 
@@ -87,6 +88,7 @@ impl Disk {
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,
+            nbd: options.nbd,
             state: Mutex::new(State { config, negotiated: 0, belief: Belief::Assumed, rings_ran: false }),
         })
     }

@@ -1,6 +1,6 @@
 //! What the NBD clients of a disk find.
 
-use super::NbdRing;
+use super::{DirtyBitmap, NbdRing};
 use crate::Ring;
 use crate::disk::Disk;
 use crate::label::Label;
@@ -23,6 +23,10 @@ pub(crate) struct Offer {
     pub(crate) preferred_bytes: u32,
     /// Buffers are cleared before something is read into them, since the storage may leave them as they are.
     pub(crate) clears: bool,
+    /// The name by which clients ask for it; that of the export if there is none.
+    pub(super) name: Option<Arc<str>>,
+    /// What they may ask for besides where there is data.
+    pub(super) bitmap: Option<Arc<DirtyBitmap>>,
 }
 
 /// What clients take for a block that are told nothing, in bytes.
@@ -108,6 +112,8 @@ impl Disk {
             payload_max: spec::PAYLOAD_BYTES_PORTABLE,
         };
         let preferred_bytes = about.physical_block_bytes.max(4096).max(block_bytes);
-        Offer { terms, write_through: !self.has_write_cache(), preferred_bytes, clears: !storage.fills() }
+        let (name, bitmap) = (self.nbd.name.as_deref().map(Arc::from), self.nbd.bitmap.clone());
+        let write_through = !self.has_write_cache();
+        Offer { terms, write_through, preferred_bytes, clears: !storage.fills(), name, bitmap }
     }
 }

@@ -7,8 +7,9 @@ use device::nbd::{
     spec::{context, info, option, option_reply_type as reply},
 };
 
-/// The number of the one metadata context that there is.
+/// Numbers of the metadata contexts that there are.
 pub(super) const ALLOCATION: u32 = 1;
+pub(super) const BITMAP: u32 = 2;
 
 /// What was agreed on so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,8 +18,29 @@ pub(super) struct Agreed {
     pub(super) no_zeroes: bool,
     /// Reads are answered by chunks.
     pub(super) structured: bool,
-    /// The client may ask where there is data.
+    /// What the client may ask.
+    pub(super) contexts: Chosen,
+}
+
+/// Metadata contexts that a client has chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// Where there is data.
     pub(super) allocation: bool,
+    /// What is dirty.
+    pub(super) bitmap: bool,
+}
+
+impl Chosen {
+    pub(super) fn some(self) -> bool {
+        self.allocation || self.bitmap
+    }
+}
+
+/// What there is to choose: names and numbers.
+fn contexts(offer: &Offer) -> impl Iterator<Item = (&[u8], u32)> {
+    let bitmap = offer.bitmap.as_deref().map(|bitmap| (bitmap.context(), BITMAP));
+    std::iter::once((context::BASE_ALLOCATION, ALLOCATION)).chain(bitmap)
 }
 
 /// What comes behind an option.
@@ -42,7 +64,9 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
     let unknown = || OptionError { kind: reply::ERR_UNKNOWN, reason: "no export has this name" };
     let (size_bytes, flags) = (offer.terms.size_bytes, offer.flags(agreed.structured));
     // What is chosen replaces what was, also where it fails (NBD protocol, under NBD_OPT_SET_META_CONTEXT).
-    agreed.allocation &= number != option::SET_META_CONTEXT;
+    if number == option::SET_META_CONTEXT {
+        agreed.contexts = Chosen::default();
+    }
     let asked = match asked {
         Ok(asked) => asked,
         // There is no reply to it but the export.
@@ -93,22 +117,21 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
         HandshakeOption::ListMetaContext(_) | HandshakeOption::SetMetaContext(_) if !agreed.structured => {
             option_error(out, number, &OptionError::invalid("metadata contexts need structured replies"));
         }
-        HandshakeOption::ListMetaContext(contexts) | HandshakeOption::SetMetaContext(contexts)
-            if !named(contexts.name) =>
-        {
+        HandshakeOption::ListMetaContext(asked) | HandshakeOption::SetMetaContext(asked) if !named(asked.name) => {
             option_error(out, number, &unknown());
         }
-        HandshakeOption::ListMetaContext(contexts) => {
-            if contexts.lists_allocation() {
+        HandshakeOption::ListMetaContext(asked) => {
+            for (name, _) in contexts(offer).filter(|(name, _)| asked.list(name)) {
                 // The number is for a choice.
-                context_out(out, number, 0, context::BASE_ALLOCATION);
+                context_out(out, number, 0, name);
             }
             option_reply(out, number, reply::ACK, &[]);
         }
-        HandshakeOption::SetMetaContext(contexts) => {
-            agreed.allocation = contexts.choose_allocation();
-            if agreed.allocation {
-                context_out(out, number, ALLOCATION, context::BASE_ALLOCATION);
+        HandshakeOption::SetMetaContext(asked) => {
+            for (name, id) in contexts(offer).filter(|(name, _)| asked.choose(name)) {
+                let chosen = &mut agreed.contexts;
+                *if id == BITMAP { &mut chosen.bitmap } else { &mut chosen.allocation } = true;
+                context_out(out, number, id, name);
             }
             option_reply(out, number, reply::ACK, &[]);
         }

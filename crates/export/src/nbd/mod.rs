@@ -7,7 +7,10 @@
 //! | `ring` | one connection: what its worker calls |
 //! | `requests` | one request: started, gone on with, answered |
 //! | `slot` | one request in flight |
+//! | `status` | questions of where there is data, and of what is dirty |
+//! | `bitmap` | what was dirty at one moment |
 
+mod bitmap;
 mod clients;
 mod handshake;
 mod requests;
@@ -15,4 +18,5 @@ mod ring;
 mod slot;
 mod status;
 
+pub use bitmap::DirtyBitmap;
 pub(crate) use ring::NbdRing;

@@ -2,7 +2,7 @@
 
 use super::ring::NbdRing;
 use super::slot::NbdRequest;
-use super::status::{self, Question};
+use super::status::Question;
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::virtqueue::Slot;
@@ -13,7 +13,6 @@ use device::nbd::{
 };
 use engine::{Completion, Io, Token};
 use libc::iovec;
-use storage::extent::in_blocks;
 use storage::{Operation, Step, StorageError};
 use vhost_user::SessionEnd;
 
@@ -41,7 +40,7 @@ impl NbdRing {
             Some(Err(malformed)) => return self.pipe.misspoke(malformed.to_string()),
             None => return,
         };
-        let terms = Terms { block_status: self.agreed.allocation, ..self.offer.terms };
+        let terms = Terms { block_status: self.agreed.contexts.some(), ..self.offer.terms };
         let work = match request.check(&terms) {
             Ok(work) => work,
             Err(refusal) => {
@@ -102,7 +101,9 @@ impl NbdRing {
             Work::Flush => deferred.task.begin(Operation::Flush),
             Work::BlockStatus { offset, len, one } => {
                 let range = offset..offset + u64::from(len);
-                let question = Question { range, one, token: Token::request(index) };
+                let bitmap = self.offer.bitmap.clone().filter(|_| self.agreed.contexts.bitmap);
+                let allocation = self.agreed.contexts.allocation;
+                let question = Question { range, one, allocation, bitmap, token: Token::request(index) };
                 return self.questions.ask(question, &self.storage, io);
             }
             Work::Trim { .. } | Work::WriteZeroes { .. } | Work::Disconnect => {
@@ -215,10 +216,10 @@ impl NbdRing {
 
     /// Answers a block status.
     fn say_status(&mut self, index: u16, io: &mut Io<'_>) {
-        let step = self.questions.answer().map(|extents| {
-            let extents = in_blocks(&extents, self.offer.terms.block_bytes.into());
+        let step = self.questions.answer().map(|answer| {
+            let answer = answer.in_blocks(self.offer.terms.block_bytes.into());
             let deferred = &mut self.slots[usize::from(index)].request;
-            deferred.buffer = status::reply(deferred.cookie, &extents);
+            deferred.buffer = answer.reply(deferred.cookie);
             self.kept_bytes += deferred.buffer.capacity();
         });
         self.follow(index, Step::Done(step), io);

@@ -139,7 +139,8 @@ impl NbdRing {
             },
             Phase::Options => {
                 let mut out = Vec::new();
-                let next = haggle(message, &self.turns.label.export, &self.offer, &mut self.agreed, &mut out);
+                let name = self.offer.name.as_deref().unwrap_or(&self.turns.label.export);
+                let next = haggle(message, name, &self.offer, &mut self.agreed, &mut out);
                 self.pipe.reply(out);
                 match next {
                     Next::Option => {}

@@ -128,21 +128,31 @@ fn contexts_name_an_export_and_queries() {
     assert!(matches!(decode(&message), HandshakeOption::ListMetaContext(asked) if asked.is_empty()));
 }
 
-/// Of queries: whether a list has `base:allocation`, and whether they choose it.
+/// Of queries: whether a list has a context, and whether they choose it.
 #[test]
-fn allocation_is_found_by_its_name() {
-    let cases: [(&[&str], bool, bool); 6] = [
-        (&[], true, false),
-        (&["base:"], true, false),
-        (&["base:allocation"], true, true),
-        (&["qemu:dirty-bitmap:x", "base:allocation"], true, true),
-        (&["base:allocation:depth", "allocation", "base", ""], false, false),
-        (&["BASE:", "qemu:"], false, false),
+fn contexts_are_found_by_their_names() {
+    const ALLOCATION: &str = "base:allocation";
+    const BITMAP: &str = "qemu:dirty-bitmap:a:b";
+    let cases: [(&str, &[&str], bool, bool); 12] = [
+        (ALLOCATION, &[], true, false),
+        (ALLOCATION, &["base:"], true, false),
+        (ALLOCATION, &["base:allocation"], true, true),
+        (ALLOCATION, &["qemu:dirty-bitmap:x", "base:allocation"], true, true),
+        (ALLOCATION, &["base:allocation:depth", "allocation", "base", ""], false, false),
+        (ALLOCATION, &["BASE:", "qemu:"], false, false),
+        (BITMAP, &[], true, false),
+        (BITMAP, &["base:", "qemu:"], true, false),
+        (BITMAP, &["qemu:dirty-bitmap:"], true, false),
+        (BITMAP, &["qemu:", "qemu:dirty-bitmap:a:b"], true, true),
+        // What is no namespace finds nothing, whatever begins with it.
+        (BITMAP, &["qemu", "qemu:dirty-bitmap", "qemu:dirty-bitmap:a:", "qemu:dirty-bitmap:a"], false, false),
+        (BITMAP, &["qemu:allocation-depth", "qemu:dirty-bitmap:a:b:c", "QEMU:"], false, false),
     ];
-    for (queries, listed, chosen) in cases {
+    for (context, queries, listed, chosen) in cases {
         let message = option(9, &contexts("disk", queries));
         let HandshakeOption::ListMetaContext(asked) = decode(&message) else { panic!("{queries:?}") };
-        assert_eq!((asked.lists_allocation(), asked.choose_allocation()), (listed, chosen), "{queries:?}");
+        let found = (asked.list(context.as_bytes()), asked.choose(context.as_bytes()));
+        assert_eq!(found, (listed, chosen), "{context} {queries:?}");
     }
 }
 

@@ -114,6 +114,22 @@ proptest! {
         prop_assert!(asked.queries().eq(queries.iter().map(Vec::as_slice)));
     }
 
+    /// Against what the protocol and QEMU say of namespaces, in other words.
+    #[test]
+    fn contexts_are_listed_and_chosen_by_their_names(
+        context in prop::sample::select(&["base:allocation", "qemu:dirty-bitmap:a", "qemu:dirty-bitmap:a:b"][..]),
+        queries in vec("(base:|qemu:|dirty-bitmap:|allocation|a|:|b|[a-z]){0,4}", 0..5),
+    ) {
+        let message = option(9, &contexts("disk", &queries));
+        let Ok(HandshakeOption::ListMetaContext(asked)) = decode_option(&message).1 else {
+            return Err(TestCaseError::fail("it is a list"));
+        };
+        let chosen = queries.iter().any(|query| query == context);
+        let namespaces = if context.starts_with('b') { &["base:"][..] } else { &["qemu:", "qemu:dirty-bitmap:"] };
+        let listed = chosen || queries.is_empty() || queries.iter().any(|query| namespaces.contains(&query.as_str()));
+        prop_assert_eq!((asked.list(context.as_bytes()), asked.choose(context.as_bytes())), (listed, chosen));
+    }
+
     #[test]
     fn any_bytes_are_a_request_or_malformed(bytes in bytes(60), payload_max: u32) {
         let known = request_bytes(&bytes, payload_max);

@@ -1,7 +1,7 @@
 //! The bytes of replies, as the protocol's tables have them.
 
 use crate::nbd::message::{Message, go, option};
-use device::nbd::spec::{chunk_flag, chunk_type, errno, option_reply_type, state};
+use device::nbd::spec::{chunk_flag, chunk_type, dirty, errno, option_reply_type, state};
 use device::nbd::{
     BlockSizes, ExportInfo, HandshakeOption, OptionError, chunk_header, context_out, data_head, decode_option,
     errno_of, error_chunk, export_name_out, info_out, none_chunk, option_error, option_reply, server_out, simple_reply,
@@ -89,7 +89,9 @@ fn metadata_contexts_are_named_and_answered() {
     assert_eq!(appended(|out| context_out(out, 10, 7, b"base:allocation")), expected);
     let expected = chunk(1, 5, 9, 4 + 2 * 8).d(7).d(4096).d(0).d(512).d(3).bytes();
     let extents = [(4096, 0), (512, state::HOLE | state::ZERO)];
-    assert_eq!(appended(|out| status_chunk(out, 9, 7, &extents)), expected);
+    assert_eq!(appended(|out| status_chunk(out, chunk_flag::DONE, 9, 7, &extents)), expected);
+    let expected = chunk(0, 5, 9, 4 + 8).d(8).d(512).d(1).bytes();
+    assert_eq!(appended(|out| status_chunk(out, 0, 9, 8, &[(512, dirty::DIRTY)])), expected);
 }
 
 #[test]

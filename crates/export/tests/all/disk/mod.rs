@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::{Placement, Poll, WorkerSpec};
-use export::{Carried, DiskOptions, Engine, Export, Hosting, Socket};
+use export::{Carried, DiskOptions, Engine, Export, Hosting, NbdOptions, Socket};
 use storage::{MemoryOptions, MemoryStorage, Storage};
 use tempfile::TempDir;
 use values::ByteSize;
@@ -80,7 +80,13 @@ impl Server {
             carried: Carried::default(),
             resume: None,
         };
-        let options = DiskOptions { queues: 1, serial: String::new(), write_back: true, block_size_bytes: 512 };
+        let options = DiskOptions {
+            queues: 1,
+            serial: String::new(),
+            write_back: true,
+            block_size_bytes: 512,
+            nbd: NbdOptions::default(),
+        };
         let export = Export::disk(hosting, options, storage, &Engine::new(1)).unwrap();
         Server { export, dir }
     }

@@ -196,6 +196,8 @@ pub struct Handshake {
     replies: Replies,
     /// The number of `base:allocation`, if it was chosen.
     allocation: Option<u32>,
+    /// That of a dirty bitmap.
+    bitmap: Option<u32>,
 }
 
 impl Handshake {
@@ -203,7 +205,7 @@ impl Handshake {
     pub fn greeted(stream: UnixStream) -> Handshake {
         let greeting = receive(&stream, 18).expect("turned away");
         assert_eq!(greeting, *b"NBDMAGICIHAVEOPT\x00\x03");
-        Handshake { stream, replies: Replies::Simple, allocation: None }
+        Handshake { stream, replies: Replies::Simple, allocation: None, bitmap: None }
     }
 
     /// As [`greeted`](Self::greeted), and says what the client knows.
@@ -287,7 +289,9 @@ impl Handshake {
             "a number that means nothing"
         );
         if option == option::SET_META_CONTEXT {
-            self.allocation = names.iter().find(|(_, name)| name == "base:allocation").map(|(id, _)| *id);
+            let id = |begin: &str| names.iter().find(|(_, name)| name.starts_with(begin)).map(|(id, _)| *id);
+            (self.allocation, self.bitmap) = (id("base:allocation"), id("qemu:dirty-bitmap:"));
+            assert!(self.allocation.is_none() || self.allocation != self.bitmap, "one number for two contexts");
         }
         names.into_iter().map(|(_, name)| name).collect()
     }
@@ -305,8 +309,8 @@ impl Handshake {
 
     /// Goes on with requests, as an option was answered that chooses an export.
     pub fn gone(self, told: Told) -> Client {
-        let Handshake { stream, replies, allocation } = self;
-        Client { stream, told, replies, allocation, asked: HashMap::new(), parts: HashMap::new(), count: 0 }
+        let Handshake { stream, replies, allocation, bitmap } = self;
+        Client { stream, told, replies, allocation, bitmap, asked: HashMap::new(), parts: HashMap::new(), count: 0 }
     }
 }
 
@@ -376,8 +380,10 @@ pub struct Reply {
     pub errno: u32,
     /// Of a read that succeeded.
     pub data: Vec<u8>,
-    /// Of a block status that succeeded: lengths and flags.
+    /// Of a block status that succeeded: lengths and flags of `base:allocation`.
     pub extents: Vec<(u32, u32)>,
+    /// The same of a dirty bitmap.
+    pub dirty: Vec<(u32, u32)>,
 }
 
 /// What has come of a reply in chunks.
@@ -386,6 +392,7 @@ struct Parts {
     errno: u32,
     data: Vec<u8>,
     extents: Vec<(u32, u32)>,
+    dirty: Vec<(u32, u32)>,
     /// Bytes that have come.
     there: usize,
 }
@@ -396,6 +403,7 @@ pub struct Client {
     pub told: Told,
     replies: Replies,
     allocation: Option<u32>,
+    bitmap: Option<u32>,
     /// Command, offset and length of what has not been answered, by its cookie.
     asked: HashMap<u64, (u16, u64, u32)>,
     parts: HashMap<u64, Parts>,
@@ -464,7 +472,7 @@ impl Client {
         assert!(command != READ || self.replies == Replies::Simple, "a read has a simple reply");
         let data = if command == READ && errno == 0 { self.more(len as usize) } else { Vec::new() };
         assert_ne!((command, errno), (BLOCK_STATUS, 0), "a block status has a simple reply");
-        Reply { cookie, errno, data, extents: Vec::new() }
+        Reply { cookie, errno, data, extents: Vec::new(), dirty: Vec::new() }
     }
 
     fn chunk(&mut self) -> Option<Reply> {
@@ -496,9 +504,12 @@ impl Client {
             }
             // Extents.
             5 => {
-                assert_eq!(Some(taken.u32()), self.allocation, "of a context that was not chosen");
+                let context = Some(taken.u32());
+                assert!([self.allocation, self.bitmap].contains(&context), "of a context that was not chosen");
+                let list = if context == self.bitmap { &mut parts.dirty } else { &mut parts.extents };
+                assert!(list.is_empty() && !taken.0.is_empty(), "a chunk for each context");
                 while !taken.0.is_empty() {
-                    parts.extents.push((taken.u32(), taken.u32()));
+                    list.push((taken.u32(), taken.u32()));
                 }
             }
             // An error.
@@ -515,13 +526,16 @@ impl Client {
             return None;
         }
         let (command, _, len) = self.asked.remove(&cookie).unwrap();
-        let Parts { errno, data, extents, there } = self.parts.remove(&cookie).unwrap();
+        let Parts { errno, data, extents, dirty, there } = self.parts.remove(&cookie).unwrap();
         if errno != 0 {
-            return Some(Reply { cookie, errno, data: Vec::new(), extents: Vec::new() });
+            return Some(Reply { cookie, errno, data: Vec::new(), extents: Vec::new(), dirty: Vec::new() });
         }
         assert_eq!(there, if command == READ { len as usize } else { 0 }, "data is missing");
-        assert_eq!(command == BLOCK_STATUS, !extents.is_empty(), "extents are missing, or nobody has asked for them");
-        Some(Reply { cookie, errno, data, extents })
+        for (list, context) in [(&extents, self.allocation), (&dirty, self.bitmap)] {
+            let wanted = command == BLOCK_STATUS && context.is_some();
+            assert_eq!(wanted, !list.is_empty(), "extents are missing, or nobody has asked for them");
+        }
+        Some(Reply { cookie, errno, data, extents, dirty })
     }
 
     pub fn answer(&mut self) -> Reply {

@@ -3,6 +3,7 @@
 // The client has more than each part of the tests needs.
 #![allow(unreachable_pub)]
 
+mod bitmap;
 pub(crate) mod client;
 mod data;
 mod handshake;

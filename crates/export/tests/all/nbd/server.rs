@@ -2,7 +2,7 @@
 
 use super::client::{Client, FIXED_NEWSTYLE, Handshake, NO_ZEROES, Replies};
 use engine::{Completion, Io, Placement, Poll, Token, WorkerSpec};
-use export::{Carried, DAEMON, DiskOptions, Engine, Export, Hosting, RingState, Socket, StreamListener};
+use export::{Carried, DAEMON, DiskOptions, Engine, Export, Hosting, NbdOptions, RingState, Socket, StreamListener};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -26,11 +26,19 @@ pub struct Like {
     pub poll: Poll,
     pub block_size_bytes: u32,
     pub write_back: bool,
+    pub nbd: NbdOptions,
 }
 
 impl Default for Like {
     fn default() -> Like {
-        Like { queues: 64, workers: 1, poll: Poll::Off, block_size_bytes: 512, write_back: true }
+        Like {
+            queues: 64,
+            workers: 1,
+            poll: Poll::Off,
+            block_size_bytes: 512,
+            write_back: true,
+            nbd: NbdOptions::default(),
+        }
     }
 }
 
@@ -82,6 +90,7 @@ impl Server {
             serial: String::new(),
             block_size_bytes: like.block_size_bytes,
             write_back: like.write_back,
+            nbd: like.nbd.clone(),
         };
         let export = Export::disk(hosting, options, storage, &engine).unwrap();
         Server { export, engine, dir }
