@@ -5,6 +5,7 @@ use super::bitmaps::BitmapCommand;
 use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
 use super::jobs::{BackupArgs, ChainArgs, MirrorArgs, SnapshotArgs};
+use super::pull::PullArgs;
 use super::table::storage_facts;
 use super::volume;
 use crate::model::{ByteSize, Disk, NewDisk};
@@ -67,6 +68,13 @@ pub enum DiskCommand {
     /// to what the snapshot had set aside. It is a job of the daemon (`vringd ctl
     /// job`), and goes on when the wait for it is interrupted.
     Commit(ChainArgs),
+    /// Let backup programs read disks over NBD, all as they are at the same moment, while guests use them.
+    ///
+    /// It is a job of the daemon (`vringd ctl job`): `vringd ctl job complete` ends it when the backup is made, and `vringd ctl job
+    /// cancel` when there is none. The export has the name of the disk. What guests write over meanwhile is kept in a file
+    /// without a name; a directory without room for it ends the job. With --bitmap, clients find what was written since the last
+    /// backup as qemu:dirty-bitmap:NAME.
+    Pull(PullArgs),
 
     /// List, begin and remove dirty bitmaps of disks of qcow2 images.
     #[command(subcommand)]

@@ -20,7 +20,7 @@ const INTERRUPTED_STATUS: i32 = 130;
 /// How far a job is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// Until it has ended, or is a mirror that is ready.
+    /// Until it has ended, or is a mirror or a pull that is ready.
     Ready,
     /// Until it has ended, or is a mirror that could not be completed.
     End,

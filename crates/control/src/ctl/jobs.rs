@@ -1,4 +1,4 @@
-//! `vringd ctl job`, and `vringd ctl disk snapshot|backup|mirror|stream|commit`, which begin what it shows: arguments and tables.
+//! `vringd ctl job`, and `vringd ctl disk snapshot|backup|mirror|stream|commit|pull`, which begin what it shows: arguments and tables.
 
 use super::add::{DescriptionError, absolute};
 use super::bitmaps;
@@ -230,18 +230,18 @@ pub enum JobCommand {
         id: u64,
     },
 
-    /// Wait until a job is done or a mirror is ready to be completed; the status is 1 if it fails.
+    /// Wait until a job is done, or a mirror or a pull is ready to be completed; the status is 1 if it fails.
     Wait {
         /// Identifier of the job.
         id: u64,
     },
 
-    /// Complete a mirror that is ready: the disk lives on in the target. Try again to complete a commit.
+    /// Complete a mirror that is ready: the disk lives on in the target; end a pull whose backup is made; try a commit again.
     Complete {
         /// Identifier of the job.
         id: u64,
 
-        /// Do not wait until the disk has moved.
+        /// Do not wait until it is done.
         #[arg(long)]
         detach: bool,
     },
@@ -391,12 +391,22 @@ pub(super) fn outcome(job: &Job) -> String {
             let targets = targets.join(", ");
             format!("job {id}: {disks} lives on in {targets}: name that where the disk is described\n")
         }
+        (JobKind::Pull, JobState::Ready) => {
+            let at = |disk: &JobDisk| format!("{} is at {}", disk.disk, disk.target.display());
+            let all: Vec<String> = job.disks.iter().map(at).collect();
+            let (all, extents) = (all.join(", "), extents(job));
+            format!("job {id}: {all} as it was{extents}; `vringd ctl job complete {id}` when the backup is made\n")
+        }
         (kind, JobState::Done) => {
             let (done, seconds) = (size(job.done_bytes), job.ended.unwrap_or(job.started).saturating_sub(job.started));
             let of = format!("{done} in {}", time(seconds));
             match kind {
                 JobKind::Stream => format!("job {id}: {disks} stands alone: {of}\n"),
                 JobKind::Commit => format!("job {id}: committed {disks}: {of}\n"),
+                JobKind::Pull => {
+                    let extents = extents(job);
+                    format!("job {id}: the pull of {disks} is over; guests wrote over {done} meanwhile{extents}\n")
+                }
                 JobKind::Backup | JobKind::Mirror => format!("job {id}: backed up {disks}: {of}{}\n", extents(job)),
             }
         }

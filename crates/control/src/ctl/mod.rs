@@ -15,6 +15,7 @@ mod limit;
 mod p9;
 mod percentile;
 mod policy;
+mod pull;
 mod run;
 mod table;
 mod top;
@@ -31,6 +32,7 @@ pub use error::CtlError;
 pub use jobs::{BackupArgs, ChainArgs, CopyFlags, DiskPath, JobArgs, JobCommand, MirrorArgs, SnapshotArgs};
 pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use policy::PolicyArgs;
+pub use pull::{DiskListen, PullArgs};
 pub use run::perform;
 
 use std::io::{IsTerminal, Write};

@@ -1,8 +1,9 @@
-//! Jobs: copies of disks, made while guests use them.
+//! Jobs: copies of disks, made or read while guests use them.
 
 use super::bitmap::check_bitmap_name;
 use super::limits::Rates;
 use super::name::check_name;
+use super::pull::NewPull;
 use super::snapshot::{check_disks, check_path};
 use crate::error::ApiError;
 use serde::de::Error as _;
@@ -24,6 +25,8 @@ pub enum JobKind {
     Stream,
     /// Writes what an image has into its backing file, which takes the image's name then.
     Commit,
+    /// Keeps what disks held when it began for NBD clients, until it is completed.
+    Pull,
 }
 
 impl fmt::Display for JobKind {
@@ -33,6 +36,7 @@ impl fmt::Display for JobKind {
             Self::Mirror => "mirror",
             Self::Stream => "stream",
             Self::Commit => "commit",
+            Self::Pull => "pull",
         })
     }
 }
@@ -43,11 +47,13 @@ impl fmt::Display for JobKind {
 pub enum JobState {
     /// It copies.
     Running,
-    /// A mirror that has copied everything and follows the disk: it can be completed. A commit that could not be.
+    /// A mirror that has copied everything and follows the disk, or a pull that clients can read: it can be completed. A commit that could
+    /// not be.
     Ready,
-    /// A mirror whose disk moves to the target, or a commit whose backing file takes the image's name.
+    /// A mirror whose disk moves to the target, a commit whose backing file takes the image's name, or a pull that ends.
     Completing,
-    /// It ended as it should: a backup is whole, a mirrored disk lives on in the target, an image stands alone or is committed.
+    /// It ended as it should: a backup is whole, a mirrored disk lives on in the target, an image stands alone or is committed, a pull was
+    /// completed.
     Done,
     /// It ended with an error, and unfinished targets of a backup or a mirror are removed.
     Failed,
@@ -111,6 +117,8 @@ pub enum NewJob {
     Stream(NewStream),
     /// Write what a qcow2 image has into its backing file, which takes the image's name.
     Commit(NewCommit),
+    /// Let NBD clients read what disks hold now, all at the same moment, until the job is completed.
+    Pull(NewPull),
 }
 
 /// By hand, because the derived form of a tagged enum forgets which field an error is about.
@@ -123,8 +131,9 @@ impl<'de> Deserialize<'de> for NewJob {
             Some("mirror") => fields(table).map(Self::Mirror),
             Some("stream") => fields(table).map(Self::Stream),
             Some("commit") => fields(table).map(Self::Commit),
+            Some("pull") => fields(table).map(Self::Pull),
             _ => Err(D::Error::custom(format_args!(
-                "invalid field `kind`: {kind} is none of backup, mirror, stream, commit"
+                "invalid field `kind`: {kind} is none of backup, mirror, stream, commit, pull"
             ))),
         }
     }
@@ -217,14 +226,15 @@ impl NewJob {
             Self::Mirror(_) => JobKind::Mirror,
             Self::Stream(_) => JobKind::Stream,
             Self::Commit(_) => JobKind::Commit,
+            Self::Pull(_) => JobKind::Pull,
         }
     }
 
-    /// The disk whose chain of images changes; none of a job that makes copies.
+    /// The disk whose chain of images changes; none of any other job.
     pub fn of_chain(&self) -> Option<&str> {
         match self {
             Self::Stream(NewStream { disk, .. }) | Self::Commit(NewCommit { disk, .. }) => Some(disk),
-            Self::Backup(_) | Self::Mirror(_) => None,
+            Self::Backup(_) | Self::Mirror(_) | Self::Pull(_) => None,
         }
     }
 
@@ -237,29 +247,32 @@ impl NewJob {
                 vec![CopyDisk { disk, target, format: *format, force: *force, bitmap: None, backing: None }]
             }
             Self::Stream(_) | Self::Commit(_) => vec![],
+            Self::Pull(pull) => pull.copies(),
         }
     }
 
     /// Path of the field for the target of a disk, for an error about it.
     pub fn target_field(&self, index: usize) -> String {
-        self.copy_field(index, "target")
+        self.copy_field(index, if self.kind() == JobKind::Pull { "listen" } else { "target" })
     }
 
     /// Path of a field of [`CopyDisk`] for a disk, as in `disks[0].backing`.
     pub fn copy_field(&self, index: usize, field: &str) -> String {
         match self {
-            Self::Backup(_) => format!("disks[{index}].{field}"),
+            Self::Backup(_) | Self::Pull(_) => format!("disks[{index}].{field}"),
             Self::Mirror(_) | Self::Stream(_) | Self::Commit(_) => field.to_owned(),
         }
     }
 
     /// Bytes a second, if limited.
     pub fn limit_bytes_per_second(&self) -> Option<u64> {
-        let (Self::Backup(NewBackup { limit, .. })
-        | Self::Mirror(NewMirror { limit, .. })
-        | Self::Stream(NewStream { limit, .. })
-        | Self::Commit(NewCommit { limit, .. })) = self;
-        in_force(*limit)
+        match self {
+            Self::Backup(NewBackup { limit, .. })
+            | Self::Mirror(NewMirror { limit, .. })
+            | Self::Stream(NewStream { limit, .. })
+            | Self::Commit(NewCommit { limit, .. }) => in_force(*limit),
+            Self::Pull(_) => None,
+        }
     }
 
     /// Checks every field.
@@ -282,6 +295,7 @@ impl NewJob {
                 check_name("disk", disk)?;
                 check_limit(*limit)
             }
+            Self::Pull(pull) => pull.check(),
         }
     }
 }
@@ -421,22 +435,24 @@ pub struct Job {
 pub struct JobDisk {
     /// Name of the disk.
     pub disk: String,
-    /// Path of the copy; of a stream that of the image, of a commit that of its backing file.
+    /// Path of the copy; of a stream that of the image, of a commit that of its backing file, of a pull the address at which NBD clients
+    /// read the disk.
     #[schema(value_type = String)]
     pub target: PathBuf,
-    /// Format of what is written.
+    /// Format of what is written; `raw` of a pull.
     pub format: CopyFormat,
-    /// Bytes done.
+    /// Bytes done; of a pull, what is kept of what guests have written over.
     pub done_bytes: u64,
-    /// Bytes to do: the size of the disk, what a bitmap says has changed, or what an image does not have, or has, itself.
+    /// Bytes to do: the size of the disk, what a bitmap says has changed, or what an image does not have, or has, itself. Of a pull the size
+    /// of the disk.
     pub total_bytes: u64,
-    /// Bytes that the guest has changed and the copy does not have yet; absent in a backup and a stream.
+    /// Bytes that the guest has changed and the copy does not have yet; only of a mirror and a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
-    /// Name of the dirty bitmap that a backup uses.
+    /// Name of the dirty bitmap that a backup or a pull uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bitmap: Option<String>,
-    /// Whether only what was written since the last backup with the bitmap is copied; false where everything is.
+    /// Whether only what was written since the last backup with the bitmap is copied, or dirty; false where everything is.
     #[serde(default)]
     pub incremental: bool,
 }
@@ -450,17 +466,18 @@ impl Job {
     /// Whether it can be completed now.
     ///
     /// # Errors
-    /// [`ApiError::JobUnsupported`] for what ends by itself, [`ApiError::JobInState`] for a mirror or a commit that is not ready.
+    /// [`ApiError::JobUnsupported`] for what ends by itself, [`ApiError::JobInState`] for what is not ready.
     pub fn may_complete(&self) -> Result<(), ApiError> {
         let id = self.id;
         if matches!(self.kind, JobKind::Backup | JobKind::Stream) {
-            let message = format!("a {} ends by itself, only a mirror is completed", self.kind);
+            let message = format!("a {} ends by itself, only a mirror or a pull is completed", self.kind);
             return Err(ApiError::JobUnsupported { id, message });
         }
         self.must_be(
             JobState::Ready,
             match self.state {
                 JobState::Ready => return Ok(()),
+                JobState::Running if self.kind == JobKind::Pull => "wait until it can be read",
                 JobState::Running => "wait until everything is copied",
                 JobState::Completing => "wait until it is done",
                 JobState::Done | JobState::Failed | JobState::Cancelled => "it has ended",
@@ -473,8 +490,9 @@ impl Job {
     /// # Errors
     /// [`ApiError::JobInState`] while it completes.
     pub fn may_cancel(&self) -> Result<(), ApiError> {
-        match self.state {
-            JobState::Completing => {
+        match (self.state, self.kind) {
+            (JobState::Completing, JobKind::Pull) => self.must_be(JobState::Ready, "wait until it is done"),
+            (JobState::Completing, _) => {
                 self.must_be(JobState::Running, "its disk is about to change, wait until it is done")
             }
             _ => Ok(()),
@@ -488,6 +506,7 @@ impl Job {
     pub fn is_cancelled(&self) -> Result<(), ApiError> {
         match self.state {
             JobState::Cancelled => Ok(()),
+            _ if self.kind == JobKind::Pull => self.must_be(JobState::Cancelled, "it had ended already"),
             _ => self.must_be(JobState::Cancelled, "it had ended already, and what it has made stays"),
         }
     }
@@ -495,8 +514,12 @@ impl Job {
     /// Whether it can be changed now.
     ///
     /// # Errors
-    /// [`ApiError::JobInState`] when it has ended.
+    /// [`ApiError::JobInState`] when it has ended, [`ApiError::JobUnsupported`] for a pull.
     pub fn may_change(&self) -> Result<(), ApiError> {
+        if self.kind == JobKind::Pull {
+            let message = "a pull keeps what guests write over, and no limit may hold that up".to_owned();
+            return Err(ApiError::JobUnsupported { id: self.id, message });
+        }
         if self.state.has_ended() {
             return self.must_be(JobState::Running, "it has ended");
         }

@@ -49,7 +49,7 @@ fn what_is_left_out_has_its_default() {
 fn a_field_that_cannot_be_read_is_named() {
     for (text, message) in [
         (r#"{"disks": []}"#, "missing field `kind`"),
-        (r#"{"kind": "rebase"}"#, "invalid field `kind`: \"rebase\" is none of backup, mirror, stream, commit"),
+        (r#"{"kind": "rebase"}"#, "invalid field `kind`: \"rebase\" is none of backup, mirror, stream, commit, pull"),
         (r#"{"kind": "commit"}"#, "missing field `disk`"),
         (r#"{"kind": "stream", "disk": "a", "target": "/a"}"#, "unknown field `target`"),
         (r#"{"kind": "backup"}"#, "missing field `disks`"),
@@ -171,7 +171,7 @@ fn a_state_says_what_can_be_done() {
     assert_eq!(complete(JobKind::Mirror, JobState::Failed), Err("job 3 is failed, not ready: it has ended".into()));
     assert_eq!(
         complete(JobKind::Backup, JobState::Running),
-        Err("job 3 cannot do this: a backup ends by itself, only a mirror is completed".into())
+        Err("job 3 cannot do this: a backup ends by itself, only a mirror or a pull is completed".into())
     );
     assert_eq!(complete(JobKind::Commit, JobState::Ready), Ok(()));
     assert!(complete(JobKind::Stream, JobState::Ready).unwrap_err().contains("a stream ends by itself"));
@@ -180,6 +180,15 @@ fn a_state_says_what_can_be_done() {
         assert_eq!(job.may_cancel().is_err(), state == JobState::Completing);
         assert_eq!(job.may_change().is_err(), state.has_ended());
     }
+    assert_eq!(complete(JobKind::Pull, JobState::Ready), Ok(()));
+    assert_eq!(
+        complete(JobKind::Pull, JobState::Running),
+        Err("job 3 is running, not ready: wait until it can be read".into())
+    );
+    assert_eq!(job(JobKind::Pull, JobState::Ready).may_cancel(), Ok(()));
+    assert!(job(JobKind::Pull, JobState::Completing).may_cancel().is_err());
+    let error = job(JobKind::Pull, JobState::Ready).may_change().unwrap_err();
+    assert_eq!((error.status(), error.code()), (409, "unsupported"));
     let error = job(JobKind::Backup, JobState::Done).may_change().unwrap_err();
     assert_eq!(error.to_string(), "job 3 is done, not running: it has ended");
     assert_eq!((error.status(), error.code()), (409, "job-in-state"));

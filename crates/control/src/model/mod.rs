@@ -13,6 +13,7 @@ mod name;
 pub mod p9;
 mod place;
 pub mod policy;
+mod pull;
 mod sandbox;
 mod snapshot;
 mod upgrade;
@@ -35,6 +36,7 @@ pub use job::{
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use p9::{P9Info, Protocol, SecurityModel};
+pub use pull::{NewPull, PullDisk};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};

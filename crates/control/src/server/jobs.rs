@@ -43,7 +43,7 @@ async fn job_list(State(daemon): Shared) -> Answer<Vec<Job>> {
     ask(daemon, <dyn Daemon>::jobs).await.map(Json)
 }
 
-/// Begin a backup or a mirror. The answer comes when it runs.
+/// Begin a backup, a mirror or a pull. The answer comes when it runs; a pull can be read when it is `ready`, which is soon.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = NewJob, responses(
     (status = 201, description = "The new job", body = Job),
     (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
@@ -70,7 +70,7 @@ async fn job_get(State(daemon): Shared, At(id): At<u64>) -> Answer<Job> {
 #[utoipa::path(patch, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = u64, Path, description = "Identifier of the job")), request_body = JobSettings, responses(
     (status = 200, description = "The changed job", body = Job),
     (status = 404, description = "There is no such job (`no-such-job`)", body = ErrorBody),
-    (status = 409, description = "It has ended (`job-in-state`)", body = ErrorBody),
+    (status = 409, description = "It has ended (`job-in-state`), or is a pull (`unsupported`)", body = ErrorBody),
     (status = 422, description = "A field cannot be used (`invalid-field`)", body = ErrorBody),
 ))]
 async fn job_change(State(daemon): Shared, At(id): At<u64>, Body(settings): Body<JobSettings>) -> Answer<Job> {
@@ -82,7 +82,7 @@ async fn job_change(State(daemon): Shared, At(id): At<u64>, Body(settings): Body
 #[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = u64, Path, description = "Identifier of the job")), responses(
     (status = 204, description = "It is cancelled, or forgotten"),
     (status = 404, description = "There is no such job (`no-such-job`)", body = ErrorBody),
-    (status = 409, description = "Its disk moves to the target (`job-in-state`)", body = ErrorBody),
+    (status = 409, description = "It completes (`job-in-state`)", body = ErrorBody),
 ))]
 async fn job_remove(State(daemon): Shared, At(id): At<u64>) -> Result<StatusCode, Refusal> {
     ask(daemon, move |daemon| daemon.job_remove(id)).await?;
@@ -90,7 +90,7 @@ async fn job_remove(State(daemon): Shared, At(id): At<u64>) -> Result<StatusCode
 }
 
 /// Complete a mirror that is ready: its disk moves to the target and lives on there. The answer comes at once; the job is done
-/// when the disk has moved.
+/// when the disk has moved. Complete a pull: its clients have read what they need, and its bitmap goes on from the pull's moment.
 #[utoipa::path(post, path = "/v1/jobs/{id}/complete", tag = "jobs", params(("id" = u64, Path, description = "Identifier of the job")), responses(
     (status = 200, description = "The job, which completes or is done", body = Job),
     (status = 404, description = "There is no such job (`no-such-job`)", body = ErrorBody),

@@ -30,7 +30,7 @@ fn admit_kind(document: &mut OpenApi) {
     for (name, schema) in &mut components.schemas {
         if let RefOr::T(Schema::Object(object)) = schema
             && (name.ends_with("Storage")
-                || ["NewBackup", "NewMirror", "NewStream", "NewCommit"].contains(&name.as_str()))
+                || ["NewBackup", "NewMirror", "NewStream", "NewCommit", "NewPull"].contains(&name.as_str()))
         {
             object.additional_properties = None;
         }

@@ -243,10 +243,48 @@ fn chains_are_shortened() {
     let job: Job = serde_json::from_str(&text).unwrap();
     assert_eq!((status, job.kind, job.state), (0, JobKind::Commit, JobState::Running), "{text}");
     assert_eq!(ctl(&served, "job wait 3"), (0, "job 3: committed db: 10G in 1m 15s\n".into()));
-    let early = "job 1 cannot do this: a stream ends by itself, only a mirror is completed (unsupported)";
+    let early = "job 1 cannot do this: a stream ends by itself, only a mirror or a pull is completed (unsupported)";
     assert_eq!(ctl(&served, "job complete 1"), (1, early.into()));
     let raw = "disk `data` cannot do this: its storage is memory, and only qcow2 images have a chain (unsupported)";
     assert_eq!(ctl(&served, "disk stream data"), (1, raw.into()));
+}
+
+#[test]
+fn pulls_are_typed() {
+    let served = served();
+    prints(&served, "disk pull db=unix:/run/db.sock log=tcp:10809 --scratch /scratch", "job-pull.txt");
+    prints(&served, "job show 1", "job-show-pull.txt");
+    let (status, text) = ctl(&served, "job limit 1 1M");
+    assert!(status == 1 && text.starts_with("job 1 cannot do this: a pull keeps what guests write over"), "{text}");
+    prints(&served, "job complete 1", "job-complete-pull.txt");
+    prints(&served, "disk pull db=unix:/run/db.sock --bitmap daily", "job-pull-full.txt");
+    assert_eq!(ctl(&served, "job cancel 2"), (0, "cancelled job 2\n".into()));
+    let (status, text) = ctl(&served, "disk pull db=unix:db.sock --bitmap daily --json");
+    let job: Job = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, job.state, job.disks[0].incremental), (0, JobState::Ready, true), "{text}");
+    let target = job.disks[0].target.display().to_string();
+    assert!(target.starts_with("unix:/") && target.ends_with("/db.sock"), "{target}");
+    for (words, status, message) in [
+        ("disk pull", 2, "error: the following required arguments were not provided:\n  <DISK=ADDRESS>"),
+        ("disk pull db", 2, "error: invalid value 'db' for '<DISK=ADDRESS>...': must be the name of a disk"),
+        ("disk pull db=/a", 2, "error: invalid value 'db=/a' for '<DISK=ADDRESS>...': `/a` is not an address"),
+        ("disk pull db=fd:3", 2, "disks[0].listen: must be an address of its own"),
+        ("disk pull db=unix:/a log=unix:/a", 2, "disks[1].listen: unix:/a is that of `db` already"),
+        ("disk pull none=unix:/a", 1, "there is no disk `none` (no-such-disk)"),
+        ("disk pull db=unix:/a --limit 1M", 2, "error: unexpected argument '--limit'"),
+    ] {
+        let (found, text) = ctl(&served, words);
+        assert!(found == status && text.starts_with(message), "{words}: {found} {text}");
+    }
+    let client = Client::new(served.socket()).unwrap();
+    let pull = |body: Value| refused(&client, Method::POST, "/v1/jobs", &body);
+    assert_eq!(pull(json!({"kind": "pull", "disks": []})), field("disks"));
+    assert_eq!(pull(json!({"kind": "pull", "disks": [{"disk": "db"}]})), field("disks[0].listen"));
+    assert_eq!(pull(json!({"kind": "pull", "disks": [{"disk": "db", "listen": "here"}]})), field("disks[0].listen"));
+    assert_eq!(
+        pull(json!({"kind": "pull", "disks": [{"disk": "db", "listen": "tcp:0"}], "scratch": "x"})),
+        field("scratch")
+    );
 }
 
 #[test]
@@ -279,7 +317,7 @@ fn every_refusal_is_a_line() {
         (
             "job complete 1",
             1,
-            "job 1 cannot do this: a backup ends by itself, only a mirror is completed (unsupported)",
+            "job 1 cannot do this: a backup ends by itself, only a mirror or a pull is completed (unsupported)",
         ),
         ("job limit 1 1M", 1, "job 1 is done, not running: it has ended (job-in-state)"),
         ("job limit 1 100", 1, "limit: must be 4096 to"),

@@ -29,7 +29,7 @@ fn every_operation_and_field_is_described() {
         schemas["NewExport"]["additionalProperties"] == false,
         "unknown fields are refused, and the document says so"
     );
-    for tagged in ["FileStorage", "VolumeStorage", "NewBackup", "NewMirror"] {
+    for tagged in ["FileStorage", "VolumeStorage", "NewBackup", "NewMirror", "NewPull"] {
         assert!(schemas[tagged]["additionalProperties"].is_null(), "`kind` stands beside the fields of {tagged}");
     }
     for name in [
@@ -58,6 +58,8 @@ fn every_operation_and_field_is_described() {
         "JobDisk",
         "NewBackup",
         "NewMirror",
+        "NewPull",
+        "PullDisk",
         "CopyDisk",
         "JobSettings",
         "NewSnapshot",

@@ -24,6 +24,7 @@ impl Session<'_> {
             DiskCommand::Mirror(mirror) => self.mirror(mirror),
             DiskCommand::Stream(chain) => self.stream(chain),
             DiskCommand::Commit(chain) => self.commit(chain),
+            DiskCommand::Pull(pull) => self.pull(pull),
             DiskCommand::Bitmap(command) => self.bitmap(command),
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }

@@ -4,6 +4,7 @@ use super::{CtlError, Session};
 use crate::client::ClientError;
 use crate::ctl::follow::{Goal, Interrupt, follow};
 use crate::ctl::jobs::{self, BackupArgs, ChainArgs, JobCommand, MirrorArgs};
+use crate::ctl::pull::PullArgs;
 use crate::model::{Job, JobKind, JobSettings, JobState, NewJob};
 use hyper::Method;
 
@@ -53,6 +54,10 @@ impl Session<'_> {
 
     pub(super) fn commit(&mut self, chain: &ChainArgs) -> Result<(), CtlError> {
         self.begin(&chain.commit()?, chain.detach, false)
+    }
+
+    pub(super) fn pull(&mut self, pull: &PullArgs) -> Result<(), CtlError> {
+        self.begin(&pull.job()?, false, false)
     }
 
     fn begin(&mut self, new: &NewJob, detach: bool, complete: bool) -> Result<(), CtlError> {
