@@ -167,23 +167,38 @@ impl Dirty {
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
-            let start = self.next(at, 0)?;
-            let end = self.next(start, !0).unwrap_or(self.words.len() as u64 * 64);
+            let bits = self.words.len() as u64 * 64;
+            let start = self.next(at..bits, 0)?;
+            let end = self.next(start..bits, !0).unwrap_or(bits);
             at = end;
             let bytes = |bit: u64| bit.checked_shl(self.granularity_bits).unwrap_or(u64::MAX).min(self.size_bytes);
             Some(bytes(start)..bytes(end))
         })
     }
 
-    /// The first bit from `at` on that is set, or with all bits in `flip` the first that is not.
-    fn next(&self, at: u64, flip: u64) -> Option<u64> {
-        let mut word = (at / 64) as usize;
-        let mut rest = (self.words.get(word)? ^ flip) & (!0 << (at % 64));
-        while rest == 0 {
+    /// The first bytes of `range` that were written, as far as there is no gap between them. Looks no further than `range`.
+    pub fn first(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let bytes = range.start..range.end.min(self.size_bytes);
+        if bytes.is_empty() {
+            return None;
+        }
+        let bits = bytes.start >> self.granularity_bits..((bytes.end - 1) >> self.granularity_bits) + 1;
+        let start = self.next(bits.clone(), 0)?;
+        let end = self.next(start..bits.end, !0).unwrap_or(bits.end);
+        let at = |bit: u64| bit.checked_shl(self.granularity_bits).unwrap_or(u64::MAX);
+        Some(at(start).max(bytes.start)..at(end).min(bytes.end))
+    }
+
+    /// The first of these bits that is set, or with all bits in `flip` the first that is not.
+    fn next(&self, bits: Range<u64>, flip: u64) -> Option<u64> {
+        let mut word = (bits.start / 64) as usize;
+        let mut rest = (self.words.get(word)? ^ flip) & (!0 << (bits.start % 64));
+        while rest == 0 && (word as u64 + 1) * 64 < bits.end {
             word += 1;
             rest = self.words.get(word)? ^ flip;
         }
-        Some(word as u64 * 64 + u64::from(rest.trailing_zeros()))
+        let found = word as u64 * 64 + u64::from(rest.trailing_zeros());
+        (rest != 0 && found < bits.end).then_some(found)
     }
 }
 

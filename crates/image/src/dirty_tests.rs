@@ -29,6 +29,7 @@ proptest! {
         granularity in 9u32..14,
         marks in proptest::collection::vec((0u64..2100, 0u64..300), 0..20),
         grown in 0u64..700,
+        looks in proptest::collection::vec((0u64..2100, 0u64..600), 0..20),
     ) {
         let size = sectors * 512;
         let bits = Bits::new(size, granularity);
@@ -42,6 +43,11 @@ proptest! {
         let expected = ranges(&set, granularity, size);
         let dirty = bits.dirty();
         prop_assert_eq!(dirty.ranges().collect::<Vec<_>>(), expected.clone());
+        for (start, len) in looks {
+            let look = start * 512..(start + len) * 512;
+            let part = |range: &Range<u64>| range.start.max(look.start)..range.end.min(look.end);
+            prop_assert_eq!(dirty.first(&look), expected.iter().map(part).find(|part| !part.is_empty()));
+        }
         prop_assert_eq!(bits.count(), set.iter().filter(|set| **set).count() as u64);
         // As an image has them, with anything behind their end.
         let image = bits.bytes(0, 1024);

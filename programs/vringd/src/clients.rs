@@ -87,13 +87,7 @@ impl Server {
     /// [`ApiError::InvalidField`] for an inherited socket to which anybody may connect.
     pub(crate) fn admit(self, new: &NewExport, listener: StreamListener) -> Result<StreamListener, ApiError> {
         let Some(about) = &new.directory else {
-            if !listener.knows_users() {
-                let address = listener.address();
-                tracing::warn!(
-                    export = new.name,
-                    "whoever reaches {address} has the disk: NBD asks nobody who they are, and nothing is encrypted"
-                );
-            }
+            warn_of_nbd(&new.name, &listener);
             return Ok(listener);
         };
         let own_alone = self.lends_root(about) && !about.clients_may_be_root;
@@ -121,6 +115,17 @@ impl Server {
             false => None,
         };
         listener.admitting(Admission { user, cids: about.client_cids.clone() })
+    }
+}
+
+/// Says of an address of a disk what it lets others do.
+pub(crate) fn warn_of_nbd(export: &str, listener: &StreamListener) {
+    if !listener.knows_users() {
+        let address = listener.address();
+        tracing::warn!(
+            export,
+            "whoever reaches {address} has the disk: NBD asks nobody who they are, and nothing is encrypted"
+        );
     }
 }
 

@@ -363,23 +363,48 @@ impl Held {
     /// # Errors
     /// [`ApiError::InvalidField`] with the fix.
     pub(crate) fn admit_address(&self, new: &NewExport) -> Result<(), ApiError> {
-        let refuse = |address: &Listen, option: &str| {
-            let message = format!(
-                "{address} is out of this daemon's reach: name the export in the file that it starts with, or start it \
-                 with {option}"
-            );
-            Err(field("listen", message))
+        let Some((address, option)) = new.listen.as_ref().and_then(|address| Some((address, self.hides(address)?)))
+        else {
+            return Ok(());
         };
+        let message = format_args!(
+            "{address} is out of this daemon's reach: name the export in the file that it starts with, or start it \
+             with {option}"
+        );
+        Err(field("listen", message))
+    }
+
+    /// The option without which this process cannot listen at a port any more.
+    fn hides(&self, address: &Listen) -> Option<String> {
         let calls = self.seccomp != SeccompState::None;
-        match &new.listen {
-            Some(address @ Listen::Tcp(tcp))
-                if (calls || self.landlock.is_some()) && !self.ports.contains(&tcp.port()) =>
-            {
-                refuse(address, &format!("--allow-port {}", tcp.port()))
+        match address {
+            Listen::Tcp(tcp) if (calls || self.landlock.is_some()) && !self.ports.contains(&tcp.port()) => {
+                Some(format!("--allow-port {}", tcp.port()))
             }
-            Some(address @ Listen::Vsock { .. }) if calls => refuse(address, "--seccomp none"),
-            _ => Ok(()),
+            Listen::Vsock { .. } if calls => Some("--seccomp none".to_owned()),
+            _ => None,
         }
+    }
+
+    /// As [`admit_address`](Self::admit_address), of an address that only a running daemon is told, with the directory of a unix socket.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_listen(&self, name: &str, address: &Listen) -> Result<(), ApiError> {
+        if let Some(option) = self.hides(address) {
+            let message = format_args!("{address} is out of this daemon's reach: start it with {option}");
+            return Err(field(name, message));
+        }
+        address.path().map_or(Ok(()), |socket| self.admit_socket(name, socket))
+    }
+
+    /// Refuses a socket that this process could not make.
+    fn admit_socket(&self, name: &str, socket: &Path) -> Result<(), ApiError> {
+        let (Some(paths), Some(directory)) = (&self.landlock, parent(socket)) else { return Ok(()) };
+        if paths.sockets.iter().any(|held| directory.starts_with(held)) || paths.in_trees(&directory) {
+            return Ok(());
+        }
+        Err(out_of_reach(name, socket))
     }
 
     /// Refuses a storage whose files this process could not open.
@@ -414,11 +439,8 @@ impl Held {
             return Err(ApiError::Unsupported { export: new.name.clone(), message });
         }
         let Some(paths) = &self.landlock else { return Ok(()) };
-        if let Some(socket) = new.socket_path()
-            && let Some(directory) = parent(socket)
-            && !(paths.sockets.iter().any(|held| directory.starts_with(held)) || paths.in_trees(&directory))
-        {
-            return Err(out_of_reach(new.socket_field(), socket));
+        if let Some(socket) = new.socket_path() {
+            self.admit_socket(new.socket_field(), socket)?;
         }
         if let Some(storage) = &new.storage {
             self.admit_storage(storage)?;

@@ -25,13 +25,13 @@ use tests::lab::Lab;
 use tests::qemu_img::{img, io_file};
 
 const MIB: u64 = 1 << 20;
-pub(super) const BYTES: u64 = 24 * MIB;
+pub(crate) const BYTES: u64 = 24 * MIB;
 /// What is written at once.
-pub(super) const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The numbers of the last write of every block, by disk and block.
-pub(super) type Written = BTreeMap<(usize, u64), Vec<u64>>;
+pub(crate) type Written = BTreeMap<(usize, u64), Vec<u64>>;
 
 /// Writes numbers to disks in turn until it is told to stop; then all disks are read and compared. Says what was written when.
 fn write_all(sockets: &[std::path::PathBuf], stop: &AtomicBool, last: &AtomicU64) -> Result<Written> {
@@ -62,7 +62,7 @@ fn write_all(sockets: &[std::path::PathBuf], stop: &AtomicBool, last: &AtomicU64
 }
 
 /// Checks that these contents are those of one moment, and says of which.
-pub(super) fn moment(contents: &[Vec<u8>], written: &Written) -> Result<u64> {
+pub(crate) fn moment(contents: &[Vec<u8>], written: &Written) -> Result<u64> {
     let at = |disk: usize, block: u64| {
         let bytes = &contents[disk][(block * BLOCK) as usize..][..BLOCK as usize];
         let number = u64::from_le_bytes(bytes[..8].try_into()?);
@@ -97,7 +97,7 @@ pub(super) fn contents(lab: &Lab, format: &str, image: &Path) -> Result<Vec<u8>>
     Ok(fs::read(&to)?)
 }
 
-pub(super) fn post<T: serde::de::DeserializeOwned>(
+pub(crate) fn post<T: serde::de::DeserializeOwned>(
     client: &Client,
     target: &str,
     body: &Value,
@@ -106,7 +106,7 @@ pub(super) fn post<T: serde::de::DeserializeOwned>(
 }
 
 /// Waits until a job has come so far.
-pub(super) fn wait_job(client: &Client, id: u64, wanted: JobState) -> Result<Job> {
+pub(crate) fn wait_job(client: &Client, id: u64, wanted: JobState) -> Result<Job> {
     let end = Instant::now() + LIMIT;
     loop {
         let job: Job = client.get(&format!("/v1/jobs/{id}"))?;
@@ -119,7 +119,7 @@ pub(super) fn wait_job(client: &Client, id: u64, wanted: JobState) -> Result<Job
 }
 
 /// Some further writes.
-pub(super) fn go_on(last: &AtomicU64) -> Result<u64> {
+pub(crate) fn go_on(last: &AtomicU64) -> Result<u64> {
     let (begin, end) = (last.load(Ordering::Acquire), Instant::now() + LIMIT);
     while last.load(Ordering::Acquire) < begin + 200 {
         ensure!(Instant::now() < end, "the writer does not get on");
@@ -129,7 +129,7 @@ pub(super) fn go_on(last: &AtomicU64) -> Result<u64> {
 }
 
 /// A daemon of two disks, and a writer on both while `act` does something to them; then what `check` finds.
-pub(super) fn under_load<T: Send>(
+pub(crate) fn under_load<T: Send>(
     storages: [&str; 2],
     directory: &TempDir,
     act: impl FnOnce(&Client, &AtomicU64) -> Result<T>,
@@ -158,7 +158,7 @@ pub(super) fn under_load<T: Send>(
     Ok((daemon, written, acted))
 }
 
-pub(super) fn qcow2(lab: &Lab, directory: &TempDir, name: &str, options: &str) -> Result<String> {
+pub(crate) fn qcow2(lab: &Lab, directory: &TempDir, name: &str, options: &str) -> Result<String> {
     let path = directory.path().join(name).display().to_string();
     img(lab, &["create", "-q", "-f", "qcow2", "-o", options, &path, &BYTES.to_string()])?.expect_success()?;
     Ok("kind = 'qcow2', path = '@AT@/".to_owned() + name + "'")

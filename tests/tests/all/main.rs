@@ -48,6 +48,7 @@ mod p9_stream;
 mod p9_trees;
 mod policy;
 mod powercut_device;
+mod pull;
 mod qcow2;
 mod qcow2_snapshots;
 mod qcow2_tools;

@@ -1,4 +1,4 @@
-//! Where a copy of a disk goes: a new image, of which nothing counts before all is in it.
+//! Where a copy of a disk goes: a new image, of which nothing counts before all is in it; or a scratch file, of which nothing ever does.
 
 use super::CreateOptions;
 use super::create::{directory, files, new, write};
@@ -8,13 +8,18 @@ use crate::new::New;
 use crate::served::Compressing;
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::copy::GRAIN_BYTES;
 use storage::kit::ImageLock;
 use storage::target::Target;
-use storage::{FileOptions, FileStorage, Storage};
+use storage::{FileOptions, FileStorage, Handed, Storage};
 
 /// A cluster of 64 KiB has a part of 128 compressed ones, if they are so small.
 const REFCOUNT_BITS_MIN: u32 = 16;
@@ -25,7 +30,8 @@ pub struct Destination {
     path: PathBuf,
     storage: Arc<dyn Storage>,
     is_blank: bool,
-    kept: Target,
+    /// What can be kept; not a scratch file.
+    kept: Option<Target>,
     /// Of a qcow2 image, whose magic is written last.
     image: Option<Image>,
 }
@@ -93,7 +99,7 @@ impl Place {
             kept.clear()?;
             let storage = Arc::new(FileStorage::open(&FileOptions::new(&path))?);
             let is_blank = kept.blank;
-            return Ok(Destination { path, storage, is_blank, kept, image: None });
+            return Ok(Destination { path, storage, is_blank, kept: Some(kept), image: None });
         };
         let header = Header::parse(&bytes).map_err(|source| ToolError::Format { path: path.clone(), source })?;
         // Nobody takes it for an image until its magic is written.
@@ -108,11 +114,24 @@ impl Place {
         let storage = Arc::new(storage);
         let storage: Arc<dyn Storage> = if is_compressed { Arc::new(Compressing::new(storage)) } else { storage };
         let is_blank = options.backing.is_none();
-        Ok(Destination { path, storage, is_blank, kept, image })
+        Ok(Destination { path, storage, is_blank, kept: Some(kept), image })
     }
 }
 
 impl Destination {
+    /// A sparse file in `directory` without a name, which goes with the process at the latest.
+    ///
+    /// # Errors
+    /// There is no such directory, or no room for a file of that size.
+    pub fn scratch(directory: &Path, size_bytes: u64) -> Result<Destination, ToolError> {
+        let file = nameless(directory).map_err(ToolError::io(directory, "make a file in it"))?;
+        file.set_len(size_bytes).map_err(ToolError::io(directory, "make a file of this size in it"))?;
+        let handed = Handed::new(size_bytes, &file, None).map_err(ToolError::io(directory, "use a file in it"))?;
+        let options = FileOptions { lock: false, ..FileOptions::new(directory) };
+        let storage = Arc::new(FileStorage::adopt(&options, handed)?);
+        Ok(Destination { path: directory.to_owned(), storage, is_blank: true, kept: None, image: None })
+    }
+
     /// What is written to. Flushes are not waited for in a qcow2 image: [`keep`](Self::keep) does that.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
@@ -129,6 +148,7 @@ impl Destination {
     /// It cannot be brought to stable storage, or is somebody else's by now.
     pub fn keep(self) -> Result<(), ToolError> {
         let Destination { path, storage, is_blank: _, kept, image } = self;
+        let Some(kept) = kept else { return Ok(()) };
         // What was reserved is given back, and nobody writes any more.
         let closed = Arc::downgrade(&storage);
         drop(storage);
@@ -148,6 +168,20 @@ impl Destination {
     }
 }
 
+/// A new file for reading and writing, which nobody else finds.
+fn nameless(directory: &Path) -> io::Result<File> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        // File systems without such files say so in several ways.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+        made => return Ok(File::from(made?)),
+    }
+    let path = directory.join(format!(".vringd-{:016x}", RandomState::new().hash_one(std::process::id())));
+    let file = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+    std::fs::remove_file(&path)?;
+    Ok(File::from(file))
+}
+
 /// Makes an image of what was written, unless it is somebody else's by now.
 pub(super) fn finish(path: &Path, image: &mut Image) -> Result<(), ToolError> {
     let _lock = ImageLock::take(path, &image.file, true)?;
@@ -159,4 +193,37 @@ pub(super) fn finish(path: &Path, image: &mut Image) -> Result<(), ToolError> {
     image.file.sync_all().map_err(ToolError::io(path, "flush"))?;
     image.file.write_all_at(&MAGIC, 0).map_err(ToolError::io(path, "finish"))?;
     image.file.sync_all().map_err(ToolError::io(path, "flush"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_file_leaves_nothing_behind() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let names = || std::fs::read_dir(directory.path()).unwrap().count();
+        for keep in [false, true] {
+            let scratch = Destination::scratch(directory.path(), 1 << 40).unwrap();
+            assert!(scratch.is_blank() && names() == 0);
+            assert_eq!(scratch.storage().capacity_bytes(), 1 << 40);
+            if keep {
+                scratch.keep().unwrap();
+            }
+            assert_eq!(names(), 0);
+        }
+        let none = directory.path().join("none");
+        let error = Destination::scratch(&none, 512).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            format!("{}: cannot make a file in it: No such file or directory (os error 2)", none.display())
+        );
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Destination::scratch(&file, 512).err().unwrap().to_string();
+        assert!(
+            error.starts_with(&format!("{}: cannot make a file in it: Not a directory", file.display())),
+            "{error}"
+        );
+    }
 }

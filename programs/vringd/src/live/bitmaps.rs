@@ -4,6 +4,7 @@ use super::job::Copier;
 use crate::daemon::Daemon;
 use control::ApiError;
 use control::model::{Bitmap, CopyDisk, CopyFormat, NewBitmap};
+use export::DirtyBitmap;
 use image::dirty::Dirty;
 use image::tools::Destination;
 use image::{BitmapInfo, Qcow2Storage};
@@ -18,7 +19,7 @@ pub(super) enum Since {
     /// Everything, and a bitmap begins with it.
     Begun(String),
     /// What a bitmap says; once it is taken, to be given back if the backup fails.
-    Bitmap(String, Option<Dirty>),
+    Bitmap(String, Option<Arc<Dirty>>),
 }
 
 impl Since {
@@ -68,23 +69,34 @@ impl Since {
         to: &Destination,
     ) -> Result<(Arc<dyn Storage>, Copier), String> {
         let (storage, is_blank) = (to.storage().clone(), to.is_blank());
-        let take = |name: &str| {
-            let image = Qcow2Storage::of(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
-            image.take_bitmap(name).map_err(|error| error.to_string())
-        };
         let backup = match self {
             Since::Ever => Backup::new(from.clone(), storage, is_blank),
             Since::Begun(name) => {
-                take(name)?;
+                take(from, name)?;
                 Backup::new(from.clone(), storage, is_blank)
             }
             Since::Bitmap(name, dirty) => {
-                let dirty = dirty.insert(take(name)?);
+                let dirty = dirty.insert(Arc::new(take(from, name)?));
                 Backup::of_changes(from.clone(), storage, dirty.ranges())
             }
         };
         let backup = backup.map_err(|error| error.to_string())?;
         Ok((backup.filter(), Copier::Backup(backup)))
+    }
+
+    /// What NBD clients find of the bitmap. As above: it begins anew at this moment.
+    pub(super) fn frozen(&mut self, from: &Arc<dyn Storage>) -> Result<Option<DirtyBitmap>, String> {
+        match self {
+            Since::Ever => Ok(None),
+            Since::Begun(name) => {
+                take(from, name)?;
+                Ok(Some(DirtyBitmap::new(name, |all| Some(all.clone()))))
+            }
+            Since::Bitmap(name, dirty) => {
+                let dirty = dirty.insert(Arc::new(take(from, name)?)).clone();
+                Ok(Some(DirtyBitmap::new(name, move |range| dirty.first(range))))
+            }
+        }
     }
 
     /// The name of the bitmap, and whether it says what is copied.
@@ -111,6 +123,11 @@ impl Since {
         let name = name.escape_debug();
         Some(format!("bitmap `{name}` is inconsistent ({error}): remove it, and begin with a full backup"))
     }
+}
+
+fn take(from: &Arc<dyn Storage>, name: &str) -> Result<Dirty, String> {
+    let image = Qcow2Storage::of(from).ok_or_else(|| "is no qcow2 image any more".to_owned())?;
+    image.take_bitmap(name).map_err(|error| error.to_string())
 }
 
 /// What a job takes of bitmaps, disk by disk. Dropped before it is [kept](Self::keep), it gives all of it back.

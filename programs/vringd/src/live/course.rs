@@ -32,7 +32,7 @@ const TRY_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Event {
     /// The copy of the disk of this number is over.
     Over(usize, Result<(), String>),
-    /// The disk is to move to the target.
+    /// The disk is to move to the target, or nobody reads it as it was any more.
     Complete,
 }
 
@@ -134,6 +134,9 @@ impl Course {
                             outcome = outcome.and_then(|()| Err(format!("{about}: {why}")));
                             job.give_up();
                         }
+                    }
+                    Ok(Event::Complete) if job.kind == JobKind::Pull => {
+                        job.parts.iter().filter_map(Part::copier).for_each(|copier| copier.complete());
                     }
                     Ok(Event::Complete) => match self.complete_within(&mut under_way) {
                         Ok(()) => moved = true,

@@ -1,6 +1,7 @@
 //! One job, as others see it: what it copies, how far it is, and what it can be told.
 
 use super::course::Event;
+use super::pull::Pulling;
 use control::ApiError;
 use control::model::{self as api, CopyFormat, JobKind, JobState};
 use disk::Disk;
@@ -22,6 +23,7 @@ pub(super) enum Copier {
     Mirror(Mirror),
     Stream(Fill, Arc<Streaming>),
     Commit(Mirror, Arc<Committing>),
+    Pull(Box<Pulling>),
 }
 
 impl Copier {
@@ -31,6 +33,7 @@ impl Copier {
             Copier::Mirror(mirror) => mirror.run(ready),
             Copier::Stream(fill, streaming) => fill.run(&mut |show| streaming.gaps(show)),
             Copier::Commit(mirror, committing) => mirror.run_with(&mut |show| committing.parts(show), ready),
+            Copier::Pull(pulling) => pulling.run(ready),
         }
     }
 
@@ -38,12 +41,15 @@ impl Copier {
     fn mirror(&self) -> Option<&Mirror> {
         match self {
             Copier::Mirror(mirror) | Copier::Commit(mirror, _) => Some(mirror),
-            Copier::Backup(_) | Copier::Stream(..) => None,
+            Copier::Backup(_) | Copier::Stream(..) | Copier::Pull(_) => None,
         }
     }
 
     pub(super) fn complete(&self) {
-        self.mirror().into_iter().for_each(Mirror::complete);
+        match self {
+            Copier::Pull(pulling) => pulling.pull.complete(),
+            _ => self.mirror().into_iter().for_each(Mirror::complete),
+        }
     }
 
     /// Lets the limit not hold for now, and says whether so little is left that guests may wait for it.
@@ -64,6 +70,7 @@ impl Copier {
             Copier::Backup(backup) => backup.cancel(),
             Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.cancel(),
             Copier::Stream(fill, _) => fill.cancel(),
+            Copier::Pull(pulling) => pulling.pull.cancel(),
         }
     }
 
@@ -72,6 +79,8 @@ impl Copier {
             Copier::Backup(backup) => backup.set_limit(bytes_per_second),
             Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.set_limit(bytes_per_second),
             Copier::Stream(fill, _) => fill.set_limit(bytes_per_second),
+            // Nothing that a guest waits for is limited.
+            Copier::Pull(_) => {}
         }
     }
 
@@ -80,6 +89,7 @@ impl Copier {
             Copier::Backup(backup) => backup.progress(),
             Copier::Mirror(mirror) | Copier::Commit(mirror, _) => mirror.progress(),
             Copier::Stream(fill, _) => fill.progress(),
+            Copier::Pull(pulling) => pulling.pull.progress(),
         }
     }
 }

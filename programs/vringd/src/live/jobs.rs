@@ -4,6 +4,7 @@ use super::bitmaps::{Since, Taken};
 use super::chain::Chain;
 use super::course::{self, Course};
 use super::job::{Copier, Job, Part};
+use super::pull;
 use super::swap::Next;
 use crate::daemon::{Daemon, PATIENCE};
 use crate::failure::field;
@@ -199,7 +200,7 @@ impl Daemon {
     /// Makes copies of disks.
     fn begin_copies(&self, new: &NewJob, reserved: Reserved<'_>) -> Result<api::Job, ApiError> {
         // Nothing is made, or overwritten, before all is looked at that can be refused.
-        let copies = new.copies();
+        let mut copies = new.copies();
         let mut disks = Vec::new();
         for (index, copy) in copies.iter().enumerate() {
             let (disk, _) = self.disks.get(&copy.disk)?;
@@ -214,16 +215,14 @@ impl Daemon {
             let added = taken.add(disk.storage(), copy);
             added.map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
         }
-        // One after the other is overwritten when nothing stands against any of them.
-        let mut places = Vec::new();
-        for (index, (disk, copy)) in disks.iter().zip(&copies).enumerate() {
-            let place = place(copy, disk.storage().capacity_bytes());
-            places.push(place.map_err(|error| field(&new.target_field(index), error))?);
-        }
-        let mut destinations = Vec::new();
-        for (index, (disk, place)) in disks.iter().zip(places).enumerate() {
-            destinations.push(destination(new, index, place, disk)?);
-        }
+        let destinations = match new {
+            NewJob::Pull(pull) => {
+                let scratch = |disk: &Arc<Disk>| pull::scratch(pull, disk.storage().capacity_bytes());
+                disks.iter().map(scratch).collect::<Result<_, _>>()?
+            }
+            _ => destinations(new, &copies, &disks)?,
+        };
+        let mut doors = pull::doors(new, &mut copies)?.into_iter();
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         if self.upgrade.is_ending() {
@@ -237,6 +236,7 @@ impl Daemon {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
+        let id = reserved.id;
         self.launch(new, reserved, || {
             let mut parts = Vec::new();
             let before = self.replace(&disks, || {
@@ -246,11 +246,15 @@ impl Daemon {
                 {
                     let copier = match new.kind() {
                         JobKind::Mirror => mirror_of(from, to),
+                        JobKind::Pull => {
+                            pull::copier(self, (id, disk.name()), (from, since), to, doors.next().flatten())
+                        }
                         _ => since.backup(from, to),
                     };
                     let (filter, copier) = copier.map_err(|message| unsupported(disk, &message))?;
                     next.push(Next { storage: filter, spec: None });
-                    parts.push(Part::new(disk, (copy.target.clone(), copy.format), since.shown(), copier));
+                    let format = if new.kind() == JobKind::Pull { CopyFormat::Raw } else { copy.format };
+                    parts.push(Part::new(disk, (copy.target.clone(), format), since.shown(), copier));
                 }
                 Ok(next)
             })?;
@@ -305,6 +309,9 @@ impl Daemon {
             return Err(unsupported(disk, "is read-only, and would be written where it lives on: copy it by a backup"));
         }
         Since::of(&storage, copy).map_err(|(name, message)| field(&new.copy_field(index, name), message))?;
+        if let NewJob::Pull(pull) = new {
+            return self.admit_pull(new, index, pull);
+        }
         self.held.admit_new(&new.target_field(index), &copy.target)?;
         if let Some(backing) = &copy.backing {
             let name = new.copy_field(index, "backing");
@@ -375,6 +382,16 @@ impl Daemon {
 fn mirror_of(from: &Arc<dyn Storage>, to: &Destination) -> Result<(Arc<dyn Storage>, Copier), String> {
     let mirror = Mirror::new(from.clone(), to.storage().clone(), to.is_blank()).map_err(|error| error.to_string())?;
     Ok((mirror.filter(), Copier::Mirror(mirror)))
+}
+
+/// Makes the targets of all copies: one after the other is overwritten when nothing stands against any of them.
+fn destinations(new: &NewJob, copies: &[CopyDisk], disks: &[Arc<Disk>]) -> Result<Vec<Destination>, ApiError> {
+    let place = |(index, (disk, copy)): (usize, (&Arc<Disk>, &CopyDisk))| {
+        place(copy, disk.storage().capacity_bytes()).map_err(|error| field(&new.target_field(index), error))
+    };
+    let places = disks.iter().zip(copies).enumerate().map(place).collect::<Result<Vec<_>, _>>()?;
+    let take = |(index, (disk, place)): (usize, (&Arc<Disk>, Place))| destination(new, index, place, disk);
+    disks.iter().zip(places).enumerate().map(take).collect()
 }
 
 /// Takes the place of a copy.

@@ -8,6 +8,7 @@
 //! | `chain` | what a stream and a commit need before they begin |
 //! | `jobs` | the list of jobs, what begins one and what it is told |
 //! | `job` | one job, as others see it |
+//! | `pull` | what NBD clients read of a disk as it was |
 //! | `course` | the thread of a job: from the first copied byte to the end |
 
 mod bitmaps;
@@ -15,6 +16,7 @@ mod chain;
 mod course;
 mod job;
 mod jobs;
+mod pull;
 mod snapshot;
 mod swap;
 

@@ -1,0 +1,126 @@
+//! Pulls: NBD clients read a disk as it was, while its guests go on.
+
+use super::bitmaps::Since;
+use super::job::Copier;
+use crate::daemon::Daemon;
+use crate::failure::field;
+use control::ApiError;
+use control::model::{CopyDisk, NewJob, NewPull};
+use engine::{Placement, Poll, WorkerSpec};
+use export::{
+    CONNECTIONS, Carried, DirtyBitmap, DiskOptions, Engine, Export, Hosting, NbdOptions, Socket, StreamListener,
+};
+use image::tools::Destination;
+use job::{Copied, JobError, Pull};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use storage::Storage;
+use vhost_user::SocketOptions;
+
+/// Descriptors of a ring: a connection has none.
+const QUEUE_SIZE_MAX: u16 = 256;
+const SOCKET_MODE: u32 = 0o600;
+
+/// What keeps one disk, and serves what it keeps.
+pub(super) struct Pulling {
+    pub(super) pull: Pull,
+    /// Until it serves.
+    server: Mutex<Option<Server>>,
+}
+
+struct Server {
+    /// Of its workers. No other export can have it.
+    name: String,
+    disk: String,
+    listener: StreamListener,
+    bitmap: Option<DirtyBitmap>,
+    engine: Engine,
+}
+
+impl Pulling {
+    /// Serves the disk as it was until the pull is completed, then hangs up on all clients.
+    pub(super) fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = server.ok_or(JobError::Cancelled)?;
+        let export = server.serve(self.pull.view()).map_err(JobError::Serve)?;
+        let ended = self.pull.run(ready);
+        export.end();
+        ended
+    }
+}
+
+impl Server {
+    fn serve(self, view: Arc<dyn Storage>) -> Result<Export, String> {
+        let Server { name, disk, listener, bitmap, engine } = self;
+        let hosting = Hosting {
+            name,
+            socket: Socket::Stream(listener),
+            queue_size_max: QUEUE_SIZE_MAX,
+            // Rings of guests do not wait for what a backup program reads.
+            placement: Placement::One,
+            poll: Poll::default(),
+            workers: WorkerSpec::default(),
+            session_ended: None,
+            failed: None,
+            carried: Carried::default(),
+            resume: None,
+        };
+        let options = DiskOptions {
+            queues: CONNECTIONS,
+            serial: String::new(),
+            block_size_bytes: 512,
+            write_back: true,
+            nbd: NbdOptions { name: Some(disk), bitmap: bitmap.map(Arc::new) },
+        };
+        Export::disk(hosting, options, view, &engine).map_err(|error| error.to_string())
+    }
+}
+
+/// What a pull does to one disk, and what guests use meanwhile. No request is in flight: its bitmap begins anew at this moment.
+pub(super) fn copier(
+    daemon: &Daemon,
+    (id, disk): (u64, &str),
+    (from, since): (&Arc<dyn Storage>, &mut Since),
+    to: &Destination,
+    door: Option<StreamListener>,
+) -> Result<(Arc<dyn Storage>, Copier), String> {
+    let listener = door.ok_or("nobody listens for it")?;
+    let pull = Pull::new(from.clone(), to.storage().clone()).map_err(|error| error.to_string())?;
+    let bitmap = since.frozen(from)?;
+    let (name, disk, engine) = (format!("job {id}: {disk}"), disk.to_owned(), daemon.engine().clone());
+    let server = Mutex::new(Some(Server { name, disk, listener, bitmap, engine }));
+    Ok((pull.filter(), Copier::Pull(Box::new(Pulling { pull, server }))))
+}
+
+/// What guests write over goes there.
+pub(super) fn scratch(pull: &NewPull, size_bytes: u64) -> Result<Destination, ApiError> {
+    Destination::scratch(&pull.scratch(), size_bytes).map_err(|error| field("scratch", error))
+}
+
+/// Where the clients of each disk connect, if the job has any: from now on they wait. The targets become addresses as they are.
+pub(super) fn doors(new: &NewJob, copies: &mut [CopyDisk]) -> Result<Vec<Option<StreamListener>>, ApiError> {
+    let NewJob::Pull(pull) = new else { return Ok(copies.iter().map(|_| None).collect()) };
+    let options = SocketOptions { mode: Some(SOCKET_MODE), ..SocketOptions::default() };
+    let door = |(index, (of, copy)): (usize, (&control::model::PullDisk, &mut CopyDisk))| {
+        let listener = StreamListener::bind(&of.listen, &options);
+        let listener = listener.map_err(|error| field(&new.target_field(index), error))?;
+        crate::clients::warn_of_nbd(&of.disk, &listener);
+        copy.target = PathBuf::from(listener.address().to_string());
+        Ok(Some(listener))
+    };
+    pull.disks.iter().zip(copies).enumerate().map(door).collect()
+}
+
+impl Daemon {
+    /// Refuses a pull of one disk that cannot be, as far as that can be told before anything is made.
+    pub(super) fn admit_pull(&self, new: &NewJob, index: usize, pull: &NewPull) -> Result<(), ApiError> {
+        let scratch = pull.scratch();
+        if !scratch.is_dir() {
+            return Err(field("scratch", format_args!("{}: there is no such directory", scratch.display())));
+        }
+        // A file in it, of whatever name.
+        self.held.admit_new("scratch", &scratch.join("scratch"))?;
+        let of = pull.disks.get(index);
+        of.map_or(Ok(()), |of| self.held.admit_listen(&new.target_field(index), &of.listen))
+    }
+}
