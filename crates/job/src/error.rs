@@ -39,7 +39,7 @@ impl JobError {
     pub(crate) fn in_scratch(self) -> JobError {
         match self {
             JobError::Storage { what: WRITE_COPY, source } => {
-                JobError::Storage { what: "save what guests write over in the scratch file", source }
+                JobError::Storage { what: "save what guests write over in the scratch directory (`--scratch`)", source }
             }
             JobError::Slow { ms } => JobError::SlowScratch { ms },
             other => other,

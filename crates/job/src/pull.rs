@@ -65,22 +65,20 @@ impl Pull {
     pub fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
         self.guards.control.begin()?;
         let _until_the_end = Lifted(&self.guards);
-        let copied = Copying::new(&*self.from, &*self.scratch, true, self).and_then(|mut copying| {
-            ready();
-            loop {
-                copying.pass()?;
-                // The pass has armed the bell before it looked at what is told here.
-                self.check()?;
-                if self.is_completing.load(Ordering::SeqCst) {
-                    return Ok(copying.copied());
-                }
-                copying.wait(self.deadline_ns());
+        let copying = Copying::new(&*self.from, &*self.scratch, true, self);
+        let mut copying = copying.map_err(JobError::in_scratch)?;
+        ready();
+        loop {
+            // The pass has armed the bell before it looked at what is told here.
+            match copying.pass().and_then(|()| self.check()) {
+                Ok(()) => copying.wait(self.deadline_ns()),
+                Err(JobError::Cancelled) if self.guards.control.check().is_ok() => return Ok(copying.copied()),
+                Err(error) => return Err(error.in_scratch()),
             }
-        });
-        copied.map_err(JobError::in_scratch)
+        }
     }
 
-    /// Ends the job, once what is under way is saved: nobody needs the view any more.
+    /// Ends the job, as somebody does who has read what he needs of the view. Guests go on at once.
     pub fn complete(&self) {
         self.is_completing.store(true, Ordering::SeqCst);
         self.guards.control.ring();
@@ -114,6 +112,10 @@ impl Course for Pull {
 
     fn check(&self) -> Result<(), JobError> {
         self.guards.control.check()?;
+        // Nobody needs what is saved, or is about to be.
+        if self.is_completing.load(Ordering::SeqCst) {
+            return Err(JobError::Cancelled);
+        }
         self.guards.check_patience()
     }
 

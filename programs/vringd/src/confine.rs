@@ -358,6 +358,19 @@ impl Held {
         }
     }
 
+    /// Refuses a directory in which this process could make no file.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_directory(&self, name: &str, directory: &Path) -> Result<(), ApiError> {
+        let (Some(paths), Ok(found)) = (&self.landlock, directory.canonicalize()) else { return Ok(()) };
+        if paths.in_trees(&found) {
+            return Ok(());
+        }
+        let directory = directory.display();
+        Err(field(name, format_args!("{directory} is out of this daemon's reach: start it with --allow {directory}")))
+    }
+
     /// Refuses an address at which this process could not listen any more.
     ///
     /// # Errors

@@ -193,3 +193,37 @@ fn what_holds_goes_from_one_program_to_the_next() {
     let text = serde_json::to_string(&held).unwrap();
     assert_eq!(serde_json::from_str::<Held>(&text).unwrap(), held);
 }
+
+#[test]
+fn what_a_job_is_to_make_out_of_reach_is_refused_by_name() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().canonicalize().unwrap().join(name);
+    for name in ["sockets", "allowed", "other"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    let paths =
+        Paths { sockets: BTreeSet::from([at("sockets")]), trees: BTreeSet::from([at("allowed")]), ..Paths::default() };
+    let held = Held { ports: BTreeSet::from([10809]), ..held(paths) };
+    let said = |result: Result<(), ApiError>| result.map_err(|error| error.to_string());
+    assert_eq!(said(held.admit_directory("scratch", &at("allowed"))), Ok(()));
+    for name in ["sockets", "other"] {
+        let line = said(held.admit_directory("scratch", &at(name))).unwrap_err();
+        assert!(line.starts_with("scratch: ") && line.ends_with(&format!("--allow {}", at(name).display())), "{line}");
+    }
+    let listen = |address: String| said(held.admit_listen("listen", &address.parse().unwrap()));
+    for address in [
+        format!("unix:{}", at("sockets/a").display()),
+        format!("unix:{}", at("allowed/a").display()),
+        "tcp:10809".to_owned(),
+    ] {
+        assert_eq!(listen(address), Ok(()));
+    }
+    for (address, fix) in [
+        (format!("unix:{}", at("other/a").display()), format!("--allow {}", at("other").display())),
+        ("tcp:10810".to_owned(), "--allow-port 10810".to_owned()),
+        ("vsock:7".to_owned(), "--seccomp none".to_owned()),
+    ] {
+        let line = listen(address).unwrap_err();
+        assert!(line.starts_with("listen: ") && line.ends_with(&fix), "{line}");
+    }
+}

@@ -116,7 +116,7 @@ fn a_full_scratch_storage_fails_the_pull_and_no_guest() {
             }
             assert_same(&contents(&*from), &guest.join().unwrap(), 0);
             let error = job.join().unwrap().unwrap_err();
-            assert!(error.to_string().contains("in the scratch file"), "{error}");
+            assert!(error.to_string().contains("in the scratch directory"), "{error}");
         });
         assert!(read_all(&*view).is_err());
     }
@@ -170,6 +170,27 @@ fn who_waits_goes_on_when_the_pull_is_cancelled_or_dropped() {
         drop(pull);
         guest.join().unwrap();
     });
+}
+
+#[test]
+fn a_scratch_storage_that_hangs_keeps_no_guest_once_the_pull_is_completed() {
+    let (from, scratch) = (memory(BYTES), Gate::new(memory(BYTES)));
+    put(&*from, 0, &vec![1; BYTES as usize]);
+    let pull = Pull::new(from.clone(), scratch.clone()).unwrap();
+    let filter = pull.filter();
+    scratch.shut();
+    scope(|scope| {
+        let run = scope.spawn(|| pull.run(&mut || {}));
+        let guest = scope.spawn(|| put(&*filter, 0, &vec![0x77; BYTES as usize]));
+        soon("all lanes hang", || scratch.held() == 8);
+        assert!(!guest.is_finished());
+        pull.complete();
+        guest.join().unwrap();
+        assert!(!run.is_finished(), "the scratch storage has its buffers");
+        scratch.open();
+        assert!(run.join().unwrap().is_ok());
+    });
+    assert_eq!(contents(&*from), vec![0x77; BYTES as usize]);
 }
 
 /// Holes of the disk as it was are told, also where a guest has written since.

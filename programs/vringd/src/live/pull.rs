@@ -13,6 +13,7 @@ use export::{
 use image::tools::Destination;
 use job::{Copied, JobError, Pull};
 use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use storage::Storage;
 use vhost_user::SocketOptions;
@@ -42,15 +43,23 @@ impl Pulling {
     pub(super) fn run(&self, ready: &mut dyn FnMut()) -> Result<Copied, JobError> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         let server = server.ok_or(JobError::Cancelled)?;
-        let export = server.serve(self.pull.view()).map_err(JobError::Serve)?;
-        let ended = self.pull.run(ready);
-        export.end();
-        ended
+        let (failed, fails) = channel();
+        let export = server.serve(self.pull.view(), failed).map_err(JobError::Serve)?;
+        std::thread::scope(|scope| {
+            // Until the export is gone, with the other end.
+            let watch = move || fails.recv().into_iter().for_each(|()| self.pull.cancel());
+            let started = std::thread::Builder::new().name("job-pull".to_owned()).spawn_scoped(scope, watch);
+            started.map_err(|error| JobError::Serve(format!("cannot start a thread: {error} (check RLIMIT_NPROC)")))?;
+            let ended = self.pull.run(ready);
+            let failure = export.failure();
+            drop(export);
+            failure.map_or(ended, |why| Err(JobError::Serve(why)))
+        })
     }
 }
 
 impl Server {
-    fn serve(self, view: Arc<dyn Storage>) -> Result<Export, String> {
+    fn serve(self, view: Arc<dyn Storage>, failed: Sender<()>) -> Result<Export, String> {
         let Server { name, disk, listener, bitmap, engine } = self;
         let hosting = Hosting {
             name,
@@ -61,7 +70,7 @@ impl Server {
             poll: Poll::default(),
             workers: WorkerSpec::default(),
             session_ended: None,
-            failed: None,
+            failed: Some(failed),
             carried: Carried::default(),
             resume: None,
         };
@@ -118,8 +127,7 @@ impl Daemon {
         if !scratch.is_dir() {
             return Err(field("scratch", format_args!("{}: there is no such directory", scratch.display())));
         }
-        // A file in it, of whatever name.
-        self.held.admit_new("scratch", &scratch.join("scratch"))?;
+        self.held.admit_directory("scratch", &scratch)?;
         let of = pull.disks.get(index);
         of.map_or(Ok(()), |of| self.held.admit_listen(&new.target_field(index), &of.listen))
     }
