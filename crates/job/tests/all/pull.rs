@@ -1,6 +1,6 @@
 //! Pulls that are cancelled, that fail, and what they save.
 
-use crate::tools::{CLUSTER, Gate, churn, contents, fill, memory, put, soon};
+use crate::tools::{CLUSTER, Ends, Gate, churn, contents, fill, memory, put, soon};
 use engine::{Solo, Token};
 use job::{JobError, Pull};
 use std::sync::Arc;
@@ -32,6 +32,7 @@ fn only_what_guests_write_over_is_saved_and_once() {
     let (filter, view) = (pull.filter(), pull.view());
     let is_ready = AtomicBool::new(false);
     scope(|scope| {
+        let _ends = Ends(&pull);
         let run = scope.spawn(|| pull.run(&mut || is_ready.store(true, Ordering::SeqCst)));
         for _ in 0..3 {
             for cluster in [1, 7, 8] {
@@ -107,6 +108,7 @@ fn a_full_scratch_storage_fails_the_pull_and_no_guest() {
         let pull = Pull::new(from.clone(), scratch).unwrap();
         let (filter, view) = (pull.filter(), pull.view());
         scope(|scope| {
+            let _ends = Ends(&pull);
             let job = scope.spawn(|| pull.run(&mut || {}));
             let guest = scope.spawn(|| churn(&*filter, 0..BYTES / 512, before.clone(), Rng(11), 300));
             while !guest.is_finished() {
@@ -131,6 +133,7 @@ fn a_scratch_storage_that_hangs_keeps_no_guest_for_longer_than_it_may() {
     let (filter, view) = (pull.filter(), pull.view());
     scratch.shut();
     scope(|scope| {
+        let _ends = Ends(&pull);
         let run = scope.spawn(|| pull.run(&mut || {}));
         let guest = scope.spawn(|| put(&*filter, 512, &[0x77; 512]));
         soon("it hangs", || scratch.held() == 1);
@@ -151,6 +154,7 @@ fn who_waits_goes_on_when_the_pull_is_cancelled_or_dropped() {
         let pull = Pull::new(from.clone(), memory(BYTES)).unwrap();
         let filter = pull.filter();
         scope(|scope| {
+            let _ends = Ends(&pull);
             let run = scope.spawn(|| pull.run(&mut || {}));
             let guest = scope.spawn(|| churn(&*filter, 0..BYTES / 512, before.clone(), Rng(12), 100));
             sleep(Duration::from_micros(round * 300));
@@ -180,6 +184,7 @@ fn a_scratch_storage_that_hangs_keeps_no_guest_once_the_pull_is_completed() {
     let filter = pull.filter();
     scratch.shut();
     scope(|scope| {
+        let _ends = Ends(&pull);
         let run = scope.spawn(|| pull.run(&mut || {}));
         let guest = scope.spawn(|| put(&*filter, 0, &vec![0x77; BYTES as usize]));
         soon("all lanes hang", || scratch.held() == 8);
@@ -210,6 +215,7 @@ fn holes_are_those_of_the_moment() {
     let all = extents(&[(2, false), (2, true), (BYTES / CLUSTER - 4, false)]);
     assert_eq!(view.extents(0..BYTES, 100).unwrap(), all);
     scope(|scope| {
+        let _ends = Ends(&pull);
         let run = scope.spawn(|| pull.run(&mut || {}));
         put(&*filter, CLUSTER, &vec![2; 2 * CLUSTER as usize]);
         put(&*filter, 9 * CLUSTER, &vec![2; CLUSTER as usize]);

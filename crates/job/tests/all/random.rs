@@ -1,6 +1,6 @@
 //! Random histories: a backup is the disk at its beginning, and so is a pull all the time; a mirror is the disk at its end.
 
-use crate::tools::{churn, contents, fill, memory, slow};
+use crate::tools::{Ends, churn, contents, fill, memory, slow};
 use engine::Solo;
 use job::{Backup, Mirror, Pull};
 use proptest::prelude::*;
@@ -132,6 +132,7 @@ proptest! {
         let (filter, view) = (pull.filter(), pull.view());
         let is_over = AtomicBool::new(false);
         let (after, counts, copied) = scope(|scope| {
+            let _ends = Ends(&pull);
             let run = scope.spawn(|| {
                 sleep(Duration::from_millis(if world.is_late { 5 } else { 0 }));
                 pull.run(&mut || {})

@@ -1,6 +1,7 @@
 //! Storages that count, hang and fail as a test wishes, and guests that write.
 
 use engine::{Completion, Io, Reply, Solo, Token};
+use job::Pull;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,6 +53,15 @@ pub(crate) fn fill(storage: &dyn Storage, rng: &mut Rng) -> Vec<u8> {
     }
     put(storage, 0, &bytes);
     bytes
+}
+
+/// Ends a pull with the test, so that one that fails waits for nobody.
+pub(crate) struct Ends<'a>(pub(crate) &'a Pull);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
