@@ -166,7 +166,7 @@ impl Course {
             return Err("the job was cancelled".to_owned());
         }
         match self.job.kind {
-            JobKind::Backup => {}
+            JobKind::Backup | JobKind::Pull => {}
             _ => return Err("it ended before it was completed".to_owned()),
         }
         let keep = |destination: Destination| destination.keep().map_err(|error| error.to_string());
