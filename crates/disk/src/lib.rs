@@ -112,9 +112,15 @@ impl StorageSpec {
     /// # Errors
     /// One line that names the path or the field, and what to do.
     pub fn open(&self) -> Result<Opened, OpenError> {
-        let Some(log) = self.intent_log() else { return (**self).open() };
-        let lower = self.clone();
-        Ok(Opened::new(self, move || open_made(&log, lower)))
+        if let Some(log) = self.intent_log() {
+            let lower = self.clone();
+            return Ok(Opened::new(self, move || open_made(&log, lower)));
+        }
+        let opened = (**self).open()?;
+        match self.luks() {
+            Some(luks) => luks::open(luks, opened),
+            None => Ok(opened),
+        }
     }
 
     /// Goes on with a storage that another program has opened as this says. Paths are not looked up again.
@@ -122,9 +128,10 @@ impl StorageSpec {
     /// # Errors
     /// As for [`StorageSpec::open`]; also a descriptor that is missing or of another kind.
     pub fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-        match self.intent_log() {
-            Some(log) => adopt_made(&log, self.clone(), handed),
-            None => (**self).adopt(handed),
+        match (self.intent_log(), self.luks()) {
+            (Some(log), _) => adopt_made(&log, self.clone(), handed),
+            (None, Some(luks)) => luks::adopt(luks, handed, |below| (**self).adopt(below)),
+            (None, None) => (**self).adopt(handed),
         }
     }
 

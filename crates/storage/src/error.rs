@@ -44,6 +44,13 @@ pub enum StorageError {
     ReadOnly(Action),
     /// {0}: the operation does not lie inside the storage
     OutOfRange(Action),
+    /// {action}: is of a part of a block, and blocks have {block_bytes} bytes
+    Partial {
+        /// What was to be done.
+        action: Action,
+        /// Bytes of a block.
+        block_bytes: u32,
+    },
     /// {0}: the storage cannot do this
     Unsupported(Action),
     /// a size of {0} bytes is not a multiple of 512

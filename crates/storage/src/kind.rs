@@ -4,7 +4,7 @@ use crate::{Execution, Handed, OpenError, Storage};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use values::{FieldError, IntentLog, SyncMode};
+use values::{FieldError, IntentLog, Luks, SyncMode};
 
 /// One kind of storage: its options are the fields that a person writes in the configuration, the API and on the command line.
 /// All that others have to know of a kind is here; whoever lists the kinds only gives it its word.
@@ -54,6 +54,11 @@ pub trait Kind: fmt::Debug + Send {
         }
     }
 
+    /// The container that it holds, if the disk is what is encrypted in one.
+    fn luks(&self) -> Option<&Luks> {
+        None
+    }
+
     /// Of a kind that is made and not found: what an intent log over it needs to know.
     fn made(&mut self) -> Option<Made<'_>> {
         None
@@ -69,6 +74,9 @@ pub struct Made<'a> {
     pub intent_log: Option<&'a mut IntentLog>,
 }
 
+/// The field that names the key file of a container.
+pub const KEY_FILE: &str = "storage.luks.key_file";
+
 /// A file or directory that a storage uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
@@ -78,6 +86,13 @@ pub struct Need {
     pub path: PathBuf,
     /// What is done with it.
     pub access: Access,
+}
+
+impl Need {
+    /// The key file of a container.
+    pub fn key_file(luks: &Luks) -> Need {
+        Need { field: KEY_FILE, path: luks.key_file.clone(), access: Access::Read }
+    }
 }
 
 /// What is done with a file or directory.

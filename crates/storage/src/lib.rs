@@ -31,13 +31,14 @@ mod task;
 mod through;
 mod traits;
 mod volume;
+mod wait;
 
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
-pub use kind::{Access, Kind, Made, Need, Opened, open};
+pub use kind::{Access, KEY_FILE, Kind, Made, Need, Opened, open};
 pub use links::Links;
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};
@@ -57,4 +58,5 @@ pub mod kit {
     pub use crate::lock::ImageLock;
     pub use crate::null::check_growth;
     pub use crate::through::Through;
+    pub use crate::wait::wait_for;
 }

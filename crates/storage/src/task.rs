@@ -51,6 +51,15 @@ impl Operation {
             Operation::WriteZeroes { .. } => Action::WriteZeroes,
         }
     }
+
+    /// Whether its success says that something is on stable storage.
+    pub fn is_durable(&self) -> bool {
+        match *self {
+            Operation::Flush => true,
+            Operation::Write { durable, .. } | Operation::WriteZeroes { durable, .. } => durable,
+            Operation::Read { .. } | Operation::Discard { .. } => false,
+        }
+    }
 }
 
 /// How far a call to a storage came.

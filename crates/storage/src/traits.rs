@@ -8,7 +8,7 @@ use std::ops::Range;
 /// What a storage is and what it can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// `file`, `device`, `memory`, `null`, `sim`, `volume` or `qcow2`.
+    /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2` or `luks`.
     pub kind: &'static str,
     /// Path, or a few words for storage without one.
     pub target: String,
@@ -16,7 +16,8 @@ pub struct Description {
     pub read_only: bool,
     /// The page cache is bypassed.
     pub direct: bool,
-    /// Smallest block that is addressed without a detour, in bytes: 512 to 4096. Operations of 512 bytes always work.
+    /// Smallest block that is addressed without a detour, in bytes: 512 to 4096. Operations of 512 bytes work as well, but for `luks`, which
+    /// refuses a part of one of its sectors.
     pub block_size_bytes: u32,
     /// Smallest block that is written without reading it first, in bytes: a power of two, at least `block_size_bytes`.
     pub physical_block_bytes: u32,

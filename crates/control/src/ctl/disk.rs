@@ -9,6 +9,7 @@ use disk::{Distribution, StorageSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
+use values::Luks;
 
 /// A disk, its device and who serves it.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
@@ -90,6 +91,12 @@ pub struct StorageFlags {
     /// Threads that wait for the storage: the same as --execution pool=N
     #[arg(long, value_name = "N", conflicts_with = "execution", value_parser = threads, help_heading = "Storage")]
     pub threads: Option<usize>,
+    /// Serve what is encrypted in the LUKS container that the image holds, with the passphrase that this file has and nothing else
+    #[arg(long, value_name = "FILE", help_heading = "Storage")]
+    pub luks_key_file: Option<PathBuf>,
+    /// Pass discards on to what holds the container, which then shows what of the disk is in use
+    #[arg(long, requires = "luks_key_file", help_heading = "Storage")]
+    pub luks_allow_discards: bool,
     /// Use huge pages for anonymous memory
     #[arg(long, help_heading = "Storage")]
     pub hugepages: bool,
@@ -265,6 +272,8 @@ impl StorageFlags {
             Ok(Value::Object(table)) => table,
             _ => Map::new(),
         };
+        let luks = self.luks_key_file.as_ref();
+        let luks = luks.map(|file| json!(Luks { allow_discards: self.luks_allow_discards, ..Luks::new(file) }));
         let execution = self.threads.map(Execution::Pool).or(self.execution);
         let given = [
             ("kind", Some(json!(served.kind))),
@@ -275,6 +284,7 @@ impl StorageFlags {
             ("lock", self.no_lock.then_some(json!(false))),
             ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
             ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
+            ("luks", luks),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
             ("log", self.log.as_ref().map(|log| json!(log))),
@@ -305,6 +315,7 @@ impl StorageFlags {
             "read_only" => "--readonly".to_owned(),
             "lock" => "--no-lock".to_owned(),
             "allow" => "--allow-backing".to_owned(),
+            "luks" => "--luks-key-file".to_owned(),
             "execution" if self.threads.is_some() => "--threads".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         }
@@ -369,6 +380,9 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
+        let options = "--luks-key-file /k --luks-allow-discards";
+        let Ok(StorageSpec::Qcow2(image)) = describe("qcow2", Some("/q"), None, options) else { panic!() };
+        assert_eq!(image.luks, Some(Luks { allow_discards: true, ..Luks::new("/k") }));
         let options = "--no-direct --no-lock --threads 3 --log /l --sync always --dirty-memory 2M --memory-file none";
         let Ok(StorageSpec::Volume(volume)) = describe("volume", Some("/v"), None, options) else { panic!() };
         assert_eq!((volume.direct, volume.lock, volume.execution), (false, false, Execution::Pool(3)));
@@ -399,6 +413,7 @@ mod tests {
             (refused("file", image, None, "--memory-file none"), "--memory-file"),
             (refused("volume", image, None, "--intent-log 1M"), "--intent-log"),
             (refused("file", image, None, "--sync always"), "--sync"),
+            (refused("null", None, size, "--luks-key-file /k"), "--luks-key-file"),
             (refused("file", image, None, "--read-latency 1ms"), "--read-latency"),
         ] {
             let kind = message.rsplit(' ').next().unwrap();

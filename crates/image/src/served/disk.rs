@@ -4,14 +4,12 @@
 //! written here and there has the order in which it was asked for.
 
 use crate::uses::Source;
-use engine::{Solo, Token};
+use engine::Solo;
 use libc::iovec;
 use std::cell::RefCell;
 use std::io;
-use storage::{Operation, Step, Storage, StorageError, Task};
-
-/// One operation at a time, so that any token does.
-const TOKEN: Token = Token::request(0);
+use storage::kit::wait_for;
+use storage::{Operation, Storage, StorageError, Task};
 
 /// An operation at a time.
 type Lane = (Solo, Task);
@@ -51,19 +49,10 @@ fn run(storage: &dyn Storage, operation: Operation, buffer: Option<iovec>) -> Re
     task.buffers.clear();
     task.buffers.extend(buffer);
     task.begin(operation);
-    let mut step = storage.start(task, TOKEN, &mut solo.io());
-    let result = loop {
-        match step {
-            Step::Done(result) => break result.map_err(|error| errno(&error)),
-            Step::Pending => {
-                // A lane that cannot be waited for is not used again.
-                let completion = solo.wait().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-                step = storage.resume(task, completion, &mut solo.io());
-            }
-        }
-    };
+    // A lane that cannot be waited for is not used again.
+    let ended = wait_for(storage, solo, task).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     put_back(lane);
-    result
+    ended.map_err(|error| errno(&error))
 }
 
 /// Memory that every O_DIRECT takes as it is: what is moved through it waits for no bounce buffer, of which guests may hold all.

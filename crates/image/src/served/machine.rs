@@ -132,7 +132,7 @@ impl Parts<'_, '_> {
         progress.stage = Stage::Idle;
         let action = self.operation.action();
         // Somebody else was told that the kernel could not write something, and nobody is told twice.
-        let outcome = if is_durable(self.operation) && self.shared.chain.is_unflushed() {
+        let outcome = if self.operation.is_durable() && self.shared.chain.is_unflushed() {
             outcome.and(Err(libc::EIO))
         } else {
             outcome
@@ -156,7 +156,7 @@ impl Parts<'_, '_> {
                 Sub::Move(bytes) if matches!(errno, libc::ENOSPC | libc::EDQUOT) => {
                     return self.move_again(bytes, errno);
                 }
-                Sub::Move(_) => is_durable(self.progress.sub.operation) && errno != libc::EFBIG,
+                Sub::Move(_) => self.progress.sub.operation.is_durable() && errno != libc::EFBIG,
                 Sub::Barrier | Sub::Cover | Sub::CoverData => true,
                 // For another reason than the first time: what that was about nobody knows.
                 Sub::Again => !matches!(errno, libc::ENOSPC | libc::EDQUOT),
@@ -334,13 +334,4 @@ impl Parts<'_, '_> {
 fn run(shared: &Shared, work: impl FnOnce(&Shared) -> Brought) -> Brought {
     disk::prepare()?;
     work(shared)
-}
-
-/// Whether its success says that something is on stable storage.
-fn is_durable(operation: Operation) -> bool {
-    match operation {
-        Operation::Flush => true,
-        Operation::Write { durable, .. } | Operation::WriteZeroes { durable, .. } => durable,
-        Operation::Read { .. } | Operation::Discard { .. } => false,
-    }
 }

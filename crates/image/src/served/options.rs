@@ -4,9 +4,9 @@ use super::{Qcow2Storage, open};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use storage::{Access, Execution, Handed, Kind, Need, OpenError, Opened, Storage};
+use storage::{Access, Execution, Handed, KEY_FILE, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
-use values::{ByteSize, FieldError};
+use values::{ByteSize, FieldError, Luks};
 
 /// A qcow2 image, with its backing files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -40,6 +40,9 @@ pub struct Qcow2Options {
     /// in clusters of 64 KiB.
     #[serde(default = "Qcow2Options::table_memory_default")]
     pub table_memory: ByteSize,
+    /// The disk is what is encrypted in the LUKS container that is the image's disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub luks: Option<Luks>,
 }
 
 impl Qcow2Options {
@@ -54,6 +57,7 @@ impl Qcow2Options {
             allow: Vec::new(),
             snapshot: None,
             table_memory: Qcow2Options::table_memory_default(),
+            luks: None,
         }
     }
 
@@ -82,7 +86,7 @@ impl Kind for Qcow2Options {
         if !(64 << 10..=4 << 30).contains(&self.table_memory.0) {
             return Err(FieldError::new("storage.table_memory", "is out of range: use 64K to 4G"));
         }
-        Ok(())
+        self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -99,6 +103,7 @@ impl Kind for Qcow2Options {
         let need = |path, access| Need { field: "storage.path", path, access };
         let mut needs = vec![need(self.path.clone(), Access::file(self.read_only))];
         needs.extend(open::others(self).into_iter().map(|(path, write)| need(path, Access::file(!write))));
+        needs.extend(self.luks.as_ref().map(Need::key_file));
         needs
     }
 
@@ -108,7 +113,12 @@ impl Kind for Qcow2Options {
 
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         let allow = self.allow.iter_mut().map(|path| ("storage.allow", path));
-        std::iter::once(("storage.path", &mut self.path)).chain(allow).collect()
+        let key_file = self.luks.as_mut().map(|luks| (KEY_FILE, &mut luks.key_file));
+        std::iter::once(("storage.path", &mut self.path)).chain(allow).chain(key_file).collect()
+    }
+
+    fn luks(&self) -> Option<&Luks> {
+        self.luks.as_ref()
     }
 
     fn set_execution(&mut self, execution: Execution) {

@@ -16,7 +16,12 @@ const FORMATS: [(&str, usize, &[u8], &str); 8] = [
     ("a VHD image", 0, b"conectix", CONVERT),
     ("a VDI image", 64, b"\x7f\x10\xda\xbe", CONVERT),
     ("a QED image", 0, b"QED\0", CONVERT),
-    ("a LUKS container", 0, b"LUKS\xba\xbe", "open it with cryptsetup, or let the guest decrypt it"),
+    (
+        "a LUKS container",
+        0,
+        b"LUKS\xba\xbe",
+        "give its key file (`luks`, `--luks-key-file`), or let the guest decrypt it",
+    ),
 ];
 
 const CONVERT: &str = "convert it with `qemu-img convert -O raw`";

@@ -9,7 +9,7 @@ use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::jobs::WORK;
 use crate::lock::ImageLock;
-use crate::{Access, Execution, Handed, Kind, Links, Need, OpenError, Opened, Storage, late};
+use crate::{Access, Execution, Handed, KEY_FILE, Kind, Links, Need, OpenError, Opened, Storage, late};
 use engine::SharedFile;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use utoipa::ToSchema;
-use values::FieldError;
+use values::{FieldError, Luks};
 
 /// A regular file or a block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,12 +42,22 @@ pub struct FileOptions {
     /// Lock the image, so that no two writers open it; true when left out.
     #[serde(default = "FileOptions::lock_default")]
     pub lock: bool,
+    /// The disk is what is encrypted in the LUKS container that lies here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub luks: Option<Luks>,
 }
 
 impl FileOptions {
     /// `path`, through the page cache, for reading and writing, locked, executed where it fits best.
     pub fn new(path: impl Into<PathBuf>) -> FileOptions {
-        FileOptions { path: path.into(), direct: false, read_only: false, execution: Execution::Auto, lock: true }
+        FileOptions {
+            path: path.into(),
+            direct: false,
+            read_only: false,
+            execution: Execution::Auto,
+            lock: true,
+            luks: None,
+        }
     }
 
     fn lock_default() -> bool {
@@ -60,13 +70,15 @@ impl Kind for FileOptions {
         if self.path.as_os_str().is_empty() {
             return Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"));
         }
-        Ok(())
+        self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
         let execution = self.execution;
         let storage = FileStorage::open_without_threads(&FileOptions { execution: Execution::Auto, ..self.clone() })?;
-        looks::warn_of_format(&self.path);
+        if self.luks.is_none() {
+            looks::warn_of_format(&self.path);
+        }
         Ok(Opened::new(storage.describe(), move || {
             storage.start_threads(execution)?;
             Ok(Arc::new(storage))
@@ -78,7 +90,8 @@ impl Kind for FileOptions {
     }
 
     fn needs(&self) -> Vec<Need> {
-        vec![Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) }]
+        let image = Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) };
+        std::iter::once(image).chain(self.luks.as_ref().map(Need::key_file)).collect()
     }
 
     fn read_only(&self) -> bool {
@@ -86,7 +99,12 @@ impl Kind for FileOptions {
     }
 
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
-        vec![("storage.path", &mut self.path)]
+        let key_file = self.luks.as_mut().map(|luks| (KEY_FILE, &mut luks.key_file));
+        std::iter::once(("storage.path", &mut self.path)).chain(key_file).collect()
+    }
+
+    fn luks(&self) -> Option<&Luks> {
+        self.luks.as_ref()
     }
 
     fn set_execution(&mut self, execution: Execution) {

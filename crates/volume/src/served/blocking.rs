@@ -1,14 +1,12 @@
 //! A storage as the blocking calls that formats, recovery and tools are written against.
 
 use crate::Blocks;
-use engine::{Solo, Token};
+use engine::Solo;
 use libc::iovec;
 use std::io;
 use std::sync::Arc;
-use storage::{Operation, Step, Storage, StorageError, Task};
-
-/// One operation at a time, so that any token does.
-const TOKEN: Token = Token::request(0);
+use storage::kit::wait_for;
+use storage::{Operation, Storage, StorageError, Task};
 
 /// Most bytes of one operation: bounds what a storage that copies has to hold.
 const PIECE_BYTES: usize = 16 << 20;
@@ -61,16 +59,7 @@ impl StorageBlocks {
         self.task.buffers.clear();
         self.task.buffers.extend(buffer);
         self.task.begin(operation);
-        let mut step = self.storage.start(&mut self.task, TOKEN, &mut self.solo.io());
-        loop {
-            match step {
-                Step::Done(result) => return result.map_err(io_error),
-                Step::Pending => {
-                    let completion = self.solo.wait()?;
-                    step = self.storage.resume(&mut self.task, completion, &mut self.solo.io());
-                }
-            }
-        }
+        wait_for(&*self.storage, &mut self.solo, &mut self.task)?.map_err(io_error)
     }
 }
 

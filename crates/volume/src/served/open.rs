@@ -35,9 +35,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::{Access, Execution, FileOptions, FileStorage, Handed, Kind, Need, OpenError, Opened, Storage};
+use storage::{Access, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
-use values::{ByteSize, FieldError, IntentLog, MemoryFile, SyncMode};
+use values::{ByteSize, FieldError, IntentLog, Luks, MemoryFile, SyncMode};
 
 /// A volume: a file or block device that `vringd volume create` has made, which has an intent log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -70,6 +70,9 @@ pub struct VolumeOptions {
     /// Lock volume and log, so that no two writers open them; true when left out.
     #[serde(default = "VolumeOptions::yes")]
     pub lock: bool,
+    /// The disk is what is encrypted in the LUKS container that is the volume's disk, so that its log has nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub luks: Option<Luks>,
 }
 
 impl VolumeOptions {
@@ -84,6 +87,7 @@ impl VolumeOptions {
             direct: true,
             execution: Execution::default(),
             lock: true,
+            luks: None,
         }
     }
 
@@ -108,6 +112,7 @@ impl Kind for VolumeOptions {
         if self.log.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Err(FieldError::new("storage.log", "is empty: give the path of the log, or leave it out"));
         }
+        self.luks.as_ref().map_or(Ok(()), Luks::check)?;
         IntentLog::check_dirty_memory("storage.dirty_memory", self.dirty_memory)
     }
 
@@ -142,13 +147,19 @@ impl Kind for VolumeOptions {
             path,
             access: Access::Make,
         }));
+        needs.extend(self.luks.as_ref().map(Need::key_file));
         needs
     }
 
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         std::iter::once(("storage.path", &mut self.path))
             .chain(self.log.as_mut().map(|log| ("storage.log", log)))
+            .chain(self.luks.as_mut().map(|luks| (KEY_FILE, &mut luks.key_file)))
             .collect()
+    }
+
+    fn luks(&self) -> Option<&Luks> {
+        self.luks.as_ref()
     }
 
     fn set_execution(&mut self, execution: Execution) {
