@@ -11,8 +11,6 @@ use zeroize::Zeroizing;
 const DATA_AT_V2: u64 = 16 << 20;
 /// The data of LUKS1 begin at a multiple of this.
 const ALIGN_V1: u64 = 1 << 20;
-/// Where key material begins in LUKS1, and what it is rounded up to.
-const AREA_V1: u64 = 4096;
 
 /// What a new container is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +41,16 @@ impl New {
             kdf: if version == 1 { pbkdf2 } else { argon2 },
             digest_iterations: 100_000,
             label: String::new(),
+        }
+    }
+}
+
+impl New {
+    /// Where its data begin.
+    pub fn data_offset(&self) -> u64 {
+        match self.version {
+            1 => v1::place(v1::SLOTS, self.key_bytes).next_multiple_of(ALIGN_V1),
+            _ => DATA_AT_V2,
         }
     }
 }
@@ -79,17 +87,10 @@ pub fn make(
         Kdf::Pbkdf2 { hash, .. } => *hash,
         Kdf::Argon2 { .. } => Hash::Sha256,
     };
-    let offset = if new.version == 1 { AREA_V1 } else { v2::AREAS_AT };
+    let offset = if new.version == 1 { v1::place(0, new.key_bytes) } else { v2::AREAS_AT };
     let area = Area { kdf, offset, key_bytes: new.key_bytes, stripes: STRIPES, hash };
-    let data_offset = match new.version {
-        1 => {
-            let areas = v1::SLOTS as u64 * (area.bytes(new.key_bytes) as u64).next_multiple_of(AREA_V1);
-            (AREA_V1 + areas).next_multiple_of(ALIGN_V1)
-        }
-        _ => DATA_AT_V2,
-    };
     let (sector_bytes, key_bytes) = (new.sector_bytes, new.key_bytes);
-    let data = Data { offset: data_offset, bytes: None, sector_bytes, first_tweak: 0, key_bytes };
+    let data = Data { offset: new.data_offset(), bytes: None, sector_bytes, first_tweak: 0, key_bytes };
     let digest_bytes = if new.version == 1 { v1::DIGEST_BYTES } else { hash.bytes() };
     let digest = Digest::of(hash, new.digest_iterations, digest_salt, digest_bytes, &key);
     let stripes = area.close(passphrase, &key, random, &mut Budget::new())?;

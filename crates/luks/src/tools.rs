@@ -78,8 +78,25 @@ pub fn info(path: &Path) -> Result<Option<Info>, LuksError> {
     let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|errno| failed(errno.into()))?;
     let header = Header::read(&mut |at, buf| file.read_exact_at(buf, at)).map_err(failed)?;
     let header = header.map_err(|source| LuksError::Format { path: path.to_owned(), source })?;
+    Ok(Some(told(path, header, bytes)))
+}
+
+/// The same of a storage that is open.
+///
+/// # Errors
+/// As above; or there is none.
+pub fn info_of(storage: &dyn Storage) -> Result<Info, LuksError> {
+    let path = PathBuf::from(storage.describe().target);
+    let failed = |source| LuksError::Read { path: path.clone(), source };
+    let mut blocks = Blocks::of(storage).map_err(failed)?;
+    let header = Header::read(&mut |at, buf| blocks.read(at, buf)).map_err(failed)?;
+    let header = header.map_err(|source| LuksError::Format { path: path.clone(), source })?;
+    Ok(told(&path, header, storage.capacity_bytes()))
+}
+
+fn told(path: &Path, header: Header, lower_bytes: u64) -> Info {
     let data = header.data;
-    Ok(Some(Info {
+    Info {
         path: path.display().to_string(),
         format: "luks",
         version: header.version,
@@ -89,9 +106,9 @@ pub fn info(path: &Path) -> Result<Option<Info>, LuksError> {
         key_bits: data.key_bytes as u64 * 8,
         sector_bytes: data.sector_bytes,
         data_offset: data.offset,
-        size_bytes: data.within(bytes),
+        size_bytes: data.within(lower_bytes),
         slots: header.slots.iter().map(SlotInfo::from).collect(),
-    }))
+    }
 }
 
 /// Makes a container of `storage`, whose contents are lost. What the disk reads as is noise, until it is written.

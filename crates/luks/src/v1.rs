@@ -4,7 +4,7 @@ use crate::FormatError;
 use crate::field::{array, put, text, u16_at, u32_at};
 use crate::header::{Data, Digest, Header, MAGIC};
 use crate::kdf::{Hash, Kdf};
-use crate::slot::{Area, Slot};
+use crate::slot::{Area, STRIPES, Slot};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 592;
@@ -18,6 +18,8 @@ pub(crate) const DIGEST_BYTES: usize = 20;
 const ENABLED: u32 = 0x00ac_71f3;
 const DISABLED: u32 = 0x0000_dead;
 const SECTOR_BYTES: u64 = 512;
+/// Stripes begin at multiples of this, behind the header.
+const AREA_ALIGN: usize = 4096;
 
 /// Reads a header.
 ///
@@ -85,8 +87,10 @@ pub fn encode(header: &Header) -> Option<[u8; HEADER_BYTES]> {
     for number in 0..SLOTS {
         let at = SLOTS_AT + number * SLOT_BYTES;
         let Some(slot) = header.slots.iter().find(|slot| slot.number as usize == number) else {
+            // It has its place all the same, which must be nobody else's.
             put(&mut bytes, at, &DISABLED.to_be_bytes());
-            put(&mut bytes, at + 44, &crate::slot::STRIPES.to_be_bytes());
+            put(&mut bytes, at + 40, &sectors(place(number, header.data.key_bytes))?);
+            put(&mut bytes, at + 44, &STRIPES.to_be_bytes());
             continue;
         };
         let area = slot.area.as_ref().ok()?;
@@ -101,6 +105,12 @@ pub fn encode(header: &Header) -> Option<[u8; HEADER_BYTES]> {
         put(&mut bytes, at + 44, &area.stripes.to_be_bytes());
     }
     Some(bytes)
+}
+
+/// First byte of the stripes of a slot, as cryptsetup lays them out.
+pub(crate) fn place(number: usize, key_bytes: usize) -> u64 {
+    let bytes = (STRIPES as usize * key_bytes).next_multiple_of(AREA_ALIGN);
+    (AREA_ALIGN + number * bytes) as u64
 }
 
 fn sectors(offset: u64) -> Option<[u8; 4]> {

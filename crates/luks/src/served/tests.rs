@@ -58,6 +58,32 @@ fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
 }
 
+/// What `cryptsetup reencrypt --encrypt` 2.6.1 has made: header and key material, up to where the one slot ends, then the first 8 KiB of
+/// data, in sectors of 4096 bytes. The key has 256 bits, argon2id passes four times over 64 KiB in two lanes.
+const FROM_CRYPTSETUP: &[u8] = include_bytes!("../../tests/cryptsetup.luks2");
+
+#[test]
+fn what_cryptsetup_has_encrypted_is_read_and_written() {
+    let files = Files::new(shm(), 2, 512);
+    let (header, data) = FROM_CRYPTSETUP.split_at(FROM_CRYPTSETUP.len() - 8192);
+    let at = 512 << 10;
+    let image = [header, &vec![0; at - header.len()], data].concat();
+    std::fs::write(files.container(), &image).unwrap();
+    let info = crate::tools::info(&files.container()).unwrap().unwrap();
+    assert_eq!((info.version, &*info.label, info.size_bytes), (2, "fixture", 8192));
+    assert_eq!((info.key_bits, info.sector_bytes, info.data_offset), (256, 4096, at as u64));
+    assert_eq!((info.slots.len(), info.slots[0].kdf), (1, Some("argon2id")));
+    let storage = files.open();
+    let mut solo = Solo::new().unwrap();
+    let plain: Vec<u8> = (0..8192).map(|at| ((at / 512 * 7 + at % 512 * 3) % 251) as u8).collect();
+    assert_eq!(read(&mut solo, &storage, 0, 8192), plain);
+    // The same data give the same bytes as cryptsetup wrote.
+    zero(&storage);
+    assert_ne!(std::fs::read(files.container()).unwrap(), image);
+    write(&mut solo, &storage, 0, &plain).unwrap();
+    assert_eq!(std::fs::read(files.container()).unwrap(), image);
+}
+
 /// The same history for sectors of another size, without growth, behind which there is noise.
 fn in_sectors(history: &[Move], sectors: u64) -> Vec<Move> {
     let whole = |at: u64, len: u64| (at / sectors * sectors, len.next_multiple_of(sectors));

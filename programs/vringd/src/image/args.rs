@@ -15,7 +15,7 @@ Examples:
   vringd image check --repair disk.qcow2                 give back what a killed server has leaked
 
 Files are those that QEMU reads and writes. What is not here (repairing
-damage, dirty bitmaps, encryption) `qemu-img` does.
+damage, encryption inside qcow2) `qemu-img` does.
 Exit status: 0 done; 1 failed, check found damage, or compare a difference; 2 refused, nothing was changed.")]
 pub(crate) struct Args {
     /// Print JSON instead of words
@@ -36,6 +36,15 @@ Examples:
   vringd image create --backing base.img --backing-format raw vm1.qcow2
   vringd image create --size 2T --cluster-size 128K --subclusters disk.qcow2")]
     Create(Create),
+    /// Make an image that holds a LUKS container, whose disk reads as noise until it is written
+    #[command(after_help = "\
+Examples:
+  vringd image create-luks --size 20G --luks-key-file key disk.luks
+  vringd image create-luks --size 20G --luks-key-file key --format qcow2 disk.qcow2
+  vringd disk --socket S --luks-key-file key disk.luks         serve it
+
+Every byte of the key file counts, a newline at its end too: `printf %s PASSPHRASE > key`.")]
+    CreateLuks(CreateLuks),
     /// Say what an image is: sizes, features, snapshots, what is behind it; also while it is served
     Info {
         /// The image
@@ -310,6 +319,46 @@ pub(crate) struct Create {
     /// Overwrite what is there
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// Arguments of `vringd image create-luks`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateLuks {
+    /// The file to make, or an existing file or block device (with --force)
+    pub(crate) path: PathBuf,
+    /// Size of the disk, as in 20G; the image is larger by what the container begins with
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// File that has the passphrase, and nothing else
+    #[arg(long, value_name = "FILE")]
+    pub(crate) luks_key_file: PathBuf,
+    /// Image that holds the container
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Version of LUKS: 2, or 1, which QEMU opens as well
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=2))]
+    pub(crate) luks_version: u16,
+    /// Bytes that are encrypted together, 512 to 4096: the disk's block size [default: 4096; in version 1, 512]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) sector_size: Option<u32>,
+    /// How the key comes from the passphrase [default: argon2id; in version 1, pbkdf2]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(crate) pbkdf: Option<Pbkdf>,
+    /// Memory of argon2id, as in 256M: opening needs it, too [default: 1G, or half of this host's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pbkdf_memory: Option<ByteSize>,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// How a key comes from a passphrase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pbkdf {
+    /// Argon2id, which costs memory
+    Argon2id,
+    /// PBKDF2, which costs time alone
+    Pbkdf2,
 }
 
 /// Arguments of `vringd image convert`.

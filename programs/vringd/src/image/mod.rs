@@ -1,6 +1,7 @@
 //! The command `vringd image`.
 
 mod args;
+mod luks;
 mod map;
 mod show;
 
@@ -13,7 +14,7 @@ use ::image::Qcow2Options;
 use ::image::tools::{self, Backing, BitmapChange, CreateOptions, From, SnapshotChange};
 use args::{Bitmap, Command, Convert, Create, Format, Layout, Measure, Rebase, Snapshot};
 use control::model::ByteSize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,10 +26,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     caught.map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))?;
     match args.command {
         Command::Create(create) => out.print(&self::create(create)?, show::info)?,
-        Command::Info { path, chain: false } => out.print(&tools::info(&path).map_err(Failure::of)?, show::info)?,
-        Command::Info { path, chain: true } => out.print(&tools::chain(&path).map_err(Failure::of)?, |all| {
-            all.iter().map(show::info).collect::<Vec<_>>().join("\n")
-        })?,
+        Command::CreateLuks(create) => out.print(&self::luks::create(create)?, self::luks::show)?,
+        Command::Info { path, chain } => info(&path, chain, out)?,
         Command::Convert(convert) => self::convert(convert, out)?,
         Command::Compare { one, other, format, other_format, snapshot, other_snapshot, allow_backing } => {
             let one = source(one, format, ("--snapshot", snapshot), &allow_backing)?;
@@ -83,6 +82,17 @@ fn create(create: Create) -> Result<tools::Info, Failure> {
     let backing = self::backing(backing, backing_format);
     tools::create(&path, &CreateOptions { backing, ..options(&layout, size, force) }).map_err(Failure::of)?;
     tools::info(&path).map_err(Failure::of)
+}
+
+fn info(path: &Path, chain: bool, out: Out) -> Result<(), Failure> {
+    if let Some(info) = self::luks::info(path)? {
+        return out.print(&info, self::luks::show);
+    }
+    if chain {
+        let shown = |all: &Vec<tools::Info>| all.iter().map(show::info).collect::<Vec<_>>().join("\n");
+        return out.print(&tools::chain(path).map_err(Failure::of)?, shown);
+    }
+    out.print(&tools::info(path).map_err(Failure::of)?, show::info)
 }
 
 fn snapshot(what: &Snapshot) -> Result<Vec<tools::SnapshotInfo>, Failure> {
