@@ -51,7 +51,7 @@ impl Data {
     /// Bytes of data in a storage of so many bytes.
     pub fn within(&self, lower_bytes: u64) -> u64 {
         let there = lower_bytes.saturating_sub(self.offset);
-        there.min(self.bytes.unwrap_or(u64::MAX)) / u64::from(self.sector_bytes) * u64::from(self.sector_bytes)
+        there.min(self.bytes.unwrap_or(u64::MAX)) & !u64::from(self.sector_bytes - 1)
     }
 
     /// Tweak of the sector at this byte.

@@ -152,8 +152,8 @@ pub fn format(storage: &dyn Storage, new: &New, passphrase: &Passphrase) -> Resu
 fn uuid(random: &mut dyn FnMut(&mut [u8])) -> String {
     let mut bytes = [0; 16];
     random(&mut bytes);
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }

@@ -91,7 +91,7 @@ where
                 for place in tweaks {
                     *place = tweak;
                     // Times the primitive element of the field.
-                    tweak = tweak << 1 ^ 0x87 * (tweak >> 127);
+                    tweak = (tweak << 1) ^ (0x87 * (tweak >> 127));
                 }
             }
             let (blocks, _) = Block::<C>::slice_as_chunks_mut(batch);
@@ -144,7 +144,7 @@ mod tests {
             let mut carry = 0;
             for byte in &mut tweak {
                 let next = *byte >> 7;
-                *byte = *byte << 1 | carry;
+                *byte = (*byte << 1) | carry;
                 carry = next;
             }
             tweak[0] ^= if carry == 1 { 0x87 } else { 0 };

@@ -32,6 +32,7 @@ mod life;
 mod limits;
 mod live;
 mod live_chain;
+mod luks;
 mod memory_table;
 mod moves;
 mod nbd;

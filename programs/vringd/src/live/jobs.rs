@@ -410,6 +410,10 @@ fn destination(new: &NewJob, index: usize, place: Place, disk: &Disk) -> Result<
         let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
         return Err(target(&message));
     }
+    if about.kind == "luks" {
+        let (disk, target) = (disk.name(), copy.target.display());
+        tracing::warn!(disk, %target, "the copy of an encrypted disk is not encrypted: encrypt what holds it");
+    }
     Ok(to)
 }
 
