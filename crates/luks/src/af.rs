@@ -48,9 +48,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Of keys that are long enough for a hash that is cut to have no two inputs alike.
         #[test]
         fn what_is_split_is_merged_and_every_bit_counts(
-            key in proptest::collection::vec(any::<u8>(), 1..80), count in 1usize..20, seed: u64, flip: usize,
+            key in proptest::collection::vec(any::<u8>(), 16..80), count in 1usize..20, seed: u64, flip: usize,
         ) {
             for hash in [Hash::Sha1, Hash::Sha256, Hash::Sha384, Hash::Sha512] {
                 let mut random = testkit::Rng(seed | 1);

@@ -71,7 +71,8 @@ fn qemu_and_we_read_what_the_other_has_written() -> Result<()> {
     write_key(&key)?;
     let passphrase = Passphrase::read(&key)?;
     let mut rng = Rng(0x1b5);
-    for by_qemu in ["aes-128", "aes-256", ""] {
+    // QEMU measures how fast it derives keys, for seconds: AES-128 is with what cryptsetup makes.
+    for by_qemu in ["aes-256", ""] {
         let _ = fs::remove_file(&container);
         if by_qemu.is_empty() {
             let new = cheap(1);
