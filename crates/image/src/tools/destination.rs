@@ -64,7 +64,7 @@ impl Place {
     /// # Errors
     /// As above, and what cannot be made.
     pub fn qcow2(path: &Path, options: &CreateOptions) -> Result<Place, ToolError> {
-        Place::image(path, options, new(path, options)?)
+        Place::image(path, options, &new(path, options)?)
     }
 
     /// For a qcow2 image in which everything is compressed that gets smaller by that. It is written in whole clusters, each once.
@@ -80,10 +80,10 @@ impl Place {
             let reason = "needs refcounts of 16 bits at least: compressed clusters share others";
             return Err(ToolError::refused(path, reason));
         }
-        Ok(Place { is_compressed: true, ..Place::image(path, options, new)? })
+        Ok(Place { is_compressed: true, ..Place::image(path, options, &new)? })
     }
 
-    fn image(path: &Path, options: &CreateOptions, new: New) -> Result<Place, ToolError> {
+    fn image(path: &Path, options: &CreateOptions, new: &New) -> Result<Place, ToolError> {
         let bytes = new.image().map_err(|reason| ToolError::refused(path, reason))?;
         let target = Target::make(path, bytes.len() as u64, options.force)?;
         Ok(Place { path: path.to_owned(), target, image: Some((options.clone(), bytes)), is_compressed: false })

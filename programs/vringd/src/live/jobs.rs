@@ -390,12 +390,17 @@ fn destinations(new: &NewJob, copies: &[CopyDisk], disks: &[Arc<Disk>]) -> Resul
         place(copy, disk.storage().capacity_bytes()).map_err(|error| field(&new.target_field(index), error))
     };
     let places = disks.iter().zip(copies).enumerate().map(place).collect::<Result<Vec<_>, _>>()?;
-    let take = |(index, (disk, place)): (usize, (&Arc<Disk>, Place))| destination(new, index, place, disk);
-    disks.iter().zip(places).enumerate().map(take).collect()
+    let all = disks.iter().zip(copies).zip(places).enumerate();
+    all.map(|(index, ((disk, copy), place))| destination(new, (index, copy), place, disk)).collect()
 }
 
 /// Takes the place of a copy.
-fn destination(new: &NewJob, index: usize, place: Place, disk: &Disk) -> Result<Destination, ApiError> {
+fn destination(
+    new: &NewJob,
+    (index, copy): (usize, &CopyDisk),
+    place: Place,
+    disk: &Disk,
+) -> Result<Destination, ApiError> {
     let storage = disk.storage();
     let (about, size_bytes) = (storage.describe(), storage.capacity_bytes());
     let target = |error: &dyn std::fmt::Display| field(&new.target_field(index), error);
