@@ -16,7 +16,7 @@ use storage::{Operation, Step, Storage, Task};
 struct Waiter {
     /// All that is guarded of its clusters lies in there.
     clusters: Range<u64>,
-    /// Since when it waits, in nanoseconds.
+    /// Since when it waits, or was last got on with, in nanoseconds.
     since_ns: u64,
     reply: Reply,
 }
@@ -70,11 +70,14 @@ impl Guards {
     pub(crate) fn lift(&self, bytes: &Range<u64>) {
         self.marks.clear(self.marks.clusters(bytes.start, bytes.end - bytes.start));
         let mut queue = self.queue();
-        queue.read_ns = monotonic_ns();
+        let now_ns = monotonic_ns();
+        queue.read_ns = now_ns;
         let is_free = |waiter: &mut Waiter| match self.marks.first(&waiter.clusters) {
-            // What is free in front of it is not looked at again.
+            // What is free in front of it is not looked at again, and it gets on: who writes a lot at once waits for longer.
             Some(first) => {
-                waiter.clusters.start = first;
+                if first > waiter.clusters.start {
+                    (waiter.clusters.start, waiter.since_ns) = (first, now_ns);
+                }
                 false
             }
             None => true,
@@ -116,12 +119,12 @@ impl Guards {
     /// # Errors
     /// That is so.
     pub(crate) fn check_patience(&self) -> Result<(), JobError> {
-        match self.deadline_ns() {
-            Some(deadline_ns) if monotonic_ns() >= deadline_ns => {
-                Err(JobError::Slow { ms: self.patience_ns.load(Ordering::Relaxed) / 1_000_000 })
-            }
-            _ => Ok(()),
+        let now_ns = monotonic_ns();
+        if self.deadline_ns().is_none_or(|deadline_ns| now_ns < deadline_ns) {
+            return Ok(());
         }
+        let longest_ns = self.queue().waiting.iter().map(|waiter| now_ns.saturating_sub(waiter.since_ns)).max();
+        Err(JobError::Slow { ms: longest_ns.unwrap_or(0) / 1_000_000 })
     }
 
     /// Bytes of the disk.
@@ -254,7 +257,7 @@ mod tests {
         let mut solo = Solo::new().unwrap();
         let since_ns = monotonic_ns();
         let reply = solo.io().reply(Token::request(0));
-        guards.queue().waiting.push(Waiter { clusters: 0..1, since_ns, reply });
+        guards.queue().waiting.push(Waiter { clusters: 0..3, since_ns, reply });
         let deadline_s = |guards: &Guards| (guards.deadline_ns().unwrap() - since_ns) / 1_000_000_000;
         assert_eq!(deadline_s(&guards), 10);
         guards.lift(&(CLUSTER_BYTES..2 * CLUSTER_BYTES));
@@ -263,7 +266,12 @@ mod tests {
             guards.queue().read_ns = since_ns + read_s * 1_000_000_000;
             assert_eq!(deadline_s(&guards), waits_s);
         }
+        // What it waits for itself is another matter.
+        guards.queue().waiting[0].since_ns = 0;
         guards.lift(&(0..CLUSTER_BYTES));
+        assert_eq!(guards.queue().waiting[0].clusters, 2..3);
+        assert!(guards.deadline_ns().unwrap() > since_ns + 10_000_000_000);
+        guards.lift(&(2 * CLUSTER_BYTES..3 * CLUSTER_BYTES));
         assert_eq!(guards.deadline_ns(), None);
         assert_eq!(solo.wait().unwrap().result, 0);
     }

@@ -15,6 +15,8 @@ use storage::extent::DataRanges;
 
 /// Clusters that are taken, and asked about, at once: few questions, and none that keeps a guest waiting for long.
 const CLAIM_CLUSTERS: u64 = (16 << 20) / CLUSTER_BYTES;
+/// Clusters that are taken at once for one of several guests that wait.
+const TURN_CLUSTERS: u64 = CHUNK_BYTES / CLUSTER_BYTES;
 const BELL: Token = Token::other(0);
 const TIMER: Token = Token::other(1);
 
@@ -220,11 +222,11 @@ impl<'a> Copying<'a> {
             if let Some(piece) = self.urgent.pop_front() {
                 return Ok(Next::Piece(piece));
             }
-            let Some(wanted) = self.wanted.front_mut() else { break };
-            let claimed = claim(self.course.todo(), wanted);
-            match claimed {
-                Some(clusters) => self.urgent = self.pieces_of(&clusters)?,
-                None => drop(self.wanted.pop_front()),
+            // In turns: a guest that has zeroes written to all of a disk keeps no other waiting for the rest of that.
+            let Some(mut wanted) = self.wanted.pop_front() else { break };
+            if let Some(clusters) = claim(self.course.todo(), &mut wanted, TURN_CLUSTERS) {
+                self.wanted.push_back(wanted);
+                self.urgent = self.pieces_of(&clusters)?;
             }
         }
         while self.pieces.is_empty() {
@@ -233,7 +235,7 @@ impl<'a> Copying<'a> {
             }
             let todo = self.course.todo();
             let mut rest = self.walked..todo.all().end;
-            let Some(clusters) = claim(todo, &mut rest) else { return Ok(Next::Nothing) };
+            let Some(clusters) = claim(todo, &mut rest, CLAIM_CLUSTERS) else { return Ok(Next::Nothing) };
             self.walked = rest.start;
             self.pieces = self.pieces_of(&clusters)?;
         }
@@ -288,10 +290,10 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// Takes the first marked clusters of `range`, which begins behind them then.
-pub(crate) fn claim(todo: &Marks, range: &mut Range<u64>) -> Option<Range<u64>> {
+/// Takes the first marked clusters of `range`, `most` of them, which begins behind them then.
+pub(crate) fn claim(todo: &Marks, range: &mut Range<u64>, most: u64) -> Option<Range<u64>> {
     let run = todo.run(range)?;
-    let run = run.start..run.end.min(run.start + CLAIM_CLUSTERS);
+    let run = run.start..run.end.min(run.start + most);
     todo.clear(run.clone());
     // A mirror's mark goes before the disk is read; its filter looks for the mark after the write. In between each has a fence, so
     // that one of them sees what the other has done: either the write is read here, or its cluster is marked again.

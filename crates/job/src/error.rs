@@ -12,12 +12,12 @@ pub enum JobError {
         /// What the storage said.
         source: StorageError,
     },
-    /// a guest has waited for {ms} ms for the job to read what it is about to write over: see to the target, which is too slow or hangs
+    /// a guest has waited for {ms} ms for the job to read what it is about to write over: the disk or the target is too slow, or hangs
     Slow {
         /// How long, in milliseconds.
         ms: u64,
     },
-    /// a guest has waited for {ms} ms for the job to save what it is about to write over: see to the scratch directory, which is too slow or hangs
+    /// a guest has waited for {ms} ms for the job to save what it is about to write over: the disk or the scratch directory is too slow, or hangs
     SlowScratch {
         /// How long, in milliseconds.
         ms: u64,

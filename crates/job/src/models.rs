@@ -85,7 +85,7 @@ fn a_mirror_sleeps_through_no_write() {
             thread::spawn(move || {
                 let mut solo = Solo::for_one().unwrap();
                 while copy.load(SeqCst) != 3 {
-                    if claim(&dirt.marks, &mut (0..1)).is_some() {
+                    if claim(&dirt.marks, &mut (0..1), 1).is_some() {
                         copy.store(disk.load(SeqCst), SeqCst);
                         continue;
                     }

@@ -267,6 +267,11 @@ fn what_is_compressed_reads_as_before_and_takes_less() {
         for kind in [Compression::Zlib, Compression::Zstd] {
             let what = format!("{kind:?}, {cluster_bytes}");
             let options = CreateOptions { size_bytes: None, cluster_bytes, subclusters, ..options_over(0) };
+            // A larger disk ends somewhere else than what is copied.
+            let larger = CreateOptions { size_bytes: Some(8 << 20), ..options.clone() };
+            to_qcow2(&raw, &at("image"), &larger, Some(kind), &mut |_, _| {}).unwrap();
+            to_raw(&From::Qcow2(Qcow2Options::new(at("image"))), &at("back"), true, &mut |_, _| {}).unwrap();
+            kit::assert_same(&fs::read(at("back")).unwrap()[..contents.len()], &contents, 0);
             to_qcow2(&raw, &at("image"), &options, Some(kind), &mut |_, _| {}).unwrap();
             let found = checked(&at("image"));
             assert!(found.sound && found.leaked_clusters == 0, "{what}: {found:?}");

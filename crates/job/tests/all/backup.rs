@@ -142,7 +142,7 @@ fn a_target_that_hangs_keeps_no_guest_for_longer_than_it_may() {
         guest.finish(&*filter);
         assert_written(&*from);
         to.open();
-        assert!(matches!(run.join().unwrap(), Err(JobError::Slow { ms: 100 })));
+        assert!(matches!(run.join().unwrap(), Err(JobError::Slow { ms: 100.. })));
     });
 }
 
