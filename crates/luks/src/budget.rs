@@ -1,8 +1,8 @@
 //! What a header may cost whoever opens it: its iterations are whatever its author wrote.
 
 /// Work of one container: runs of a hash, or blocks of 1 KiB that argon2 fills. A run takes some tenths of a microsecond and a block one,
-/// so that the most costly container takes minutes; one that cryptsetup makes asks for a hundredth.
-const WORK_MAX: u64 = 1 << 28;
+/// so that the most costly container takes a minute or so; a slot that cryptsetup makes asks for some hundredths.
+const WORK_MAX: u64 = 1 << 27;
 
 /// What is left.
 #[derive(Clone, Debug)]

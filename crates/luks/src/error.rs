@@ -53,7 +53,7 @@ impl FormatError {
 /// Why a key opens nothing. The doc comments are the messages.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub enum UnlockError {
-    /// no key slot opens with this key
+    /// no key slot opens with this key, of which every byte counts, a newline at its end too
     Wrong,
     /// no key slot is in use, so that no key opens it
     NoSlot,

@@ -145,7 +145,8 @@ impl Header {
     /// There is none, or what a slot asks for is more than a container may.
     pub fn unlock(&self, passphrase: &[u8], read: &mut Read<'_>) -> Result<VolumeKey, UnlockError> {
         let budget = &mut Budget::new();
-        let mut unsupported = None;
+        // Of a slot that cannot be tried: another one may open.
+        let mut trouble = None;
         if self.slots.is_empty() {
             return Err(UnlockError::NoSlot);
         }
@@ -157,8 +158,8 @@ impl Header {
             };
             let area = match area {
                 Ok(area) => area,
-                Err(error) => {
-                    unsupported.get_or_insert((number, error));
+                Err(source) => {
+                    trouble.get_or_insert(UnlockError::Slot { number, source: source.clone() });
                     continue;
                 }
             };
@@ -166,14 +167,12 @@ impl Header {
                 Opening::Io(error) => UnlockError::Io(error),
                 Opening::Derive(error) => failed(error),
             });
-            let key = opened?;
-            if self.digest.is_of(&key, budget).map_err(failed)? {
-                return Ok(key);
+            match opened.and_then(|key| Ok((self.digest.is_of(&key, budget).map_err(failed)?, key))) {
+                Ok((true, key)) => return Ok(key),
+                Ok((false, _)) => {}
+                Err(error) => drop(trouble.get_or_insert(error)),
             }
         }
-        Err(match unsupported {
-            Some((number, source)) => UnlockError::Slot { number, source: source.clone() },
-            None => UnlockError::Wrong,
-        })
+        Err(trouble.unwrap_or(UnlockError::Wrong))
     }
 }

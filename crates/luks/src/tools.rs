@@ -9,7 +9,7 @@ use crate::{LuksError, Passphrase, UnlockError, key};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use storage::Storage;
 
@@ -67,7 +67,13 @@ impl From<&Slot> for SlotInfo {
 /// It cannot be read, or is one that is not supported.
 pub fn info(path: &Path) -> Result<Option<Info>, LuksError> {
     let failed = |source| LuksError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    // NONBLOCK: a FIFO must not keep us waiting before we have seen that it is one.
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Ok(None);
+    }
     let mut magic = MAGIC;
     // A first copy that is lost is for those who open it.
     match file.read_exact_at(&mut magic, 0) {

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Bytes of the binary part.
@@ -89,7 +89,15 @@ fn number(what: &'static str, text: &str) -> Result<u64, FormatError> {
     text.parse().ok().filter(|_| digits).ok_or_else(refused)
 }
 
+/// Longest salt and digest, as base64: those of cryptsetup have 32 bytes, and the hash's.
+const BASE64_BYTES_MAX: usize = 1024;
+/// Most slots of a container. Source: LUKS2_KEYSLOTS_MAX in cryptsetup's `lib/luks2/luks2.h`.
+const SLOTS_MAX: u32 = 32;
+
 fn bytes(what: &'static str, text: &str) -> Result<Vec<u8>, FormatError> {
+    if text.len() > BASE64_BYTES_MAX {
+        return Err(FormatError::value(what, text.len() as u64));
+    }
     BASE64.decode(text).map_err(|_| FormatError::unsupported(what, text, "base64 is"))
 }
 
@@ -193,10 +201,14 @@ fn parse(copy: &[u8]) -> Result<Header, FormatError> {
     let (digest, keyslots) = digest(&metadata, name)?;
     let mut slots = Vec::new();
     let mut found = Vec::new();
+    let mut named = BTreeSet::new();
     for name in keyslots {
         let Some(keyslot) = metadata.keyslots.get(name) else { continue };
-        let number = number("the number of a key slot", name)?.try_into();
-        let number = number.map_err(|_| FormatError::unsupported("the key slot", name, "0 to 31 are"))?;
+        let number = number("the number of a key slot", name)?.try_into().ok().filter(|number| *number < SLOTS_MAX);
+        let number: u32 = number.ok_or_else(|| FormatError::unsupported("the key slot", name, "0 to 31 are"))?;
+        if !named.insert(number) {
+            return Err(FormatError::Metadata(format!("key slot {number} is named twice by one digest")));
+        }
         // One that must be asked for by its number is not tried.
         let priority = keyslot.priority.unwrap_or(1);
         if priority > 0 {
@@ -403,5 +415,45 @@ pub(crate) fn seal(bytes: &mut [u8]) {
         {
             put(copy, CHECKSUM_AT, &checksum);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// Each slot that a digest names has its salt decoded and is tried: a header must not have them without end.
+    #[test]
+    fn slots_and_salts_have_bounds() {
+        let good = testing::bytes(&testing::cheap(2, 32, 512), 1);
+        let changed = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut bytes = good.clone();
+            let size = u64::from_be_bytes(crate::field::array(&bytes, 8)) as usize;
+            let area = &mut bytes[BINARY_BYTES..size];
+            let end = area.iter().position(|byte| *byte == 0).unwrap();
+            let mut metadata: serde_json::Value = serde_json::from_slice(&area[..end]).unwrap();
+            change(&mut metadata);
+            let text = serde_json::to_vec(&metadata).unwrap();
+            area.fill(0);
+            area[..text.len()].copy_from_slice(&text);
+            seal(&mut bytes[..size]);
+            let mut reader = testing::reader(&bytes);
+            read(&mut reader).unwrap().map_err(|error| error.to_string())
+        };
+        changed(&|_| {}).unwrap();
+        let names = |names: &[&str]| {
+            let names = names.to_vec();
+            changed(&move |metadata| {
+                metadata["keyslots"]["32"] = metadata["keyslots"]["0"].clone();
+                metadata["digests"]["0"]["keyslots"] = names.clone().into();
+            })
+        };
+        assert!(names(&["0", "0"]).unwrap_err().contains("named twice"));
+        assert!(names(&["0", "32"]).unwrap_err().contains("0 to 31 are"));
+        let salt = BASE64.encode([7; 1000]);
+        let long = changed(&|metadata| metadata["keyslots"]["0"]["kdf"]["salt"] = salt.clone().into()).unwrap();
+        assert!(long.slots[0].area.is_err(), "a long salt is decoded");
+        assert!(changed(&|metadata| metadata["digests"]["0"]["salt"] = salt.clone().into()).is_err());
     }
 }

@@ -76,8 +76,14 @@ impl Storage for LuksStorage {
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
         let lower = self.lower.describe();
         let (present_bytes, target) = (self.capacity_bytes(), lower.target);
-        storage::kit::check_growth(&target, present_bytes, capacity_bytes)?;
         let cannot = |reason: String| StorageError::Grow { target, asked_bytes: capacity_bytes, reason };
+        if capacity_bytes < present_bytes {
+            // What shrinks an image would cut off as many bytes more as the container begins with.
+            return Err(cannot(format!("it has {present_bytes}, and an encrypted disk does not shrink")));
+        }
+        if !capacity_bytes.is_multiple_of(512) {
+            return Err(StorageError::Unaligned(capacity_bytes));
+        }
         if !capacity_bytes.is_multiple_of(u64::from(self.data.sector_bytes)) {
             return Err(cannot(format!("its sectors have {} bytes: use a multiple of that", self.data.sector_bytes)));
         }

@@ -168,7 +168,7 @@ fn parts_of_sectors_and_what_is_outside_are_refused() {
     assert!(storage.resize(DISK_BYTES + 512).unwrap_err().to_string().contains("use a multiple of that"));
     storage.resize(DISK_BYTES + 8192).unwrap();
     assert_eq!(storage.capacity_bytes(), DISK_BYTES + 8192);
-    assert!(matches!(storage.resize(4096), Err(StorageError::Shrink { .. })));
+    assert!(matches!(storage.resize(4096), Err(StorageError::Grow { .. })));
     write(&mut solo, &storage, DISK_BYTES + 4096, &[7; 4096]).unwrap();
     drop(storage);
     assert_eq!(read(&mut solo, &files.open(), DISK_BYTES + 4096, 4096), [7; 4096]);
@@ -308,8 +308,11 @@ fn a_key_that_does_not_fit_is_refused_in_one_line() {
     };
     files.write_key(b"wrong");
     let (container, key) = (files.container(), files.key_file());
-    let expected =
-        format!("{}: no key slot opens with this key (luks.key_file: {})", container.display(), key.display());
+    let expected = format!(
+        "{}: no key slot opens with this key, of which every byte counts, a newline at its end too (luks.key_file: {})",
+        container.display(),
+        key.display()
+    );
     assert_eq!(fault(&files), expected);
     files.write_key(b"");
     assert!(fault(&files).ends_with("is empty: write the passphrase into it, without a newline"));

@@ -217,7 +217,10 @@ impl Daemon {
         }
         let destinations = match new {
             NewJob::Pull(pull) => {
-                let scratch = |disk: &Arc<Disk>| pull::scratch(pull, disk.storage().capacity_bytes());
+                let scratch = |disk: &Arc<Disk>| {
+                    warn_of_plaintext(disk, &pull.scratch());
+                    pull::scratch(pull, disk.storage().capacity_bytes())
+                };
                 disks.iter().map(scratch).collect::<Result<_, _>>()?
             }
             _ => destinations(new, &copies, &disks)?,
@@ -415,11 +418,16 @@ fn destination(
         let message = format_args!("has blocks of {have} bytes, which the guest does not know: use another target");
         return Err(target(&message));
     }
-    if about.kind == "luks" {
-        let (disk, target) = (disk.name(), copy.target.display());
+    warn_of_plaintext(disk, &copy.target);
+    Ok(to)
+}
+
+/// What is copied of an encrypted disk is what its guest sees.
+fn warn_of_plaintext(disk: &Disk, target: &Path) {
+    if disk.storage().describe().kind == "luks" {
+        let (disk, target) = (disk.name(), target.display());
         tracing::warn!(disk, %target, "the copy of an encrypted disk is not encrypted: encrypt what holds it");
     }
-    Ok(to)
 }
 
 fn place(copy: &CopyDisk, size_bytes: u64) -> Result<Place, ToolError> {
