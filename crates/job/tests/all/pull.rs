@@ -141,7 +141,7 @@ fn a_scratch_storage_that_hangs_keeps_no_guest_for_longer_than_it_may() {
         guest.join().unwrap();
         assert!(read_all(&*view).is_err());
         scratch.open();
-        assert!(matches!(run.join().unwrap(), Err(JobError::SlowScratch { ms: 100 })));
+        assert!(matches!(run.join().unwrap(), Err(JobError::SlowScratch { ms: 100.. })));
     });
     assert_eq!(contents(&*from)[512..1024], [0x77; 512]);
 }
