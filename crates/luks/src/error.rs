@@ -134,6 +134,13 @@ pub enum LuksError {
         /// The storage.
         path: PathBuf,
     },
+    /// {path}: its key would cost more than there is ({what}): use less, as by --pbkdf-memory
+    Costly {
+        /// The container.
+        path: PathBuf,
+        /// What of it.
+        what: String,
+    },
     /// {path}: has {present_bytes} bytes, and its data begin at byte {offset}: the container is cut short
     Empty {
         /// The container.

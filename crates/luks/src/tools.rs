@@ -2,16 +2,17 @@
 
 use crate::header::{CIPHER, Header, MAGIC};
 use crate::kdf::DeriveError;
-use crate::new::{self, New};
+use crate::new::{self, New, Pieces};
 use crate::served::Blocks;
 use crate::slot::Slot;
-use crate::{LuksError, Passphrase, UnlockError, key};
+use crate::{LuksError, Passphrase, key};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use storage::Storage;
+use uuid::Uuid;
 
 /// What is known of a container without its key. Its JSON is what `vringd image info --json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -117,51 +118,66 @@ fn told(path: &Path, header: Header, lower_bytes: u64) -> Info {
     }
 }
 
-/// Makes a container of `storage`, whose contents are lost. What the disk reads as is noise, until it is written.
+/// A container that is made, and not written yet.
+pub struct Made {
+    header: Header,
+    pieces: Pieces,
+}
+
+/// Makes a container, which takes the time and memory that opening it takes. `path`: where it will be, for an error.
 ///
 /// # Errors
-/// It cannot be written, or is too small.
-pub fn format(storage: &dyn Storage, new: &New, passphrase: &Passphrase) -> Result<(), LuksError> {
-    let path = || PathBuf::from(storage.describe().target);
-    let failed = |source| LuksError::Write { path: path(), source };
+/// There is not so much memory, or nothing random.
+pub fn make(path: &Path, new: &New, passphrase: &Passphrase) -> Result<Made, LuksError> {
     let mut broken = Ok(());
     let mut random = |buf: &mut [u8]| {
         if let Err(error) = key::random(buf) {
             broken = Err(error);
         }
     };
-    let made = new::make(new, &uuid(&mut random), passphrase.bytes(), &mut random);
-    broken.map_err(failed)?;
-    let (header, mut pieces) = made.map_err(|error| LuksError::Unlock {
-        path: path(),
-        key_file: passphrase.path.clone(),
-        source: match error {
-            DeriveError::Work(what) => UnlockError::Work { number: 0, what },
-            DeriveError::Memory(kib) => UnlockError::Memory { number: 0, kib },
+    let uuid = Uuid::new_v4().to_string();
+    let made = new::make(new, &uuid, passphrase.bytes(), &mut random);
+    broken.map_err(|source| LuksError::Write { path: path.to_owned(), source })?;
+    let (header, pieces) = made.map_err(|error| LuksError::Costly {
+        path: path.to_owned(),
+        what: match error {
+            DeriveError::Work(what) => what,
+            DeriveError::Memory(kib) => format!("{kib} KiB of memory"),
         },
     })?;
-    let present_bytes = storage.capacity_bytes();
-    if header.data.within(present_bytes) == 0 {
-        return Err(LuksError::Empty { path: path(), present_bytes, offset: header.data.offset });
-    }
-    let mut blocks = Blocks::of(storage).map_err(failed)?;
-    // Nobody takes it for a container before it is whole.
-    pieces.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-    for (at, bytes) in pieces {
-        blocks.write(at, &bytes).map_err(failed)?;
-        blocks.flush().map_err(failed)?;
-    }
-    Ok(())
+    Ok(Made { header, pieces })
 }
 
-/// A random one (version 4).
-fn uuid(random: &mut dyn FnMut(&mut [u8])) -> String {
-    let mut bytes = [0; 16];
-    random(&mut bytes);
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+impl Made {
+    /// Writes it to `storage`, whose contents are lost. What the disk reads as is noise, until it is written.
+    ///
+    /// # Errors
+    /// It cannot be written, or is too small.
+    pub fn write(self, storage: &dyn Storage) -> Result<(), LuksError> {
+        let Made { header, mut pieces } = self;
+        let path = || PathBuf::from(storage.describe().target);
+        let failed = |source| LuksError::Write { path: path(), source };
+        let present_bytes = storage.capacity_bytes();
+        if header.data.within(present_bytes) == 0 {
+            return Err(LuksError::Empty { path: path(), present_bytes, offset: header.data.offset });
+        }
+        let mut blocks = Blocks::of(storage).map_err(failed)?;
+        // Nobody takes it for a container before it is whole.
+        pieces.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        for (at, bytes) in pieces {
+            blocks.write(at, &bytes).map_err(failed)?;
+            blocks.flush().map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Both at once.
+///
+/// # Errors
+/// As of either.
+pub fn format(storage: &dyn Storage, new: &New, passphrase: &Passphrase) -> Result<(), LuksError> {
+    make(Path::new(&storage.describe().target), new, passphrase)?.write(storage)
 }
 
 #[cfg(test)]

@@ -3,15 +3,12 @@
 use super::args::{CreateLuks, Format, Pbkdf};
 use crate::failure::Failure;
 use crate::out::{facts, size};
-use ::image::Qcow2Options;
-use ::image::tools::{self, CreateOptions};
+use ::image::tools::{CreateOptions, Place};
 use luks::kdf::{Hash, Kdf, MEMORY_KIB_MAX};
 use luks::new::New;
 use luks::tools::Info;
 use luks::{LuksError, Passphrase};
 use std::path::Path;
-use storage::target::Target;
-use storage::{FileOptions, Kind};
 
 /// Iterations of PBKDF2 in a slot: a second or so.
 const ITERATIONS: u32 = 2_000_000;
@@ -84,12 +81,10 @@ pub(super) fn create(create: CreateLuks) -> Result<Info, Failure> {
     let CreateLuks { path, size, format, force, .. } = create;
     let bytes = size.0.checked_add(new.data_offset());
     let bytes = bytes.ok_or_else(|| Failure::Usage("--size: is more than there can be".to_owned()))?;
-    let target = match format {
-        Format::Raw => {
-            let mut target = Target::make(&path, bytes, force).map_err(Failure::of)?;
-            target.clear().map_err(Failure::of)?;
-            Some(target)
-        }
+    // Nothing that is there is overwritten by a key that cannot be had.
+    let made = luks::tools::make(&path, &new, &passphrase).map_err(Failure::of)?;
+    let place = match format {
+        Format::Raw => Place::raw(&path, bytes, force),
         Format::Qcow2 => {
             let options = CreateOptions {
                 size_bytes: Some(bytes),
@@ -99,18 +94,12 @@ pub(super) fn create(create: CreateLuks) -> Result<Info, Failure> {
                 backing: None,
                 force,
             };
-            tools::create(&path, &options).map_err(Failure::of)?;
-            None
+            Place::qcow2(&path, &options)
         }
     };
-    let opened = match format {
-        Format::Raw => FileOptions::new(&path).open(),
-        Format::Qcow2 => Qcow2Options::new(&path).open(),
-    };
-    let storage = opened.and_then(storage::Opened::start).map_err(Failure::of)?;
-    luks::tools::format(&*storage, &new, &passphrase).map_err(Failure::of)?;
-    let info = luks::tools::info_of(&*storage).map_err(Failure::of)?;
-    drop(storage);
-    target.map_or(Ok(()), Target::keep).map_err(Failure::of)?;
+    let destination = place.and_then(Place::take).map_err(Failure::of)?;
+    made.write(&**destination.storage()).map_err(Failure::of)?;
+    let info = luks::tools::info_of(&**destination.storage()).map_err(Failure::of)?;
+    destination.keep().map_err(Failure::of)?;
     Ok(info)
 }
