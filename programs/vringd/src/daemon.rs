@@ -169,7 +169,7 @@ impl Daemon {
     }
 
     /// Adds an export, of which something was made before.
-    pub(crate) fn add(&self, mut new: NewExport, prepared: Prepared) -> Result<api::Export, ApiError> {
+    pub(crate) fn add(&self, mut new: NewExport, mut prepared: Prepared) -> Result<api::Export, ApiError> {
         // What another program has begun was checked there, and may have been changed since to what no description says.
         if prepared.begun.is_none() {
             new.check()?;
@@ -183,11 +183,17 @@ impl Daemon {
                 self.held.admit_address(&new)?;
             }
         }
+        let check_free = |new: &NewExport| match self.get(&new.name) {
+            Ok(_) => Err(ApiError::ExportExists { name: new.name.clone() }),
+            Err(_) => Ok(()),
+        };
+        check_free(&new)?;
+        if let Some(storage) = &new.storage {
+            prepared.contents = prepared.contents.unlocked(&new.name, storage)?;
+        }
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
-        if self.get(&new.name).is_ok() {
-            return Err(ApiError::ExportExists { name: new.name });
-        }
+        check_free(&new)?;
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
         let Prepared { socket, contents, tree, session_ended, failed, begun, .. } = prepared;

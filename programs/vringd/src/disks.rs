@@ -41,6 +41,8 @@ impl Daemon {
                 self.held.admit_made(&new.storage)?;
             }
         }
+        self.disks.check_free(&new.name)?;
+        let contents = contents.unlocked(&new.name, &new.storage)?;
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         self.disks.check_free(&new.name)?;

@@ -38,6 +38,18 @@ impl Contents {
         open(name, storage).map(Contents::Opened)
     }
 
+    /// The same, unlocked: that takes seconds by design, and nobody else is to wait for it.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub(crate) fn unlocked(self, name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
+        if storage.luks().is_none() || matches!(self, Contents::Handed(_)) {
+            return Ok(self);
+        }
+        let started = self.start(name, storage)?;
+        Ok(Contents::Opened(Opened::new(storage, move || Ok(started))))
+    }
+
     /// Starts the storage.
     pub(crate) fn start(self, name: &str, storage: &StorageSpec) -> Result<Arc<dyn Storage>, ApiError> {
         let started = match self {

@@ -42,12 +42,12 @@ pub enum Command {
     #[command(subcommand)]
     Export(ExportCommand),
 
-    /// List, open, resize and close disks, apart from exports; snapshot, back up and mirror those that are served, and manage their
-    /// dirty bitmaps.
+    /// List, open, resize and close disks, apart from exports; snapshot, back up, mirror, stream and commit those that are served, let
+    /// backup programs pull them, and manage their dirty bitmaps.
     #[command(subcommand)]
     Disk(DiskCommand),
 
-    /// List, await, limit, complete and cancel jobs: backups and mirrors of disks.
+    /// List, await, limit, complete and cancel jobs: backups, mirrors, streams, commits and pulls of disks.
     #[command(visible_alias = "jobs")]
     Job(JobArgs),
 
