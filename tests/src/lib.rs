@@ -14,6 +14,7 @@ pub mod fs_guest;
 pub mod fuse;
 pub mod image;
 pub mod long;
+mod nudge;
 pub mod p9;
 pub mod p9_guest;
 pub mod posix_suite;

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use guest::Kit;
@@ -15,6 +15,7 @@ use guest::uml::command_for_one_script;
 
 use crate::device::Device;
 use crate::lab::Lab;
+use crate::nudge;
 use crate::process::Group;
 
 /// Which kernel to boot.
@@ -76,6 +77,9 @@ impl Guest {
         let machine = guest::Machine { processors, memory_mib, ..guest::Machine::default() };
         let command = command_for_one_script(&kit, &machine, devices, &share)?;
         let process = Group::start(&command, &share.path().join("console"))?;
+        if processors > 1 {
+            nudge::begin(process.id())?;
+        }
         Ok(Self { process, share })
     }
 
@@ -107,6 +111,17 @@ impl Guest {
         let said = self.share.path().join(name).exists();
         ensure!(said || running, "the guest ended and never said `{name}`:\n{}", self.process.output());
         Ok(said)
+    }
+
+    /// Does `step` again and again until the script has created the file `name`. Fails if it has not within `limit`.
+    pub fn until(&mut self, name: &str, limit: Duration, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        while !self.said(name)? {
+            let (seconds, console) = (limit.as_secs(), self.process.output());
+            ensure!(start.elapsed() < limit, "the guest did not say `{name}` within {seconds} s:\n{console}");
+            step()?;
+        }
+        Ok(())
     }
 
     /// Tells the script something by creating the file `name` in the shared directory.

@@ -83,7 +83,7 @@ fn rings_move_and_execution_changes_under_load() -> Result<()> {
     let workers = [old, new.id];
     let executions = [Execution::Inline, Execution::Uring, Execution::Pool(2), Execution::Auto];
     let mut rounds = 0_usize;
-    while !guest.said("loaded")? {
+    guest.until("loaded", LIMIT, || {
         for index in 0..3_u16 {
             let worker = workers[(rounds + usize::from(index)) % 2];
             let target = format!("/v1/exports/{TAG}/rings/{index}/worker");
@@ -93,7 +93,8 @@ fn rings_move_and_execution_changes_under_load() -> Result<()> {
         let settings = Settings { execution: Some(executions[rounds % 4]), ..Settings::default() };
         let _: control::model::Export = client.send(Method::PATCH, &format!("/v1/exports/{TAG}"), &settings)?;
         rounds += 1;
-    }
+        Ok(())
+    })?;
     ensure!(rounds > 10, "only {rounds} rounds of moves happened while the load ran");
     println!("{rounds} rounds");
     for index in 1..3 {

@@ -133,11 +133,12 @@ fn many_files_take_bounded_descriptors_and_memory_returns() -> Result<()> {
     let before_kib = own_memory_kib(server.id())?;
     guest.tell("go")?;
     let (mut most, mut most_kib) = (0, 0);
-    while !guest.said("done")? {
+    guest.until("done", LIMIT, || {
         most = most.max(descriptors(server.id())?);
         most_kib = most_kib.max(own_memory_kib(server.id())?);
         thread::sleep(Duration::from_millis(50));
-    }
+        Ok(())
+    })?;
     let walked = fs::read_to_string(guest.shared().join("walked"))?;
     ensure!(walked == format!("files: {files}\n"), "the guest has seen {walked}");
     println!("at most {most} descriptors and {most_kib} KiB, {before_kib} KiB before");

@@ -32,7 +32,7 @@ fn write_key(path: &Path) -> Result<()> {
 /// The cheapest derivation, for a container whose passphrase everybody knows.
 fn cheap(version: u16) -> New {
     let kdf = Kdf::Pbkdf2 { hash: Hash::Sha256, iterations: 1000, salt: Vec::new() };
-    New { kdf, digest_iterations: 1000, ..New::version(version) }
+    New { digest_iterations: 1000, ..New::version(version, kdf) }
 }
 
 /// The options of QEMU's programs: the secret, and the container.

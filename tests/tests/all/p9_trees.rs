@@ -186,13 +186,14 @@ fn ring_moves_and_execution_changes_under_load() -> Result<()> {
     let workers = [old, new.id];
     let executions = [Execution::Inline, Execution::Uring, Execution::Pool(2), Execution::Auto];
     let mut rounds = 0_usize;
-    while !guest.said("loaded")? {
+    guest.until("loaded", LIMIT, || {
         let worker = workers[rounds % 2];
         let _: RingInfo = client.send(Method::PUT, &format!("/v1/exports/{TAG}/rings/0/worker"), &Attach { worker })?;
         let settings = Settings { execution: Some(executions[rounds % 4]), ..Settings::default() };
         let _: control::model::Export = client.send(Method::PATCH, &format!("/v1/exports/{TAG}"), &settings)?;
         rounds += 1;
-    }
+        Ok(())
+    })?;
     ensure!(rounds > 10, "only {rounds} rounds of moves happened while the load ran");
     let ring = ring()?;
     ensure!(ring.broken.is_none() && ring.figures.moves > 10, "{ring:?}");

@@ -188,13 +188,14 @@ fn rings_move_between_workers_under_verified_load() -> Result<()> {
     ensure!(old.len() == 1, "the server was told to have one worker and names {old:?}");
     let workers = [old[0], server.new_worker()?];
     let mut rounds = 0_usize;
-    while !guest.said("loaded")? {
+    guest.until("loaded", LIMIT, || {
         for ring in 0..2_u16 {
             server.attach(ring, workers[(rounds + usize::from(ring)) % workers.len()])?;
         }
         rounds += 1;
         ensure!(server.free_worker(workers[0]).is_err(), "a worker was freed that has a ring");
-    }
+        Ok(())
+    })?;
     ensure!(rounds > 4, "only {rounds} rounds of moves happened while the load ran");
 
     // A worker without rings goes, and nothing can be attached to it any more.
