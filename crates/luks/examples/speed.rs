@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::remove_file(&key)?;
     let passphrase = passphrase?;
     let kdf = Kdf::Pbkdf2 { hash: Hash::Sha256, iterations: 1000, salt: Vec::new() };
-    let new = New { kdf, digest_iterations: 1000, sector_bytes: 512, ..New::version(2) };
+    let new = New { digest_iterations: 1000, sector_bytes: 512, ..New::version(2, kdf) };
     let size = Some(ByteSize(new.data_offset() + DISK_BYTES));
     let memory = storage::open(&MemoryOptions { size, ..MemoryOptions::default() })?;
     luks::tools::format(&*memory, &new, &passphrase)?;

@@ -27,7 +27,7 @@ fn accumulated(hash: Hash, stripes: &[u8], key_bytes: usize) -> Zeroizing<Vec<u8
 }
 
 /// The key that stripes are of, which has `key_bytes` bytes.
-pub fn merge(hash: Hash, stripes: &[u8], key_bytes: usize) -> Zeroizing<Vec<u8>> {
+pub(crate) fn merge(hash: Hash, stripes: &[u8], key_bytes: usize) -> Zeroizing<Vec<u8>> {
     debug_assert!(key_bytes > 0 && stripes.len() >= key_bytes && stripes.len().is_multiple_of(key_bytes));
     let (rest, last) = stripes.split_at(stripes.len() - key_bytes);
     let mut key = accumulated(hash, rest, key_bytes);
@@ -36,7 +36,7 @@ pub fn merge(hash: Hash, stripes: &[u8], key_bytes: usize) -> Zeroizing<Vec<u8>>
 }
 
 /// Makes the last stripe of a key; those before it are random.
-pub fn split(hash: Hash, key: &[u8], stripes: &mut [u8]) {
+pub(crate) fn split(hash: Hash, key: &[u8], stripes: &mut [u8]) {
     let (rest, last) = stripes.split_at_mut(stripes.len() - key.len());
     last.copy_from_slice(&accumulated(hash, rest, key.len()));
     xor(last, key);

@@ -15,8 +15,7 @@ pub struct Budget {
 impl Budget {
     /// For one container.
     pub fn new() -> Budget {
-        let host = rustix::system::sysinfo();
-        Budget { work: WORK_MAX, memory_bytes: host.totalram.saturating_mul(u64::from(host.mem_unit)) }
+        Budget { work: WORK_MAX, memory_bytes: values::host_memory_bytes() }
     }
 
     /// Takes so much of it, or nothing where there is less.
@@ -27,11 +26,5 @@ impl Budget {
 
     pub(crate) fn has_memory(&self, bytes: u64) -> bool {
         bytes <= self.memory_bytes
-    }
-}
-
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget::new()
     }
 }

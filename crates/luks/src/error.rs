@@ -64,7 +64,7 @@ pub enum UnlockError {
         /// Why it is not.
         source: FormatError,
     },
-    /// key slot {number} asks for more work than a container may ({what}): change it with `cryptsetup luksConvertKey`
+    /// key slot {number} asks for more work than a container may ({what}): make it anew with `cryptsetup luksChangeKey`
     Work {
         /// The slot.
         number: u32,

@@ -2,18 +2,18 @@
 
 use crate::kdf::Hash;
 use crate::slot::{Slot, VolumeKey};
-use crate::xts::Xts;
+use crate::xts::{Xts, is_sector};
 use crate::{FormatError, v1, v2};
 use std::io;
 
 /// The first bytes.
-pub const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
+pub(crate) const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
 
 /// The one cipher.
-pub const CIPHER: &str = "aes-xts-plain64";
+pub(crate) const CIPHER: &str = "aes-xts-plain64";
 
 /// Reads bytes of a container: fills the buffer from this byte on, or says that they are not there.
-pub type Read<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
+pub(crate) type Read<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
 /// See the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Data {
         {
             return Err(FormatError::value("the size of its data", bytes));
         }
-        if !matches!(sector_bytes, 512 | 1024 | 2048 | 4096) {
+        if !is_sector(sector_bytes as usize) {
             return Err(FormatError::value("the size of its sectors", sector_bytes));
         }
         check_key_bytes(key_bytes)
@@ -104,8 +104,11 @@ pub struct Digest {
 
 impl Digest {
     pub(crate) fn check(&self) -> Result<(), FormatError> {
-        if self.iterations == 0 || self.value.len() < 16 || self.value.len() > 64 {
-            return Err(FormatError::value("the digest of its volume key", self.value.len() as u64));
+        if self.iterations == 0 {
+            return Err(FormatError::value("the iterations of its volume key's digest", 0_u32));
+        }
+        if self.value.len() < 16 || self.value.len() > 64 {
+            return Err(FormatError::value("the bytes of its volume key's digest", self.value.len() as u64));
         }
         Ok(())
     }

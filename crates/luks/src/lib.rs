@@ -12,23 +12,23 @@
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod af;
-pub mod budget;
+mod af;
+mod budget;
 mod error;
 mod field;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod header;
+mod header;
 pub mod kdf;
 mod key;
 pub mod new;
 mod served;
-pub mod slot;
+mod slot;
 #[cfg(test)]
 mod testing;
 pub mod tools;
-pub mod v1;
-pub mod v2;
+mod v1;
+mod v2;
 pub mod xts;
 
 pub use error::{FormatError, LuksError, UnlockError};

@@ -30,15 +30,13 @@ pub struct New {
 }
 
 impl New {
-    /// What cryptsetup makes: of version 2 with argon2id, of version 1 with PBKDF2.
-    pub fn version(version: u16) -> New {
-        let pbkdf2 = Kdf::Pbkdf2 { hash: Hash::Sha256, iterations: 1_000_000, salt: Vec::new() };
-        let argon2 = Kdf::Argon2 { independent: false, passes: 4, memory_kib: 1 << 20, lanes: 4, salt: Vec::new() };
+    /// What cryptsetup makes of this version, but for the derivation of the slot's key.
+    pub fn version(version: u16, kdf: Kdf) -> New {
         New {
             version,
             key_bytes: 64,
             sector_bytes: if version == 1 { 512 } else { 4096 },
-            kdf: if version == 1 { pbkdf2 } else { argon2 },
+            kdf,
             digest_iterations: 100_000,
             label: String::new(),
         }

@@ -9,7 +9,7 @@ use std::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Stripes of every slot that there is. Source: LUKS_STRIPES in cryptsetup's `lib/luks1/luks.h`.
-pub const STRIPES: u32 = 4000;
+pub(crate) const STRIPES: u32 = 4000;
 
 /// Sectors of key material have this many bytes, whatever those of the data have.
 const SECTOR_BYTES: usize = 512;

@@ -9,7 +9,7 @@ pub(crate) const PASSPHRASE: &[u8] = b"correct horse";
 /// The cheapest container of this version.
 pub(crate) fn cheap(version: u16, key_bytes: usize, sector_bytes: u32) -> New {
     let kdf = Kdf::Pbkdf2 { hash: Hash::Sha256, iterations: 10, salt: Vec::new() };
-    New { key_bytes, sector_bytes, kdf, digest_iterations: 10, ..New::version(version) }
+    New { key_bytes, sector_bytes, digest_iterations: 10, ..New::version(version, kdf) }
 }
 
 /// Its bytes up to where the data begin; the same for the same seed.

@@ -7,9 +7,9 @@ use crate::kdf::{Hash, Kdf};
 use crate::slot::{Area, STRIPES, Slot};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 592;
+pub(crate) const HEADER_BYTES: usize = 592;
 /// Slots of a header.
-pub const SLOTS: usize = 8;
+pub(crate) const SLOTS: usize = 8;
 
 const SLOTS_AT: usize = 208;
 const SLOT_BYTES: usize = 48;
@@ -25,7 +25,7 @@ const AREA_ALIGN: usize = 4096;
 ///
 /// # Errors
 /// What is wrong with it, or not supported.
-pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FormatError> {
+pub(crate) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FormatError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(FormatError::Foreign);
     }
@@ -71,7 +71,7 @@ pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FormatError> {
 }
 
 /// The bytes of a header of which every slot is of the hash of its digest and derived by PBKDF2; `None` for any other.
-pub fn encode(header: &Header) -> Option<[u8; HEADER_BYTES]> {
+pub(crate) fn encode(header: &Header) -> Option<[u8; HEADER_BYTES]> {
     let mut bytes = [0; HEADER_BYTES];
     put(&mut bytes, 0, &MAGIC);
     put(&mut bytes, 6, &1u16.to_be_bytes());

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Bytes of the binary part.
-pub const BINARY_BYTES: usize = 4096;
+pub(crate) const BINARY_BYTES: usize = 4096;
 /// The first bytes of the second copy.
 const MAGIC_SECOND: [u8; 6] = *b"SKUL\xba\xbe";
 /// Sizes of a copy with its JSON, which are as well the offsets at which the second one may be.

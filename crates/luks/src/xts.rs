@@ -13,9 +13,14 @@ const BATCH: usize = 256;
 /// Unit in which tweaks count, in bytes, whatever the sector.
 const TWEAK_UNIT: usize = 512;
 /// Least sector, in bytes.
-pub const SECTOR_MIN: usize = 512;
+const SECTOR_MIN: usize = 512;
 /// Largest sector, in bytes.
-pub const SECTOR_MAX: usize = BATCH * BLOCK_BYTES;
+const SECTOR_MAX: usize = BATCH * BLOCK_BYTES;
+
+/// Whether there are sectors of so many bytes.
+pub fn is_sector(bytes: usize) -> bool {
+    bytes.is_power_of_two() && (SECTOR_MIN..=SECTOR_MAX).contains(&bytes)
+}
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,7 @@ impl Xts {
     /// Encrypts or decrypts, in place, whole sectors of `sector` bytes that begin with the tweak `first`, which counts in units of 512
     /// bytes.
     pub fn run(&self, direction: Direction, bytes: &mut [u8], first: u64, sector: usize) {
-        debug_assert!(sector.is_power_of_two() && (SECTOR_MIN..=SECTOR_MAX).contains(&sector));
+        debug_assert!(is_sector(sector));
         debug_assert!(bytes.len().is_multiple_of(sector));
         match &self.0 {
             Keys::Aes128(pair) => pair.run(direction, bytes, first, sector),

@@ -8,6 +8,7 @@ mod directory;
 mod execution;
 mod favour;
 mod field;
+mod host;
 mod listen;
 mod luks;
 mod mode;
@@ -24,6 +25,7 @@ pub use directory::{CachePolicy, FileHandles, Multidevs, Negotiation, Readdirplu
 pub use execution::Execution;
 pub use favour::Favour;
 pub use field::{FieldError, check_size, fields};
+pub use host::host_memory_bytes;
 pub use listen::{Listen, SOCKET_PATH_BYTES_MAX};
 pub use luks::Luks;
 pub use mode::FileMode;

@@ -1,7 +1,7 @@
 //! What people choose about an intent log.
 
 use crate::text::{ParseError, text_value};
-use crate::{ByteSize, FieldError};
+use crate::{ByteSize, FieldError, host_memory_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -107,8 +107,7 @@ impl IntentLog {
     /// The memory for data that is not written back yet, where nobody says how much: a 64th of this host's, but
     /// 64 MiB to 256 MiB.
     pub fn dirty_memory_default() -> ByteSize {
-        let host = rustix::system::sysinfo();
-        dirty_memory_on(host.totalram.saturating_mul(u64::from(host.mem_unit)))
+        dirty_memory_on(host_memory_bytes())
     }
 
     /// Checks the log of a storage.

@@ -114,20 +114,13 @@ impl LuksStorage {
         // Tasks of other workers begin elsewhere.
         let hint = std::ptr::from_ref(progress).addr() >> 12;
         if progress.buffers.is_empty() {
-            let may_take = progress.place.is_some() || !self.pool.is_wanted();
-            match may_take.then(|| self.pool.take(hint)).transpose()?.flatten() {
+            match self.pool.take_or_park(hint, &mut progress.place, || parts.io.reply(parts.token))? {
                 Some(buffer) => progress.buffers.push(buffer),
                 None => {
                     progress.stage = Stage::Line;
-                    let reply = parts.io.reply(parts.token);
-                    match &progress.place {
-                        Some(place) => place.again(reply),
-                        None => progress.place = Some(self.pool.park(reply)),
-                    }
                     return Ok(false);
                 }
             }
-            progress.place = None;
         }
         let want = left.div_ceil(BUFFER_BYTES as u64).min(BUFFERS_MAX as u64) as usize;
         while progress.buffers.len() < want && self.pool.has_plenty() {

@@ -9,15 +9,18 @@
 //! | `open` | from a storage and a passphrase to a disk |
 //! | `handover` | the volume key, for the program that comes next |
 //! | `machine`, `progress` | a task's stages, what it remembers |
-//! | `pool` | the buffers, of which there is a bounded number |
+//! | `pool`, `sync` | the buffers, of which there is a bounded number; the atomics they are handed out with |
 //! | `blocks` | blocking calls, for headers |
 
 mod blocks;
 mod handover;
 mod machine;
+#[cfg(test)]
+mod models;
 mod open;
 mod pool;
 mod progress;
+mod sync;
 #[cfg(test)]
 mod tests;
 

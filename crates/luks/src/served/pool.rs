@@ -1,13 +1,13 @@
 //! Buffers in which data are encrypted: a bounded number for one disk, used again and again, and a line for those who find none.
 //!
-//! A buffer is taken by clearing its bit, without a lock. Nobody stands in line while there are buffers. No wake-up is lost: who parks
-//! looks for free buffers once more *after* it stands in line, and who gives one back looks at the line *after* that, with a fence between
-//! the two on either side. A place in line that is dropped after it was called, because its ring has fallen, calls the next.
+//! A buffer is taken by clearing its bit, without a lock. Nobody stands in line while there are buffers. No wake-up is lost
+//! (`storage::kit::Line`, `models`): a task looks for buffers once more after it has parked, and whoever gives one back looks at the
+//! line after that. A place in line that is dropped after it was called, because its ring has fallen, calls the next.
 
+use super::sync::{AtomicU64, Line, Mutex, MutexGuard};
 use engine::Reply;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use storage::kit::AlignedBuffer;
 
 /// Bytes of a buffer.
@@ -19,31 +19,36 @@ const BUFFERS: usize = WORDS * 64;
 /// O_DIRECT takes memory that begins at a multiple of this, wherever it is found today.
 const ALIGN: usize = 4096;
 
+/// Told that there is a buffer: a task's reply, or a model's.
+pub(super) trait Waiter {
+    fn call(self);
+}
+
+impl Waiter for Reply {
+    fn call(self) {
+        self.complete(0);
+    }
+}
+
 /// See the module.
-pub(super) struct Pool {
+pub(super) struct Pool<W: Waiter = Reply> {
     free: [AtomicU64; WORDS],
     /// A buffer is here unless somebody has it: its lock is never waited for.
     buffers: Vec<Mutex<Option<AlignedBuffer>>>,
-    waiting: AtomicUsize,
-    line: Mutex<Line>,
-}
-
-#[derive(Default)]
-struct Line {
-    next: u64,
-    places: VecDeque<(u64, Reply)>,
+    next_place: AtomicU64,
+    line: Line<(u64, W)>,
 }
 
 /// A buffer that is somebody's, until it is dropped.
-pub(super) struct Buffer {
-    pool: Arc<Pool>,
+pub(super) struct Buffer<W: Waiter = Reply> {
+    pool: Arc<Pool<W>>,
     number: usize,
     memory: Option<AlignedBuffer>,
 }
 
 /// A place in line.
-pub(super) struct Place {
-    pool: Arc<Pool>,
+pub(super) struct Place<W: Waiter = Reply> {
+    pool: Arc<Pool<W>>,
     number: u64,
 }
 
@@ -53,9 +58,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     pub(super) fn new() -> Arc<Pool> {
-        let free = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
+        Pool::with([u64::MAX; WORDS])
+    }
+}
+
+impl<W: Waiter> Pool<W> {
+    /// A pool of these buffers alone.
+    pub(super) fn with(free: [u64; WORDS]) -> Arc<Pool<W>> {
         let buffers = (0..BUFFERS).map(|_| Mutex::new(None)).collect();
-        Arc::new(Pool { free, buffers, waiting: AtomicUsize::new(0), line: Mutex::default() })
+        Arc::new(Pool { free: free.map(AtomicU64::new), buffers, next_place: AtomicU64::new(0), line: Line::new() })
+    }
+
+    /// The buffers that nobody has.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> [u64; WORDS] {
+        std::array::from_fn(|at| self.free[at].load(Ordering::Relaxed))
     }
 
     /// Whether more than half of them are free: then one task may have several.
@@ -65,7 +82,7 @@ impl Pool {
     }
 
     /// Takes a buffer, looking first where `hint` says; `None`: there is none. An error: there is no memory.
-    pub(super) fn take(self: &Arc<Pool>, hint: usize) -> Result<Option<Buffer>, i32> {
+    pub(super) fn take(self: &Arc<Self>, hint: usize) -> Result<Option<Buffer<W>>, i32> {
         for turn in 0..WORDS {
             let at = (hint + turn) % WORDS;
             let word = &self.free[at];
@@ -73,7 +90,7 @@ impl Pool {
             while bits != 0 {
                 // The lowest: it was used last, and is in a cache still.
                 let lowest = bits & bits.wrapping_neg();
-                match word.compare_exchange_weak(bits, bits ^ lowest, Ordering::Acquire, Ordering::Relaxed) {
+                match word.compare_exchange(bits, bits ^ lowest, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => {
                         let number = at * 64 + lowest.trailing_zeros() as usize;
                         let memory = locked(&self.buffers[number]).take();
@@ -90,51 +107,60 @@ impl Pool {
         Ok(None)
     }
 
-    /// Stands in line: `reply` is completed when there is a buffer, which may be at once.
-    pub(super) fn park(self: &Arc<Pool>, reply: Reply) -> Place {
-        let mut line = locked(&self.line);
-        let number = line.next;
-        line.next += 1;
-        line.places.push_back((number, reply));
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        drop(line);
-        self.look_again();
-        Place { pool: self.clone(), number }
-    }
-
-    /// For one that has just come into the line: a buffer may have been given back before.
-    fn look_again(&self) {
-        fence(Ordering::SeqCst);
+    /// Takes a buffer, as [`take`](Self::take), for a task that has none: a newcomer does not overtake those that wait. `None`: the
+    /// task has a place in line, and `waiter` is called when there is a buffer, which may be at once.
+    pub(super) fn take_or_park(
+        self: &Arc<Self>,
+        hint: usize,
+        place: &mut Option<Place<W>>,
+        waiter: impl FnOnce() -> W,
+    ) -> Result<Option<Buffer<W>>, i32> {
+        let may_take = place.is_some() || !self.is_wanted();
+        let buffer = may_take.then(|| self.take(hint)).transpose()?.flatten();
+        if buffer.is_some() {
+            *place = None;
+            return Ok(buffer);
+        }
+        // Called, and too late: at the front.
+        let again = place.is_some();
+        let number = place.get_or_insert_with(|| self.place()).number;
+        self.line.park((number, waiter()), again);
+        // A buffer may have been given back before we stood in line.
         if self.has_any() {
             self.call();
         }
+        Ok(None)
+    }
+
+    fn place(self: &Arc<Self>) -> Place<W> {
+        Place { pool: self.clone(), number: self.next_place.fetch_add(1, Ordering::Relaxed) }
     }
 
     fn has_any(&self) -> bool {
         self.free.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// How many stand in line: newcomers look, so that they do not overtake.
+    /// Whether somebody stands in line.
     pub(super) fn is_wanted(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        !self.line.is_empty()
     }
 
     /// Tells the first in line that there is a buffer.
     fn call(&self) {
-        let called = {
-            let mut line = locked(&self.line);
-            let called = line.places.pop_front();
-            self.waiting.fetch_sub(usize::from(called.is_some()), Ordering::Relaxed);
-            called
-        };
-        // Apart from the lock: who is called may come back at once.
-        if let Some((_, reply)) = called {
-            reply.complete(0);
+        for (_, waiter) in self.line.call(1) {
+            waiter.call();
+        }
+    }
+
+    /// There is a buffer that nobody was told of.
+    fn pass_on(&self) {
+        if self.line.wanted() {
+            self.call();
         }
     }
 }
 
-impl Buffer {
+impl<W: Waiter> Buffer<W> {
     /// Its first byte.
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ref().map_or(std::ptr::null_mut(), AlignedBuffer::as_ptr)
@@ -148,40 +174,20 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl<W: Waiter> Drop for Buffer<W> {
     fn drop(&mut self) {
         *locked(&self.pool.buffers[self.number]) = self.memory.take();
         self.pool.free[self.number / 64].fetch_or(1 << (self.number % 64), Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.pool.is_wanted() {
-            self.pool.call();
-        }
+        self.pool.pass_on();
     }
 }
 
-impl Place {
-    /// Stands at the front again, for one that was called and found the buffers taken.
-    pub(super) fn again(&self, reply: Reply) {
-        let mut line = locked(&self.pool.line);
-        line.places.push_front((self.number, reply));
-        self.pool.waiting.fetch_add(1, Ordering::Relaxed);
-        drop(line);
-        self.pool.look_again();
-    }
-}
-
-impl Drop for Place {
+impl<W: Waiter> Drop for Place<W> {
     fn drop(&mut self) {
-        let mut line = locked(&self.pool.line);
-        let found = line.places.iter().position(|(number, _)| *number == self.number);
-        let removed = found.and_then(|at| line.places.remove(at));
-        self.pool.waiting.fetch_sub(usize::from(removed.is_some()), Ordering::Relaxed);
-        let pass_on = removed.is_none() && self.pool.has_any() && !line.places.is_empty();
-        drop(line);
-        // Without the lock: a reply that is dropped completes.
-        drop(removed);
-        if pass_on {
-            self.pool.call();
+        let was_called = self.pool.line.leave(|(number, _)| *number == self.number).is_none();
+        // Not in line any more: the buffer that it was called for may be left over, and the one behind it has not heard of it.
+        if was_called && self.pool.has_any() {
+            self.pool.pass_on();
         }
     }
 }

@@ -7,6 +7,7 @@ use ::image::tools::{CreateOptions, Place};
 use luks::kdf::{Hash, Kdf, MEMORY_KIB_MAX};
 use luks::new::New;
 use luks::tools::Info;
+use luks::xts::is_sector;
 use luks::{LuksError, Passphrase};
 use std::path::Path;
 
@@ -43,17 +44,6 @@ pub(super) fn show(info: &Info) -> String {
 
 fn new(create: &CreateLuks) -> Result<New, Failure> {
     let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
-    let new = New::version(create.luks_version);
-    let sector_bytes = create.sector_size.unwrap_or(new.sector_bytes);
-    if !matches!(sector_bytes, 512 | 1024 | 2048 | 4096) {
-        return usage("--sector-size: use 512, 1024, 2048 or 4096");
-    }
-    if create.luks_version == 1 && sector_bytes != 512 {
-        return usage("--sector-size: LUKS1 has sectors of 512 bytes: leave it out, or use --luks-version 2");
-    }
-    if !create.size.0.is_multiple_of(u64::from(sector_bytes)) || create.size.0 == 0 {
-        return Err(Failure::Usage(format!("--size: must be a multiple of {sector_bytes} bytes, and not 0")));
-    }
     let pbkdf2 = Kdf::Pbkdf2 { hash: Hash::Sha256, iterations: ITERATIONS, salt: Vec::new() };
     let kdf = match (create.pbkdf, create.luks_version, create.pbkdf_memory) {
         (Some(Pbkdf::Argon2id), 1, _) => return usage("--pbkdf: LUKS1 has pbkdf2 alone: use --luks-version 2"),
@@ -63,15 +53,25 @@ fn new(create: &CreateLuks) -> Result<New, Failure> {
         }
         (.., memory) => {
             let (passes, lanes) = (4, 4);
-            let host = rustix::system::sysinfo();
-            let half_kib = host.totalram.saturating_mul(u64::from(host.mem_unit)) >> 11;
+            let half_kib = values::host_memory_bytes() >> 11;
             let kib = memory.map_or((1 << 20).min(half_kib), |memory| memory.0 >> 10);
             let memory_kib = u32::try_from(kib).ok().filter(|kib| (64..=MEMORY_KIB_MAX).contains(kib));
             let Some(memory_kib) = memory_kib else { return usage("--pbkdf-memory: use 64K to 4G") };
             Kdf::Argon2 { independent: false, passes, memory_kib, lanes, salt: Vec::new() }
         }
     };
-    Ok(New { sector_bytes, kdf, ..new })
+    let new = New::version(create.luks_version, kdf);
+    let sector_bytes = create.sector_size.unwrap_or(new.sector_bytes);
+    if !is_sector(sector_bytes as usize) {
+        return usage("--sector-size: use 512, 1024, 2048 or 4096");
+    }
+    if create.luks_version == 1 && sector_bytes != 512 {
+        return usage("--sector-size: LUKS1 has sectors of 512 bytes: leave it out, or use --luks-version 2");
+    }
+    if !create.size.0.is_multiple_of(u64::from(sector_bytes)) || create.size.0 == 0 {
+        return Err(Failure::Usage(format!("--size: must be a multiple of {sector_bytes} bytes, and not 0")));
+    }
+    Ok(New { sector_bytes, ..new })
 }
 
 /// Makes an image, and the container in it.
