@@ -2,7 +2,7 @@
 
 use crate::place::Place;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 const MIB: u64 = 1 << 20;
 
@@ -111,6 +111,53 @@ fn images_are_converted_both_ways() {
     ] {
         place.refused(words, parts);
     }
+}
+
+#[test]
+fn what_gets_smaller_is_compressed() {
+    let place = Place::of("image");
+    // Zeroes, text, and what does not get smaller.
+    let mut noise = 5u64;
+    let noise = std::iter::repeat_with(|| {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        (noise >> 32) as u8
+    });
+    let text = (0..).flat_map(|line: u32| format!("line {line} is much like the one before\n").into_bytes());
+    let mib = MIB as usize;
+    let contents: Vec<u8> = std::iter::repeat_n(0, mib).chain(text.take(4 * mib)).chain(noise.take(mib)).collect();
+    fs::write(place.path("disk.img"), &contents).unwrap();
+    let space = |name: &str| fs::metadata(place.path(name)).unwrap().blocks() * 512;
+    place.done("convert disk.img plain");
+    assert!(space("plain") > 5 * MIB);
+    for (words, name) in
+        [("--compress", "zlib"), ("-c --compression zlib", "zlib-by-name"), ("--compress --compression zstd", "zstd")]
+    {
+        let json = place.json(&format!("convert {words} disk.img {name}"));
+        assert_eq!((&json["size_bytes"], &json["data_bytes"]), (&(6 * MIB).into(), &(5 * MIB).into()), "{json}");
+        assert!(space(name) < space("plain") / 2, "{name}: {} bytes", space(name));
+        let kind = if name == "zstd" { "zstd" } else { "zlib" };
+        assert_eq!(place.json(&format!("info {name}"))["compression"], kind, "{name}");
+        assert!(place.done(&format!("check {name}")).starts_with(&format!("{name}: sound; ")));
+        place.done(&format!("convert --from qcow2 --to raw {name} back.img"));
+        assert!(fs::read(place.path("back.img")).unwrap() == contents, "{name} reads otherwise");
+        fs::remove_file(place.path("back.img")).unwrap();
+    }
+    for (words, parts) in [
+        ("convert --compress --to raw disk.img new", &["--compress", "raw"][..]),
+        ("convert --compress disk.img plain", &["plain", "--force"]),
+        ("convert --compress missing new", &["missing", "No such file"]),
+        ("convert --compress --from qcow2 disk.img new", &["disk.img", "does not begin"]),
+    ] {
+        place.refused(words, parts);
+    }
+    for words in ["convert --compression zstd disk.img new", "convert --compress --compression lzma disk.img new"] {
+        assert_eq!(place.run(words).status.code(), Some(2), "{words}");
+        assert!(!place.path("new").exists());
+    }
+    place.done("convert --compress --force disk.img plain");
+    assert!(space("plain") < space("zlib") + MIB / 4);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod command_line;
 mod disks;
 mod file_size_limit;
 mod image;
+mod luks;
 mod place;
 mod units;
 mod volume;

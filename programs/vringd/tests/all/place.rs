@@ -2,16 +2,23 @@
 
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::rc::Rc;
 
 /// A directory in which commands run.
-pub(crate) struct Place(pub(crate) tempfile::TempDir, &'static str);
+pub(crate) struct Place(Rc<tempfile::TempDir>, &'static str);
 
 impl Place {
     /// Of `vringd volume`, or another tool.
     pub(crate) fn of(tool: &'static str) -> Place {
-        Place(tempfile::tempdir().unwrap(), tool)
+        Place(Rc::new(tempfile::tempdir().unwrap()), tool)
+    }
+
+    /// The same directory for another tool.
+    pub(crate) fn and(&self, tool: &'static str) -> Place {
+        Place(Rc::clone(&self.0), tool)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -57,5 +64,39 @@ impl Place {
             assert!(said.contains(part), "{words}: `{part}` is not in: {said}");
         }
         assert!(before == (self.names(), bytes(self)), "{words} has changed something");
+    }
+}
+
+/// `vringd disk`, killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// Open, because it goes on to talk.
+    said: Lines<BufReader<ChildStderr>>,
+}
+
+impl Server {
+    /// When it listens, and so has written to its volume what it writes at the start.
+    pub(crate) fn start(place: &Place, words: &str) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vringd"));
+        command.arg("disk").args(words.split_whitespace()).current_dir(place.0.path());
+        let mut child = command.env_remove("VRINGD_LOG").stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().contains("listening")), "{words}: {:?}", child.wait());
+        Server { child, said }
+    }
+
+    /// When it has ended, as somebody has told it to: what it said since it listens.
+    pub(crate) fn ends(mut self) -> Vec<String> {
+        let said = self.said.by_ref().map(Result::unwrap).collect();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {said:?}");
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -1,11 +1,9 @@
 //! `vringd volume` as a person types it: what it makes, what it says in both forms, what it refuses.
 
-use crate::place::Place;
+use crate::place::{Place, Server};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Child, ChildStderr, Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -146,37 +144,11 @@ fn images_become_volumes_and_volumes_images() {
     place.refused("convert --to raw disk.vol other --size 1M", &["--size", "raw image"]);
 }
 
-/// A server, killed when dropped.
-struct Server {
-    child: Child,
-    /// Open, because it goes on to talk.
-    _said: Lines<BufReader<ChildStderr>>,
-}
-
-impl Server {
-    /// When it listens, and so has written to its volume what it writes at the start.
-    fn start(place: &Place, words: &str) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vringd"));
-        command.args(["disk", "--socket", "s.sock"]).args(words.split_whitespace()).current_dir(place.0.path());
-        let mut child = command.env_remove("VRINGD_LOG").stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap().contains("listening")), "{words}: {:?}", child.wait());
-        Server { child, _said: said }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn a_volume_that_is_served_is_refused() {
     let place = Place::of("volume");
     place.done("create --size 16M --log-size 1M disk.vol");
-    let server = Server::start(&place, "--storage volume disk.vol");
+    let server = Server::start(&place, "--socket s.sock --storage volume disk.vol");
     for words in
         ["info disk.vol", "check disk.vol", "replay disk.vol", "resize disk.vol 32M", "convert --to raw disk.vol x"]
     {
