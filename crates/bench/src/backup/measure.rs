@@ -124,6 +124,8 @@ impl Run<'_> {
                 durable = Some(began.elapsed());
             }
             Row::Stream | Row::Commit if job.is_some() => {}
+            // One that completes at this moment refuses, and ends with its daemon.
+            Row::Commit => drop(self.copier.cancel()),
             _ => self.copier.cancel()?,
         }
         let report = self.load.finish()?;

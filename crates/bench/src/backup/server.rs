@@ -213,7 +213,7 @@ fn ask(control: &Path, method: &str, target: &str, body: Option<&Value>) -> Resu
 fn has_arrived(row: Row, job: &Job) -> Result<bool> {
     match (row, job.state.as_str()) {
         (Row::Backup | Row::Stream | Row::Commit, "done") | (Row::Mirror, "ready") => Ok(true),
-        (_, "running") | (Row::Commit, "completing") => Ok(false),
+        (_, "running") | (Row::Commit, "ready" | "completing") => Ok(false),
         (_, state) => bail!("the {row} is {state}: {}", job.error.as_deref().unwrap_or("it does not say why")),
     }
 }
@@ -280,6 +280,16 @@ mod tests {
             "{asked:?}"
         );
         assert!(asked[1].starts_with("GET /v1/jobs/3 ") && asked[4].starts_with("DELETE /v1/jobs/3 "), "{asked:?}");
+    }
+
+    #[test]
+    fn a_commit_that_cannot_catch_up_is_still_under_way() {
+        let job = |state: &str| serde_json::from_value(json!({"id": 3, "state": state})).unwrap();
+        for (state, there) in [("running", false), ("completing", false), ("ready", false), ("done", true)] {
+            assert_eq!(has_arrived(Row::Commit, &job(state)).unwrap(), there, "{state}");
+        }
+        assert!(has_arrived(Row::Commit, &job("failed")).is_err());
+        assert!(has_arrived(Row::Stream, &job("ready")).is_err(), "a stream is never ready");
     }
 
     #[test]
