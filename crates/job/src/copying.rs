@@ -1,4 +1,4 @@
-//! The walk over a disk's clusters that are to be copied: what a backup, a mirror and a pull have in common.
+//! The walk over a disk's clusters that are to be copied: what all jobs have in common.
 
 use crate::JobError;
 use crate::control::Control;
@@ -20,7 +20,7 @@ const TURN_CLUSTERS: u64 = CHUNK_BYTES / CLUSTER_BYTES;
 const BELL: Token = Token::other(0);
 const TIMER: Token = Token::other(1);
 
-/// What a backup, a mirror and a pull do differently.
+/// What each kind of job does differently.
 pub(crate) trait Course {
     /// Clusters that are to be copied. Their marks are taken away before anything is asked or read of them.
     fn todo(&self) -> &Marks;

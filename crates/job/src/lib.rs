@@ -1,6 +1,6 @@
 //! Block jobs: copies of a disk that goes on changing while guests write to it.
 //!
-//! One mechanism, copying with dirty tracking, is used in four ways. A [`Backup`] is the disk as it was at one moment: a write
+//! One walk over marks of what is left to do is used in four ways. A [`Backup`] is the disk as it was at one moment: a write
 //! waits until the old contents of its clusters are read. A [`Mirror`] follows the disk: what was written is copied again, until the
 //! copy is the disk. A [`Fill`] writes what is behind an image into it, and needs no tracking: what guests have written stays. A [`Pull`] is the
 //! disk as it was at one moment, too, for others to read: only what guests write over is copied.

@@ -37,7 +37,7 @@ pub enum CtlError {
         /// Why.
         message: String,
     },
-    /// job {id} goes on, its disk could not move to the target: {message}
+    /// job {id} goes on, it could not be completed: {message}
     JobNotCompleted {
         /// The job.
         id: u64,

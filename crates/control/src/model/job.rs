@@ -470,7 +470,7 @@ impl Job {
     pub fn may_complete(&self) -> Result<(), ApiError> {
         let id = self.id;
         if matches!(self.kind, JobKind::Backup | JobKind::Stream) {
-            let message = format!("a {} ends by itself, only a mirror or a pull is completed", self.kind);
+            let message = format!("a {} ends by itself, only a mirror, a commit or a pull is completed", self.kind);
             return Err(ApiError::JobUnsupported { id, message });
         }
         self.must_be(

@@ -171,7 +171,7 @@ fn a_state_says_what_can_be_done() {
     assert_eq!(complete(JobKind::Mirror, JobState::Failed), Err("job 3 is failed, not ready: it has ended".into()));
     assert_eq!(
         complete(JobKind::Backup, JobState::Running),
-        Err("job 3 cannot do this: a backup ends by itself, only a mirror or a pull is completed".into())
+        Err("job 3 cannot do this: a backup ends by itself, only a mirror, a commit or a pull is completed".into())
     );
     assert_eq!(complete(JobKind::Commit, JobState::Ready), Ok(()));
     assert!(complete(JobKind::Stream, JobState::Ready).unwrap_err().contains("a stream ends by itself"));

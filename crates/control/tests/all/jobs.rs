@@ -243,7 +243,8 @@ fn chains_are_shortened() {
     let job: Job = serde_json::from_str(&text).unwrap();
     assert_eq!((status, job.kind, job.state), (0, JobKind::Commit, JobState::Running), "{text}");
     assert_eq!(ctl(&served, "job wait 3"), (0, "job 3: committed db: 10G in 1m 15s\n".into()));
-    let early = "job 1 cannot do this: a stream ends by itself, only a mirror or a pull is completed (unsupported)";
+    let early =
+        "job 1 cannot do this: a stream ends by itself, only a mirror, a commit or a pull is completed (unsupported)";
     assert_eq!(ctl(&served, "job complete 1"), (1, early.into()));
     let raw = "disk `data` cannot do this: its storage is memory, and only qcow2 images have a chain (unsupported)";
     assert_eq!(ctl(&served, "disk stream data"), (1, raw.into()));
@@ -317,7 +318,7 @@ fn every_refusal_is_a_line() {
         (
             "job complete 1",
             1,
-            "job 1 cannot do this: a backup ends by itself, only a mirror or a pull is completed (unsupported)",
+            "job 1 cannot do this: a backup ends by itself, only a mirror, a commit or a pull is completed (unsupported)",
         ),
         ("job limit 1 1M", 1, "job 1 is done, not running: it has ended (job-in-state)"),
         ("job limit 1 100", 1, "limit: must be 4096 to"),

@@ -12,31 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use storage::{Execution, Operation, Storage, Task, open};
 use tempfile::TempDir;
-use testkit::storage as kit;
+use testkit::{Rng, storage as kit};
 
 const SIZE: usize = 6 << 20;
 /// The middle of the chain is shorter where it is not written, and the raw file behind it shorter still.
 const MIDDLE: usize = 5 << 20;
 const RAW: usize = (4 << 20) + 512;
 
-/// Numbers that look random, the same each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 /// `disk` over `middle` over `raw`, of which each has something of its own.
 struct Chain {
     directory: TempDir,
     options: Qcow2Options,
     oracle: Vec<u8>,
-    numbers: Numbers,
+    rng: Rng,
 }
 
 impl Chain {
@@ -53,16 +41,16 @@ impl Chain {
         fs::write(at("middle"), with(12, middle, 0, ("raw", "raw")).image().unwrap()).unwrap();
         let disk = New { version, ..with(cluster_bits, SIZE, incompatible, ("middle", "qcow2")) };
         fs::write(at("disk"), disk.image().unwrap()).unwrap();
-        let mut numbers = Numbers(seed | 1);
+        let mut rng = Rng(seed | 1);
         for (name, size) in [("middle", middle), ("disk", SIZE)] {
             oracle.resize(size, 0);
             let storage = open(&Qcow2Options::new(at(name))).unwrap();
             for _ in 0..12 {
-                change(&*storage, &mut oracle, &mut numbers);
+                change(&*storage, &mut oracle, &mut rng);
             }
         }
         let options = Qcow2Options::new(at("disk"));
-        Chain { directory, options, oracle, numbers }
+        Chain { directory, options, oracle, rng }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -76,7 +64,7 @@ impl Chain {
             let writer = scope.spawn(|| {
                 let mut changes = 0;
                 while !is_over.load(Ordering::SeqCst) || changes < 50 {
-                    change(&**guest, &mut self.oracle, &mut self.numbers);
+                    change(&**guest, &mut self.oracle, &mut self.rng);
                     changes += 1;
                 }
             });
@@ -90,14 +78,14 @@ impl Chain {
     /// The disk reads as it should, open and opened again, and nothing is wrong with its file.
     fn ends_well(&mut self, storage: Arc<dyn Storage>) {
         for _ in 0..20 {
-            change(&*storage, &mut self.oracle, &mut self.numbers);
+            change(&*storage, &mut self.oracle, &mut self.rng);
         }
         kit::assert_same(&kit::read(&mut Solo::new().unwrap(), &*storage, 0, SIZE), &self.oracle, 0);
         assert_eq!(storage.describe().target, self.options.path.display().to_string());
         // The next program goes on with it.
         let handed = storage.hand_over().unwrap();
         let next = storage::Kind::adopt(&self.options, handed).unwrap();
-        change(&*next, &mut self.oracle, &mut self.numbers);
+        change(&*next, &mut self.oracle, &mut self.rng);
         drop((storage, next));
         kit::assert_same(&read(&self.options.path), &self.oracle, 0);
         assert_eq!(testing::examine(&fs::read(&self.options.path).unwrap()), Findings::default());
@@ -107,15 +95,16 @@ impl Chain {
 }
 
 /// A write, or zeroes, or a discard, somewhere.
-fn change(storage: &dyn Storage, oracle: &mut [u8], numbers: &mut Numbers) {
+fn change(storage: &dyn Storage, oracle: &mut [u8], rng: &mut Rng) {
+    let mut below = |bound: usize| rng.below(bound as u64) as usize;
     let sectors = oracle.len() / 512;
-    let at = numbers.below(sectors);
-    let most = [1, 8, 128, 600][numbers.below(4)];
-    let count = (1 + numbers.below(most)).min(sectors - at);
-    let (offset, len, byte) = (at * 512, count * 512, 1 + numbers.below(250) as u8);
+    let at = below(sectors);
+    let most = [1, 8, 128, 600][below(4)];
+    let count = (1 + below(most)).min(sectors - at);
+    let (offset, len, byte) = (at * 512, count * 512, 1 + below(250) as u8);
     let mut task = Task::new();
     let mut solo = Solo::new().unwrap();
-    match numbers.below(8) {
+    match below(8) {
         0 => {
             oracle[offset..offset + len].fill(0);
             let (offset, len) = (offset as u64, len as u64);

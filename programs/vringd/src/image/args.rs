@@ -403,7 +403,7 @@ pub(crate) enum Compression {
     /// DEFLATE, which every program reads
     #[default]
     Zlib,
-    /// Zstandard, which is read faster; QEMU's encoder makes smaller images
+    /// Zstandard; QEMU's encoder makes smaller images
     Zstd,
 }
 

@@ -141,11 +141,7 @@ impl Course {
                     Ok(Event::Complete) => match self.complete_within(&mut under_way) {
                         Ok(()) => moved = true,
                         Err(Hitch::GoesOn(why)) => {
-                            tracing::warn!(
-                                job = job.id,
-                                reason = why,
-                                "the job goes on: its disk could not move to the target"
-                            );
+                            tracing::warn!(job = job.id, reason = why, "the job goes on: it could not be completed");
                             job.goes_on(why);
                         }
                         Err(Hitch::Ends(why)) => {
@@ -264,8 +260,9 @@ impl Course {
         let by = Instant::now() + CLOSE_PATIENCE;
         while !copier.hurry() {
             if Instant::now() >= by {
-                let why = "guests write faster than the mirror copies: try again when they write less";
-                return Err(Hitch::GoesOn(why.to_owned()));
+                let kind = self.job.kind;
+                let why = format!("guests write faster than the {kind} copies: try again when they write less");
+                return Err(Hitch::GoesOn(why));
             }
             // It may fail meanwhile, or be ended with the daemon.
             if let Ok(Event::Over(_, copied)) = self.told.recv_timeout(LOOK_AGAIN_AFTER) {
@@ -293,7 +290,7 @@ impl Course {
         }
     }
 
-    /// Moves the disk of a mirror to the target, in the moment at which nothing is in flight.
+    /// Moves the disk of a mirror to the target, or of a commit to its backing file, in the moment at which nothing is in flight.
     fn complete(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
         let goes_on = |why: &str| Hitch::GoesOn(why.to_owned());
         let (Some(daemon), [part]) = (self.daemon.upgrade(), &self.job.parts[..]) else {
