@@ -97,7 +97,10 @@ const IMAGES: &[c_long] = &[
     libc::SYS_fchownat,
     libc::SYS_fcntl,
     libc::SYS_fdatasync,
+    libc::SYS_fgetxattr,
     libc::SYS_flock,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_fsync,
@@ -391,13 +394,8 @@ mod tests {
             assert!(nobodys.iter().all(|call| !has(role, *call)), "{role:?}");
             assert!(has(role, libc::SYS_io_uring_enter) && has(role, libc::SYS_futex), "{role:?}");
         }
-        let of_directories = [
-            libc::SYS_setresuid,
-            libc::SYS_capset,
-            libc::SYS_mknodat,
-            libc::SYS_open_by_handle_at,
-            libc::SYS_fsetxattr,
-        ];
+        let of_directories =
+            [libc::SYS_setresuid, libc::SYS_capset, libc::SYS_mknodat, libc::SYS_open_by_handle_at, libc::SYS_setxattr];
         assert!(of_directories.iter().all(|call| !has(Role::Disks, *call) && has(Role::Daemon, *call)));
         // The connections of a stream are taken from a socket that listens already.
         let of_streams =

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use storage::Storage;
+use storage::{FileStorage, Storage};
 
 /// Decompressed clusters that an image keeps, in bytes: neighbouring sectors are often read one after the other.
 const DECOMPRESSED_BYTES_MAX: u64 = 1 << 20;
@@ -185,6 +185,12 @@ impl Chain {
 
     pub(super) fn file(&self, number: usize) -> &dyn Storage {
         &*self.files[number]
+    }
+
+    /// See [`FileStorage::mark_again`].
+    pub(super) fn mark_again(&self) {
+        let files = self.files.iter().filter_map(|file| file.as_any()?.downcast_ref::<FileStorage>());
+        files.for_each(FileStorage::mark_again);
     }
 
     pub(super) fn top(&self) -> &Image {

@@ -40,7 +40,8 @@ impl Qcow2Storage {
             self.shared.settle_trouble(&trouble);
             self.not_written(&trouble)
         })?;
-        let storage = Qcow2Storage::start(options, open::handed(options, files)?)?;
+        let storage = open::handed(options, files).and_then(|opened| Qcow2Storage::start(options, opened));
+        let storage = storage.inspect_err(|_| self.goes_on())?;
         self.shared.give_away();
         Ok(storage)
     }
@@ -83,9 +84,18 @@ impl Qcow2Storage {
         })();
         match &parted {
             Ok(_) => self.shared.give_away(),
-            Err(_) => give_up(lock.as_ref()),
+            Err(_) => {
+                self.goes_on();
+                give_up(lock.as_ref());
+            }
         }
         parted
+    }
+
+    /// Whoever was handed the files that are open here is gone, and has written nothing.
+    fn goes_on(&self) {
+        self.shared.take_back();
+        self.shared.chain.mark_again();
     }
 }
 
@@ -111,7 +121,8 @@ impl Parted {
         let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
         let mut files = chain.file(chain.top().file).hand_over()?;
         files.log = Some(Box::new(below));
-        let storage = Qcow2Storage::start(options, open::handed(options, files)?)?;
+        let storage = open::handed(options, files).and_then(|opened| Qcow2Storage::start(options, opened));
+        let storage = storage.inspect_err(|_| [image, behind].iter().for_each(|one| one.goes_on()))?;
         give_up(lock.as_ref());
         image.shared.give_away();
         behind.shared.give_away();
@@ -121,8 +132,8 @@ impl Parted {
     /// Nothing was written to the image: `before` goes on with it.
     pub(crate) fn abandon(self, before: &Qcow2Storage, options: &Qcow2Options) {
         let lock = self.behind.hand_over().ok().and_then(|below| below.lock).filter(|_| options.lock);
-        before.shared.take_back();
         drop(self);
+        before.goes_on();
         give_up(lock.as_ref());
     }
 

@@ -1,13 +1,15 @@
 //! Images of a chain that are streamed and committed while somebody writes to them; QEMU's opinion is asked for in the room `tests`.
 
-use super::{Committing, FromTo, Streaming};
+use super::access::tests as access;
+use super::{Committing, ExternalSnapshot, FromTo, Streaming};
 use crate::new::New;
 use crate::testing::{self, Findings, read};
 use crate::{Qcow2Options, features};
 use engine::Solo;
 use job::{Fill, Mirror};
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use storage::{Execution, Operation, Storage, Task, open};
@@ -233,6 +235,74 @@ fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
         chain.ends_well(storage);
         assert_eq!(testing::examine(&fs::read(chain.at("middle")).unwrap()), Findings::default());
     }
+}
+
+#[test]
+fn whoever_may_use_an_image_may_use_what_takes_its_place() {
+    let chain = Chain::new(LAYOUTS[1], SIZE, 5);
+    let (disk, middle) = (chain.at("disk"), chain.at("middle"));
+    fs::set_permissions(&middle, Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&disk, Permissions::from_mode(0o600)).unwrap();
+    access::share(&disk, 1234);
+    let (of_disk, of_middle) = (access::of(&disk), access::of(&middle));
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    let storage = open(&chain.options).unwrap();
+    // Nobody else may read it as long as it may be that it is not kept.
+    let mut committing = Committing::prepare(&chain.options, storage.clone()).unwrap();
+    committing.begin().unwrap();
+    assert_eq!(mode(&middle), 0o600);
+    committing.abandon();
+    assert_eq!(access::of(&middle), of_middle);
+    let mut committing = Committing::prepare(&chain.options, storage.clone()).unwrap();
+    let FromTo { from, to } = committing.begin().unwrap();
+    drop(storage);
+    let mirror = Mirror::of_parts(from, to).unwrap();
+    mirror.complete();
+    mirror.run_with(&mut |show| committing.parts(show), &mut || {}).unwrap();
+    let alone = committing.finish().unwrap();
+    assert_eq!(access::of(&disk), of_disk);
+    // So it is with a snapshot.
+    let to = chain.at("before");
+    let mut snapshot = ExternalSnapshot::prepare(&chain.options, alone, &to).unwrap();
+    snapshot.put().unwrap();
+    snapshot.keep();
+    assert_eq!((access::of(&disk), access::of(&to)), (of_disk.clone(), of_disk));
+}
+
+#[test]
+fn what_cannot_begin_leaves_the_backing_file_to_its_readers() {
+    let chain = Chain::new(LAYOUTS[1], SIZE, 7);
+    let (disk, base) = (chain.at("small"), chain.at("base"));
+    // Its first table has no room for a larger disk.
+    fs::write(&base, New { cluster_bits: 9, size_bytes: 1 << 20, ..New::default() }.image().unwrap()).unwrap();
+    let backing = Some((b"base".to_vec(), "qcow2"));
+    fs::write(&disk, New { size_bytes: SIZE as u64, backing, ..New::default() }.image().unwrap()).unwrap();
+    let options = Qcow2Options::new(&disk);
+    let mut committing = Committing::prepare(&options, open(&options).unwrap()).unwrap();
+    for _ in 0..2 {
+        let error = committing.begin().map(drop).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", base.display())) && error.contains("L1 table ends"), "{error}");
+        assert!(!error.contains("small"), "{error}");
+        let reads = Qcow2Options { read_only: true, ..Qcow2Options::new(&base) };
+        open(&reads).unwrap();
+    }
+}
+
+#[test]
+fn whether_names_can_change_is_tried_in_both_directories() {
+    let chain = Chain::new(LAYOUTS[1], SIZE, 6);
+    let names = || fs::read_dir(chain.directory.path()).unwrap().count();
+    let before = names();
+    let committing = Committing::prepare(&chain.options, open(&chain.options).unwrap()).unwrap();
+    committing.try_names().unwrap();
+    assert_eq!(names(), before);
+    for name in ["disk", "middle"] {
+        fs::rename(chain.at(name), chain.at("elsewhere")).unwrap();
+        let error = committing.try_names().unwrap_err().to_string();
+        assert!(error.contains("cannot link an image as"), "{error}");
+        fs::rename(chain.at("elsewhere"), chain.at(name)).unwrap();
+    }
+    assert_eq!(names(), before);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::convert::From;
 use super::create::is_same;
-use super::file::{Image, ToolError, as_text, refuse_bitmaps};
+use super::file::{BITMAPS_OFFLINE, Image, ToolError, as_text, refuse_bitmaps};
 use super::resize::{NewSize, clear, resize_by};
 use crate::{Behind, ImageError, Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub fn commit(options: &Qcow2Options, keep: bool, progress: &mut dyn FnMut(u64, 
     }
     let header = Image::open(path, false)?.header()?;
     if !keep {
-        refuse_bitmaps(path, &header)?;
+        refuse_bitmaps(path, &header, BITMAPS_OFFLINE)?;
     }
     if header.has(features::DATA_FILE) && !keep {
         // Its data may be gone from the disk before the entries are that lead there: then it hides what was committed.
@@ -100,7 +100,11 @@ impl Backing {
             }
             From::Qcow2(options) => {
                 let storage = Qcow2Storage::open_alone_by(options, links)?;
-                refuse_bitmaps(&options.path, &Image::open_by(&options.path, false, links)?.header()?)?;
+                refuse_bitmaps(
+                    &options.path,
+                    &Image::open_by(&options.path, false, links)?.header()?,
+                    BITMAPS_OFFLINE,
+                )?;
                 Ok(Backing::Qcow2(options.path.clone(), storage))
             }
         }

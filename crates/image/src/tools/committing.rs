@@ -7,11 +7,11 @@
 //! | the rename | the backing file by the image's name, of which every byte is on stable storage, and a second name of the image beside it |
 
 use super::FromTo;
+use super::access::Access;
 use super::external::{beside, stays_together, sync_directory};
 use super::file::{Image, ToolError, refuse_bitmaps};
 use crate::served::{OverlayError, Parted};
 use crate::{Behind, Qcow2Options, Qcow2Storage, features};
-use rustix::fs::{Gid, Mode, Uid};
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +20,9 @@ use std::sync::Arc;
 use storage::extent::DataRanges;
 use storage::{Storage, StorageError};
 
+/// What failed, where the backing file cannot be whose the image is.
+const GIVE: &str = "give the image's owner and mode to";
+
 /// An image on its way into its backing file.
 pub struct Committing {
     options: Qcow2Options,
@@ -27,34 +30,34 @@ pub struct Committing {
     /// Where the image really is, and its backing file.
     image: PathBuf,
     behind: PathBuf,
-    /// Whose the backing file was, until it gets the image's name.
-    dress: Option<(Dress, File)>,
+    /// By descriptors: a directory may be somebody's who would have others' files given to him.
+    handed: Option<Handed>,
     parted: Option<Parted>,
 }
 
-/// Owner, group and mode of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dress(u32, u32, u32);
+/// Whoever may read the image may read what gets its data, and nobody else.
+struct Handed {
+    image: File,
+    behind: File,
+    /// Whose the backing file was.
+    had: Access,
+}
 
-impl Dress {
-    fn of(file: &File) -> std::io::Result<Dress> {
-        let about = file.metadata()?;
-        Ok(Dress(about.uid(), about.gid(), about.mode() & 0o777))
+impl Handed {
+    /// As long as the backing file has another name than the image, nobody more than before may read it either.
+    fn begin(served: &Qcow2Storage) -> std::io::Result<Option<Handed>> {
+        let (Some(image), Some(behind)) = (served.file_of(0)?, served.file_of(1)?) else { return Ok(None) };
+        let had = Access::of(&behind)?;
+        Access::of(&image)?.narrowed_by(&had).give(&behind)?;
+        Ok(Some(Handed { image, behind, had }))
     }
 
-    /// Gives a file this one. Nobody may read more than before in between.
-    fn give(self, file: &File) -> std::io::Result<()> {
-        let Dress(uid, gid, _) = self;
-        let has = Dress::of(file)?;
-        let mode = |mode| rustix::fs::fchmod(file, Mode::from_raw_mode(mode));
-        if (has.0, has.1) != (uid, gid) {
-            mode(has.2 & self.2)?;
-            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-        }
-        if Dress::of(file)?.2 != self.2 {
-            mode(self.2)?;
-        }
-        Ok(())
+    fn finish(&self) -> std::io::Result<()> {
+        Access::of(&self.image)?.give(&self.behind)
+    }
+
+    fn undo(&self) -> std::io::Result<()> {
+        self.had.give(&self.behind)
     }
 }
 
@@ -95,7 +98,7 @@ impl Committing {
         if header.has(features::DATA_FILE) {
             return refused("has an external data file, which the backing file has no place for");
         }
-        refuse_bitmaps(path, &header)?;
+        refuse_bitmaps(path, &header, "`vringd ctl disk bitmap remove` removes them")?;
         let (about, there) = (measure(&image)?, measure(&behind)?);
         if !about.is_file() || !there.is_file() {
             return refused("or its backing file is a device, which keeps its name: both need to be regular files");
@@ -128,11 +131,20 @@ impl Committing {
             );
         }
         stays_together(&behind, &image, &below, "stream the disk instead, or commit it when nobody serves it")?;
-        // Whether there can be another name is found out before anything is written.
-        let beside = beside(&image)?;
-        fs::hard_link(&image, &beside).map_err(ToolError::io(&beside, "link the image as"))?;
-        fs::remove_file(&beside).map_err(ToolError::io(&beside, "remove"))?;
-        Ok(Committing { options: options.clone(), served, image, behind, dress: None, parted: None })
+        Ok(Committing { options: options.clone(), served, image, behind, handed: None, parted: None })
+    }
+
+    /// Finds out whether files in both directories can be renamed, before anything is written.
+    ///
+    /// # Errors
+    /// The kernel's, with the file.
+    pub fn try_names(&self) -> Result<(), ToolError> {
+        for file in [&self.image, &self.behind] {
+            let beside = beside(file)?;
+            fs::hard_link(file, &beside).map_err(ToolError::io(&beside, "link an image as"))?;
+            fs::remove_file(&beside).map_err(ToolError::io(&beside, "remove"))?;
+        }
+        Ok(())
     }
 
     /// Where the backing file is.
@@ -153,12 +165,18 @@ impl Committing {
     pub fn begin(&mut self) -> Result<FromTo, ToolError> {
         let refused = |reason: String| ToolError::refused(&self.behind, reason);
         let lost = || refused("is behind no image any more".to_owned());
-        self.check_place(Qcow2Storage::of(&self.served).ok_or_else(lost)?)?;
-        let dress = self.dressed().map_err(ToolError::io(&self.behind, "give the image's owner and mode to"))?;
         let image = Qcow2Storage::of(&self.served).ok_or_else(lost)?;
-        let parted = image.part(&self.options, &self.behind).map_err(|error| refused(error.to_string()));
-        self.dress = dress;
-        let parted = parted.inspect_err(|_| self.undress())?;
+        self.check_place(image)?;
+        let handed = Handed::begin(image).map_err(ToolError::io(&self.behind, GIVE))?;
+        let parted = image.part(&self.options, &self.behind).map_err(|error| match error {
+            // It is known by the image's name already.
+            OverlayError::Storage(StorageError::Grow { asked_bytes, reason, .. }) => {
+                refused(format!("cannot grow to the {asked_bytes} bytes of the image: {reason}"))
+            }
+            error => refused(error.to_string()),
+        });
+        self.handed = handed;
+        let parted = parted.inspect_err(|_| self.take_back())?;
         let route = FromTo { from: parted.image.clone(), to: parted.behind.clone() };
         self.parted = Some(parted);
         Ok(route)
@@ -168,28 +186,15 @@ impl Committing {
     pub fn abandon(&mut self) {
         if let (Some(parted), Some(image)) = (self.parted.take(), Qcow2Storage::of(&self.served)) {
             parted.abandon(image, &self.options);
-            self.undress();
+            self.take_back();
+            // Whose descriptors have the locks, too.
+            self.handed = None;
         }
     }
 
-    /// Whoever may read the image may read what gets its data, and nobody else. By descriptors: the directory may be somebody's who would
-    /// have others' files given to him. Gives what the backing file was, if that is something else.
-    fn dressed(&self) -> std::io::Result<Option<(Dress, File)>> {
-        let Some(served) = Qcow2Storage::of(&self.served) else { return Ok(None) };
-        let (Some(image), Some(behind)) = (served.file_of(0)?, served.file_of(1)?) else { return Ok(None) };
-        let (wanted, has) = (Dress::of(&image)?, Dress::of(&behind)?);
-        if wanted == has {
-            return Ok(None);
-        }
-        wanted.give(&behind)?;
-        Ok(Some((has, behind)))
-    }
-
-    /// The backing file is what it was.
-    fn undress(&self) {
-        if let Some((dress, file)) = &self.dress
-            && let Err(error) = dress.give(file)
-        {
+    /// The backing file is whose it was.
+    fn take_back(&self) {
+        if let Some(Err(error)) = self.handed.as_ref().map(Handed::undo) {
             tracing::warn!(path = %self.behind.display(), %error, "the owner and mode of the backing file are those of the image now");
         }
     }
@@ -221,6 +226,8 @@ impl Committing {
         if !Qcow2Storage::of(&parted.behind).ok_or_else(lost)?.is_at(&self.behind).unwrap_or(false) {
             return Err(ToolError::refused(&self.behind, "was replaced by another file: it is not what was written"));
         }
+        let handed = self.handed.as_ref().map_or(Ok(()), Handed::finish);
+        handed.map_err(ToolError::io(&self.behind, GIVE))?;
         let beside = beside(&self.image)?;
         fs::hard_link(&self.image, &beside).map_err(ToolError::io(&beside, "link the image as"))?;
         let renamed = self.rename(&beside);
@@ -255,7 +262,7 @@ impl Committing {
         let Some(parted) = &self.parted else { return Ok(self.served.clone()) };
         let failed = |error: OverlayError| ToolError::refused(&self.options.path, error.to_string());
         let joined = parted.join(options).map_err(failed)?;
-        self.undress();
+        self.take_back();
         Ok(Arc::new(joined))
     }
 

@@ -8,11 +8,12 @@
 //!
 //! Nothing is written to the new image before its name is on stable storage.
 
+use super::access::Access;
 use super::create::{Backing, CreateOptions, directory, is_same, new};
 use super::file::{Image, ToolError};
 use crate::header::Header;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +105,8 @@ impl ExternalSnapshot {
             backing: Some(Backing::qcow2(path, &this.to)?),
             force: false,
         };
-        let made = this.make(&options, &about)?;
+        let access = Access::of(&file.file).map_err(ToolError::io(path, "measure"))?;
+        let made = this.make(&options, &access)?;
         let overlay = this.options.open_overlay(&this.beside)?;
         if !is_at(&made, &this.beside) {
             return Err(ToolError::refused(&this.beside, "was replaced by somebody who may write to its directory"));
@@ -115,7 +117,7 @@ impl ExternalSnapshot {
 
     /// Makes the new image. Whoever may use the image may use it. All of it by the one descriptor: the directory may be somebody's who
     /// would have others' files written, or given to him.
-    fn make(&mut self, options: &CreateOptions, about: &fs::Metadata) -> Result<File, ToolError> {
+    fn make(&mut self, options: &CreateOptions, access: &Access) -> Result<File, ToolError> {
         let bytes = new(&self.beside, options)?.image().map_err(|reason| ToolError::refused(&self.beside, reason))?;
         let failed = |what| ToolError::io(&self.beside, what);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -124,14 +126,7 @@ impl ExternalSnapshot {
         self.stage = Stage::Made;
         let failed = |what| ToolError::io(&self.beside, what);
         file.write_all_at(&bytes, 0).map_err(failed("write"))?;
-        let made = file.metadata().map_err(failed("measure"))?;
-        if (made.uid(), made.gid()) != (about.uid(), about.gid()) {
-            let owner = (Some(Uid::from_raw(about.uid())), Some(Gid::from_raw(about.gid())));
-            let given = rustix::fs::fchown(&file, owner.0, owner.1);
-            given.map_err(|errno| failed("give the image's owner to")(errno.into()))?;
-        }
-        let given = rustix::fs::fchmod(&file, Mode::from_raw_mode(about.mode() & 0o777));
-        given.map_err(|errno| failed("give the image's mode to")(errno.into()))?;
+        access.give(&file).map_err(failed("give the image's owner and mode to"))?;
         file.sync_all().map_err(failed("flush"))?;
         Ok(file)
     }

@@ -163,14 +163,15 @@ pub(super) fn refuse_damage(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> 
     Err(ToolError::refused(path, why))
 }
 
+/// What helps against dirty bitmaps of an image that nobody serves.
+pub(super) const BITMAPS_OFFLINE: &str = "`qemu-img` keeps them, and `vringd image bitmap remove` removes them";
+
 /// Refuses an image whose dirty bitmaps would not tell what a tool writes.
-pub(super) fn refuse_bitmaps(path: &Path, header: &Header) -> Result<(), ToolError> {
+pub(super) fn refuse_bitmaps(path: &Path, header: &Header, advice: &str) -> Result<(), ToolError> {
     if header.autoclear & features::BITMAPS == 0 || header.extensions.bitmaps.is_none() {
         return Ok(());
     }
-    let reason =
-        "has dirty bitmaps, which would be lost: `qemu-img` keeps them, and `vringd image bitmap remove` removes them";
-    Err(ToolError::refused(path, reason))
+    Err(ToolError::refused(path, format!("has dirty bitmaps, which would be lost: {advice}")))
 }
 
 impl Source for Image {

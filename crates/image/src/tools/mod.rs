@@ -11,6 +11,7 @@
 //! | `external` | a snapshot of an image that is served, by a new one in front of it |
 //! | `streaming` | an image that is served gets what is behind it, and stands alone |
 //! | `committing` | an image that is served goes into its backing file, which takes its name |
+//! | `access` | who may use an image, and whoever takes its place |
 //! | `bitmap` | dirty bitmaps, added, removed and changed |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
 //! | `measure` | how many bytes a new image needs |
@@ -20,6 +21,7 @@
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
+mod access;
 mod bitmap;
 #[cfg(test)]
 mod chain_tests;

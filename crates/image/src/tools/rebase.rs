@@ -7,7 +7,7 @@
 use super::compare::{Side, read};
 use super::convert::{From, Open};
 use super::create::{Backing, admit_name, behind};
-use super::file::{Image, ToolError, refuse_bitmaps, zeroes};
+use super::file::{BITMAPS_OFFLINE, Image, ToolError, refuse_bitmaps, zeroes};
 use crate::header::Header;
 use crate::rewrite::steps;
 use crate::uses::Source;
@@ -67,7 +67,7 @@ pub fn rebase(
                  delete them first with `vringd image snapshot delete`, or change the header alone with --unsafe";
             return Err(ToolError::refused(path, reason));
         }
-        refuse_bitmaps(path, &image.header()?)?;
+        refuse_bitmaps(path, &image.header()?, BITMAPS_OFFLINE)?;
         let new = match backing {
             Some(backing) => open(options, backing)?,
             None => Open { path: path.clone(), storage: Arc::new(zeroes(disk.capacity_bytes())?) },

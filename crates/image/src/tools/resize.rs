@@ -1,7 +1,7 @@
 //! A disk of another size.
 
 use super::convert::From;
-use super::file::{Image, ToolError, refuse_bitmaps, zeroes};
+use super::file::{BITMAPS_OFFLINE, Image, ToolError, refuse_bitmaps, zeroes};
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features};
 use serde::Serialize;
@@ -107,7 +107,7 @@ fn qcow2(
     if size_bytes == before {
         return Ok(resized);
     }
-    refuse_bitmaps(path, &header)?;
+    refuse_bitmaps(path, &header, BITMAPS_OFFLINE)?;
     if header.snapshots > 0 && header.version < 3 {
         let reason =
             "has snapshots that do not say their size: `qemu-img amend -o compat=1.1` makes it an image of version 3";

@@ -35,6 +35,7 @@ use holes::Known;
 use issue::Executor;
 use measure::Measures;
 use space::Abilities;
+use std::any::Any;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,6 +116,10 @@ impl Storage for FileStorage {
 
     fn hand_over(&self) -> std::io::Result<Handed> {
         Handed::new(self.capacity_bytes(), &*self.file, self.hold.as_ref().map(Hold::fd))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

@@ -220,6 +220,16 @@ impl FileStorage {
         Ok(storage)
     }
 
+    /// Marks I/O as under way again, after another storage that was handed the same file is gone: it took the marks with it. So nobody
+    /// takes this one's I/O for that of a process that was killed. Nothing may be under way.
+    pub fn mark_again(&self) {
+        let Some(hold) = &self.hold else { return };
+        // Where there are no locks there is no mark.
+        if let Err(error) = late::mark(&*self.file, hold.fd(), hold.locks().is_some() && !self.read_only) {
+            tracing::debug!(path = %self.path.display(), %error, "I/O is not marked as under way");
+        }
+    }
+
     /// `capacity_bytes`: that of the image unless it is given.
     fn new(
         options: &FileOptions,

@@ -41,6 +41,14 @@ impl Prepared {
         }
     }
 
+    /// Whether the files that are to have other names can have them.
+    fn try_names(&self) -> Result<(), ToolError> {
+        match self {
+            Prepared::Stream(_) => Ok(()),
+            Prepared::Commit(committing) => committing.try_names(),
+        }
+    }
+
     /// The file that is written beside what the daemon has opened for that.
     fn also_written(&self) -> Option<&Path> {
         match self {
@@ -78,6 +86,7 @@ impl Daemon {
             // It gets the image's name.
             self.held.admit_new("disk", &options.path)?;
         }
+        prepared.try_names().map_err(refused)?;
         // What there is to flush while all others wait is little, and a file system that hangs does so here.
         sync(&options.path).map_err(|why| unsupported(&disk, &why))?;
         let _open = self.upgrade.gate();

@@ -12,6 +12,7 @@ use control::ApiError;
 use control::model::{CopyFormat, JobKind};
 use disk::{Disk, DiskError, FileOptions, Qcow2Options, StorageSpec};
 use image::tools::{Destination, Streaming};
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -178,16 +179,16 @@ impl Course {
         };
         // Most of it is brought to stable storage before guests wait for the rest.
         sync(&part.target).map_err(|why| format!("{}: {why}", part.about()))?;
-        let by = Instant::now() + CLOSE_PATIENCE;
+        let (by, mut pauses) = (Instant::now() + CLOSE_PATIENCE, Pauses::new());
         loop {
             match self.try_to_stand_alone(streaming, part) {
                 Ok(filters) => {
                     filters.into_iter().for_each(close);
                     return Ok(());
                 }
-                // What is in flight takes its time: everything is copied, and guests do not wait.
+                // What is in flight takes its time: everything is copied, and guests do not wait meanwhile.
                 Err(Hitch::GoesOn(_)) if !self.job.is_cancelled() && Instant::now() < by => {
-                    std::thread::sleep(TRY_AGAIN_AFTER);
+                    self.job.rests(pauses.next());
                 }
                 Err(Hitch::GoesOn(why) | Hitch::Ends(why)) => {
                     return Err(format!("{}: {why}: stream it again, which goes on where this was", part.about()));
@@ -227,7 +228,8 @@ impl Course {
 
     /// Lets the storage that was there before stand behind the disk again.
     fn put_back(&self, part: &Part, before: Arc<dyn Storage>) {
-        let mut pause = TRY_AGAIN_AFTER;
+        let mut pauses = Pauses::new();
+        let mut has_told = false;
         // Neither a daemon that is gone has disks, nor is there one that was removed meanwhile.
         while let (Some(daemon), Some(disk)) = (self.daemon.upgrade(), part.disk.upgrade()) {
             let put = daemon.settled(&part.name).and_then(|()| {
@@ -242,48 +244,49 @@ impl Course {
                 Ok(filters) => return filters.into_iter().for_each(close),
                 Err(ApiError::Disk(DiskError::Missing { .. })) => break,
                 Err(_) if daemon.upgrade.is_ending() => break,
-                Err(error) if pause == TRY_AGAIN_AFTER => {
+                Err(error) if !std::mem::replace(&mut has_told, true) => {
                     tracing::warn!(disk = part.name, %error, "a job is over and waits for the disk to answer");
                     self.job.waits(format!("{}: it is over, and waits for the disk: {error}", part.about()));
                 }
                 Err(_) => {}
             }
             drop((disk, daemon));
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(TRY_AGAIN_AFTER_MAX);
+            std::thread::sleep(pauses.next());
         }
         close(before);
     }
 
     /// Waits until so little differs that guests may wait for it.
-    fn come_close(&self, copier: &Copier, under_way: &mut usize) -> Result<(), Hitch> {
-        let by = Instant::now() + CLOSE_PATIENCE;
+    fn come_close(&self, copier: &Copier, by: Instant, under_way: &mut usize) -> Result<(), Hitch> {
         while !copier.hurry() {
             if Instant::now() >= by {
                 let kind = self.job.kind;
                 let why = format!("guests write faster than the {kind} copies: try again when they write less");
                 return Err(Hitch::GoesOn(why));
             }
-            // It may fail meanwhile, or be ended with the daemon.
-            if let Ok(Event::Over(_, copied)) = self.told.recv_timeout(LOOK_AGAIN_AFTER) {
-                *under_way -= 1;
-                let why = copied.err().unwrap_or_else(|| "it ended before it was completed".to_owned());
-                let about = self.job.parts.first().map(Part::about).unwrap_or_default();
-                return Err(Hitch::Ends(format!("{about}: {why}")));
-            }
+            self.goes_on_for(LOOK_AGAIN_AFTER, under_way)?;
         }
         Ok(())
     }
 
+    /// Lets it copy for a while. It may fail meanwhile, or be ended.
+    fn goes_on_for(&self, a_while: Duration, under_way: &mut usize) -> Result<(), Hitch> {
+        let Ok(Event::Over(_, copied)) = self.told.recv_timeout(a_while) else { return Ok(()) };
+        *under_way -= 1;
+        let why = copied.err().unwrap_or_else(|| "it ended before it was completed".to_owned());
+        let about = self.job.parts.first().map(Part::about).unwrap_or_default();
+        Err(Hitch::Ends(format!("{about}: {why}")))
+    }
+
     /// As below. Nobody has asked for the end of a commit, so that it may try for a while.
     fn complete_within(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
-        let by = Instant::now() + CLOSE_PATIENCE;
+        let (by, mut pauses) = (Instant::now() + CLOSE_PATIENCE, Pauses::new());
         loop {
-            match self.complete(under_way) {
-                Err(Hitch::GoesOn(_))
-                    if self.job.kind == JobKind::Commit && !self.job.is_cancelled() && Instant::now() < by =>
-                {
-                    std::thread::sleep(TRY_AGAIN_AFTER);
+            match self.complete(by, under_way) {
+                Err(Hitch::GoesOn(_)) if self.job.kind == JobKind::Commit && Instant::now() < by => {
+                    self.job.pauses(true);
+                    self.goes_on_for(pauses.next(), under_way)?;
+                    self.job.pauses(false);
                 }
                 ended => return ended,
             }
@@ -291,14 +294,14 @@ impl Course {
     }
 
     /// Moves the disk of a mirror to the target, or of a commit to its backing file, in the moment at which nothing is in flight.
-    fn complete(&mut self, under_way: &mut usize) -> Result<(), Hitch> {
+    fn complete(&mut self, by: Instant, under_way: &mut usize) -> Result<(), Hitch> {
         let goes_on = |why: &str| Hitch::GoesOn(why.to_owned());
         let (Some(daemon), [part]) = (self.daemon.upgrade(), &self.job.parts[..]) else {
             return Err(goes_on("what ends by itself is not completed"));
         };
         let disk = part.disk.upgrade().ok_or_else(|| goes_on("the disk is gone"))?;
         let Some(copier) = part.copier() else { return Err(goes_on("the copy is over")) };
-        self.come_close(&copier, under_way).inspect_err(|_| copier.go_on())?;
+        self.come_close(&copier, by, under_way).inspect_err(|_| copier.go_on())?;
         // The most of it is brought to stable storage before guests wait for the rest.
         sync(&part.target).map_err(Hitch::Ends)?;
         let _open = daemon.upgrade.gate();
@@ -352,6 +355,20 @@ impl Course {
     }
 }
 
+/// The pauses between attempts, each twice as long as the one before: an attempt may hold guests up for a while.
+struct Pauses(Duration);
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses(TRY_AGAIN_AFTER)
+    }
+
+    fn next(&mut self) -> Duration {
+        let longer = (2 * self.0).min(TRY_AGAIN_AFTER_MAX);
+        std::mem::replace(&mut self.0, longer)
+    }
+}
+
 /// Makes an image of the target, and opens it. Somebody else waits for a file system that hangs.
 fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Arc<dyn Storage>, String> {
     let (done, storage) = channel();
@@ -368,10 +385,15 @@ fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Ar
     storage.recv_timeout(by.saturating_duration_since(Instant::now())).unwrap_or_else(late)
 }
 
-/// Brings a file to stable storage, for as long as that takes.
+/// Brings a file to stable storage, for as long as that takes. What somebody else has put into its place holds up nobody.
 pub(super) fn sync(path: &Path) -> Result<(), String> {
-    let synced = File::open(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| format!("{}: cannot flush: {error}", path.display()))
+    // NONBLOCK: for a FIFO, until it is seen to be one.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let failed = |error: std::io::Error| format!("{}: cannot flush: {error}", path.display());
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let file = File::from(file);
+    storage::kit::check_kind(path, &file).map_err(|error| error.to_string())?;
+    file.sync_all().map_err(failed)
 }
 
 /// How the image of a disk is opened by now.
@@ -400,5 +422,32 @@ fn spec_of(before: &StorageSpec, target: &Path, format: CopyFormat) -> StorageSp
                 _ => StorageSpec::Qcow2(new),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_any_more_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.img");
+        let error = sync(&path).unwrap_err();
+        assert!(error.ends_with("disk.img: cannot flush: No such file or directory (os error 2)"), "{error}");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let error = sync(&path).unwrap_err();
+        assert!(error.contains("disk.img") && error.contains("named pipe"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        sync(&path).unwrap();
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_bound() {
+        let mut pauses = Pauses::new();
+        let seconds: Vec<_> = (0..9).map(|_| pauses.next().as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 }

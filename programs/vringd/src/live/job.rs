@@ -193,6 +193,8 @@ struct State {
     state: JobState,
     /// Somebody wants it to end.
     is_cancelled: bool,
+    /// It completes, and waits until it tries that again.
+    pauses: bool,
     is_over: bool,
     limit_bytes_per_second: Option<u64>,
     error: Option<String>,
@@ -210,6 +212,7 @@ impl Job {
         let state = State {
             state: JobState::Running,
             is_cancelled: false,
+            pauses: false,
             is_over: false,
             limit_bytes_per_second: None,
             error: None,
@@ -275,6 +278,17 @@ impl Job {
         self.changed.notify_all();
     }
 
+    /// Whether it waits between two attempts to complete it: then it can be cancelled.
+    pub(super) fn pauses(&self, pauses: bool) {
+        self.state().pauses = pauses;
+    }
+
+    /// Waits for so long, unless somebody wants it to end.
+    pub(super) fn rests(&self, for_so_long: Duration) {
+        let rest = self.changed.wait_timeout_while(self.state(), for_so_long, |state| !state.is_cancelled);
+        drop(rest);
+    }
+
     /// It is over, and cannot end yet.
     pub(super) fn waits(&self, why: String) {
         self.state().error = Some(why);
@@ -307,7 +321,7 @@ impl Job {
     pub(super) fn cancel(&self) -> Result<(), ApiError> {
         let shown = self.shown();
         let mut state = self.state();
-        if state.state == JobState::Completing {
+        if state.state == JobState::Completing && !state.pauses {
             drop(state);
             return shown.may_cancel();
         }
@@ -320,6 +334,7 @@ impl Job {
     /// As above, also while it completes, since the daemon ends.
     pub(super) fn stop(&self) {
         self.state().is_cancelled = true;
+        self.changed.notify_all();
         self.parts.iter().for_each(|part| part.tell(Copier::cancel));
     }
 
@@ -390,5 +405,31 @@ impl State {
             self.samples.push_back((now, done_bytes));
         }
         rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_commit_can_be_cancelled_between_its_attempts_alone() {
+        let (events, told) = channel();
+        let job = Job::new(1, JobKind::Commit, Vec::new(), events);
+        job.is_ready();
+        assert!(matches!(told.try_recv(), Ok(Event::Complete)));
+        job.cancel().unwrap_err();
+        job.pauses(true);
+        job.pauses(false);
+        job.cancel().unwrap_err();
+        assert!(!job.is_cancelled());
+        job.pauses(true);
+        job.cancel().unwrap();
+        assert!(job.is_cancelled());
+        // Nobody rests who is to end.
+        job.rests(Duration::MAX);
+        job.ends(Err("cancelled".to_owned()));
+        assert_eq!(job.shown().state, JobState::Cancelled);
     }
 }
