@@ -11,7 +11,7 @@ use http::Method;
 use serde_json::json;
 use tempfile::TempDir;
 use tests::daemon::{DIRECTORY, Daemon, refusal};
-use tests::driver::{readable, writable};
+use tests::driver::{Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
 use tests::lab::Lab;
 use tests::qemu_img::{img, io_file};
@@ -27,6 +27,45 @@ fn chain(lab: &Lab, image: &Path) -> Result<usize> {
 
 fn begin(client: &Client, kind: &str, disk: &str, limit: Option<u64>) -> Result<Job> {
     Ok(post(client, "/v1/jobs", &json!({ "kind": kind, "disk": disk, "limit": limit }))?)
+}
+
+/// A guest that knows what it has written.
+struct Guest {
+    frontend: Frontend,
+    ring: Ring,
+    oracle: Vec<u8>,
+    rng: testkit::Rng,
+}
+
+impl Guest {
+    fn connect(daemon: &Daemon, export: &str, oracle: Vec<u8>, rng: testkit::Rng) -> Result<Guest> {
+        let mut frontend = Frontend::connect(&daemon.socket(export), 0)?;
+        let ring = frontend.ring(0, 16)?;
+        Ok(Guest { frontend, ring, oracle, rng })
+    }
+
+    /// Writes so many blocks, each full of a byte.
+    fn write(&mut self, bytes: impl Iterator<Item = u8>) -> Result<()> {
+        for byte in bytes {
+            let block = self.rng.below(BYTES / BLOCK);
+            let bytes = vec![byte; BLOCK as usize];
+            self.frontend.memory().write(DATA, &bytes);
+            let (said, _) = self.ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
+            ensure!(said == status::OK, "block {block} is not written");
+            self.oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, when: &str) -> Result<()> {
+        for block in 0..BYTES / BLOCK {
+            let (said, _) = self.ring.run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
+            let there = self.frontend.memory().read(DATA, BLOCK as usize);
+            let wanted = &self.oracle[(block * BLOCK) as usize..][..BLOCK as usize];
+            ensure!(said == status::OK && there == wanted, "{when}: block {block} reads otherwise");
+        }
+        Ok(())
+    }
 }
 
 #[test]
@@ -119,45 +158,26 @@ fn what_is_behind_an_image_keeps_its_snapshots_and_reads_what_is_compressed() ->
     img(&lab, &["convert", "-c", "-f", "qcow2", "-O", "qcow2", &text("plain.qcow2"), &text("a.qcow2")])?
         .expect_success()?;
     img(&lab, &["snapshot", "-c", "before", &text("a.qcow2")])?.expect_success()?;
-    let b = qcow2(&lab, &directory, "b.qcow2", "cluster_size=65536")?;
-    // The writer wants zeroes in the beginning: it has the second disk, and this one is written by hand.
     let config = format!(
         "[[disk]]\nname = 'a'\nstorage = {{ kind = 'qcow2', path = '{}' }}\n[[export]]\nname = 'e'\nsocket = \
          '{DIRECTORY}/e.sock'\nqueues = 1\ndisk = 'a'\n",
         text("a.qcow2")
     );
-    drop(b);
     let daemon = Daemon::serve(&config)?;
     let to = json!({ "disks": [{ "disk": "a", "to": at("base.qcow2") }] });
     let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to)?;
-    let mut frontend = Frontend::connect(&daemon.socket("e"), 0)?;
-    let mut ring = frontend.ring(0, 16)?;
     let mut oracle = vec![0u8; BYTES as usize];
     oracle[half as usize..].fill(3);
-    let mut rng = testkit::Rng(7);
-    let mut write = |number: u64| -> Result<()> {
-        let block = rng.below(BYTES / BLOCK);
-        let bytes = vec![(number % 251) as u8; BLOCK as usize];
-        frontend.memory().write(DATA, &bytes);
-        let (said, _) = ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
-        ensure!(said == status::OK, "write {number} has failed");
-        oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
-        Ok(())
-    };
+    let mut guest = Guest::connect(&daemon, "e", oracle, testkit::Rng(7))?;
     // Minutes to copy, until the limit is lifted.
-    (0..100).try_for_each(&mut write)?;
+    guest.write(0..100)?;
     let job = begin(daemon.client(), "commit", "a", Some(64 << 10))?;
-    (100..600).try_for_each(&mut write)?;
+    guest.write((0..=250).cycle().skip(100).take(500))?;
     let _: Job = daemon.client().send(Method::PATCH, &format!("/v1/jobs/{}", job.id), &json!({ "limit": null }))?;
     wait_job(daemon.client(), job.id, JobState::Done)?;
-    for block in 0..BYTES / BLOCK {
-        let (said, _) = ring.run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
-        let there = frontend.memory().read(DATA, BLOCK as usize);
-        let wanted = &oracle[(block * BLOCK) as usize..][..BLOCK as usize];
-        ensure!(said == status::OK && there == wanted, "block {block} reads otherwise");
-    }
-    drop(ring);
-    drop(frontend);
+    guest.compare("after the commit")?;
+    let oracle = guest.oracle;
+    drop((guest.ring, guest.frontend));
     daemon.stop()?;
     ensure!(contents(&lab, "qcow2", &at("a.qcow2"))? == oracle, "QEMU reads otherwise");
     img(&lab, &["snapshot", "-a", "before", &text("a.qcow2")])?.expect_success()?;
@@ -230,41 +250,30 @@ fn a_killed_daemon_leaves_what_was_answered_whatever_was_under_way() -> Result<(
             "[[export]]\nname = 'a'\nsocket = '{DIRECTORY}/a.sock'\nqueues = 1\nstorage = {{ kind = 'qcow2', path = '{}' }}\n",
             at("a.qcow2").display()
         );
-        let mut oracle = vec![0u8; BYTES as usize];
-        let mut rng = testkit::Rng(11);
-        for round in 0..4u64 {
+        let (mut oracle, mut rng) = (vec![0u8; BYTES as usize], testkit::Rng(11));
+        for round in 0..5 {
             let daemon = Daemon::serve(&config)?;
-            {
-                let mut frontend = Frontend::connect(&daemon.socket("a"), 0)?;
-                let mut ring = frontend.ring(0, 16)?;
-                for block in 0..BYTES / BLOCK {
-                    let (said, _) = ring.run(kind::IN, block * BLOCK / 512, &[writable(DATA, BLOCK as u32)]);
-                    let there = frontend.memory().read(DATA, BLOCK as usize);
-                    let wanted = &oracle[(block * BLOCK) as usize..][..BLOCK as usize];
-                    ensure!(
-                        said == status::OK && there == wanted,
-                        "{what}, round {round}: block {block} reads otherwise"
-                    );
-                }
-                let mut write = |number: u64| -> Result<()> {
-                    let block = rng.below(BYTES / BLOCK);
-                    let bytes = vec![(1 + number % 250) as u8; BLOCK as usize];
-                    frontend.memory().write(DATA, &bytes);
-                    let (said, _) = ring.run(kind::OUT, block * BLOCK / 512, &[readable(DATA, BLOCK as u32)]);
-                    oracle[(block * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&bytes);
-                    ensure!(said == status::OK, "it is not written");
-                    Ok(())
-                };
-                (0..100).try_for_each(|number| write(round * 7 + number))?;
-                let to = json!({ "disks": [{ "disk": "a", "to": at(&format!("base-{round}.qcow2")) }] });
-                let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to)?;
-                (0..100).try_for_each(|number| write(round * 11 + number))?;
-                begin(daemon.client(), what, "a", Some(1 << 20))?;
-                (0..200).try_for_each(|number| write(round * 13 + number))?;
+            let mut guest = Guest::connect(&daemon, "a", oracle, rng)?;
+            guest.compare(&format!("{what}, after {round} kills"))?;
+            guest.write((1..).skip(round).take(100))?;
+            let to = json!({ "disks": [{ "disk": "a", "to": at(&format!("base-{round}.qcow2")) }] });
+            let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to)?;
+            guest.write((1..).skip(2 * round).take(100))?;
+            let job = begin(daemon.client(), what, "a", Some(64 << 10))?;
+            guest.write((1..).skip(3 * round).take(200))?;
+            // It has written something, and takes minutes for the rest.
+            let mut now = job;
+            while now.state == JobState::Running && now.done_bytes == 0 {
+                now = daemon.client().get(&format!("/v1/jobs/{}", now.id))?;
             }
+            ensure!(now.state == JobState::Running, "{what}: it is not under way: {now:?}");
+            (oracle, rng) = (guest.oracle, guest.rng);
             // Killed.
             drop(daemon);
         }
+        let daemon = Daemon::serve(&config)?;
+        let mut guest = Guest::connect(&daemon, "a", oracle, rng)?;
+        guest.compare(&format!("{what}, in the end"))?;
     }
     Ok(())
 }
