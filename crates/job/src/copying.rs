@@ -1,6 +1,7 @@
 //! The walk over a disk's clusters that are to be copied: what all jobs have in common.
 
 use crate::JobError;
+use crate::before::Guards;
 use crate::control::Control;
 use crate::lanes::{Ended, Lanes, Piece};
 use crate::limit::Bucket;
@@ -29,9 +30,14 @@ pub(crate) trait Course {
     /// Why the job does not go on.
     fn check(&self) -> Result<(), JobError>;
 
+    /// What guests wait for, where they do.
+    fn guards(&self) -> Option<&Guards> {
+        None
+    }
+
     /// When [`check`](Self::check) will have something to say.
     fn deadline_ns(&self) -> Option<u64> {
-        None
+        self.guards()?.deadline_ns()
     }
 
     /// What other threads tell.
@@ -49,7 +55,7 @@ pub(crate) trait Course {
 
     /// Clusters that guests wait for, since the last call.
     fn wanted(&self) -> Vec<Range<u64>> {
-        Vec::new()
+        self.guards().map(Guards::arrived).unwrap_or_default()
     }
 
     /// What was in these bytes is known, and they may change.
@@ -59,7 +65,9 @@ pub(crate) trait Course {
     fn has_copied(&self, _bytes: &Range<u64>) {}
 
     /// The copy has failed.
-    fn give_up(&self) {}
+    fn give_up(&self) {
+        self.guards().into_iter().for_each(Guards::lift_all);
+    }
 }
 
 /// What there is to do now.

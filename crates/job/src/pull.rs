@@ -119,25 +119,17 @@ impl Course for Pull {
         self.guards.check_patience()
     }
 
-    fn deadline_ns(&self) -> Option<u64> {
-        self.guards.deadline_ns()
+    fn guards(&self) -> Option<&Guards> {
+        Some(&self.guards)
     }
 
     fn control(&self) -> &Control {
         &self.guards.control
     }
 
-    fn wanted(&self) -> Vec<Range<u64>> {
-        self.guards.arrived()
-    }
-
     /// Not before it is in the scratch storage, where readers look for it from now on.
     fn has_copied(&self, bytes: &Range<u64>) {
         self.guards.lift(bytes);
-    }
-
-    fn give_up(&self) {
-        self.guards.lift_all();
     }
 }
 

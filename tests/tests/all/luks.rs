@@ -114,15 +114,8 @@ fn an_upgrade_goes_on_without_the_key_file() -> Result<()> {
     let [image, key] = ["disk.qcow2", "key"].map(|name| place.path().join(name));
     write_key(&key)?;
     let new = cheap(2);
-    let options = CreateOptions {
-        size_bytes: Some(new.data_offset() + BYTES),
-        cluster_bytes: 64 << 10,
-        refcount_bits: 16,
-        subclusters: false,
-        backing: None,
-        force: false,
-    };
-    tools::create(&image, &options)?;
+    let size_bytes = Some(new.data_offset() + BYTES);
+    tools::create(&image, &CreateOptions { size_bytes, ..CreateOptions::default() })?;
     let container = storage::open(&image::Qcow2Options::new(&image))?;
     luks::tools::format(&*container, &new, &Passphrase::read(&key)?)?;
     drop(container);

@@ -227,14 +227,7 @@ fn converted(lab: &Lab, dir: &Path, image: &Qcow2Options, oracle: &[u8]) -> Resu
     let (raw, flat) = (dir.join("converted.raw"), dir.join("converted.qcow2"));
     tools::to_raw(&from, &raw, true, &mut |_, _| {})?;
     kit::assert_same(&std::fs::read(&raw)?, oracle, 0);
-    let options = CreateOptions {
-        size_bytes: None,
-        cluster_bytes: 4096,
-        refcount_bits: 16,
-        subclusters: false,
-        backing: None,
-        force: true,
-    };
+    let options = CreateOptions { cluster_bytes: 4096, force: true, ..CreateOptions::default() };
     tools::to_qcow2(&from, &flat, &options, None, &mut |_, _| {})?;
     agree(lab, &flat)?;
     let (raw, flat) = (raw.display().to_string(), flat.display().to_string());

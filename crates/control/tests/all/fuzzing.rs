@@ -126,6 +126,8 @@ fn text_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("new_mirror", r#"{"kind":"mirror","disk":"a","target":"/a.qcow2","force":true}"#),
         ("new_stream", r#"{"kind":"stream","disk":"a","limit":"1M"}"#),
         ("new_commit", r#"{"kind":"commit","disk":"a"}"#),
+        ("new_pull", r#"{"kind":"pull","disks":[{"disk":"a","listen":"unix:/a.nbd","bitmap":"daily"}],"scratch":"/tmp"}"#),
+        ("new_luks", "name = 'l'\nstorage = { kind = 'qcow2', path = '/a', luks = { key_file = '/k', allow_discards = true } }\n"),
         ("job_settings", r#"{"limit":"none"}"#),
         ("listen", "tcp:[::1]:5640"),
         ("listen_vsock", "vsock:2:5640"),

@@ -57,6 +57,20 @@ pub struct CreateOptions {
     pub force: bool,
 }
 
+impl Default for CreateOptions {
+    /// As every program makes them, over nothing, and where nothing is yet.
+    fn default() -> CreateOptions {
+        CreateOptions {
+            size_bytes: None,
+            cluster_bytes: 64 << 10,
+            refcount_bits: 16,
+            subclusters: false,
+            backing: None,
+            force: false,
+        }
+    }
+}
+
 /// Makes an image in which nothing is allocated. A file that was made is removed after an error.
 ///
 /// # Errors

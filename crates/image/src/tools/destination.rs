@@ -2,7 +2,7 @@
 
 use super::CreateOptions;
 use super::create::{directory, files, new, write};
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, hidden};
 use crate::header::{Compression, Header, MAGIC};
 use crate::new::New;
 use crate::served::Compressing;
@@ -11,7 +11,6 @@ use crate::{Qcow2Options, Qcow2Storage};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -176,7 +175,7 @@ fn nameless(directory: &Path) -> io::Result<File> {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
         made => return Ok(File::from(made?)),
     }
-    let path = directory.join(format!(".vringd-{:016x}", RandomState::new().hash_one(std::process::id())));
+    let path = hidden(directory);
     let file = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
     std::fs::remove_file(&path)?;
     Ok(File::from(file))

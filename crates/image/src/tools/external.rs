@@ -10,20 +10,16 @@
 
 use super::access::Access;
 use super::create::{Backing, CreateOptions, directory, is_same, new};
-use super::file::{Image, ToolError};
+use super::file::{Image, ToolError, hidden};
 use crate::header::Header;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::{FileStorage, Storage};
-
-/// Bits of a refcount, as every program makes them.
-const REFCOUNT_BITS: u32 = 16;
 
 /// A snapshot on its way. Dropped before it is [kept](Self::keep), it never was.
 pub struct ExternalSnapshot {
@@ -100,10 +96,9 @@ impl ExternalSnapshot {
         let options = CreateOptions {
             size_bytes: Some(size_bytes),
             cluster_bytes: 1 << header.cluster_bits,
-            refcount_bits: REFCOUNT_BITS,
             subclusters: header.has(features::EXTENDED_L2),
             backing: Some(Backing::qcow2(path, &this.to)?),
-            force: false,
+            ..CreateOptions::default()
         };
         let access = Access::of(&file.file).map_err(ToolError::io(path, "measure"))?;
         let made = this.make(&options, &access)?;
@@ -242,7 +237,7 @@ impl Drop for ExternalSnapshot {
 
 /// A name beside an image, where nobody can have put anything before.
 pub(super) fn beside(image: &Path) -> Result<PathBuf, ToolError> {
-    Ok(directory(image)?.join(format!(".vringd-{:016x}", RandomState::new().hash_one(image))))
+    Ok(hidden(&directory(image)?))
 }
 
 /// Refuses to move an image away from files that it names by where it is.

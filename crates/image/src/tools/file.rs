@@ -6,6 +6,7 @@ use crate::{FormatError, features};
 use rustix::fs::{FileType, OFlags};
 use serde::{Serialize, Serializer};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,11 @@ pub(super) fn refuse_damage(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> 
     }
     let why = "is damaged: `vringd image check` says how, and `qemu-img check -r all` mends it";
     Err(ToolError::refused(path, why))
+}
+
+/// A name in a directory, where nobody can have put anything before.
+pub(super) fn hidden(directory: &Path) -> PathBuf {
+    directory.join(format!(".vringd-{:016x}", RandomState::new().hash_one(directory)))
 }
 
 /// What helps against dirty bitmaps of an image that nobody serves.

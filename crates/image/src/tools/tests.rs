@@ -14,14 +14,7 @@ use tempfile::TempDir;
 use testkit::storage as kit;
 
 fn plain(size_bytes: u64) -> CreateOptions {
-    CreateOptions {
-        size_bytes: Some(size_bytes),
-        cluster_bytes: 64 << 10,
-        refcount_bits: 16,
-        subclusters: false,
-        backing: None,
-        force: false,
-    }
+    CreateOptions { size_bytes: Some(size_bytes), ..CreateOptions::default() }
 }
 
 fn checked(path: &Path) -> Checked {

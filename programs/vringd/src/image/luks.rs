@@ -86,14 +86,7 @@ pub(super) fn create(create: CreateLuks) -> Result<Info, Failure> {
     let place = match format {
         Format::Raw => Place::raw(&path, bytes, force),
         Format::Qcow2 => {
-            let options = CreateOptions {
-                size_bytes: Some(bytes),
-                cluster_bytes: 64 << 10,
-                refcount_bits: 16,
-                subclusters: false,
-                backing: None,
-                force,
-            };
+            let options = CreateOptions { size_bytes: Some(bytes), force, ..CreateOptions::default() };
             Place::qcow2(&path, &options)
         }
     };

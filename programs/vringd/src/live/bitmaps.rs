@@ -1,6 +1,7 @@
 //! Dirty bitmaps of disks that are served, and what a backup takes of them.
 
 use super::job::Copier;
+use super::jobs::unsupported;
 use crate::daemon::Daemon;
 use control::ApiError;
 use control::model::{Bitmap, CopyDisk, CopyFormat, NewBitmap};
@@ -181,7 +182,7 @@ impl Daemon {
         let storage = disk.storage();
         if storage.describe().read_only && Qcow2Storage::of(&storage).is_some() {
             let message = "is read-only, and its dirty bitmaps are not looked at: `vringd image info` lists them";
-            return Err(ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() });
+            return Err(unsupported(&disk, message));
         }
         Ok(Qcow2Storage::of(&storage).map(|image| image.bitmaps().into_iter().map(shown).collect()).unwrap_or_default())
     }
@@ -213,9 +214,8 @@ impl Daemon {
         let _in_order = disk.capacity_lock_within(crate::daemon::PATIENCE)?;
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
-        let unsupported = |message: String| ApiError::DiskUnsupported { disk: disk.name().to_owned(), message };
-        let image =
-            Qcow2Storage::of(&storage).ok_or_else(|| unsupported("only qcow2 images have dirty bitmaps".to_owned()))?;
-        change(image).map_err(|error| unsupported(error.to_string()))
+        let image = Qcow2Storage::of(&storage);
+        let image = image.ok_or_else(|| unsupported(&disk, "only qcow2 images have dirty bitmaps"))?;
+        change(image).map_err(|error| unsupported(&disk, &error.to_string()))
     }
 }

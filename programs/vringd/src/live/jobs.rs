@@ -29,8 +29,6 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 /// Largest disk: some marks of a bit for every 64 KiB are in memory, 256 MiB each.
 pub(super) const DISK_BYTES_MAX: u64 = 128 << 40;
-/// Clusters of a new image, as every program makes them.
-const CLUSTER_BYTES: u64 = 64 << 10;
 
 /// See the module.
 #[derive(Default)]
@@ -436,11 +434,9 @@ fn place(copy: &CopyDisk, size_bytes: u64) -> Result<Place, ToolError> {
         CopyFormat::Qcow2 => {
             let options = CreateOptions {
                 size_bytes: Some(size_bytes),
-                cluster_bytes: CLUSTER_BYTES,
-                refcount_bits: 16,
-                subclusters: false,
                 backing: copy.backing.as_ref().map(|backing| Backing::qcow2(&copy.target, backing)).transpose()?,
                 force: copy.force,
+                ..CreateOptions::default()
             };
             Place::qcow2(&copy.target, &options)
         }

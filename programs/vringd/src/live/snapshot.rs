@@ -1,5 +1,6 @@
 //! External snapshots of disks that are served, all as of the same moment.
 
+use super::jobs::unsupported;
 use super::swap::{Next, close};
 use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
@@ -30,7 +31,7 @@ impl Daemon {
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
             let now = disk.storage();
             if !snapshot.is_of(&now) || now.capacity_bytes() != snapshot.size_bytes() {
-                return Err(unsupported(disk, "was changed meanwhile: try again".to_owned()));
+                return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
         let mut taken = Vec::new();
@@ -38,7 +39,7 @@ impl Daemon {
             let mut next = Vec::new();
             for (mut snapshot, disk) in snapshots.drain(..).zip(&disks) {
                 // What was done is undone before the rings go on.
-                let put = snapshot.put().map_err(|error| unsupported(disk, error.to_string()));
+                let put = snapshot.put().map_err(|error| unsupported(disk, &error.to_string()));
                 taken.push(snapshot);
                 match put {
                     Ok(storage) => next.push(Next { storage, spec: None }),
@@ -66,16 +67,12 @@ impl Daemon {
     fn prepared(&self, disk: &Disk, of: &SnapshotDisk) -> Result<ExternalSnapshot, ApiError> {
         let StorageSpec::Qcow2(options) = disk.spec() else {
             let message = "an external snapshot is made of a qcow2 image: convert it, or `mirror` it into one";
-            return Err(unsupported(disk, message.to_owned()));
+            return Err(unsupported(disk, message));
         };
         self.held.admit_new("to", &of.to)?;
         // The new image is made beside the old one.
         self.held.admit_new("storage.path", &options.path)?;
         let prepared = ExternalSnapshot::prepare(&options, disk.storage(), &of.to);
-        prepared.map_err(|error| unsupported(disk, error.to_string()))
+        prepared.map_err(|error| unsupported(disk, &error.to_string()))
     }
-}
-
-fn unsupported(disk: &Disk, message: String) -> ApiError {
-    ApiError::DiskUnsupported { disk: disk.name().to_owned(), message }
 }
