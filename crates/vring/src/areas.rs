@@ -69,6 +69,8 @@ pub(crate) struct Areas {
     used: NonNull<u8>,
     /// The size is a power of two, so this cuts a running index to a slot.
     mask: usize,
+    /// Bytes behind the elements of the used ring.
+    event: u8,
 }
 
 impl Areas {
@@ -87,7 +89,32 @@ impl Areas {
             avail: place(Area::Available, layout.avail, AVAIL_RING + 2 * size + event, 2)?,
             used: place(Area::Used, layout.used, USED_RING + USED_ELEMENT_BYTES * size + event, 4)?,
             mask: size - 1,
+            event: event as u8,
         })
+    }
+
+    /// Bytes of one element of the used ring.
+    pub(crate) const USED_ELEMENT: u64 = USED_ELEMENT_BYTES as u64;
+    /// Bytes of each of the used ring's other fields.
+    pub(crate) const USED_FIELD: u64 = 2;
+    /// Where in the used ring its flags are.
+    pub(crate) const USED_FLAGS_AT: u64 = 0;
+    /// Where in the used ring its index is.
+    pub(crate) const USED_IDX_AT: u64 = USED_IDX as u64;
+
+    /// Bytes of the used ring.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.avail_event_at() + u64::from(self.event)
+    }
+
+    /// Where in the used ring the element for the running index `index` is.
+    pub(crate) fn used_element_at(&self, index: u16) -> u64 {
+        (USED_RING + USED_ELEMENT_BYTES * (usize::from(index) & self.mask)) as u64
+    }
+
+    /// Where in the used ring the device's event field is, with EVENT_IDX.
+    pub(crate) fn avail_event_at(&self) -> u64 {
+        (USED_RING + USED_ELEMENT_BYTES * (self.mask + 1)) as u64
     }
 
     /// Descriptor `index`; the caller has checked that it is below the size.

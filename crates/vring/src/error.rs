@@ -60,6 +60,15 @@ pub enum MemoryError {
     },
 }
 
+/// a dirty log of {bytes} bytes does not lie in its mapping, which has {room} bytes from its offset on
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+pub struct LogError {
+    /// Length of the log in bytes.
+    pub bytes: usize,
+    /// Bytes that the mapping holds from the log's offset on.
+    pub room: usize,
+}
+
 /// One of the three areas of a split virtqueue (virtio 1.3, section 2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
@@ -112,6 +121,8 @@ pub enum RingError {
         /// First guest physical address of the memory region.
         guest_addr: u64,
     },
+    /// the dirty log is gone: the frontend shortened the file behind it, or that could not deliver a page
+    LogGone,
     /// driver's available index {index} is {ahead} ahead of ours in a ring of {size}
     AvailableRanAhead {
         /// The index that the driver wrote.

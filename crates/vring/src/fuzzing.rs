@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::chain::Chain;
 use crate::copy;
+use crate::dirty::{DirtyLog, RingLog};
 use crate::layout::{Layout, segments_max};
 use crate::mapping::Mapping;
 use crate::memory::{Memory, Region};
@@ -23,6 +24,9 @@ use crate::split::SplitRing;
 const REGIONS: [(u64, u64); 4] = [(0x1000, 0x2000), (0x3000, 0x1000), (0x10_0000, 0x1000), (u64::MAX - 0xfff, 0x1000)];
 /// Operations an input may ask for; keeps one input short.
 const OPERATIONS_MAX: usize = 256;
+/// Where the log lies in its mapping, and how long it is at most, in bytes: it ends in the middle of the memory.
+const LOG_AT: usize = 100;
+const LOG_BYTES: usize = 0x10_0000 / 0x1000 / 8;
 /// Bytes copied from and to a chain; enough to cross borders and short enough to stay quick.
 const COPY_BYTES: usize = 300;
 
@@ -48,13 +52,15 @@ pub fn ring(data: &[u8]) -> usize {
     let Ok(ring) = SplitRing::new(Arc::clone(&tables.full), layout, RingPosition::split(start)) else {
         return 0;
     };
-    let mut player = Player { tables, ring, chain: Chain::default(), popped: Vec::new(), staged: false, chains: 0 };
+    let mut player =
+        Player { tables, ring, chain: Chain::default(), popped: Vec::new(), log: None, staged: false, chains: 0 };
     for _ in 0..OPERATIONS_MAX {
         if input.0.is_empty() {
             break;
         }
         player.play(&mut input);
     }
+    player.check_log();
     player.chains
 }
 
@@ -167,13 +173,15 @@ struct Player {
     ring: SplitRing,
     chain: Chain,
     popped: Vec<u16>,
+    /// The log in use, and its length in bytes.
+    log: Option<(Arc<DirtyLog>, usize)>,
     staged: bool,
     chains: usize,
 }
 
 impl Player {
     fn play(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 13 {
+        match input.u8() % 14 {
             0 => {
                 let at = input.address();
                 self.tables.put(at, &input.u32().to_le_bytes());
@@ -190,6 +198,7 @@ impl Player {
             }
             10 => self.ring.disable_kicks(),
             11 => self.set_memory(input),
+            13 => self.set_log(input),
             _ => {
                 // The driver's wish for notifications.
                 let layout = *self.ring.layout();
@@ -313,6 +322,34 @@ impl Player {
         assert_eq!(len, 2);
         // SAFETY: `translate` found two bytes.
         u16::from_le(unsafe { ptr.cast::<u16>().as_ptr().read_volatile() })
+    }
+
+    /// Logs in a log of any length, or no more. All requests in flight are named, and perhaps some that are not.
+    fn set_log(&mut self, input: &mut Input<'_>) {
+        let (choice, used, stranger) = (input.u8(), input.address(), input.u16());
+        self.check_log();
+        let bytes = 1 + usize::from(choice >> 2) % LOG_BYTES;
+        self.log = match choice & 3 {
+            0 => None,
+            1 if self.log.is_some() => self.log.take(),
+            _ => Mapping::anonymous(4096)
+                .ok()
+                .and_then(|it| DirtyLog::new(it, LOG_AT, bytes).ok())
+                .map(|log| (Arc::new(log), bytes)),
+        };
+        let used = (choice & 128 != 0).then_some(used);
+        let log = self.log.as_ref().map(|(log, _)| RingLog { log: Arc::clone(log), used });
+        self.ring.set_log(log, self.popped.iter().copied().chain([stranger]));
+    }
+
+    /// Nothing is marked outside the log.
+    fn check_log(&self) {
+        let Some((log, bytes)) = &self.log else { return };
+        let around = log.around();
+        assert!(
+            around[..LOG_AT].iter().chain(&around[LOG_AT + bytes..]).all(|byte| *byte == 0),
+            "marks outside the log"
+        );
     }
 
     fn set_memory(&mut self, input: &mut Input<'_>) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::areas::{Areas, prefetch};
 use crate::chain::Chain;
 use crate::crash;
+use crate::dirty::{RingLog, Writes};
 use crate::error::RingError;
 use crate::inflight::{InflightQueue, Recovery};
 use crate::layout::Layout;
@@ -45,6 +46,8 @@ pub struct SplitRing {
     in_flight: u16,
     /// Where the requests in flight are written down for a later process.
     inflight: Option<InflightQueue>,
+    /// What is to be marked in the frontend's dirty log, while it wants that.
+    writes: Option<Box<Writes>>,
     /// Heads that an earlier life of the ring took and never showed as used, the oldest last. While there are any, nothing
     /// new is looked at: `next_avail` and `seen_avail` are equal.
     owed: Vec<u16>,
@@ -76,6 +79,7 @@ impl SplitRing {
             published: next_used,
             in_flight: 0,
             inflight: None,
+            writes: None,
             owed: Vec::new(),
             hint: 0,
             lost: 0,
@@ -144,6 +148,38 @@ impl SplitRing {
         Ok(())
     }
 
+    /// Marks what this ring writes in a dirty log from now on, in another one, or in none.
+    ///
+    /// `in_flight` are the heads of all requests that were popped and not pushed: the first log hears of what they write as well.
+    /// Their chains are walked once more for that, instead of keeping each request's addresses while nothing is logged. A driver
+    /// may not change a chain that is in flight (virtio 1.3, 2.7.5); one that does gets marks where it points to now, inside the
+    /// log like all others.
+    ///
+    /// With a used ring to log, all of it is marked at once: it may have been written by a life of the ring that was killed
+    /// before it could tell.
+    pub fn set_log(&mut self, log: Option<RingLog>, in_flight: impl IntoIterator<Item = u16>) {
+        // Whether a log that is new here has been lost is looked at once.
+        self.lost = 0;
+        match (&mut self.writes, log) {
+            (_, None) => self.writes = None,
+            (Some(writes), Some(log)) => writes.set_log(log),
+            (None, Some(log)) => {
+                let size = self.layout.size;
+                let mut writes = Writes::new(log, size);
+                let mut chain = Chain::default();
+                for head in in_flight.into_iter().filter(|head| *head < size) {
+                    // What was walked before an error counts.
+                    let _ = self.walk(head, &mut chain);
+                    writes.popped(head, &chain);
+                }
+                self.writes = Some(Box::new(writes));
+            }
+        }
+        if let Some(writes) = &self.writes {
+            writes.mark_used_ring(&self.areas);
+        }
+    }
+
     /// The memory table in use.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
@@ -155,7 +191,7 @@ impl SplitRing {
         self.next_avail != self.seen_avail
             || self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
-            || (sigbus::lost() != self.lost && self.memory.gone().is_some())
+            || (sigbus::lost() != self.lost && self.gone().is_some())
     }
 
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
@@ -194,6 +230,9 @@ impl SplitRing {
         if let Some(inflight) = &mut self.inflight {
             inflight.take(head);
         }
+        if let Some(writes) = &mut self.writes {
+            writes.popped(head, chain);
+        }
         Ok(Some(head))
     }
 
@@ -215,6 +254,9 @@ impl SplitRing {
         // It is marked already, in the place that it had among the others.
         self.owed.pop();
         self.in_flight += 1;
+        if let Some(writes) = &mut self.writes {
+            writes.popped(head, chain);
+        }
         Ok(Some(head))
     }
 
@@ -260,11 +302,20 @@ impl SplitRing {
     /// Finds the memory table whole, in a process that has lost `lost` mappings.
     #[cold]
     fn check_memory(&mut self, lost: usize) -> Result<(), RingError> {
-        if let Some(guest_addr) = self.memory.gone() {
-            return Err(RingError::MemoryGone { guest_addr });
+        if let Some(gone) = self.gone() {
+            return Err(gone);
         }
         self.lost = lost;
         Ok(())
+    }
+
+    /// What has gone away of the memory that it uses.
+    #[cold]
+    fn gone(&self) -> Option<RingError> {
+        if let Some(guest_addr) = self.memory.gone() {
+            return Some(RingError::MemoryGone { guest_addr });
+        }
+        self.writes.as_ref().is_some_and(|writes| writes.log().is_gone()).then_some(RingError::LogGone)
     }
 
     /// Has the CPU fetch what later pops will read.
@@ -300,6 +351,9 @@ impl SplitRing {
         if let Some(inflight) = &mut self.inflight {
             inflight.stage(head);
         }
+        if let Some(writes) = &mut self.writes {
+            writes.ended(head);
+        }
     }
 
     /// Shows all staged elements to the driver with one store, and says whether it wants a notification for them.
@@ -310,6 +364,9 @@ impl SplitRing {
         if old == new {
             return false;
         }
+        if let Some(writes) = &mut self.writes {
+            writes.mark_ended(&self.areas, (old, new));
+        }
         self.areas.set_used_idx(new);
         crash::point();
         self.published = new;
@@ -317,6 +374,9 @@ impl SplitRing {
         // and then reads the index; without a full fence on both sides each could miss the other, and a notification
         // would be lost.
         fence(Ordering::SeqCst);
+        if let Some(writes) = &self.writes {
+            writes.mark_used(Areas::USED_IDX_AT, Areas::USED_FIELD);
+        }
         let wanted = if self.layout.event_idx {
             // 2.7.7.2: notify when the used index moved over the entry that the driver named; all modulo 2^16.
             let past_event = new.wrapping_sub(self.areas.used_event()).wrapping_sub(1);
@@ -341,9 +401,13 @@ impl SplitRing {
         // 2.7.10.2 and 2.7.13.4.1: the wish must be visible before the index is read again. The driver stores its index
         // and then reads the wish; without a full fence on both sides a request could stay unseen without a kick.
         fence(Ordering::SeqCst);
+        if let Some(writes) = &self.writes {
+            let at = if self.layout.event_idx { self.areas.avail_event_at() } else { Areas::USED_FLAGS_AT };
+            writes.mark_used(at, Areas::USED_FIELD);
+        }
         self.areas.avail_idx() != self.next_avail
             || !self.owed.is_empty()
-            || (sigbus::lost() != self.lost && self.memory.gone().is_some())
+            || (sigbus::lost() != self.lost && self.gone().is_some())
     }
 
     /// Tells the driver that no kick is needed until [`enable_kicks`](SplitRing::enable_kicks).
@@ -353,6 +417,9 @@ impl SplitRing {
     pub fn disable_kicks(&mut self) {
         if !self.layout.event_idx {
             self.areas.set_used_flags(NO_NOTIFY);
+            if let Some(writes) = &self.writes {
+                writes.mark_used_now(Areas::USED_FLAGS_AT, Areas::USED_FIELD);
+            }
         }
     }
 

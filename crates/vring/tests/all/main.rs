@@ -2,6 +2,7 @@
 
 mod common;
 mod copy;
+mod dirty;
 mod errors;
 mod gone;
 mod guest_ranges;
