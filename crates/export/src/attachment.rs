@@ -7,6 +7,7 @@ use crate::turns::{BATCH_MAX, Turns};
 use engine::{Completion, Io};
 use std::any::Any;
 use std::sync::Arc;
+use vring::RingLog;
 
 /// What a device's ring has to say for itself. What it need not is the same for all: a virtqueue that is served in batches.
 ///
@@ -25,6 +26,9 @@ pub(crate) trait Attachment: Any + Send {
     fn queue_mut(&mut self) -> Option<&mut Queue> {
         None
     }
+
+    /// Where what it writes to its virtqueue's guest is marked from now on.
+    fn set_log(&mut self, _log: Option<RingLog>) {}
 
     /// Where its calls run from now on. What stands behind a disk has its own.
     fn set_executor(&mut self, _executor: Executor) {}

@@ -19,6 +19,9 @@ pub(crate) trait Device: Send + Sync {
     /// Whether a request that was taken and never answered may be done a second time, by a later process.
     fn has_inflight(&self) -> bool;
 
+    /// Whether a frontend can migrate it: its rings log what they write, and the rest of it is on both sides.
+    fn has_log(&self) -> bool;
+
     /// Whether the device has a config space to show.
     fn has_config(&self) -> bool;
 

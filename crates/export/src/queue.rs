@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use vring::{Chain, Memory, Recovery, RingError, RingPosition, SplitRing};
+use vring::{Chain, Memory, Recovery, RingError, RingLog, RingPosition, SplitRing};
 
 /// Why a ring takes no more requests until it is started again.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -78,6 +78,8 @@ impl Queue {
         let mut ring = SplitRing::new(start.memory.clone(), start.layout, start.position)?;
         ring.owe(&start.owed)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
+        // Nothing is in flight, and what is owed is popped again.
+        ring.set_log(start.log, []);
         let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
         // A ring that has lived before may have died between showing a request and telling the driver.
         if lived && let Some(call) = &call {
@@ -277,6 +279,11 @@ impl Queue {
         debug_assert!(self.epochs.back().is_some_and(|epoch| Arc::ptr_eq(&epoch.memory, self.ring.memory())));
     }
 
+    /// Marks what is written in this dirty log from now on, or in none; `in_flight` are the heads of all requests in flight.
+    pub(crate) fn set_log(&mut self, log: Option<RingLog>, in_flight: impl IntoIterator<Item = u16>) {
+        self.ring.set_log(log, in_flight);
+    }
+
     /// Stops taking requests; those in flight still end. The log says so once, and the frontend learns of it where it gave a
     /// descriptor for that.
     #[cold]
@@ -312,7 +319,18 @@ mod tests {
         let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
         let (position, inflight, kick, owed) = (RingPosition::default(), None, None, Vec::new());
-        let start = vhost_user::RingStart { memory, layout, position, owed, inflight, enabled: true, kick, call, err };
+        let start = vhost_user::RingStart {
+            memory,
+            layout,
+            position,
+            owed,
+            inflight,
+            log: None,
+            enabled: true,
+            kick,
+            call,
+            err,
+        };
         Queue::new(start, Label::of_nobody())
     }
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vhost_user::{BackendChannel, RingStart, SessionEnd, SessionInfo, Suspended, Target};
-use vring::{Memory, Note, RingPosition};
+use vring::{Memory, Note, RingLog, RingPosition};
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
@@ -63,6 +63,10 @@ impl Target for ExportTarget {
 
     fn has_inflight(&self) -> bool {
         self.shared.device.has_inflight()
+    }
+
+    fn has_log(&self) -> bool {
+        self.shared.device.has_log()
     }
 
     fn has_config(&self) -> bool {
@@ -136,6 +140,10 @@ impl Target for ExportTarget {
                 queue.set_memory(memory.clone());
             }
         });
+    }
+
+    fn set_log(&mut self, index: u16, log: Option<RingLog>) {
+        self.shared.rings.with(index, |ring| ring.attachment_mut().set_log(log));
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {

@@ -3,6 +3,7 @@
 use crate::counters::{Counters, Stamp};
 use crate::queue::{Broken, Queue};
 use std::sync::Arc;
+use vring::RingLog;
 
 /// The place of a request in flight: `R` is the device's part of it.
 pub(crate) struct Slot<R> {
@@ -113,6 +114,12 @@ impl<R> Virtqueue<R> {
     /// What is in flight will never end: the ring is lost.
     pub(crate) fn abandon(&mut self) {
         self.slots.iter_mut().for_each(Slot::abandon);
+    }
+
+    /// The frontend wants marks in this dirty log from now on, or none.
+    pub(crate) fn set_log(&mut self, log: Option<RingLog>) {
+        let in_flight: Vec<u16> = self.busy().map(|(head, _)| head).collect();
+        self.queue.set_log(log, in_flight);
     }
 
     /// Requests in flight, with their heads.

@@ -14,16 +14,21 @@ const RING_RESET: u64 = 1 << 40;
 /// VHOST_USER_F_PROTOCOL_FEATURES, which the frontend acknowledges beside the device's features.
 pub(crate) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
+/// VHOST_F_LOG_ALL (vhost-user, "Migration"; linux/vhost.h): what the device writes is marked in the dirty log. Offered for
+/// devices that can be migrated; it is the link's, and no target hears of it.
+pub(crate) const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
+
 /// Features of the transport, offered for every device.
 pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
 
 /// Protocol features offered: CONFIG only for devices that show one, INFLIGHT_SHMFD only for those whose requests can be
-/// done twice. LOG_SHMFD is not: nothing behind it exists yet.
+/// done twice, LOG_SHMFD only for those that can be migrated.
 pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)
     .union(VhostUserProtocolFeatures::BACKEND_REQ)
     .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD)
+    .union(VhostUserProtocolFeatures::LOG_SHMFD)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE);
 
@@ -48,6 +53,16 @@ impl Acked {
     /// Whether requests in flight are written down for a later backend.
     pub(crate) fn inflight(self) -> bool {
         self.protocol & VhostUserProtocolFeatures::INFLIGHT_SHMFD.bits() != 0
+    }
+
+    /// Whether the frontend may show a dirty log.
+    pub(crate) fn log(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::LOG_SHMFD.bits() != 0
+    }
+
+    /// Whether what is written is to be marked in it.
+    pub(crate) fn log_all(self) -> bool {
+        self.virtio & LOG_ALL != 0
     }
 
     /// Whether rings start disabled until SET_VRING_ENABLE (vhost-user, "Ring states").

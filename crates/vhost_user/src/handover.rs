@@ -20,6 +20,7 @@ use vring::RingPosition;
 
 use crate::endpoint::SocketFile;
 use crate::inflight::InflightState;
+use crate::log::LogState;
 use crate::memory::RegionState;
 use crate::rings::Kick;
 
@@ -47,6 +48,8 @@ pub struct SessionState {
     pub memory: Option<Vec<RegionState>>,
     /// Where requests in flight are written down, once the frontend has shown it (SET_INFLIGHT_FD).
     pub inflight: Option<InflightState>,
+    /// The dirty log, once the frontend has shown one (SET_LOG_BASE). Whether it is used is in `features`.
+    pub log: Option<LogState>,
     /// What was said about the rings; those of which nothing was said are left out.
     pub rings: Vec<RingState>,
     /// The channel for our own messages (SET_BACKEND_REQ_FD).
@@ -62,6 +65,8 @@ pub struct RingState {
     pub size: Option<u16>,
     /// SET_VRING_ADDR: descriptor table, avail ring, used ring, as addresses of the frontend.
     pub areas: Option<[u64; 3]>,
+    /// The same: guest address by which the used ring is logged, if it is to be.
+    pub used_log: Option<u64>,
     /// Where it goes on when it starts.
     pub position: RingPosition,
     /// Heads of requests before that which are to be taken again, the oldest first.

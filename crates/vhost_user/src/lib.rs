@@ -21,6 +21,7 @@ mod features;
 pub mod fuzzing;
 mod handover;
 mod inflight;
+mod log;
 mod memory;
 mod message;
 mod peer;
@@ -39,6 +40,7 @@ pub use handover::{
     EndpointState, Handover, HandoverError, Hold, Order, Pending, Resume, RingState, SessionState, Taker,
 };
 pub use inflight::InflightState;
+pub use log::LogState;
 pub use memory::{MEMORY_SLOTS, RegionState};
 pub use peer::info as peer_info;
 pub use rings::Kick;

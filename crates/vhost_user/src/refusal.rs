@@ -25,6 +25,14 @@ pub(crate) enum Refusal {
     RingBase(u32),
     /// the dirty log was requested but not negotiated
     Log,
+    /// the dirty log of {bytes} bytes has no bit for guest address {last:#x}, which is to be logged
+    LogSize { bytes: u64, last: u64 },
+    /// the dirty log needs {bytes} bytes from {file_offset} on and its file has {room} there
+    LogFileSize { bytes: u64, file_offset: u64, room: u64 },
+    /// the dirty log is not a regular file (memfd, tmpfs, hugetlbfs or a file on disk)
+    LogFile,
+    /// the dirty log cannot be mapped: {0}
+    LogMap(std::io::Error),
     /// features {0:#x} were not offered
     Features(u64),
     /// no memory table covers the areas of ring {0}

@@ -5,11 +5,12 @@ mod handover;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use vhost::vhost_user::message::VhostUserVringAddr;
-use vring::{Layout, Memory, Note, QUEUE_SIZE_MAX, RingPosition};
+use vhost::vhost_user::message::{VhostUserVringAddr, VhostUserVringAddrFlags};
+use vring::{Layout, Memory, Note, QUEUE_SIZE_MAX, RingLog, RingPosition};
 
 use crate::features::{Acked, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::inflight::Inflight;
+use crate::log::Log;
 use crate::refusal::Refusal;
 use crate::{RingStart, Target};
 
@@ -26,7 +27,7 @@ pub enum Kick {
 }
 
 /// Addresses of the ring's areas in the frontend's own address space.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Areas {
     desc: u64,
     avail: u64,
@@ -39,6 +40,8 @@ pub(crate) struct Ring {
     index: u16,
     size: Option<u16>,
     areas: Option<Areas>,
+    /// Guest address by which the used ring is logged (`VHOST_VRING_F_LOG`).
+    used_log: Option<u64>,
     position: RingPosition,
     kick: Kick,
     call: Option<OwnedFd>,
@@ -59,6 +62,7 @@ impl Ring {
             index,
             size: None,
             areas: None,
+            used_log: None,
             position: RingPosition::default(),
             kick: Kick::Missing,
             call: None,
@@ -93,19 +97,69 @@ impl Ring {
         Ok(())
     }
 
-    /// SET_VRING_ADDR.
+    /// SET_VRING_ADDR. With the areas that a ring has already it only says whether its used ring is logged, and the ring runs on:
+    /// QEMU sends it when a migration begins and when it is given up.
     pub(crate) fn set_areas(
         &mut self,
         message: &VhostUserVringAddr,
+        log: Option<&Log>,
         acked: Acked,
         target: &mut dyn Target,
     ) -> Result<(), Refusal> {
-        if message.flags != 0 {
+        let wants_log = VhostUserVringAddrFlags::from_bits_truncate(message.flags)
+            .contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG);
+        if wants_log && !acked.log() {
             return Err(Refusal::Log);
         }
-        self.prepare_change(acked, target)?;
-        self.areas = Some(Areas { desc: message.descriptor, avail: message.available, used: message.used });
+        let used_log = wants_log.then_some(message.log);
+        if acked.log_all() {
+            self.check_used_log(used_log, log)?;
+        }
+        let areas = Areas { desc: message.descriptor, avail: message.available, used: message.used };
+        if !(self.is_serving(acked) && self.areas == Some(areas)) {
+            self.prepare_change(acked, target)?;
+        }
+        (self.areas, self.used_log) = (Some(areas), used_log);
+        if acked.log_all() {
+            self.tell_log(log, acked, target);
+        }
         Ok(())
+    }
+
+    /// Whether the log has bits for a used ring that is logged at this address. Of a ring whose size nobody has said yet, and so
+    /// does not run, its first byte counts.
+    fn check_used_log(&self, used_log: Option<u64>, log: Option<&Log>) -> Result<(), Refusal> {
+        match (used_log, log) {
+            (Some(at), Some(log)) => log.check_used_ring(at, used_bytes(self.size.unwrap_or_default().into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this log has bits for what the ring writes, if it takes requests.
+    pub(crate) fn check_log(&self, log: &Log, acked: Acked) -> Result<(), Refusal> {
+        if self.is_serving(acked) { self.check_used_log(self.used_log, Some(log)) } else { Ok(()) }
+    }
+
+    /// Whether this log, if it is used, has bits for all that the ring could write from now on.
+    pub(crate) fn check_start(&self, memory: &Memory, log: &Log, acked: Acked) -> Result<(), Refusal> {
+        if !acked.log_all() {
+            return Ok(());
+        }
+        log.check_memory(memory)?;
+        self.check_used_log(self.used_log, Some(log))
+    }
+
+    /// Where the ring is to mark what it writes.
+    fn ring_log(&self, log: Option<&Log>, acked: Acked) -> Option<RingLog> {
+        let log = log.filter(|_| acked.log_all())?;
+        Some(RingLog { log: log.log().clone(), used: self.used_log })
+    }
+
+    /// Tells a ring that runs where it is to mark what it writes.
+    pub(crate) fn tell_log(&self, log: Option<&Log>, acked: Acked, target: &mut dyn Target) {
+        if self.running.is_some() {
+            target.set_log(self.index, self.ring_log(log, acked));
+        }
     }
 
     /// A ring that runs keeps its shape. One that is merely disabled is stopped instead: UML disables its rings when
@@ -163,7 +217,7 @@ impl Ring {
     pub(crate) fn start_if_ready(
         &mut self,
         kicked: bool,
-        (memory, inflight): (Option<&Arc<Memory>>, Option<&Inflight>),
+        (memory, inflight, log): (Option<&Arc<Memory>>, Option<&Inflight>, Option<&Log>),
         acked: Acked,
         target: &mut dyn Target,
     ) -> Result<(), Refusal> {
@@ -180,12 +234,16 @@ impl Ring {
             Kick::Eventfd(fd) => Some(fd),
         };
         let layout = layout(size, areas, memory, acked).ok_or(Refusal::RingOutsideMemory(self.index))?;
+        if let Some(log) = log.filter(|_| enabled) {
+            self.check_start(memory, log, acked)?;
+        }
         let start = RingStart {
             memory: memory.clone(),
             layout,
             position: self.position,
             owed: self.owed.clone(),
             inflight: inflight.map(|region| region.queue(self.index, size)).transpose()?.flatten(),
+            log: self.ring_log(log, acked),
             enabled,
             kick: duplicate(kick)?,
             call: duplicate(self.call.as_ref())?,
@@ -279,8 +337,13 @@ fn layout(size: u16, areas: Areas, memory: &Memory, acked: Acked) -> Option<Layo
 /// Whether each area lies inside one region. Sizes: virtio 1.3 section 2.7, "Split Virtqueues".
 fn covers(memory: &Memory, layout: &Layout) -> bool {
     let size = u64::from(layout.size);
-    let areas = [(layout.desc, 16 * size), (layout.avail, 6 + 2 * size), (layout.used, 6 + 8 * size)];
+    let areas = [(layout.desc, 16 * size), (layout.avail, 6 + 2 * size), (layout.used, used_bytes(size))];
     areas.iter().all(|&(start, bytes)| memory.translate(start, bytes, &mut 0).is_some_and(|(_, found)| found == bytes))
+}
+
+/// Bytes of a used ring of `size` descriptors, the event index included.
+fn used_bytes(size: u64) -> u64 {
+    6 + 8 * size
 }
 
 /// The session keeps its descriptor: a ring that stops and starts again needs it once more.

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use rustix::event::PollFd;
 use vhost::vhost_user::message::{
-    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserMsgValidator, VhostUserProtocolFeatures,
+    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserLog, VhostUserMsgValidator, VhostUserProtocolFeatures,
     VhostUserSingleMemoryRegion, VhostUserU64, VhostUserVringAddr, VhostUserVringState,
 };
 use vring::Memory;
 
 use crate::channel::ChannelEnd;
-use crate::features::{Acked, PROTOCOL, TRANSPORT};
+use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, TRANSPORT};
 use crate::inflight::{self, Inflight};
+use crate::log::Log;
 use crate::memory::{MEMORY_SLOTS, Table};
 use crate::message::{has_own_answer, name};
 use crate::refusal::Refusal;
@@ -42,6 +43,8 @@ pub(crate) struct Session<'a> {
     memory: Table,
     /// Where requests in flight are written down, once the frontend has shown it.
     inflight: Option<Inflight>,
+    /// The frontend's dirty log, once it has shown one. It is used while VHOST_F_LOG_ALL is acknowledged.
+    log: Option<Log>,
     rings: Vec<Ring>,
 }
 
@@ -61,6 +64,7 @@ impl<'a> Session<'a> {
             acked: Acked::default(),
             memory: Table::default(),
             inflight: None,
+            log: None,
             rings: (0..count).map(Ring::new).collect(),
         }
     }
@@ -166,18 +170,21 @@ impl<'a> Session<'a> {
             R::RESET_DEVICE => self.reset_device(message),
             R::GET_INFLIGHT_FD if self.acked.inflight() => self.get_inflight(message),
             R::SET_INFLIGHT_FD if self.acked.inflight() => self.set_inflight(message),
+            R::SET_LOG_BASE if self.acked.log() => self.set_log(message),
             _ => Err(Refusal::Unsupported),
         }
     }
 
     fn features_offered(&self) -> u64 {
-        self.target.features() | TRANSPORT
+        let log = if self.target.has_log() { LOG_ALL } else { 0 };
+        self.target.features() | TRANSPORT | log
     }
 
     fn protocol_features_offered(&self) -> u64 {
         let mut offered = PROTOCOL;
         offered.set(VhostUserProtocolFeatures::CONFIG, self.target.has_config());
         offered.set(VhostUserProtocolFeatures::INFLIGHT_SHMFD, self.target.has_inflight());
+        offered.set(VhostUserProtocolFeatures::LOG_SHMFD, self.target.has_log());
         offered.bits()
     }
 
@@ -187,8 +194,15 @@ impl<'a> Session<'a> {
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }
-        self.acked.virtio = acked;
-        self.target.set_features(acked & !crate::features::PROTOCOL_FEATURES);
+        let next = Acked { virtio: acked, ..self.acked };
+        if let Some(memory) = self.memory.memory() {
+            self.check_log(memory, next)?;
+        }
+        let before = std::mem::replace(&mut self.acked, next);
+        self.target.set_features(acked & !(PROTOCOL_FEATURES | LOG_ALL));
+        if before.log_all() != next.log_all() {
+            self.tell_log();
+        }
         Ok(Answer::Done)
     }
 
@@ -233,6 +247,7 @@ impl<'a> Session<'a> {
         if let Some(at) = refusing {
             return Err(Refusal::RingMemory(at as u16));
         }
+        self.check_log(&memory, self.acked)?;
         for ring in &mut self.rings {
             ring.prepare_memory(&memory, self.target);
         }
@@ -253,7 +268,7 @@ impl<'a> Session<'a> {
     }
 
     fn start_if_ready(&mut self, at: usize, kicked: bool) -> Result<(), Refusal> {
-        let found = (self.memory.memory(), self.inflight.as_ref());
+        let found = (self.memory.memory(), self.inflight.as_ref(), self.log.as_ref());
         self.rings[at].start_if_ready(kicked, found, self.acked, self.target)
     }
 
@@ -264,7 +279,13 @@ impl<'a> Session<'a> {
         match code {
             FrontendReq::SET_VRING_NUM => ring.set_size(num, self.acked, self.target)?,
             FrontendReq::SET_VRING_BASE => ring.set_base(num, self.acked, self.target)?,
-            _ if num <= 1 => ring.set_enabled(num == 1, self.target),
+            _ if num <= 1 => {
+                let memory = self.memory.memory();
+                if let Some(((memory, log), 1)) = memory.zip(self.log.as_ref()).zip(Some(num)) {
+                    ring.check_start(memory, log, self.acked)?;
+                }
+                ring.set_enabled(num == 1, self.target);
+            }
             _ => return Err(Refusal::Body),
         }
         self.start_if_ready(at, false).map(|()| Answer::Done)
@@ -273,7 +294,7 @@ impl<'a> Session<'a> {
     fn set_ring_areas(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let areas = message.decode::<VhostUserVringAddr>()?;
         let at = self.ring_index(areas.index)?;
-        self.rings[at].set_areas(&areas, self.acked, self.target)?;
+        self.rings[at].set_areas(&areas, self.log.as_ref(), self.acked, self.target)?;
         self.start_if_ready(at, false).map(|()| Answer::Done)
     }
 
@@ -361,6 +382,46 @@ impl<'a> Session<'a> {
         }
         self.inflight = Some(region);
         Ok(Answer::Done)
+    }
+
+    /// SET_LOG_BASE, at any time. No ring uses the log before when this is answered, and its last marks are in it.
+    ///
+    /// QEMU waits for an answer and does not look at it; the `vhost` crate's frontend wants the description back, and would wait
+    /// for the rest of anything shorter. So a log that is refused ends the session: a frontend that believed in marks would move
+    /// a guest with old pages.
+    fn set_log(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
+        let shown = message.decode::<VhostUserLog>()?;
+        let log = Log::map(&shown, message.fd()?)?;
+        if let Some(memory) = self.memory.memory() {
+            log.check_memory(memory)?;
+        }
+        self.rings.iter().try_for_each(|ring| ring.check_log(&log, self.acked))?;
+        self.log = Some(log);
+        if self.acked.log_all() {
+            self.tell_log();
+        }
+        Ok(Answer::Body(bytes_of(&shown)))
+    }
+
+    /// Whether the log has bits for this memory, and for the used rings, if there are rings that take requests and log. To
+    /// others the log may come last: QEMU starts rings while an old one is here, shows another one, and enables them.
+    fn check_log(&self, memory: &Memory, acked: Acked) -> Result<(), Refusal> {
+        match &self.log {
+            Some(log) if acked.log_all() => self.rings.iter().try_for_each(|ring| {
+                if ring.is_serving(acked) {
+                    log.check_memory(memory)?;
+                }
+                ring.check_log(log, acked)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the rings that run where they are to mark what they write.
+    fn tell_log(&mut self) {
+        for ring in &self.rings {
+            ring.tell_log(self.log.as_ref(), self.acked, self.target);
+        }
     }
 
     /// Ends the session: rings are drained first, then the guest's memory is let go, then the target is told.

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use vring::{InflightQueue, Layout, Memory, Note, RingPosition};
+use vring::{InflightQueue, Layout, Memory, Note, RingLog, RingPosition};
 
 use crate::{BackendChannel, SessionEnd};
 
@@ -36,6 +36,12 @@ pub trait Target: Send {
     /// Whether a request that was taken and never answered may be done a second time, so that what is in flight can be
     /// written down for the next backend ([`RingStart::inflight`]).
     fn has_inflight(&self) -> bool {
+        false
+    }
+
+    /// Whether the device can be migrated by a frontend that copies the guest's memory while rings run: each of them marks what
+    /// it writes ([`RingStart::log`], [`Target::set_log`]), and nothing else of the device has to be carried over.
+    fn has_log(&self) -> bool {
         false
     }
 
@@ -78,6 +84,10 @@ pub trait Target: Send {
     /// requests in flight keep the mappings they use alive. The areas of every running ring are inside the new table,
     /// at the same guest addresses.
     fn set_memory(&mut self, memory: &Arc<Memory>);
+
+    /// A running ring marks what it writes in this dirty log from now on, or in none. Returns when it does, and no longer
+    /// uses another one; what its requests in flight write is marked in the new one. Only called where [`Target::has_log`] says so.
+    fn set_log(&mut self, _index: u16, _log: Option<RingLog>) {}
 
     /// How many requests a running ring has taken that have to be answered before [`Target::suspend`]. An error says why that cannot be told: the ring
     /// is lost, or would not stop. Asked of rings that are to be handed over; a target whose [`Target::suspend`] never has to
@@ -130,6 +140,8 @@ pub struct RingStart {
     /// Where requests in flight are to be written down, and what an earlier backend left there. `None`: the frontend did
     /// not ask for it.
     pub inflight: Option<InflightQueue>,
+    /// Where to mark what is written. `None`: the frontend does not want it now; see [`Target::set_log`].
+    pub log: Option<RingLog>,
     /// Whether requests may be taken now; see [`Target::set_enabled`].
     pub enabled: bool,
     /// Eventfd that the guest signals. `None`: the ring is to be polled.

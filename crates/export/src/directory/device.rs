@@ -120,6 +120,10 @@ impl Device for Directory {
         false
     }
 
+    fn has_log(&self) -> bool {
+        true
+    }
+
     fn has_config(&self) -> bool {
         self.config.is_some()
     }

@@ -222,6 +222,11 @@ impl Device for Disk {
         true
     }
 
+    /// The image is for whoever migrates: both sides open the same, or a copy.
+    fn has_log(&self) -> bool {
+        true
+    }
+
     fn has_config(&self) -> bool {
         true
     }

@@ -12,7 +12,7 @@ use engine::{Completion, Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage, StorageError};
-use vring::Segment;
+use vring::{RingLog, Segment};
 
 /// Requests that complete while they are started are shown to the driver in groups of this size: it works on the first while
 /// we work on the next.
@@ -193,6 +193,10 @@ impl Attachment for DiskRing {
 
     fn queue_mut(&mut self) -> Option<&mut Queue> {
         Some(&mut self.ring.queue)
+    }
+
+    fn set_log(&mut self, log: Option<RingLog>) {
+        self.ring.set_log(log);
     }
 
     #[inline]

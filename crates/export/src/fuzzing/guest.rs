@@ -129,6 +129,7 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
         let layout =
             Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: options & 2 != 0, indirect: true };
         let start = vhost_user::RingStart {
+            log: None,
             owed: Vec::new(),
             memory: stage.full.clone(),
             layout,

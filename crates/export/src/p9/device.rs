@@ -174,6 +174,10 @@ impl Device for P9 {
         false
     }
 
+    fn has_log(&self) -> bool {
+        true
+    }
+
     fn has_config(&self) -> bool {
         self.config.is_some()
     }

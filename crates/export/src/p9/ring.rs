@@ -14,6 +14,7 @@ use engine::{Completion, Io};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use vring::RingLog;
 
 /// One virtqueue of a directory that speaks 9P.
 pub(crate) struct P9Ring {
@@ -149,6 +150,10 @@ impl Attachment for P9Ring {
 
     fn queue_mut(&mut self) -> Option<&mut Queue> {
         Some(&mut self.queue.ring.queue)
+    }
+
+    fn set_log(&mut self, log: Option<RingLog>) {
+        self.queue.ring.set_log(log);
     }
 
     fn set_executor(&mut self, executor: Executor) {

@@ -64,6 +64,7 @@ impl Ring {
             index: self.index,
             size: self.size,
             areas: self.areas.map(|areas| [areas.desc, areas.avail, areas.used]),
+            used_log: self.used_log,
             position: self.position,
             owed: self.owed.clone(),
             kick,
@@ -79,6 +80,7 @@ impl Ring {
         Ring {
             size: state.size,
             areas: state.areas.map(|[desc, avail, used]| Areas { desc, avail, used }),
+            used_log: state.used_log,
             position: state.position,
             owed: state.owed,
             kick: state.kick,

@@ -8,9 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Session;
 use crate::SessionEnd;
-use crate::features::PROTOCOL_FEATURES;
+use crate::features::{LOG_ALL, PROTOCOL_FEATURES};
 use crate::handover::{HandoverError, Order, SessionState};
 use crate::inflight::Inflight;
+use crate::log::Log;
 use crate::rings::Ring;
 
 /// How long the rest of a message is waited for that has begun to arrive.
@@ -103,7 +104,7 @@ impl Session<'_> {
             return Err(failed(&format_args!("protocol features {unknown:#x} are not offered any more")));
         }
         (self.acked.virtio, self.acked.protocol) = (state.features, state.protocol_features);
-        self.target.set_features(state.features & !PROTOCOL_FEATURES);
+        self.target.set_features(state.features & !(PROTOCOL_FEATURES | LOG_ALL));
         if let Some(channel) = state.backend_channel {
             // Without it the frontend is not told of a new size, and has everything else.
             if let Err(error) = self.channel.open(channel, self.acked) {
@@ -119,6 +120,7 @@ impl Session<'_> {
             let region = Inflight::restored(region, self.rings.len()).map_err(|error| failed(&error))?;
             self.inflight = Some(region);
         }
+        self.log = state.log.map(Log::restored).transpose().map_err(|error| failed(&error))?;
         let mut running = Paused::default();
         for ring in state.rings {
             let at = self.ring_index(u32::from(ring.index)).map_err(|error| failed(&error))?;
@@ -147,6 +149,7 @@ impl Session<'_> {
             protocol_features: self.acked.protocol,
             memory: self.memory.state()?,
             inflight: self.inflight.as_ref().map(Inflight::state).transpose()?,
+            log: self.log.as_ref().map(Log::state).transpose()?,
             rings,
             backend_channel: self.channel.duplicate()?,
         })

@@ -6,6 +6,7 @@ mod config;
 mod endpoint;
 mod handover;
 mod inflight;
+mod log;
 mod memory;
 mod protocol;
 mod rings;

@@ -13,10 +13,10 @@ fn everything_promised_is_offered() {
     let server = Server::new(4);
     let mut frontend = server.connect();
     let features = frontend.get_features().unwrap();
-    let transport = 1 << 28 | 1 << 29 | 1 << 30 | 1 << 32 | 1 << 40;
+    let transport = 1 << 26 | 1 << 28 | 1 << 29 | 1 << 30 | 1 << 32 | 1 << 40;
     assert_eq!(features, DEVICE_FEATURES | transport);
     negotiate(&mut frontend);
-    assert_eq!(server.shared.take(), [Event::Features(features & !PROTOCOL_FEATURES)]);
+    assert_eq!(server.shared.take(), [Event::Features(features & !(PROTOCOL_FEATURES | 1 << 26))]);
     use VhostUserProtocolFeatures as P;
     assert_eq!(
         frontend.get_protocol_features().unwrap(),
@@ -27,6 +27,7 @@ fn everything_promised_is_offered() {
             | P::CONFIGURE_MEM_SLOTS
             | P::RESET_DEVICE
             | P::INFLIGHT_SHMFD
+            | P::LOG_SHMFD
     );
     assert_eq!(frontend.get_queue_num().unwrap(), 4);
     assert_eq!(frontend.get_max_mem_slots().unwrap(), 509);

@@ -139,7 +139,7 @@ fn give(fd: Option<OwnedFd>, what: impl FnOnce() -> String, out: &mut Outgoing) 
 }
 
 fn session(session: SessionState, name: &str, out: &mut Outgoing) -> state::Session {
-    let SessionState { socket, features, protocol_features, memory, rings, backend_channel, inflight } = session;
+    let SessionState { socket, features, protocol_features, memory, rings, backend_channel, inflight, log } = session;
     let memory = memory.map(|regions| regions.into_iter().map(|it| region(it, name, out)).collect());
     state::Session {
         socket: out.give(socket, format!("session of {name}")),
@@ -153,6 +153,11 @@ fn session(session: SessionState, name: &str, out: &mut Outgoing) -> state::Sess
             file_offset: region.file_offset,
             queues: region.queues,
             queue_size: region.queue_size,
+        }),
+        log: log.map(|log| state::DirtyLog {
+            fd: out.give(log.file, format!("dirty log of {name}")),
+            bytes: log.bytes,
+            file_offset: log.file_offset,
         }),
         rings: rings.into_iter().map(|it| ring(it, name, out)).collect(),
     }
@@ -170,6 +175,7 @@ fn ring(ring: RingState, name: &str, out: &mut Outgoing) -> state::Ring {
         index,
         size: ring.size,
         areas: ring.areas,
+        used_log: ring.used_log,
         position: ring.position,
         owed: ring.owed,
         kick: match ring.kick {

@@ -9,7 +9,7 @@ use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use passthrough::Adopted;
 use std::sync::mpsc::Sender;
 use storage::Handed;
-use vhost_user::{Endpoint, InflightState, RegionState, Resume, RingState, SessionState, SocketFile};
+use vhost_user::{Endpoint, InflightState, LogState, RegionState, Resume, RingState, SessionState, SocketFile};
 
 /// Tells how many rings of a session run again, or why it could not go on.
 pub(super) type Resumed = Sender<Result<usize, String>>;
@@ -95,6 +95,7 @@ fn session(session: state::Session, incoming: &mut Incoming) -> Result<SessionSt
         rings: session.rings.into_iter().map(|it| ring(&it, incoming)).collect::<Result<_, _>>()?,
         backend_channel: incoming.take_if(session.backend_channel)?,
         inflight: session.inflight.map(|it| inflight(&it, incoming)).transpose()?,
+        log: session.log.map(|it| log(&it, incoming)).transpose()?,
     })
 }
 
@@ -108,11 +109,17 @@ fn inflight(region: &state::Inflight, incoming: &mut Incoming) -> Result<Infligh
     Ok(InflightState { bytes, file_offset, queues, queue_size, file: incoming.take(fd)? })
 }
 
+fn log(log: &state::DirtyLog, incoming: &mut Incoming) -> Result<LogState, String> {
+    let state::DirtyLog { fd, bytes, file_offset } = *log;
+    Ok(LogState { bytes, file_offset, file: incoming.take(fd)? })
+}
+
 fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String> {
     Ok(RingState {
         index: ring.index,
         size: ring.size,
         areas: ring.areas,
+        used_log: ring.used_log,
         position: ring.position,
         owed: ring.owed.clone(),
         kick: match ring.kick {

@@ -1,8 +1,8 @@
 //! States for tests: one of everything, and any.
 
 use super::state::{
-    Directory, Disk, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State, Storage, Tree,
-    Worker,
+    Directory, DirtyLog, Disk, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State,
+    Storage, Tree, Worker,
 };
 use crate::confine::Held;
 use proptest::prelude::*;
@@ -14,6 +14,7 @@ fn ring() -> Ring {
         index: 3,
         size: Some(256),
         areas: Some([0x7f00_0000_0000, u64::MAX - 4096, 0x7f00_0000_2000]),
+        used_log: Some(1 << 40),
         position: RingPosition::split(u16::MAX),
         owed: vec![7, 0],
         kick: Kick::Eventfd(20),
@@ -38,6 +39,7 @@ fn session() -> Session {
         }]),
         backend_channel: Some(17),
         inflight: Some(Inflight { fd: 18, bytes: 8192, file_offset: 0, queues: 4, queue_size: 256 }),
+        log: Some(DirtyLog { fd: 19, bytes: 1 << 21, file_offset: 0 }),
         rings: vec![ring(), Ring { index: 4, kick: Kick::Missing, running: false, ..ring() }],
     }
 }
@@ -108,13 +110,15 @@ pub(super) fn state() -> State {
 
 fn any_ring() -> impl Strategy<Value = Ring> {
     let kick = prop_oneof![Just(Kick::Missing), Just(Kick::Polled), (3..9999).prop_map(Kick::Eventfd)];
-    let said = (any::<Option<u16>>(), any::<Option<[u64; 3]>>(), any::<Option<bool>>(), any::<bool>());
+    let areas = (any::<Option<[u64; 3]>>(), any::<Option<u64>>());
+    let said = (any::<Option<u16>>(), areas, any::<Option<bool>>(), any::<bool>());
     let stands = (any::<u16>().prop_map(RingPosition::split), any::<Vec<u16>>());
     (any::<u16>(), stands, kick, any::<Option<i32>>(), any::<Option<i32>>(), said).prop_map(
-        |(index, (position, owed), kick, call, err, (size, areas, enabled, running))| Ring {
+        |(index, (position, owed), kick, call, err, (size, (areas, used_log), enabled, running))| Ring {
             index,
             size,
             areas,
+            used_log,
             position,
             owed,
             kick,
@@ -143,8 +147,8 @@ prop_compose! {
         memory in prop::option::of(prop::collection::vec(any_region(), 0..5)),
         rings in prop::collection::vec(any_ring(), 0..5),
     ) -> Session {
-        let inflight = memory.as_ref().and(session().inflight);
-        Session { socket, features, protocol_features, memory, backend_channel, inflight, rings }
+        let (inflight, log) = (memory.as_ref().and(session().inflight), memory.as_ref().and(session().log));
+        Session { socket, features, protocol_features, memory, backend_channel, inflight, log, rings }
     }
 }
 

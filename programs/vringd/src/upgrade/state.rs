@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use vhost_user::RingPosition;
 
 /// The version of this form.
-pub(crate) const VERSION: u32 = 3;
-/// The oldest that is read, too: without `disks`, and with exports that all have disks of their own.
+pub(crate) const VERSION: u32 = 4;
+/// The oldest that is read, too: without `disks`, and with exports that all have disks of their own. Version 3 has no dirty logs.
 pub(crate) const VERSION_MIN: u32 = 2;
 
 /// Number of a descriptor that stays open from one program to the next.
@@ -195,6 +195,9 @@ pub(crate) struct Session {
     pub(crate) backend_channel: Option<Number>,
     /// Where requests in flight are written down.
     pub(crate) inflight: Option<Inflight>,
+    /// The frontend's dirty log.
+    #[serde(default)]
+    pub(crate) log: Option<DirtyLog>,
     pub(crate) rings: Vec<Ring>,
 }
 
@@ -208,6 +211,15 @@ pub(crate) struct Inflight {
     pub(crate) queues: u16,
     /// In descriptors.
     pub(crate) queue_size: u16,
+}
+
+/// A log of the pages that were written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DirtyLog {
+    pub(crate) fd: Number,
+    pub(crate) bytes: u64,
+    pub(crate) file_offset: u64,
 }
 
 /// A region of guest memory.
@@ -231,6 +243,9 @@ pub(crate) struct Ring {
     pub(crate) size: Option<u16>,
     /// Descriptor table, avail ring, used ring, as addresses of the frontend.
     pub(crate) areas: Option<[u64; 3]>,
+    /// Guest address by which the used ring is logged.
+    #[serde(default)]
+    pub(crate) used_log: Option<u64>,
     #[serde(rename = "next_avail", with = "position")]
     pub(crate) position: RingPosition,
     /// Head descriptors of requests that were taken before and wait for a lock, the oldest first: to be taken again.

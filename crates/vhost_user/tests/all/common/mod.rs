@@ -25,7 +25,7 @@ use vhost_user::{
     StopFd, Suspended, Target, serve_on,
 };
 use vmm_sys_util::eventfd::EventFd;
-use vring::{InflightQueue, Layout, Memory, RingPosition};
+use vring::{InflightQueue, Layout, Memory, RingLog, RingPosition};
 
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -58,6 +58,8 @@ pub enum Event {
     Call(u16, bool),
     Enabled(u16, bool),
     Memory(usize),
+    /// A ring that runs is to log or not; with an address where its used ring is.
+    Log(u16, Option<Option<u64>>),
     SessionStarted,
     SessionEnded(String),
 }
@@ -68,6 +70,7 @@ pub struct Running {
     pub layout: Layout,
     pub inflight: Option<InflightQueue>,
     pub owed: Vec<u16>,
+    pub log: Option<RingLog>,
     position: RingPosition,
 }
 
@@ -139,7 +142,7 @@ impl Shared {
 struct Recorder {
     shared: Arc<Shared>,
     queues: u16,
-    inflight: bool,
+    has: Has,
     config: [u8; CONFIG_BYTES],
 }
 
@@ -159,7 +162,11 @@ impl Target for Recorder {
     }
 
     fn has_inflight(&self) -> bool {
-        self.inflight
+        self.has.inflight
+    }
+
+    fn has_log(&self) -> bool {
+        self.has.log
     }
 
     fn set_features(&mut self, acked: u64) {
@@ -187,8 +194,8 @@ impl Target for Recorder {
         let started =
             Event::Start { index, size: ring.layout.size, position: ring.position, enabled: ring.enabled, fds };
         let entries = ring.inflight.as_ref().map(InflightQueue::entries);
-        let RingStart { memory, layout, inflight, owed, position, .. } = ring;
-        let used = Running { memory, layout, inflight, owed, position };
+        let RingStart { memory, layout, inflight, owed, position, log, .. } = ring;
+        let used = Running { memory, layout, inflight, owed, log, position };
         let before = self.shared.rings.lock().unwrap().insert(index, used);
         assert!(before.is_none(), "ring {index} was started twice");
         self.shared.record(started);
@@ -229,6 +236,11 @@ impl Target for Recorder {
         self.shared.record(Event::Memory(memory.regions().len()));
     }
 
+    fn set_log(&mut self, index: u16, log: Option<RingLog>) {
+        self.shared.record(Event::Log(index, log.as_ref().map(|log| log.used)));
+        self.shared.rings.lock().unwrap().get_mut(&index).expect("only a ring that runs logs").log = log;
+    }
+
     fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         *self.shared.info.lock().unwrap() = Some(frontend);
         *self.shared.channel.lock().unwrap() = Some(channel);
@@ -239,6 +251,13 @@ impl Target for Recorder {
         assert!(self.shared.rings.lock().unwrap().is_empty(), "a ring outlived its session");
         self.shared.record(Event::SessionEnded(reason.to_string()));
     }
+}
+
+/// What the recording device can do.
+#[derive(Clone, Copy)]
+struct Has {
+    inflight: bool,
+    log: bool,
 }
 
 /// An export that is being served.
@@ -253,20 +272,25 @@ pub struct Server {
 
 impl Server {
     pub fn new(queues: u16) -> Server {
-        Server::with(queues, true)
+        Server::with(queues, Has { inflight: true, log: true })
     }
 
     /// A device whose requests must not be done twice.
     pub fn without_inflight(queues: u16) -> Server {
-        Server::with(queues, false)
+        Server::with(queues, Has { inflight: false, log: true })
     }
 
-    fn with(queues: u16, inflight: bool) -> Server {
+    /// A device that cannot be migrated.
+    pub fn without_log(queues: u16) -> Server {
+        Server::with(queues, Has { inflight: true, log: false })
+    }
+
+    fn with(queues: u16, has: Has) -> Server {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("disk.sock");
         let endpoint = Endpoint::bind(&path, &SocketOptions::default()).unwrap();
         let shared = Arc::new(Shared::default());
-        Server::on(endpoint, path, shared, queues, inflight, None, dir)
+        Server::on(endpoint, path, shared, queues, has, None, dir)
     }
 
     /// A server that goes on where another one paused, and how that went.
@@ -276,7 +300,7 @@ impl Server {
         let endpoint = Endpoint::adopt(state.socket, state.file).unwrap();
         let (resumed, told) = std::sync::mpsc::channel();
         let resume = state.session.map(|session| Resume { session, resumed });
-        let server = Server::on(endpoint, path, Arc::default(), queues, true, resume, dir);
+        let server = Server::on(endpoint, path, Arc::default(), queues, Has { inflight: true, log: true }, resume, dir);
         let outcome = told.recv_timeout(PATIENCE).unwrap_or(Ok(0));
         (server, outcome)
     }
@@ -286,14 +310,14 @@ impl Server {
         path: PathBuf,
         shared: Arc<Shared>,
         queues: u16,
-        inflight: bool,
+        has: Has,
         resume: Option<Resume>,
         dir: TempDir,
     ) -> Server {
         let stop = StopFd::new().unwrap();
         let handover = Handover::new().unwrap();
         let config = std::array::from_fn(|at| at as u8);
-        let mut target = Recorder { shared: shared.clone(), queues, inflight, config };
+        let mut target = Recorder { shared: shared.clone(), queues, has, config };
         let (stopped, orders) = (stop.clone(), handover.clone());
         let thread = spawn(move || serve_on(endpoint, &mut target, &stopped, &orders, resume));
         Server { path, shared, stop, handover, thread: Some(thread), _dir: dir }
