@@ -92,6 +92,11 @@ impl Frontend {
         &self.memory
     }
 
+    /// The session, for what has no step of its own here.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
     /// The vhost-user connection.
     pub fn link(&mut self) -> &mut Link {
         self.session.link()

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use guest::qemu::{QUIET, add_devices};
 use guest::spoiled::{BOOTS_MAX, is_spoiled};
 use tempfile::TempDir;
@@ -79,6 +79,46 @@ impl Guest {
         }
     }
 
+    /// Starts a guest like that of [`Guest::boot`], which waits for another one's memory from `uri` and goes on with its
+    /// script. Its console begins there.
+    pub fn incoming(lab: &Lab, devices: &[Device], queues: u16, script: &str, uri: &str) -> Result<Self> {
+        let directory = TempDir::with_prefix("vringd-qemu-")?;
+        fs::write(directory.path().join("script"), script)?;
+        let mut command = command(lab, BootFrom::Host, devices, queues, directory.path())?;
+        command.args(["-incoming", uri]);
+        let mut process = Group::start(&command, &directory.path().join("console"))?;
+        process.wait_for_sockets(MONITOR_LIMIT, &[directory.path().join("monitor")])?;
+        // Whoever connects there is taken for the other QEMU: it is only looked at.
+        let end = Instant::now() + MONITOR_LIMIT;
+        while let Some(socket) = uri.strip_prefix("unix:").filter(|socket| !Path::new(socket).exists()) {
+            process.check_alive("QEMU")?;
+            ensure!(Instant::now() < end, "QEMU does not listen on {socket}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Self { process, directory })
+    }
+
+    /// Moves the running guest to `uri`, and stops it in the end.
+    ///
+    /// # Errors
+    /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here.
+    pub fn migrate(&mut self, uri: &str, limit: Duration) -> Result<()> {
+        self.monitor("migrate_set_parameter max-bandwidth 0")?;
+        let answer = self.monitor(&format!("migrate -d {uri}"))?;
+        let end = Instant::now() + limit;
+        loop {
+            self.process.check_alive("QEMU")?;
+            let state = self.monitor("info migrate")?;
+            match state.split("tatus: ").nth(1).and_then(|rest| rest.split_whitespace().next()) {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => bail!("the migration failed: {state}"),
+                None if answer.contains("rror") => bail!("the migration does not begin: {answer}"),
+                _ => ensure!(Instant::now() < end, "the migration takes too long: {state}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// What the serial console has shown so far.
     pub fn console(&self) -> String {
         self.process.output()
@@ -94,11 +134,12 @@ impl Guest {
     /// Adds a memory module to the running machine; QEMU tells every vhost-user server.
     pub fn add_memory(&self, number: u32, mebibytes: u32) -> Result<()> {
         self.monitor(&format!("object_add memory-backend-memfd,id=more{number},size={mebibytes}M,share=on"))?;
-        self.monitor(&format!("device_add pc-dimm,id=module{number},memdev=more{number}"))
+        self.monitor(&format!("device_add pc-dimm,id=module{number},memdev=more{number}"))?;
+        Ok(())
     }
 
-    /// Has QEMU's monitor do something; it answers only to complain.
-    fn monitor(&self, command: &str) -> Result<()> {
+    /// Has QEMU's monitor do something, and returns what it says to that.
+    fn monitor(&self, command: &str) -> Result<String> {
         const PROMPT: &str = "(qemu) ";
         let mut stream = UnixStream::connect(self.directory.path().join("monitor"))?;
         stream.set_read_timeout(Some(MONITOR_LIMIT))?;
@@ -106,7 +147,7 @@ impl Guest {
         stream.write_all(format!("{command}\n").as_bytes())?;
         let answer = read_until(&mut stream, PROMPT)?;
         ensure!(!answer.contains("Error"), "QEMU's monitor does not take `{command}`: {answer}");
-        Ok(())
+        Ok(answer)
     }
 
     /// Waits for the end of the guest. After `limit` it is killed and the call fails.

@@ -34,12 +34,14 @@ pub struct Disk {
     pub readonly: bool,
     /// Whether the host's page cache is passed by.
     pub direct: bool,
+    /// Whether the image is not locked, so that another server can have it as well.
+    pub unlocked: bool,
 }
 
 impl Disk {
     /// A writable disk with one queue.
     pub fn new(image: impl Into<PathBuf>) -> Self {
-        Self { image: image.into(), queues: 1, workers: None, readonly: false, direct: false }
+        Self { image: image.into(), queues: 1, workers: None, readonly: false, direct: false, unlocked: false }
     }
 }
 

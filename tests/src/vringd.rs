@@ -59,6 +59,9 @@ pub fn serve_disk(disk: &Disk, socket: &Path, control: &Path) -> Result<Command>
     if disk.direct {
         command.arg("--direct");
     }
+    if disk.unlocked {
+        command.arg("--no-lock");
+    }
     command.arg(&disk.image);
     Ok(command)
 }

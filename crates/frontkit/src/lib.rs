@@ -6,11 +6,13 @@
 
 pub mod blk;
 mod eventfds;
+mod log;
 mod memory;
 mod queue;
 mod session;
 
 pub use eventfds::{Eventfds, borrow, wait_for_any};
+pub use log::{DirtyLog, LOG_PAGE_BYTES};
 pub use memory::{Area, Memory, USER_BASE};
 pub use queue::{
     Areas, Buffer, INDIRECT, NEXT, Queue, Used, WRITE, readable, tear_descriptor, writable, write_descriptor,

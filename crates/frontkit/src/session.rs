@@ -3,17 +3,19 @@
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result};
-use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VringConfigData};
 
-use crate::{Eventfds, Memory, Queue};
+use crate::{DirtyLog, Eventfds, Memory, Queue};
 
 /// Most queues of a device.
 const QUEUES_MAX: u64 = 256;
 
 /// Features that are no device's own (virtio 1.3, 6; vhost-user, "Feature bits").
 pub mod feature {
+    /// The device marks what it writes in a dirty log.
+    pub const LOG_ALL: u64 = 1 << 26;
     /// Descriptors may stand in tables of their own.
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Both sides say by index when they want to be told.
@@ -82,6 +84,34 @@ impl Session {
         link.set_vring_addr(index, &queue.addresses()).context("SET_VRING_ADDR")?;
         link.set_vring_call(index, &eventfds.call).context("SET_VRING_CALL")?;
         link.set_vring_kick(index, &eventfds.kick).context("SET_VRING_KICK")
+    }
+
+    /// Shows a dirty log (SET_LOG_BASE), and has the server mark in it what it writes by every queue that runs (SET_FEATURES,
+    /// SET_VRING_ADDR with the log's flag), as QEMU does it when a migration begins.
+    pub fn log(&mut self, log: &DirtyLog, queues: &[(usize, &Queue)]) -> Result<()> {
+        self.link.set_log_base(0, Some(log.region())).context("SET_LOG_BASE")?;
+        self.features |= feature::LOG_ALL;
+        self.link.set_features(self.features).context("SET_FEATURES")?;
+        self.log_used(queues)
+    }
+
+    /// The last part of [`log`](Self::log), which starting a queue undoes.
+    pub fn log_used(&mut self, queues: &[(usize, &Queue)]) -> Result<()> {
+        for (index, queue) in queues {
+            let areas = VringConfigData { flags: 1, log_addr: Some(queue.areas().used), ..queue.addresses() };
+            self.link.set_vring_addr(*index, &areas).context("SET_VRING_ADDR")?;
+        }
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn log_no_more(&mut self, queues: &[(usize, &Queue)]) -> Result<()> {
+        self.features &= !feature::LOG_ALL;
+        self.link.set_features(self.features).context("SET_FEATURES")?;
+        for (index, queue) in queues {
+            self.link.set_vring_addr(*index, &queue.addresses()).context("SET_VRING_ADDR")?;
+        }
+        Ok(())
     }
 
     /// The last step of [`start`](Self::start).

@@ -1,0 +1,137 @@
+//! Guests of QEMU that are moved while they use our disks: into a file and out of it, and from one QEMU to another.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tempfile::TempDir;
+use tests::directory_server::{Directory, DirectoryServer};
+use tests::image;
+use tests::lab::Lab;
+use tests::qemu::{BootFrom, Guest};
+use tests::server::{Disk, Server};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Reads a known content into the page cache, where the device puts it, and looks at it there; writes blocks that it looks at in the
+/// end. A page that was written and not moved has another content.
+const LOAD: &str = "dd if=/dev/urandom of=/dev/vda bs=1M count=24
+     dd if=/dev/urandom of=/chunk bs=32k count=1
+     sync
+     sum=$(dd if=/dev/vda bs=1M count=24 | sha256sum)
+     round=0
+     while [ $round -lt ROUNDS ]; do
+         echo 3 >/proc/sys/vm/drop_caches
+         dd if=/dev/vda of=/dev/null bs=1M count=24
+         echo \"looking $round\"
+         test \"$(dd if=/dev/vda bs=1M count=24 | sha256sum)\" = \"$sum\"
+         (echo $round; cat /chunk) | head -c 32768 | dd of=/dev/vda bs=32k seek=$((1024 + round)) conv=fsync
+         round=$((round + 1))
+         echo \"round $round\"
+     done
+     echo 3 >/proc/sys/vm/drop_caches
+     round=0
+     while [ $round -lt ROUNDS ]; do
+         (echo $round; cat /chunk) | head -c 32768 >/expected
+         dd if=/dev/vda bs=32k skip=$((1024 + round)) count=1 | cmp - /expected
+         round=$((round + 1))
+     done";
+
+fn load(rounds: u32) -> String {
+    LOAD.replace("ROUNDS", &rounds.to_string())
+}
+
+/// The image of a test, and where its guest is kept.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Result<Self> {
+        let directory = TempDir::with_prefix("vringd-test-")?;
+        image::sparse(directory.path(), "disk.raw", 64 * MIB)?;
+        Ok(Self(directory))
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.path().join("disk.raw")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+fn ends_well(guest: Guest) -> Result<()> {
+    let ended = guest.wait(LIMIT)?;
+    ensure!(ended.status == 0, "the load failed in the guest that was moved:\n{}", ended.console);
+    Ok(())
+}
+
+fn file(path: &Path) -> String {
+    format!("file:{}", path.display())
+}
+
+/// As `virsh save` and `virsh restore` do it: the daemon that wrote has ended when the next one opens the image.
+#[test]
+fn a_guest_is_saved_under_load_and_goes_on_with_another_daemon() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = Place::new()?;
+    let script = load(12);
+    let mut server = Server::start(&lab, &Disk::new(place.image()))?;
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[server.device()], 1, &script)?;
+    for (round, name) in [(2, "first"), (6, "second")] {
+        guest.wait_for(&format!("round {round}"), LIMIT)?;
+        guest.migrate(&file(&place.path(name)), LIMIT)?;
+        guest.kill();
+        server.check_alive()?;
+        server.stop()?;
+        server = Server::start(&lab, &Disk::new(place.image()))?;
+        guest = Guest::incoming(&lab, &[server.device()], 1, &script, &file(&place.path(name)))?;
+    }
+    ends_well(guest)?;
+    server.check_alive()
+}
+
+/// From one QEMU to another on the same host and image, each with a daemon of its own.
+#[test]
+fn a_guest_moves_to_another_qemu_while_it_runs() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = Place::new()?;
+    let script = load(12);
+    let disk = Disk { unlocked: true, ..Disk::new(place.image()) };
+    let mut here = Server::start(&lab, &disk)?;
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[here.device()], 1, &script)?;
+    guest.wait_for("round 2", LIMIT)?;
+    let mut there = Server::start(&lab, &disk)?;
+    let uri = format!("unix:{}", place.path("move.sock").display());
+    let moved = Guest::incoming(&lab, &[there.device()], 1, &script, &uri)?;
+    guest.migrate(&uri, LIMIT)?;
+    guest.kill();
+    here.check_alive()?;
+    drop(here);
+    ends_well(moved)?;
+    there.check_alive()
+}
+
+/// A directory's state would stay behind: QEMU says so before it begins, and the guest goes on where it is.
+#[test]
+fn a_guest_with_a_directory_is_not_moved_and_goes_on() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = Place::new()?;
+    let directory = TempDir::new()?;
+    std::fs::write(directory.path().join("greeting"), "hello")?;
+    let mut server = DirectoryServer::start(&lab, &Directory::new(directory.path()).tag("shared"))?;
+    let script = "mkdir -p /mnt
+         mount -t virtiofs shared /mnt
+         echo mounted
+         while [ ! -e /mnt/go ]; do cat /mnt/greeting; sleep 0.1; done
+         test $(cat /mnt/greeting) = hello";
+    let mut guest = Guest::boot(&lab, BootFrom::Host, &[server.device()], 1, script)?;
+    guest.wait_for("mounted", LIMIT)?;
+    let refused = guest.migrate(&file(&place.path("state")), LIMIT).unwrap_err().to_string();
+    eprintln!("QEMU says: {refused}");
+    ensure!(refused.contains("SAYS"), "{refused}");
+    std::fs::write(directory.path().join("go"), "")?;
+    ends_well(guest)?;
+    server.check_alive()
+}
