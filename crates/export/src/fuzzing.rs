@@ -7,6 +7,7 @@
 mod directory;
 mod disk;
 mod guest;
+mod moved;
 mod p9;
 mod p9_session;
 
@@ -177,6 +178,21 @@ mod tests {
         let mut answered = 0;
         seeds::hold("directory_ring", &directory_seeds(), |seed| answered += directory(seed));
         assert!(answered >= 18, "only {answered} requests were answered");
+    }
+
+    /// The same requests, and the pages that they change.
+    #[test]
+    fn what_rings_write_is_marked_for_a_guest_that_is_moved() {
+        let mut answered = 0;
+        for (seeds, play) in
+            [(disk_seeds(), disk as fn(&[u8]) -> usize), (directory_seeds(), directory), (p9_seeds(), p9)]
+        {
+            for (_, mut seed) in seeds {
+                seed[0] |= super::guest::IS_MOVED;
+                answered += play(&seed);
+            }
+        }
+        assert!(answered >= 63, "only {answered} requests were answered");
     }
 
     #[test]

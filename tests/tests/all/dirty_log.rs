@@ -12,7 +12,6 @@ use frontkit::{DirtyLog, LOG_PAGE_BYTES as PAGE, Memory};
 use tests::daemon::{DIRECTORY, Daemon, directory};
 use tests::driver::{Buffer, Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind};
-use tests::fuse;
 use tests::long;
 
 const RING_SIZE: u16 = 256;
@@ -22,7 +21,6 @@ const PLACE_BYTES: u64 = 256 << 10;
 const ANSWER_AT: u64 = PLACE_BYTES / 2;
 const MEMORY_BYTES: u64 = DATA + PLACES * PLACE_BYTES;
 const DISK_BYTES: u64 = 8 << 20;
-const FILE_BYTES: usize = 1 << 20;
 
 /// Numbers that are the same in every run (xorshift64).
 struct Numbers(u64);
@@ -354,121 +352,6 @@ fn a_daemon_that_is_killed_in_the_middle_of_a_move_loses_no_mark() -> Result<()>
         guest.ring.kick();
         guest.load(60, read)?;
         guest.stop_and_look()?;
-        daemon.stop()?;
-    }
-    Ok(())
-}
-
-fn tree(options: &str) -> Result<Daemon> {
-    let directory = directory()?;
-    let shared = directory.path().join("shared");
-    fs::create_dir(&shared)?;
-    let content: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 7 / 5) as u8).collect();
-    fs::write(shared.join("file"), content)?;
-    for number in 0..40 {
-        fs::write(shared.join(format!("another-{number}")), "")?;
-    }
-    let export = format!(
-        "[[export]]\nname = 'tree'\nkind = 'dir'\nsocket = '{DIRECTORY}/tree.sock'\nqueues = 1\n\
-         directory = {{ path = '{DIRECTORY}/shared', {options} }}\n"
-    );
-    Daemon::serve_in(directory, &format!("workers = 2\n{export}"))
-}
-
-/// One request whose answer is wanted.
-fn call(guest: &mut Move, request: Vec<u8>) -> Vec<u8> {
-    let at = DATA + ANSWER_AT;
-    guest.next = 1;
-    guest.put(DATA, &request);
-    guest.allow(at, 4096);
-    let head = guest.ring.add(&[readable(DATA, request.len() as u32), writable(at, 4096)]);
-    guest.ring.kick_if_wanted();
-    assert_eq!(guest.ring.wait_used().0, head);
-    guest.memory.read(at, 4096)
-}
-
-fn number(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
-}
-
-#[test]
-fn what_directories_write_is_marked_whoever_writes_it() -> Result<()> {
-    for execution in ["inline", "uring", "pool=2", "auto"] {
-        let daemon = tree(&format!("execution = '{execution}'"))?;
-        let mut guest = Move::new(&daemon.socket("tree"), 1)?;
-        call(&mut guest, fuse::request(fuse::op::INIT, 2, 0, &fuse::init_body(7, 38)));
-        let answer = call(&mut guest, fuse::request(fuse::op::LOOKUP, 4, fuse::ROOT, b"file\0"));
-        let file = number(&answer, fuse::OUT_HEADER_BYTES);
-        let open = [2_u32.to_le_bytes(), [0; 4]].concat();
-        let handle = number(&call(&mut guest, fuse::request(fuse::op::OPEN, 6, file, &open)), fuse::OUT_HEADER_BYTES);
-        let listing =
-            number(&call(&mut guest, fuse::request(fuse::op::OPENDIR, 8, fuse::ROOT, &[0; 8])), fuse::OUT_HEADER_BYTES);
-        let mut unique = 100;
-        let next = |numbers: &mut Numbers| {
-            unique += 2;
-            let (len, offset) = (1 + numbers.below(60_000), numbers.below(FILE_BYTES as u64 + 5000));
-            // `struct fuse_read_in` and, up to its length, `struct fuse_write_in`.
-            let body = |handle: u64, offset: u64, len: u64| {
-                [&handle.to_le_bytes()[..], &offset.to_le_bytes(), &(len as u32).to_le_bytes(), &[0; 20]].concat()
-            };
-            let ask = |opcode, node, body: &[u8]| fuse::request(opcode, unique, node, body);
-            match numbers.below(10) {
-                0 => (ask(fuse::op::GETATTR, file, &[0; 16]), 16 + 104),
-                1 => (ask(fuse::op::LOOKUP, fuse::ROOT, b"file\0"), 16 + 128),
-                2 => (ask(fuse::op::LOOKUP, fuse::ROOT, b"nothing\0"), 16 + 128),
-                3 => (ask(fuse::op::READDIRPLUS, fuse::ROOT, &body(listing, 0, 4096)), 16 + 4096),
-                4 => {
-                    let data = vec![numbers.below(256) as u8; len as usize];
-                    (ask(fuse::op::WRITE, file, &[&body(handle, offset, len)[..], &data].concat()), 16 + 8)
-                }
-                // A handle that is none.
-                5 => (ask(fuse::op::READ, file, &body(u64::MAX, offset, len)), 16 + len),
-                _ => (ask(fuse::op::READ, file, &body(handle, offset, len)), 16 + len),
-            }
-        };
-        let run = guest.run(next);
-        ensure!(run.is_ok(), "{execution}: {:?}", run.err());
-        daemon.stop()?;
-    }
-    Ok(())
-}
-
-/// size[4] type[1] tag[2] and a body (include/net/9p/9p.h).
-fn message(kind: u8, tag: u16, body: &[&[u8]]) -> Vec<u8> {
-    let body = body.concat();
-    [&(7 + body.len() as u32).to_le_bytes()[..], &[kind], &tag.to_le_bytes(), &body].concat()
-}
-
-#[test]
-fn what_9p_writes_is_marked_whoever_writes_it() -> Result<()> {
-    let [version, attach, walk, lopen, read, write, getattr] = [100, 104, 110, 12, 116, 118, 24];
-    let none = u32::MAX.to_le_bytes();
-    for execution in ["inline", "uring", "pool=2", "auto"] {
-        let daemon = tree(&format!("protocol = '9p', execution = '{execution}'"))?;
-        let mut guest = Move::new(&daemon.socket("tree"), 0)?;
-        call(&mut guest, message(version, u16::MAX, &[&(96_u32 << 10).to_le_bytes(), b"\x08\x009P2000.L"]));
-        call(&mut guest, message(attach, 1, &[&[0; 4], &none, b"\x04\0root\0\0", &[0; 4]]));
-        call(&mut guest, message(walk, 1, &[&[0; 4], &[1, 0, 0, 0], &[1, 0], b"\x04\0file"]));
-        let opened = call(&mut guest, message(lopen, 1, &[&[1, 0, 0, 0], &[2, 0, 0, 0]]));
-        assert_eq!(opened[4], lopen + 1);
-        let mut tag = 0;
-        let next = |numbers: &mut Numbers| {
-            tag = (tag + 1) % 1000;
-            let (len, offset) = (1 + numbers.below(60_000) as u32, numbers.below(FILE_BYTES as u64 + 5000));
-            let (fid, wrong) = (1_u32.to_le_bytes(), 7_u32.to_le_bytes());
-            let (at, count) = (offset.to_le_bytes(), len.to_le_bytes());
-            match numbers.below(8) {
-                0 => (message(getattr, tag, &[&fid, &[0xff, 7, 0, 0, 0, 0, 0, 0]]), 300),
-                1 => (message(read, tag, &[&wrong, &at, &count]), 11 + u64::from(len)),
-                2 => {
-                    let data = vec![numbers.below(256) as u8; len as usize];
-                    (message(write, tag, &[&fid, &at, &count, &data]), 11)
-                }
-                _ => (message(read, tag, &[&fid, &at, &count]), 11 + u64::from(len)),
-            }
-        };
-        let run = guest.run(next);
-        ensure!(run.is_ok(), "{execution}: {:?}", run.err());
         daemon.stop()?;
     }
     Ok(())

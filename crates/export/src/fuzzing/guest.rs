@@ -1,5 +1,6 @@
 //! A guest made of the input: its memory, its descriptors, its driver's indices.
 
+use super::moved::Moved;
 use crate::attachment::{self, Attachment};
 use engine::{Completion, Io, Solo, Token};
 use std::cell::RefCell;
@@ -16,6 +17,8 @@ pub(super) const MEMORY: u8 = 5;
 const STEPS: u8 = 6;
 /// Steps of one input.
 const STEPS_MAX: usize = 128;
+/// The bit of the options with which the guest is moved meanwhile.
+pub(super) const IS_MOVED: u8 = 0x40;
 
 /// The ring, at the start of the first region.
 const SIZE: u16 = 16;
@@ -128,8 +131,9 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
         stage.zero();
         let layout =
             Layout { size: SIZE, desc: 0, avail: AVAIL, used: USED, event_idx: options & 2 != 0, indirect: true };
+        let mut moved = (options & IS_MOVED != 0).then(|| Moved::new(&stage.full, USED)).flatten();
         let start = vhost_user::RingStart {
-            log: None,
+            log: moved.as_ref().map(Moved::log),
             owed: Vec::new(),
             memory: stage.full.clone(),
             layout,
@@ -149,7 +153,7 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
             if input.0.is_empty() {
                 break;
             }
-            step(stage, &mut ring, &mut input, &mut available);
+            step(stage, &mut ring, &mut input, &mut available, moved.as_mut());
             if let Some(waiting) = ring.waiting() {
                 let taken = ring.ring().requests_in_flight();
                 assert_eq!(taken, waiting, "requests are lost, or answered before they end");
@@ -158,14 +162,25 @@ pub(super) fn play<R: Played>(data: &[u8], make: impl FnOnce(vhost_user::RingSta
         // A ring that stops ends what it took.
         let mut solo = stage.solo.borrow_mut();
         while ring.waiting().is_some_and(|waiting| waiting > 0) {
-            complete(&mut ring, 0, &mut solo.io());
+            watched(&stage.full, moved.as_mut(), || complete(&mut ring, 0, &mut solo.io()));
+        }
+        if let Some(moved) = moved.filter(|_| ring.ring().requests_in_flight() == 0) {
+            moved.check();
         }
         drop(ring);
         usize::from(stage.used_index())
     })
 }
 
-fn step(stage: &Stage, ring: &mut impl Played, input: &mut Input<'_>, available: &mut u16) {
+/// Has the ring do something; what it writes meanwhile is noted for a guest that is moved.
+fn watched(memory: &Memory, moved: Option<&mut Moved>, act: impl FnOnce()) {
+    match moved {
+        Some(moved) => moved.watch(memory, act),
+        None => act(),
+    }
+}
+
+fn step(stage: &Stage, ring: &mut impl Played, input: &mut Input<'_>, available: &mut u16, moved: Option<&mut Moved>) {
     match input.u8() % STEPS {
         POKE => {
             let (at, count) = (input.u16(), input.u8());
@@ -182,13 +197,15 @@ fn step(stage: &Stage, ring: &mut impl Played, input: &mut Input<'_>, available:
         }
         // As a worker does when there is something to take; shows what is answered.
         SERVE => {
-            let mut solo = stage.solo.borrow_mut();
-            ring.ring_mut().serve(&mut solo.io());
-            attachment::publish(ring.ring_mut(), &mut solo.io());
+            watched(&stage.full, moved, || {
+                let mut solo = stage.solo.borrow_mut();
+                ring.ring_mut().serve(&mut solo.io());
+                attachment::publish(ring.ring_mut(), &mut solo.io());
+            });
         }
         COMPLETE => {
             let choice = input.u8();
-            complete(ring, choice, &mut stage.solo.borrow_mut().io());
+            watched(&stage.full, moved, || complete(ring, choice, &mut stage.solo.borrow_mut().io()));
         }
         MEMORY => {
             let memory = if input.u8() & 1 == 0 { &stage.full } else { &stage.short };

@@ -174,8 +174,9 @@ impl Device for P9 {
         false
     }
 
+    /// As for virtio-fs: its fids would stay behind.
     fn has_log(&self) -> bool {
-        true
+        false
     }
 
     fn has_config(&self) -> bool {
