@@ -19,7 +19,7 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 use vhost::vhost_user::message::BackendReq;
-use vring::{Chain, Memory, RingPosition, SplitRing};
+use vring::{Chain, Memory, RingLog, RingPosition, SplitRing};
 
 use crate::session::Session;
 use crate::wire::{VERSION, Wire};
@@ -252,9 +252,11 @@ impl<'a> Player<'a> {
     fn negotiate(&mut self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
         // All that is offered of the device's and the transport's features, and of the protocol's.
         let wishes = self.input.u8();
-        let features = 1 << 9 | 1 << 28 | 1 << 32 | u64::from(wishes & 1) << 29 | u64::from(wishes >> 1 & 1) << 30;
+        let log = u64::from(wishes >> 3 & 1);
+        let features =
+            1 << 9 | 1 << 28 | 1 << 32 | u64::from(wishes & 1) << 29 | u64::from(wishes >> 1 & 1) << 30 | log << 26;
         self.message(session, 2, VERSION, &words([features]), &[])?;
-        let protocol = 1 | 1 << 3 | 1 << 5 | 1 << 9 | u64::from(wishes >> 2 & 1) << 12 | 1 << 13 | 1 << 15;
+        let protocol = 1 | log << 1 | 1 << 3 | 1 << 5 | 1 << 9 | u64::from(wishes >> 2 & 1) << 12 | 1 << 13 | 1 << 15;
         self.message(session, 16, VERSION, &words([protocol]), &[])
     }
 
@@ -333,7 +335,7 @@ impl<'a> Player<'a> {
     }
 
     fn body(&mut self) -> Vec<u8> {
-        match self.input.u8() % 9 {
+        match self.input.u8() % 10 {
             0 => Vec::new(),
             1 => {
                 let count = usize::from(self.input.u8());
@@ -370,6 +372,8 @@ impl<'a> Player<'a> {
                 body.resize(12 + (size as usize).min(300), self.input.u8());
                 body
             }
+            // Log description: size, offset.
+            9 => words([self.input.number(), self.input.number()]),
             _ => {
                 // Inflight description: size, offset, queues, their size, and padding.
                 let mut body = words([self.input.number(), self.input.number()]);
@@ -465,6 +469,17 @@ impl Target for Device {
         true
     }
 
+    fn has_log(&self) -> bool {
+        true
+    }
+
+    fn set_log(&mut self, index: u16, log: Option<RingLog>) {
+        self.serve();
+        // All that was popped is pushed.
+        self.rings[usize::from(index)].as_mut().expect("only a ring that runs logs").set_log(log, []);
+        self.serve();
+    }
+
     fn config(&self, offset: u32, out: &mut [u8]) -> bool {
         let inside = (offset as usize).checked_add(out.len()).is_some_and(|end| end <= CONFIG_BYTES);
         if inside {
@@ -484,6 +499,7 @@ impl Target for Device {
         if let Some(inflight) = ring.inflight {
             split.track(inflight).map_err(|error| error.to_string())?;
         }
+        split.set_log(ring.log, []);
         *slot = Some(split);
         self.started += 1;
         self.serve();
@@ -567,6 +583,21 @@ mod tests {
             ),
             ("backend_closed", [&negotiate[..], &[11, 0, 11, 3, 11, 5, 11, 3]].concat()),
             ("reset", [&negotiate[..], &ring(0, 4), &message(&[34, 1, 0, 0]), &ring(1, 4)].concat()),
+            // All that is offered, a log of two bytes, and its flag for the ring that runs; then the log becomes shorter.
+            (
+                "log",
+                [
+                    &[3, 15][..],
+                    &offer,
+                    &ring(0, 4),
+                    &message(&[6, 0, 9, 0, 2, 0, 0, 0, 0, 1, 1]),
+                    &message(&[9, 0, 4, 0, 1, 2, 0, 0, 2, 0, 2, 2, 0, 1, 0, 0, 0x20, 0]),
+                    &[1, 1, 0],
+                    &message(&[18, 0, 2, 0, 1, 1, 0, 0]),
+                    &stop,
+                ]
+                .concat(),
+            ),
             ("garbage", [&[4, 16][..], &[0xff; 16]].concat()),
             ("split_header", [&[4, 5][..], &[1, 0, 0, 0, 1], &[4, 7], &[0, 0, 0, 0, 0, 0, 0]].concat()),
         ]
