@@ -103,7 +103,8 @@ impl Guest {
     /// # Errors
     /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here.
     pub fn migrate(&mut self, uri: &str, limit: Duration) -> Result<()> {
-        self.monitor("migrate_set_parameter max-bandwidth 0")?;
+        // Slow enough for the guest to do a lot meanwhile: what is not marked then is missing.
+        self.monitor("migrate_set_parameter max-bandwidth 64M")?;
         let answer = self.monitor(&format!("migrate -d {uri}"))?;
         let end = Instant::now() + limit;
         loop {
@@ -210,12 +211,13 @@ fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory
         .arg("-monitor")
         .arg(format!("unix:{}/monitor,server=on,wait=off", directory.display()));
     if from == BootFrom::Host {
+        // A page that the guest's processor fills with zeroes first has been written for QEMU, whatever a device marks.
         command
             .arg("-kernel")
             .arg(lab.kernel())
             .arg("-initrd")
             .arg(lab.initramfs())
-            .args(["-append", &format!("console=ttyS0 quiet panic=-1 {QUIET}")]);
+            .args(["-append", &format!("console=ttyS0 quiet panic=-1 init_on_alloc=0 {QUIET}")]);
     }
     let devices: Vec<Device> = devices.iter().map(|device| device.clone().with_queues(queues)).collect();
     add_devices(&mut command, &qemu, &devices)?;
