@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask lab`, `check`, `test`, `fuzz` and `torture`.
+//! Development tasks: `cargo xtask lab`, `check`, `test`, `fuzz`, `package` and `torture`.
 
 mod check;
 mod fuzz;
 mod make;
+mod package;
 mod step;
 mod test;
 
@@ -30,6 +31,10 @@ enum Task {
     Lab(make::Options),
     /// Fuzz the targets of `fuzz/`, and add time, executions and coverage to the ledger there.
     Fuzz(fuzz::Options),
+    /// Make a package for Debian, in target/debian.
+    ///
+    /// Everything that it needs lands in target. With --check it is tried in fresh roots of Debian's.
+    Package(package::Options),
     /// Run every test there is, guests included, from a fresh clone; with --quick less, with --long more.
     Test(test::Options),
     /// Kill servers under load and look at every request; ends with one line of figures, and fails on any loss.
@@ -49,6 +54,7 @@ fn main() -> ExitCode {
         Task::Check => check::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Lab(options) => make::run(&options),
+        Task::Package(options) => package::make(&options),
         Task::Test(options) => test::run(&options),
         Task::Torture { arguments } => step::torture(arguments),
     };

@@ -16,14 +16,14 @@ pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg
 
 /// Where this machine gets its Debian from.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Mirror {
-    pub(super) uri: String,
-    pub(super) keyring: String,
+pub(crate) struct Mirror {
+    uri: String,
+    pub(crate) keyring: String,
 }
 
 impl Mirror {
     /// Reads the machine's package sources.
-    pub(super) fn of_this_machine() -> Result<Self> {
+    pub(crate) fn of_this_machine() -> Result<Self> {
         let codename = host::codename()?;
         let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
         if let Ok(entries) = fs::read_dir("/etc/apt/sources.list.d") {
@@ -88,7 +88,7 @@ impl Mirror {
     }
 
     /// The line of a source list for `suite`.
-    pub(super) fn line(&self, suite: &str) -> String {
+    pub(crate) fn line(&self, suite: &str) -> String {
         self.line_of("deb", suite)
     }
 

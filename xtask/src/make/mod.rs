@@ -13,6 +13,8 @@ mod qemu;
 mod root;
 mod uml;
 
+pub(crate) use apt::Mirror;
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -93,3 +93,25 @@ fn systemd_accepts_them() {
     let ours: Vec<_> = said.lines().filter(|line| line.contains("vringd")).collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }
+
+/// The configuration that is installed serves nothing, and all its examples are right.
+#[test]
+fn the_installed_configuration_is_one() {
+    let text = include_str!("../../../../dist/config.toml");
+    let example = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+    let whole: Vec<_> = text.lines().map(|line| example(line).unwrap_or_else(|| line.to_owned())).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut image = Command::new(env!("CARGO_BIN_EXE_vringd"));
+    image.args(["image", "create", "--size", "1M"]).arg(at("vm1.qcow2"));
+    let whole = whole.join("\n").replace("/var/lib/libvirt/images", directory.path().to_str().unwrap());
+    let whole = whole.replace("/run/vringd", directory.path().to_str().unwrap());
+    assert!(image.status().unwrap().success());
+    for (name, text, wanted) in [("config.toml", text, ""), ("whole.toml", &whole, "export vm1: qcow2")] {
+        std::fs::write(at(name), text).unwrap();
+        let check =
+            Command::new(env!("CARGO_BIN_EXE_vringd")).args(["serve", "--check"]).arg(at(name)).output().unwrap();
+        let said = String::from_utf8_lossy(&[check.stdout, check.stderr].concat()).into_owned();
+        assert!(check.status.success() && said.contains(wanted), "{said}");
+    }
+}
