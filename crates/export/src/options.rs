@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use tls::Certificates;
 use vhost_user::{Endpoint, Resume, SocketOptions};
 
 /// Where a frontend connects.
@@ -95,4 +96,6 @@ pub struct NbdOptions {
     pub name: Option<String>,
     /// A dirty bitmap.
     pub bitmap: Option<Arc<DirtyBitmap>>,
+    /// What TLS is made of, which every client has to begin; none if connections are not protected.
+    pub tls: Option<Arc<Certificates>>,
 }

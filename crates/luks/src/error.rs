@@ -1,5 +1,6 @@
 //! What can be wrong with a container, or with the key that is to open it.
 
+use secret::SecretError;
 use std::io;
 use std::path::PathBuf;
 use storage::OpenError;
@@ -115,12 +116,12 @@ pub enum LuksError {
         /// Why it does not open.
         source: UnlockError,
     },
-    /// luks.key_file: {path}: cannot be read: {source}
+    /// luks.key_file: {path}: {source}
     KeyFile {
         /// The key file.
         path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
+        /// Why it is not taken.
+        source: SecretError,
     },
     /// luks.key_file: {path}: {reason}
     Key {

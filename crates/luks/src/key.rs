@@ -2,9 +2,7 @@
 
 use crate::LuksError;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -24,24 +22,9 @@ impl Passphrase {
     /// # Errors
     /// It cannot be read, is empty or too long, or is everybody's.
     pub fn read(path: &Path) -> Result<Passphrase, LuksError> {
-        let failed = |source| LuksError::KeyFile { path: path.to_owned(), source };
         let refused = |reason| LuksError::Key { path: path.to_owned(), reason };
-        // NONBLOCK: a FIFO must not keep us waiting before we have seen that it is one.
-        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let mut file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if !about.is_file() {
-            return Err(refused("is no regular file: give the path of one"));
-        }
-        if about.mode() & 0o007 != 0 {
-            return Err(refused("may be read or written by anybody: `chmod o= FILE` takes that back"));
-        }
-        if about.len() > BYTES_MAX {
-            return Err(refused("has more than 8 MiB: a key file is a passphrase"));
-        }
-        // It does not grow, so that no copy of its beginning is left behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));
-        (&mut file).take(about.len()).read_to_end(&mut bytes).map_err(failed)?;
+        let read = secret::read(path, BYTES_MAX);
+        let bytes = read.map_err(|source| LuksError::KeyFile { path: path.to_owned(), source })?;
         if bytes.is_empty() {
             return Err(refused("is empty: write the passphrase into it, without a newline"));
         }

@@ -18,6 +18,7 @@ mod poll;
 mod size;
 mod span;
 mod text;
+mod tls;
 mod volume;
 
 pub use cpus::CpuList;
@@ -35,6 +36,7 @@ pub use poll::Poll;
 pub use size::ByteSize;
 pub use span::Span;
 pub use text::ParseError;
+pub use tls::Tls;
 pub use volume::{IntentLog, MemoryFile, SyncMode};
 
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {

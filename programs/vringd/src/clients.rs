@@ -7,7 +7,7 @@
 use crate::failure::field;
 use control::ApiError;
 use control::model::directory::Directory;
-use control::model::{Listen, NewExport};
+use control::model::{Listen, NewExport, Tls};
 use export::{Admission, StreamListener};
 use sandbox::State;
 
@@ -87,7 +87,7 @@ impl Server {
     /// [`ApiError::InvalidField`] for an inherited socket to which anybody may connect.
     pub(crate) fn admit(self, new: &NewExport, listener: StreamListener) -> Result<StreamListener, ApiError> {
         let Some(about) = &new.directory else {
-            warn_of_nbd(&new.name, &listener);
+            warn_of_nbd(&new.name, &listener, new.tls.as_ref());
             return Ok(listener);
         };
         let own_alone = self.lends_root(about) && !about.clients_may_be_root;
@@ -119,13 +119,20 @@ impl Server {
 }
 
 /// Says of an address of a disk what it lets others do.
-pub(crate) fn warn_of_nbd(export: &str, listener: &StreamListener) {
-    if !listener.knows_users() {
-        let address = listener.address();
-        tracing::warn!(
+pub(crate) fn warn_of_nbd(export: &str, listener: &StreamListener, tls: Option<&Tls>) {
+    if listener.knows_users() {
+        return;
+    }
+    let address = listener.address();
+    match tls {
+        Some(tls) if tls.clients_may_be_anonymous => {
+            tracing::warn!(export, "whoever reaches {address} has the disk, as `tls.clients_may_be_anonymous` says");
+        }
+        Some(_) => {}
+        None => tracing::warn!(
             export,
-            "whoever reaches {address} has the disk: NBD asks nobody who they are, and nothing is encrypted"
-        );
+            "whoever reaches {address} has the disk: NBD asks nobody who they are, and nothing is encrypted without `tls`"
+        ),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::users;
 use control::ApiError;
 use control::model::FileHandles;
 use control::model::config::{ExportKind, NewExport};
-use control::model::{FileSystem, LandlockInfo, Listen, SandboxInfo, SeccompState};
+use control::model::{FileSystem, LandlockInfo, Listen, SandboxInfo, SeccompState, Tls};
 use disk::StorageSpec;
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, Sockets, State};
 use serde::{Deserialize, Serialize};
@@ -177,6 +177,10 @@ impl Paths {
                 }
                 Access::Make => paths.sockets.extend(path.canonicalize()),
             }
+        }
+        for tls in config.exports.iter().filter_map(|export| export.tls.as_ref()) {
+            // They are looked at again, as they may be renewed.
+            paths.images.extend(resolve(&tls.certificates).map(|path| (path, false)));
         }
         for export in &config.exports {
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
@@ -371,6 +375,20 @@ impl Held {
         Err(field(name, format_args!("{directory} is out of this daemon's reach: start it with --allow {directory}")))
     }
 
+    /// Refuses certificates that this process could not read.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_certificates(&self, tls: &Tls) -> Result<(), ApiError> {
+        let (Some(paths), Some(found)) = (&self.landlock, resolve(&tls.certificates)) else { return Ok(()) };
+        if paths.images.iter().any(|(held, _)| found == *held) || paths.in_trees(&found) {
+            return Ok(());
+        }
+        let directory = found.display();
+        let message = format_args!("{directory} is out of this daemon's reach: start it with --allow {directory}");
+        Err(field(Tls::CERTIFICATES, message))
+    }
+
     /// Refuses an address at which this process could not listen any more.
     ///
     /// # Errors
@@ -454,6 +472,9 @@ impl Held {
         let Some(paths) = &self.landlock else { return Ok(()) };
         if let Some(socket) = new.socket_path() {
             self.admit_socket(new.socket_field(), socket)?;
+        }
+        if let Some(tls) = &new.tls {
+            self.admit_certificates(tls)?;
         }
         if let Some(storage) = &new.storage {
             self.admit_storage(storage)?;

@@ -9,7 +9,7 @@ use crate::limit::Groups;
 use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
-use crate::prepared::{Begun, Contents, Prepared, socket_in};
+use crate::prepared::{Begun, Contents, Prepared, certificates, socket_in};
 use crate::upgrade::{self, Upgrade};
 use crate::workers;
 use control::model::config::{ExportKind, NewExport};
@@ -196,7 +196,10 @@ impl Daemon {
         check_free(&new)?;
         let _limiting = self.groups.changing();
         let (limits, group) = self.groups.resolve(&new.limits)?;
-        let Prepared { socket, contents, tree, session_ended, failed, begun, .. } = prepared;
+        if let (None, Some(tls)) = (&prepared.tls, &new.tls) {
+            prepared.tls = Some(certificates(tls)?);
+        }
+        let Prepared { socket, contents, tls, tree, session_ended, failed, begun, .. } = prepared;
         let Begun { tree: adopted, carried, resume } = begun.unwrap_or_default();
         let hosting = Hosting { session_ended, failed, carried, resume, ..hosting_in(&new, socket)? };
         let disk = match new.kind {
@@ -216,7 +219,7 @@ impl Daemon {
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
                     write_back: new.write_cache.unwrap_or_default().is_on(),
-                    nbd: NbdOptions::default(),
+                    nbd: NbdOptions { tls, ..NbdOptions::default() },
                 };
                 Export::disk(hosting, options, lease.disk().storage(), &self.engine)
             }

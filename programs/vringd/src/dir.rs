@@ -103,6 +103,7 @@ impl Args {
             socket_group: self.socket_group,
             socket_fd: self.fd,
             listen: self.listen,
+            tls: None,
             storage: None,
             disk: None,
             directory: Some(self.directory.describe()),

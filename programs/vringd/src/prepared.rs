@@ -6,8 +6,8 @@ use crate::failure::field;
 use crate::service::take_descriptor;
 use crate::volume;
 use control::ApiError;
-use control::model::Listen;
 use control::model::config::NewExport;
+use control::model::{Listen, Tls};
 use disk::StorageSpec;
 use export::{Carried, Socket, StreamListener};
 use passthrough::{Adopted, Source};
@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use storage::{Handed, Opened, Storage};
+use tls::Certificates;
 use vhost_user::Resume;
 
 /// What a storage is started from.
@@ -89,6 +90,8 @@ pub(crate) struct Prepared {
     pub(crate) bound_at: Option<String>,
     /// What stands behind a disk of its own.
     pub(crate) contents: Contents,
+    /// What its NBD clients have to begin TLS with; read now when there is nothing and it has some.
+    pub(crate) tls: Option<Arc<Certificates>>,
     /// Its directory; opened by its path when there is none.
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
@@ -105,6 +108,7 @@ impl Prepared {
     /// # Errors
     /// [`ApiError::InvalidField`] with the field at fault.
     pub(crate) fn open(new: &NewExport, server: Server) -> Result<Prepared, ApiError> {
+        let tls = new.tls.as_ref().map(certificates).transpose()?;
         let socket = socket_in(new, server)?;
         let contents = match &new.storage {
             Some(storage) => Contents::open(&new.name, storage)?,
@@ -116,7 +120,7 @@ impl Prepared {
             }
             other => other,
         };
-        Ok(Prepared { socket: Some(socket), contents, ..Prepared::default() })
+        Ok(Prepared { socket: Some(socket), contents, tls, ..Prepared::default() })
     }
 
     /// Makes the socket of the one export that is to be served. What is returned removes its file at the end, if it can
@@ -138,6 +142,14 @@ impl Prepared {
             }
         }
     }
+}
+
+/// Reads the certificates and the key of TLS.
+///
+/// # Errors
+/// [`ApiError::InvalidField`] with the file at fault.
+pub(crate) fn certificates(tls: &Tls) -> Result<Arc<Certificates>, ApiError> {
+    Certificates::read(tls).map(Arc::new).map_err(|error| field(Tls::CERTIFICATES, error))
 }
 
 /// Where an export is to be reached. A stream listens by now; a vhost-user socket that has a path is still to be made.

@@ -2,7 +2,7 @@
 
 use super::disk::{Behind, DiskFlags, Served};
 use crate::model::config::NewExport;
-use crate::model::{ByteSize, FieldError, Listen};
+use crate::model::{ByteSize, FieldError, Listen, Tls};
 use disk::StorageSpec;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -219,6 +219,9 @@ pub(super) fn make_absolute(new: &mut NewExport) -> Result<(), FieldError> {
     }
     if let Some(Listen::Unix(path)) = &mut new.listen {
         absolute("listen", path)?;
+    }
+    if let Some(tls) = &mut new.tls {
+        absolute(Tls::CERTIFICATES, &mut tls.certificates)?;
     }
     if let Some(directory) = &mut new.directory {
         absolute("directory.path", &mut directory.path)?;

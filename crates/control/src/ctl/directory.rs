@@ -312,6 +312,7 @@ impl AddDirArgs {
             socket_group: self.socket_group.clone(),
             socket_fd: None,
             listen: self.listen.clone(),
+            tls: None,
             storage: None,
             disk: None,
             directory: Some(self.directory.describe()),

@@ -1,6 +1,7 @@
 //! The options that describe a disk: the same for `vringd disk` and `vringd ctl export add`.
 
 use super::limit::LimitFlags;
+use super::tls::TlsFlags;
 use crate::model::config::{ExportKind, NewExport};
 use crate::model::{
     ByteSize, CpuList, Execution, FieldError, FileMode, Listen, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
@@ -15,9 +16,12 @@ use values::Luks;
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct DiskFlags {
     /// Where NBD clients connect, in place of a vhost-user socket: unix:PATH, tcp:PORT (on 127.0.0.1), tcp:IP:PORT, vsock:PORT
-    /// or vsock:CID:PORT. NBD asks nobody who they are, and nothing is encrypted
+    /// or vsock:CID:PORT. Without --tls-certificates nobody is asked who they are, and nothing is encrypted
     #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
     pub listen: Option<Listen>,
+    /// What protects what they say.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Permission bits of the socket, in octal [default: 0600]
     #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<FileMode>,
@@ -230,6 +234,7 @@ impl DiskFlags {
             socket_group: self.socket_group,
             socket_fd: None,
             listen: self.listen,
+            tls: self.tls.tls(),
             storage,
             disk,
             directory: None,

@@ -18,6 +18,7 @@ mod policy;
 mod pull;
 mod run;
 mod table;
+mod tls;
 mod top;
 mod upgrade;
 mod volume;
@@ -34,6 +35,7 @@ pub use limit::{GroupCommand, LimitCommand, LimitFlags, RateFlags};
 pub use policy::PolicyArgs;
 pub use pull::{DiskListen, PullArgs};
 pub use run::perform;
+pub use tls::TlsFlags;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! `vringd ctl disk pull`: its arguments.
 
 use super::add::{DescriptionError, absolute};
-use crate::model::{Listen, NewJob, NewPull, PullDisk};
+use super::tls::TlsFlags;
+use crate::model::{Listen, NewJob, NewPull, PullDisk, Tls};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -42,6 +43,10 @@ pub struct PullArgs {
     /// Directory with room for what guests write over meanwhile [default: /var/tmp].
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+
+    /// What protects what clients say.
+    #[command(flatten)]
+    pub tls: TlsFlags,
 }
 
 impl PullArgs {
@@ -61,7 +66,9 @@ impl PullArgs {
             }
             let mut scratch = self.scratch.clone();
             scratch.as_mut().map_or(Ok(()), |scratch| absolute("scratch", scratch))?;
-            let new = NewJob::Pull(NewPull { disks, scratch });
+            let mut tls = self.tls.tls();
+            tls.as_mut().map_or(Ok(()), |tls| absolute(Tls::CERTIFICATES, &mut tls.certificates))?;
+            let new = NewJob::Pull(NewPull { disks, scratch, tls });
             new.check()?;
             Ok(new)
         };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use utoipa::ToSchema;
-use values::{CpuList, FieldError, FileMode, Listen, Placement, Poll};
+use values::{CpuList, FieldError, FileMode, Listen, Placement, Poll, Tls};
 
 /// What an export offers to its guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -72,6 +72,9 @@ pub struct NewExport {
     /// Descriptors only in the configuration file and on the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
+    /// With `listen`, for a disk: NBD clients have to begin TLS, and are told nothing before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     /// What stands behind a disk that belongs to this export alone. A disk has this or `disk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,

@@ -42,7 +42,7 @@ pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
     ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,
-    MemoryFile, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll, Readdirplus, Span, SyncMode,
+    MemoryFile, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll, Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

@@ -21,6 +21,7 @@ impl NewExport {
     }
 
     pub(super) fn check_socket(&self) -> Result<(), FieldError> {
+        self.check_tls()?;
         if self.listen.is_some() {
             return self.check_listen();
         }
@@ -89,6 +90,17 @@ impl NewExport {
             return Err(FieldError::new("directory.tag", "is for vhost-user: a stream is mounted by its address"));
         }
         Ok(())
+    }
+
+    fn check_tls(&self) -> Result<(), FieldError> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        if self.kind == ExportKind::Dir {
+            return Err(FieldError::new("tls", "is for disks over NBD: directories are served without"));
+        }
+        if self.listen.is_none() {
+            return Err(FieldError::new("tls", "is for NBD clients, and goes with `listen`: vhost-user has none"));
+        }
+        tls.check()
     }
 
     fn refuse_cids(&self) -> Result<(), FieldError> {

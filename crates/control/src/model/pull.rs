@@ -7,7 +7,7 @@ use super::snapshot::check_path;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
-use values::{FieldError, Listen};
+use values::{FieldError, Listen, Tls};
 
 /// A pull.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -19,6 +19,9 @@ pub struct NewPull {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub scratch: Option<PathBuf>,
+    /// NBD clients have to begin TLS, and are told nothing before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 /// A disk, and where NBD clients read it.
@@ -86,6 +89,7 @@ impl NewPull {
         if self.disks.is_empty() {
             return Err(FieldError::new("disks", "must name at least one disk"));
         }
+        self.tls.as_ref().map_or(Ok(()), Tls::check)?;
         self.scratch.as_deref().map_or(Ok(()), |scratch| check_path("scratch", scratch))
     }
 }
@@ -133,6 +137,7 @@ mod tests {
             assert!(said.starts_with(begin), "{said}");
         }
         assert!(fault(a, r#", "scratch": "tmp""#).starts_with("scratch: must be an absolute path"));
+        assert!(fault(a, r#", "tls": {"certificates": ""}"#).starts_with("tls.certificates: is empty"));
         assert!(serde_json::from_str::<NewPull>(r#"{"disks": [], "limit": "1M"}"#).is_err());
     }
 }

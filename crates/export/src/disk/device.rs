@@ -7,6 +7,7 @@ use crate::label::Label;
 use crate::nbd::NbdRing;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
+use crate::stream::HANDSHAKES;
 use crate::{DiskOptions, ExportError, NbdOptions, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
@@ -67,6 +68,8 @@ pub(crate) struct Disk {
     storage: Mutex<Arc<dyn Storage>>,
     /// Questions of where it has data.
     pub(crate) looks: Jobs,
+    /// Handshakes of those who reach it over TLS.
+    pub(crate) handshakes: Jobs,
     serial: String,
     queues: u16,
     /// Whether the options ask for a write cache.
@@ -85,6 +88,7 @@ impl Disk {
         Ok(Disk {
             storage: Mutex::new(storage),
             looks: Jobs::on(&LOOKS),
+            handshakes: Jobs::on(&HANDSHAKES),
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,

@@ -6,6 +6,7 @@
 use super::{Export, Served};
 use crate::{Carried, FuseSession};
 use std::time::Instant;
+use tls::Certificates;
 use vhost_user::Pending;
 
 impl Export {
@@ -42,6 +43,14 @@ impl Export {
             },
             shown: Some(self.socket.clone()),
             fuse: None,
+        }
+    }
+
+    /// What TLS is made of for NBD clients, if they have to begin it.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        match &self.served {
+            Served::Disk(disk) => disk.nbd.tls.as_deref(),
+            Served::Directory(_) | Served::P9(_) => None,
         }
     }
 

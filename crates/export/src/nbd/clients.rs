@@ -1,10 +1,11 @@
 //! What the NBD clients of a disk find.
 
+use super::ring::Protected;
 use super::{DirtyBitmap, NbdRing};
 use crate::Ring;
 use crate::disk::Disk;
 use crate::label::Label;
-use crate::stream::{Clients, Greeted, Pipe};
+use crate::stream::{Clients, Greeted, HANDSHAKES, Pipe};
 use device::nbd::{BlockSizes, Terms, spec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,7 +81,12 @@ impl Clients for Disk {
     fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
         storage::kit::LOOKS.prepare();
         let client = Arc::<Client>::default();
-        let ring = NbdRing::new(pipe, (self.storage(), self.looks.clone()), self.offer(), client.clone(), label);
+        let door = self.nbd.tls.clone().map(|certificates| {
+            HANDSHAKES.prepare();
+            Protected { certificates, handshakes: self.handshakes.clone() }
+        });
+        let storage = (self.storage(), self.looks.clone());
+        let ring = NbdRing::new(pipe, storage, self.offer(), (client.clone(), door), label);
         (Ring::new(ring), client)
     }
 

@@ -11,6 +11,18 @@ use device::nbd::{
 pub(super) const ALLOCATION: u32 = 1;
 pub(super) const BITMAP: u32 = 2;
 
+/// What TLS has to do with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Protection {
+    /// Nothing: it is not offered.
+    #[default]
+    Absent,
+    /// It has to come first (NBD protocol, "TLS versions", FORCEDTLS).
+    Required,
+    /// It has begun.
+    Begun,
+}
+
 /// What was agreed on so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Agreed {
@@ -20,6 +32,16 @@ pub(super) struct Agreed {
     pub(super) structured: bool,
     /// What the client may ask.
     pub(super) contexts: Chosen,
+    /// Whether it is said behind TLS.
+    pub(super) protection: Protection,
+}
+
+impl Agreed {
+    /// TLS begins: what was said in the open, by whomever, holds no more. The client's flags came before all options, and are not said
+    /// again.
+    fn protect(&mut self) {
+        *self = Agreed { no_zeroes: self.no_zeroes, protection: Protection::Begun, ..Agreed::default() };
+    }
 }
 
 /// Metadata contexts that a client has chosen.
@@ -48,6 +70,8 @@ fn contexts(offer: &Offer) -> impl Iterator<Item = (&[u8], u32)> {
 pub(super) enum Next {
     /// Another option.
     Option,
+    /// A handshake of TLS, and then another option.
+    Tls,
     /// Requests.
     Requests,
     /// Nothing: the client leaves.
@@ -60,6 +84,14 @@ pub(super) enum Next {
 /// one here.
 pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut Agreed, out: &mut Vec<u8>) -> Next {
     let (number, asked) = decode_option(message);
+    if agreed.protection == Protection::Required && ![option::STARTTLS, option::ABORT].contains(&number) {
+        let reason = "this server tells and serves nothing without TLS: begin that first";
+        if number == option::EXPORT_NAME {
+            return Next::End("the client does not begin TLS, which `tls` asks for".to_owned());
+        }
+        option_error(out, number, &OptionError { kind: reply::ERR_TLS_REQD, reason });
+        return Next::Option;
+    }
     let named = |name: &[u8]| name.is_empty() || name == export.as_bytes();
     let unknown = || OptionError { kind: reply::ERR_UNKNOWN, reason: "no export has this name" };
     let (size_bytes, flags) = (offer.terms.size_bytes, offer.flags(agreed.structured));
@@ -134,6 +166,14 @@ pub(super) fn haggle(message: &[u8], export: &str, offer: &Offer, agreed: &mut A
                 context_out(out, number, id, name);
             }
             option_reply(out, number, reply::ACK, &[]);
+        }
+        HandshakeOption::StartTls if agreed.protection == Protection::Required => {
+            option_reply(out, number, reply::ACK, &[]);
+            agreed.protect();
+            return Next::Tls;
+        }
+        HandshakeOption::StartTls if agreed.protection == Protection::Begun => {
+            option_error(out, number, &OptionError::invalid("TLS has begun already"));
         }
         HandshakeOption::StartTls | HandshakeOption::Unknown => {
             let reason = "this server does not have the option";

@@ -4,14 +4,14 @@
 //! while a limit holds it up.
 
 use super::clients::{Client, Offer};
-use super::handshake::{Agreed, Next, haggle};
+use super::handshake::{Agreed, Next, Protection, haggle};
 use super::slot::NbdRequest;
 use super::status::Questions;
 use crate::attachment::{self, Attachment};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::queue::QueuePage;
-use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, Size};
+use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, SHAKEN, Size};
 use crate::turns::Turns;
 use crate::virtqueue::Slot;
 use device::nbd;
@@ -19,6 +19,7 @@ use engine::{Completion, Io};
 use std::sync::Arc;
 use storage::Storage;
 use storage::kit::Jobs;
+use tls::Certificates;
 use vhost_user::SessionEnd;
 
 /// Bytes that requests in flight and replies keep at most before no more are taken; the one that goes beyond it is still served.
@@ -33,6 +34,8 @@ pub(super) enum Phase {
     Flags,
     /// It chooses an export.
     Options,
+    /// It makes the connection safe, and goes on to choose.
+    Tls,
     /// It has one.
     Requests,
 }
@@ -44,6 +47,8 @@ pub(crate) struct NbdRing {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) offer: Offer,
     client: Arc<Client>,
+    /// What TLS is made of, where it has to come first.
+    door: Option<Protected>,
     phase: Phase,
     pub(super) agreed: Agreed,
     pub(super) slots: Vec<Slot<NbdRequest>>,
@@ -54,12 +59,21 @@ pub(crate) struct NbdRing {
     pub(super) questions: Questions,
 }
 
+/// What TLS is made of.
+pub(super) struct Protected {
+    pub(super) certificates: Arc<Certificates>,
+    /// Handshakes of the address's clients.
+    pub(super) handshakes: Jobs,
+}
+
 /// What the bytes at the front say of their message's size.
 #[inline]
 fn size(phase: Phase, payload_max: u32) -> impl Fn(&[u8]) -> Size {
     move |front| {
         let (size, known_at) = match phase {
             Phase::Flags => return Size::Known(nbd::CLIENT_FLAGS_BYTES),
+            // There are none.
+            Phase::Tls => return Size::Unknown(1),
             Phase::Options => (nbd::option_bytes(front), nbd::OPTION_HEADER_BYTES),
             Phase::Requests => (nbd::request_bytes(front, payload_max), nbd::REQUEST_BYTES),
         };
@@ -77,9 +91,10 @@ impl NbdRing {
         mut pipe: Pipe,
         (storage, looks): (Arc<dyn Storage>, Jobs),
         offer: Offer,
-        client: Arc<Client>,
+        (client, door): (Arc<Client>, Option<Protected>),
         label: Label,
     ) -> NbdRing {
+        let protection = if door.is_some() { Protection::Required } else { Protection::Absent };
         pipe.be_patient();
         pipe.reply(nbd::greeting().to_vec());
         NbdRing {
@@ -88,8 +103,9 @@ impl NbdRing {
             storage,
             offer,
             client,
+            door,
             phase: Phase::Flags,
-            agreed: Agreed::default(),
+            agreed: Agreed { protection, ..Agreed::default() },
             slots: Vec::new(),
             free: Vec::new(),
             kept_bytes: 0,
@@ -128,6 +144,7 @@ impl NbdRing {
     /// The message of `bytes` bytes at the front, which is no request.
     fn greet(&mut self, bytes: usize) {
         let message = self.pipe.inbox.peek(bytes);
+        let mut tls = false;
         match self.phase {
             Phase::Flags => match message.first_chunk().map(nbd::decode_client_flags) {
                 Some(Ok(flags)) => {
@@ -144,6 +161,7 @@ impl NbdRing {
                 self.pipe.reply(out);
                 match next {
                     Next::Option => {}
+                    Next::Tls => tls = true,
                     Next::Requests => {
                         self.phase = Phase::Requests;
                         self.client.has_chosen();
@@ -152,17 +170,33 @@ impl NbdRing {
                     Next::End(why) => self.pipe.misspoke(why),
                 }
             }
-            Phase::Requests => debug_assert!(false, "requests are not said in a handshake"),
+            Phase::Tls | Phase::Requests => debug_assert!(false, "not said in a handshake"),
         }
         self.pipe.inbox.take(bytes);
+        if tls {
+            self.protect();
+        }
+    }
+
+    /// The client may begin TLS. What lies behind its word for that was put there by somebody else, or by one who does not wait for the
+    /// answer: it is no part of what is said behind TLS.
+    fn protect(&mut self) {
+        if self.pipe.inbox.bytes() > 0 {
+            return self.pipe.misspoke("more came behind NBD_OPT_STARTTLS, before the answer to it".to_owned());
+        }
+        if let Some(Protected { certificates, handshakes }) = self.door.take() {
+            self.pipe.protect(certificates, handshakes);
+            self.phase = Phase::Tls;
+        }
     }
 
     /// The handshake, as far as it has come: no limit holds that up.
     fn greet_all(&mut self) {
         for _ in 0..GREETINGS_MAX {
             match self.front() {
-                _ if self.phase == Phase::Requests || !self.takes_more() => return,
+                _ if matches!(self.phase, Phase::Requests | Phase::Tls) || !self.takes_more() => return,
                 Front::Message(bytes) => self.greet(bytes),
+                Front::Part if self.pipe.open(self.size()) => {}
                 Front::Part => return,
                 Front::Impossible => return self.pipe.misspoke(self.fault()),
             }
@@ -178,7 +212,7 @@ impl NbdRing {
     fn fault(&self) -> String {
         let (front, payload_max) = (self.pipe.inbox.all(), self.offer.terms.payload_max);
         let fault = match self.phase {
-            Phase::Flags => None,
+            Phase::Flags | Phase::Tls => None,
             Phase::Options => nbd::option_bytes(front).err(),
             Phase::Requests => nbd::request_bytes(front, payload_max).err(),
         };
@@ -210,6 +244,7 @@ impl Attachment for NbdRing {
                     self.start(bytes, io);
                     return true;
                 }
+                Front::Part if self.pipe.open(self.size()) => {}
                 Front::Part => return false,
                 Front::Impossible => {
                     let why = self.fault();
@@ -226,7 +261,7 @@ impl Attachment for NbdRing {
 
     fn is_ready(&self) -> bool {
         // While something is received there is not all of a message.
-        !self.pipe.receiving() && !self.is_held_up() && self.takes_more()
+        !self.pipe.receiving() && !self.pipe.is_elsewhere() && !self.is_held_up() && self.takes_more()
     }
 
     fn arm(&mut self) -> bool {
@@ -234,11 +269,18 @@ impl Attachment for NbdRing {
     }
 
     fn serve(&mut self, io: &mut Io<'_>) -> usize {
-        if self.pipe.receiving() {
+        if self.pipe.receiving() || self.pipe.is_elsewhere() {
             return 0;
         }
         self.greet_all();
-        let requests = self.phase == Phase::Requests && self.is_waiting();
+        if self.phase == Phase::Tls {
+            if !self.pipe.shake(io) {
+                return 0;
+            }
+            self.phase = Phase::Options;
+            self.greet_all();
+        }
+        let requests = self.phase == Phase::Requests && (self.is_waiting() || self.pipe.open(self.size()));
         let taken = if requests { attachment::serve(self, io) } else { 0 };
         if !self.is_held_up() && self.takes_more() {
             self.pipe.receive(self.size(), io);
@@ -250,6 +292,7 @@ impl Attachment for NbdRing {
         match completion.token {
             RECEIVE => self.pipe.received(completion.result),
             SEND => self.pipe.sent(completion.result),
+            SHAKEN => self.pipe.shaken(),
             _ => self.go_on(completion, io),
         }
     }

@@ -136,6 +136,21 @@ impl Inbox {
         Some(Room { place: NonNull::from(spare).cast(), bytes, whole })
     }
 
+    /// Puts bytes behind all others that were received somewhere else. `None` where there is no memory for them.
+    pub(super) fn put(&mut self, bytes: &[u8], size: impl Fn(&[u8]) -> Size, buffers: &mut Buffers) -> Option<()> {
+        let there = self.bytes();
+        let size = match size(self.all()) {
+            Size::Unknown(bytes) | Size::Known(bytes) => bytes,
+            Size::Impossible => 0,
+        };
+        if self.buffer.capacity() - self.buffer.len() < bytes.len() {
+            // Once for all of a long message.
+            self.make_room(there, size.max(there + bytes.len()), buffers)?;
+        }
+        self.buffer.extend_from_slice(bytes);
+        Some(())
+    }
+
     /// Moves what is there to the front of a buffer with room for `bytes` bytes in all.
     fn make_room(&mut self, there: usize, bytes: usize, buffers: &mut Buffers) -> Option<()> {
         if self.buffer.capacity() >= bytes {
@@ -199,6 +214,24 @@ mod tests {
             inbox.received(bytes);
         }
         bytes
+    }
+
+    #[test]
+    fn bytes_that_come_from_elsewhere_are_put_behind_what_is_there() {
+        let (mut inbox, mut buffers) = (Inbox::default(), Buffers::default());
+        buffers.set_largest(LARGEST);
+        let sent = [message(LARGEST, 3), message(7, 1), message(70_000, 9)];
+        let mut taken = Vec::new();
+        for piece in sent.concat().chunks(16_000) {
+            inbox.put(piece, size, &mut buffers).unwrap();
+            while let Front::Message(bytes) = inbox.front(size) {
+                taken.push(inbox.peek(bytes).to_vec());
+                inbox.take(bytes);
+            }
+            assert!(inbox.buffer.capacity() <= LARGEST + 16_000, "{}", inbox.buffer.capacity());
+        }
+        assert!(taken == sent);
+        assert_eq!(inbox.bytes(), 0);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | `pipe` | one connection: bytes in, messages, replies, bytes out |
 //! | `inbox` | messages in the bytes that came |
 //! | `outbox` | replies in the order of their completion |
+//! | `secure` | TLS between the connection and both |
 //! | `buffers` | memory for both, used again |
 
 mod admission;
@@ -19,12 +20,14 @@ mod inbox;
 mod listener;
 mod outbox;
 mod pipe;
+mod secure;
 
 pub use admission::Admission;
 pub(crate) use connections::{Clients, Greeted, serve};
 pub(crate) use inbox::{Front, Inbox, Size};
 pub use listener::{StreamError, StreamListener};
 pub(crate) use pipe::{Pipe, RECEIVE, SEND};
+pub(crate) use secure::{HANDSHAKES, SHAKEN};
 
 /// Connections that one export serves at most, where nobody says how many.
 pub const CONNECTIONS: u16 = 64;

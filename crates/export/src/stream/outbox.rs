@@ -160,6 +160,16 @@ impl Outbox {
         }
     }
 
+    /// What leaves next: the rest of the first piece.
+    pub(super) fn first(&self) -> &[u8] {
+        self.pieces.front().and_then(|piece| piece.get(self.sent..)).unwrap_or_default()
+    }
+
+    /// So many bytes of the first piece leave by another way.
+    pub(super) fn skip(&mut self, bytes: usize, buffers: &mut Buffers) {
+        self.advance(bytes, buffers);
+    }
+
     /// Drops everything that was not sent and that the kernel does not have.
     pub(super) fn clear(&mut self) {
         self.pieces.truncate(usize::from(self.lent));

@@ -7,19 +7,25 @@ use super::buffers::Buffers;
 use super::ends::Ends;
 use super::inbox::{Front, Inbox, Room, Size};
 use super::outbox::{Outbox, Sent};
+use super::secure::{Secure, Stage};
 use crate::queue::QueuePage;
 use engine::{Io, Token};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
+use storage::kit::Jobs;
+use tls::{Certificates, Opened, SessionError};
 use vhost_user::SessionEnd;
 
 /// Replies that leave together while a batch goes on: the client works on them meanwhile.
 const SEND_EVERY: usize = 8;
 /// Bytes of replies that leave at once.
 const SEND_BYTES: usize = 64 << 10;
+/// Bytes that are sealed in a turn before the kernel waits for the client with what there is, and other rings have theirs.
+const SEALED_BYTES_MAX: usize = 1 << 20;
 
 /// The token of a receive.
 pub(crate) const RECEIVE: Token = Token::other(0);
@@ -34,6 +40,8 @@ pub(crate) struct Pipe {
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     pub(crate) buffers: Buffers,
+    /// What protects all of it, if anything does.
+    secure: Option<Box<Secure>>,
     /// The kernel receives.
     receiving: bool,
     /// Why no more requests are taken.
@@ -58,6 +66,7 @@ impl Pipe {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             buffers: Buffers::default(),
+            secure: None,
             receiving: false,
             end: None,
             stopping: false,
@@ -81,7 +90,104 @@ impl Pipe {
     /// Whether the client may ask for more: it is there, and reads what it is answered.
     #[inline]
     pub(crate) fn takes_more(&self) -> bool {
-        self.end.is_none() && !self.outbox.lent()
+        self.end.is_none() && !self.lent()
+    }
+
+    /// Whether the kernel sends something.
+    #[inline]
+    fn lent(&self) -> bool {
+        self.outbox.lent() || self.secure.as_ref().is_some_and(|secure| secure.lent)
+    }
+
+    /// What was not sent, in bytes.
+    #[inline]
+    fn unsent_bytes(&self) -> usize {
+        self.outbox.bytes() + self.secure.as_ref().map_or(0, |secure| secure.unsent_bytes())
+    }
+
+    /// From now on all is protected by TLS, but for what is in the outbox already. Nothing was received of it.
+    pub(crate) fn protect(&mut self, certificates: Arc<Certificates>, jobs: Jobs) {
+        debug_assert!(self.inbox.bytes() == 0 && self.secure.is_none() && !self.receiving);
+        self.secure = Some(Box::new(Secure::new(certificates, jobs)));
+    }
+
+    /// Whether a handshake goes on elsewhere: nothing can be done here meanwhile.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| secure.is_elsewhere())
+    }
+
+    /// Goes on with a handshake. True when both sides know each other.
+    pub(crate) fn shake(&mut self, io: &mut Io<'_>) -> bool {
+        if self.receiving || !self.takes_more() {
+            return false;
+        }
+        let Some(secure) = &mut self.secure else { return false };
+        match &mut secure.stage {
+            Stage::Begun(_) => return true,
+            // The answer to who asked for it is the last word in the open.
+            Stage::Open(_) if self.outbox.bytes() == 0 => secure.step(io),
+            Stage::Open(_) | Stage::Elsewhere(_) | Stage::Over(_) => {}
+            Stage::Shaking(_) if secure.fresh => secure.step(io),
+            Stage::Shaking(_) => self.receive_sealed(io),
+        }
+        false
+    }
+
+    /// A step of a handshake has ended.
+    pub(crate) fn shaken(&mut self) {
+        let stepped = self.secure.as_mut().map(|secure| secure.stepped());
+        if let Some(Err(error)) = stepped {
+            self.fail(&error);
+        }
+    }
+
+    /// Opens what has come while there is not all of a message, if the connection is protected. Returns whether there is.
+    #[inline]
+    pub(crate) fn open(&mut self, size: impl Fn(&[u8]) -> Size) -> bool {
+        self.secure.is_some() && self.open_sealed(&size)
+    }
+
+    fn open_sealed(&mut self, size: &impl Fn(&[u8]) -> Size) -> bool {
+        while !self.receiving && self.inbox.front(size) == Front::Part {
+            let Some(secure) = &mut self.secure else { return false };
+            let mut full = false;
+            let (inbox, buffers) = (&mut self.inbox, &mut self.buffers);
+            let opened = secure.open(&mut |data| full |= inbox.put(data, size, buffers).is_none());
+            match opened {
+                _ if full => self.finish(SessionEnd::Connection(io::ErrorKind::OutOfMemory.into())),
+                Ok(Opened::Data) => continue,
+                Ok(Opened::Nothing) => {}
+                Ok(Opened::End) => self.finish(SessionEnd::Disconnected),
+                Err(error) => self.fail(&error),
+            }
+            return false;
+        }
+        !self.receiving
+    }
+
+    /// Has the kernel receive more of what is sealed.
+    fn receive_sealed(&mut self, io: &mut Io<'_>) {
+        let Some(session) = self.secure.as_mut().and_then(|secure| secure.session()) else { return };
+        match session.room() {
+            Ok(room) => {
+                let (place, bytes) = (NonNull::from(&mut *room).cast(), room.len());
+                // SAFETY: the room lies behind all that has come in a buffer of the session's. Until the completion nothing is opened or
+                // shaken, by which the buffer would change, and the session stays in its place.
+                unsafe { io.receive(RECEIVE, self.socket.as_fd(), place, bytes, false) };
+                self.receiving = true;
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// The client cannot be understood any more, or is not let in.
+    fn fail(&mut self, error: &SessionError) {
+        if let Some(secure) = &mut self.secure {
+            secure.give_up();
+        }
+        self.outbox.clear();
+        self.misspoke(error.to_string());
     }
 
     /// Whether no more requests are taken, ever.
@@ -103,21 +209,24 @@ impl Pipe {
 
     /// Whether the end of the turn will send something, and make room for more requests by that.
     pub(crate) fn will_send(&self) -> bool {
-        self.outbox.bytes() > 0 && !self.outbox.lent()
+        self.unsent_bytes() > 0 && !self.lent()
     }
 
-    /// What the kernel has of it: a receive, a send.
+    /// What the kernel has of it: a receive, a send. And what another thread has: a handshake.
     pub(crate) fn in_flight(&self) -> usize {
-        usize::from(self.receiving) + usize::from(self.outbox.lent())
+        usize::from(self.receiving) + usize::from(self.lent()) + usize::from(self.is_elsewhere())
     }
 
     /// Has the kernel receive more, unless it does or there is all of a message.
     pub(crate) fn receive(&mut self, size: impl Fn(&[u8]) -> Size, io: &mut Io<'_>) {
-        if self.receiving || self.inbox.front(&size) != Front::Part {
+        if self.receiving || self.open(&size) || self.inbox.front(&size) != Front::Part || self.end.is_some() {
             return;
         }
         if self.mute == Some(0) {
             return self.finish(SessionEnd::Disconnected);
+        }
+        if self.secure.is_some() {
+            return self.receive_sealed(io);
         }
         let Some(Room { place, bytes, whole }) = self.inbox.room(&size, &mut self.buffers) else {
             return self.finish(SessionEnd::Connection(io::ErrorKind::OutOfMemory.into()));
@@ -132,11 +241,14 @@ impl Pipe {
     pub(crate) fn received(&mut self, result: i32) {
         self.receiving = false;
         match result {
-            // SAFETY: the kernel wrote so many bytes to the place that it was given last.
-            1.. => unsafe {
-                self.inbox.received(result as usize);
+            1.. => {
+                match &mut self.secure {
+                    Some(secure) => secure.received(result as usize),
+                    // SAFETY: the kernel wrote so many bytes to the place that it was given last.
+                    None => unsafe { self.inbox.received(result as usize) },
+                }
                 self.mute = self.mute.map(|left| left.saturating_sub(result.unsigned_abs().into()));
-            },
+            }
             0 => self.finish(SessionEnd::Disconnected),
             _ => match -result {
                 // The ring has moved, or a signal came: the next turn receives again.
@@ -169,7 +281,10 @@ impl Pipe {
     /// Sends what the client has room for, and has the kernel wait for the rest.
     pub(crate) fn send(&mut self, io: &mut Io<'_>) {
         if self.mute.is_some() {
-            return self.outbox.clear();
+            return self.clear();
+        }
+        if self.secure.as_ref().is_some_and(|secure| !matches!(secure.stage, Stage::Open(_))) {
+            return self.send_sealed(io);
         }
         match self.outbox.send(self.socket.as_fd(), &mut self.buffers, &self.page.sent) {
             Sent::All => {}
@@ -185,9 +300,60 @@ impl Pipe {
         }
     }
 
+    /// As [`send`](Self::send), of what has to be sealed first.
+    fn send_sealed(&mut self, io: &mut Io<'_>) {
+        let mut sealed_bytes = 0;
+        loop {
+            let Some(secure) = self.secure.as_mut().filter(|secure| !secure.lent) else { return };
+            if let Stage::Begun(session) = &mut secure.stage {
+                while sealed_bytes < SEALED_BYTES_MAX {
+                    match session.seal(self.outbox.first()) {
+                        Ok(0) => break,
+                        Ok(bytes) => {
+                            sealed_bytes += bytes;
+                            self.outbox.skip(bytes, &mut self.buffers);
+                        }
+                        Err(error) => return self.fail(&error),
+                    }
+                }
+            }
+            if sealed_bytes >= SEALED_BYTES_MAX && self.outbox.bytes() > 0 {
+                // The rest is for another turn.
+                return self.lend_sealed(io);
+            }
+            match secure.send(self.socket.as_fd(), &self.page.sent) {
+                Ok(true) if self.outbox.bytes() > 0 && matches!(secure.stage, Stage::Begun(_)) => {}
+                Ok(true) => return,
+                Ok(false) if self.stopping => return self.clear(),
+                Ok(false) => return self.lend_sealed(io),
+                Err(error) => return self.unsendable(error.into()),
+            }
+        }
+    }
+
+    /// Has the kernel wait for the client with what is sealed.
+    fn lend_sealed(&mut self, io: &mut Io<'_>) {
+        if let Some((place, bytes)) = self.secure.as_mut().and_then(|secure| secure.lend()) {
+            // SAFETY: what is lent stays as it is until it is returned.
+            unsafe { io.send(SEND, self.socket.as_fd(), place, bytes) };
+        }
+    }
+
+    /// Drops what was not sent, and that the kernel does not have.
+    fn clear(&mut self) {
+        self.outbox.clear();
+        if let Some(secure) = &mut self.secure {
+            secure.clear();
+        }
+    }
+
     /// A send has ended that waited for the client.
     pub(crate) fn sent(&mut self, result: i32) {
-        self.outbox.returned(usize::try_from(result).unwrap_or_default(), &mut self.buffers);
+        let bytes = usize::try_from(result).unwrap_or_default();
+        match &mut self.secure {
+            Some(secure) if secure.lent => secure.returned(bytes),
+            _ => self.outbox.returned(bytes, &mut self.buffers),
+        }
         match -result {
             // It is sent again.
             ..=0 | libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ECANCELED => {}
@@ -197,7 +363,7 @@ impl Pipe {
 
     /// Nobody reads replies any more.
     fn unsendable(&mut self, error: io::Error) {
-        self.outbox.clear();
+        self.clear();
         self.unread = true;
         let gone = matches!(Errno::from_io_error(&error), Some(Errno::PIPE | Errno::CONNRESET));
         if gone && self.patient {
@@ -227,7 +393,7 @@ impl Pipe {
     pub(crate) fn show(&mut self, ring: u16, requests_in_flight: usize, io: &mut Io<'_>) {
         self.page.in_flight.set(requests_in_flight as u64);
         self.send(io);
-        let idle = requests_in_flight == 0 && self.in_flight() == 0 && self.outbox.bytes() == 0;
+        let idle = requests_in_flight == 0 && self.in_flight() == 0 && self.unsent_bytes() == 0;
         if idle && !self.stopping && self.end.is_some() {
             // It is detached next, which is when it stops.
             self.stopping = true;
@@ -240,7 +406,7 @@ impl Pipe {
     pub(crate) fn drain(&mut self) {
         self.stopping = true;
         self.finish(SessionEnd::Stopped);
-        self.hang_up(if self.outbox.lent() { Shutdown::Both } else { Shutdown::Read });
+        self.hang_up(if self.lent() { Shutdown::Both } else { Shutdown::Read });
     }
 
     /// Its ring is lost.

@@ -4,6 +4,7 @@ use super::bitmaps::Since;
 use super::job::Copier;
 use crate::daemon::Daemon;
 use crate::failure::field;
+use crate::prepared::certificates;
 use control::ApiError;
 use control::model::{CopyDisk, NewJob, NewPull};
 use engine::{Placement, Poll, WorkerSpec};
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use storage::Storage;
+use tls::Certificates;
 use vhost_user::SocketOptions;
 
 /// Descriptors of a ring: a connection has none.
@@ -33,9 +35,15 @@ struct Server {
     /// Of its workers. No other export can have it.
     name: String,
     disk: String,
-    listener: StreamListener,
+    door: Door,
     bitmap: Option<DirtyBitmap>,
     engine: Engine,
+}
+
+/// Where the clients of one disk connect, and what TLS is made of there.
+pub(super) struct Door {
+    listener: StreamListener,
+    tls: Option<Arc<Certificates>>,
 }
 
 impl Pulling {
@@ -60,7 +68,7 @@ impl Pulling {
 
 impl Server {
     fn serve(self, view: Arc<dyn Storage>, failed: Sender<()>) -> Result<Export, String> {
-        let Server { name, disk, listener, bitmap, engine } = self;
+        let Server { name, disk, door: Door { listener, tls }, bitmap, engine } = self;
         let hosting = Hosting {
             name,
             socket: Socket::Stream(listener),
@@ -79,7 +87,7 @@ impl Server {
             serial: String::new(),
             block_size_bytes: 512,
             write_back: true,
-            nbd: NbdOptions { name: Some(disk), bitmap: bitmap.map(Arc::new) },
+            nbd: NbdOptions { name: Some(disk), bitmap: bitmap.map(Arc::new), tls },
         };
         Export::disk(hosting, options, view, &engine).map_err(|error| error.to_string())
     }
@@ -91,13 +99,13 @@ pub(super) fn copier(
     (id, disk): (u64, &str),
     (from, since): (&Arc<dyn Storage>, &mut Since),
     to: &Destination,
-    door: Option<StreamListener>,
+    door: Option<Door>,
 ) -> Result<(Arc<dyn Storage>, Copier), String> {
-    let listener = door.ok_or("nobody listens for it")?;
+    let door = door.ok_or("nobody listens for it")?;
     let pull = Pull::new(from.clone(), to.storage().clone()).map_err(|error| error.to_string())?;
     let bitmap = since.frozen(from)?;
     let (name, disk, engine) = (format!("job {id}: {disk}"), disk.to_owned(), daemon.engine().clone());
-    let server = Mutex::new(Some(Server { name, disk, listener, bitmap, engine }));
+    let server = Mutex::new(Some(Server { name, disk, door, bitmap, engine }));
     Ok((pull.filter(), Copier::Pull(Box::new(Pulling { pull, server }))))
 }
 
@@ -107,15 +115,16 @@ pub(super) fn scratch(pull: &NewPull, size_bytes: u64) -> Result<Destination, Ap
 }
 
 /// Where the clients of each disk connect, if the job has any: from now on they wait. The targets become addresses as they are.
-pub(super) fn doors(new: &NewJob, copies: &mut [CopyDisk]) -> Result<Vec<Option<StreamListener>>, ApiError> {
+pub(super) fn doors(new: &NewJob, copies: &mut [CopyDisk]) -> Result<Vec<Option<Door>>, ApiError> {
     let NewJob::Pull(pull) = new else { return Ok(copies.iter().map(|_| None).collect()) };
     let options = SocketOptions { mode: Some(SOCKET_MODE), ..SocketOptions::default() };
+    let tls = pull.tls.as_ref().map(certificates).transpose()?;
     let door = |(index, (of, copy)): (usize, (&control::model::PullDisk, &mut CopyDisk))| {
         let listener = StreamListener::bind(&of.listen, &options);
         let listener = listener.map_err(|error| field(&new.target_field(index), error))?;
-        crate::clients::warn_of_nbd(&of.disk, &listener);
+        crate::clients::warn_of_nbd(&of.disk, &listener, pull.tls.as_ref());
         copy.target = PathBuf::from(listener.address().to_string());
-        Ok(Some(listener))
+        Ok(Some(Door { listener, tls: tls.clone() }))
     };
     pull.disks.iter().zip(copies).enumerate().map(door).collect()
 }
@@ -128,6 +137,7 @@ impl Daemon {
             return Err(field("scratch", format_args!("{}: there is no such directory", scratch.display())));
         }
         self.held.admit_directory("scratch", &scratch)?;
+        pull.tls.as_ref().map_or(Ok(()), |tls| self.held.admit_certificates(tls))?;
         let of = pull.disks.get(index);
         of.map_or(Ok(()), |of| self.held.admit_listen(&new.target_field(index), &of.listen))
     }

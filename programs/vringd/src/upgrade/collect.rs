@@ -111,6 +111,11 @@ pub(super) fn export(
     let file = endpoint.file.map(|file| state::SocketFile { path: file.path, device: file.device, inode: file.inode });
     let handed = own.map(|disk| disk.storage().hand_over()).transpose().map_err(|error| error.to_string())?;
     let storage = handed.map(|handed| storage(handed, name, out));
+    let tls = export.certificates().map(|certificates| {
+        let memory = envelope::write_bytes(vec![certificates.hand_over().to_vec()]);
+        let memory = memory.map_err(|error| format!("cannot write its certificates down: {error}"))?;
+        Ok::<_, String>(out.give(memory, format!("certificates of {name}")))
+    });
     // Without a session there is nothing that anybody knows.
     let has_guest = endpoint.session.is_some() && new.kind == ExportKind::Dir;
     let directory = if has_guest { directory(export, purpose, out)? } else { None };
@@ -131,6 +136,7 @@ pub(super) fn export(
         last_error: carried.last_error,
         session: endpoint.session.map(|it| session(it, name, out)),
         directory,
+        tls: tls.transpose()?,
     })
 }
 

@@ -4,12 +4,17 @@ use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
 use crate::prepared::{Begun, Contents, Prepared};
+use control::model::Tls;
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use passthrough::Adopted;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use storage::Handed;
+use tls::Certificates;
 use vhost_user::{Endpoint, InflightState, LogState, RegionState, Resume, RingState, SessionState, SocketFile};
+use zeroize::Zeroizing;
 
 /// Tells how many rings of a session run again, or why it could not go on.
 pub(super) type Resumed = Sender<Result<usize, String>>;
@@ -24,7 +29,7 @@ pub(super) fn worker(worker: &state::Worker) -> WorkerSpec {
 /// # Errors
 /// A descriptor that is missing or of another kind.
 pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Resumed) -> Result<Prepared, String> {
-    let state::Export { description, socket, storage, sessions, session: begun, directory, .. } = export;
+    let state::Export { description, socket, storage, sessions, session: begun, directory, tls, .. } = export;
     let file = socket.file.map(|file| SocketFile { path: file.path, device: file.device, inode: file.inode });
     let listens = incoming.take(socket.fd)?;
     let socket = if description.listen.is_some() {
@@ -34,6 +39,11 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
         Socket::Bound(Endpoint::adopt(listens, file).map_err(|error| error.to_string())?)
     };
     let contents = storage.map(|kept| contents(&kept, incoming)).transpose()?.unwrap_or_default();
+    let tls = match (&description.tls, incoming.take_if(tls)?) {
+        (Some(about), Some(memory)) => Some(certificates(about, memory)?),
+        (Some(_), None) => return Err("its certificates are not there".to_owned()),
+        (None, _) => None,
+    };
     let (fuse, tree) = directory.map(|directory| guest(directory, incoming)).transpose()?.unzip();
     let carried = Carried {
         placed: export.placed,
@@ -52,7 +62,13 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
     let begun = begun.map(|it| session(it, incoming)).transpose()?;
     let resume = begun.map(|session| Resume { session, resumed });
     let begun = Begun { tree, carried, resume };
-    Ok(Prepared { socket: Some(socket), contents, begun: Some(begun), ..Prepared::default() })
+    Ok(Prepared { socket: Some(socket), contents, tls, begun: Some(begun), ..Prepared::default() })
+}
+
+/// Goes on with the certificates that the program before had.
+fn certificates(about: &Tls, memory: OwnedFd) -> Result<Arc<Certificates>, String> {
+    let handed = envelope::read_bytes(memory).map_err(|error| format!("its certificates: {error}"))?;
+    Certificates::adopt(about, &Zeroizing::new(handed)).map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// Takes what a storage keeps open.

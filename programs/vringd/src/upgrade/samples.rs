@@ -75,6 +75,7 @@ fn export() -> Export {
             interrupted: vec![u64::MAX],
             tree: Tree { form: passthrough::FORM, nodes: Some(25), descriptors: vec![26, 27] },
         }),
+        tls: None,
     }
 }
 

@@ -131,6 +131,9 @@ pub(crate) struct Export {
     pub(crate) session: Option<Session>,
     /// What the guest of a directory knows and has open, in its session.
     pub(crate) directory: Option<Directory>,
+    /// Certificates and the private key of TLS. Not written without, so that programs can read it that do not know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<Number>,
 }
 
 /// A guest's session with a directory.

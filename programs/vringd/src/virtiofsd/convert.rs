@@ -48,6 +48,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         socket_group: options.socket_group,
         socket_fd: options.fd,
         listen: None,
+        tls: None,
         storage: None,
         disk: None,
         directory: Some(directory),

@@ -29,7 +29,10 @@ fn bitmap(dirty: Vec<Range<u64>>) -> Arc<DirtyBitmap> {
 }
 
 fn like(dirty: Vec<Range<u64>>) -> Like {
-    Like { nbd: NbdOptions { name: Some(NAME.to_owned()), bitmap: Some(bitmap(dirty)) }, ..Like::default() }
+    Like {
+        nbd: NbdOptions { name: Some(NAME.to_owned()), bitmap: Some(bitmap(dirty)), ..NbdOptions::default() },
+        ..Like::default()
+    }
 }
 
 fn server() -> Server {

@@ -84,14 +84,23 @@ fn load(client: &mut Client, first: u64, stop: &AtomicBool) -> u64 {
 }
 
 fn move_under_load(storage: Arc<dyn Storage>, poll: Poll) {
-    let server = Server::like(&Like { workers: 3, poll, ..Like::default() }, storage);
+    move_all(&Server::like(&Like { workers: 3, poll, ..Like::default() }, storage));
+}
+
+#[test]
+fn connections_over_tls_move_between_workers_under_load() {
+    let like = Like { workers: 3, ..Like::default() };
+    move_all(&Server::over_tls(like, Arc::new(memory(8 << 20))));
+}
+
+fn move_all(server: &Server) {
     let stop = AtomicBool::new(false);
     // One that is silent moves too, and one that has not chosen.
     let (mut silent, handshake) = (server.client(Replies::Simple), server.handshake());
     std::thread::scope(|scope| {
         let loads: Vec<_> = (0..3)
             .map(|number| {
-                let (server, stop) = (&server, &stop);
+                let stop = &stop;
                 scope.spawn(move || load(&mut server.client(REPLIES[number as usize % 2]), number * (2 << 20), stop))
             })
             .collect();

@@ -11,4 +11,6 @@ mod life;
 mod refusals;
 pub(crate) mod server;
 mod status;
+mod tls;
 mod trouble;
+mod tunnel;

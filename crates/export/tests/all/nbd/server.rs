@@ -1,8 +1,10 @@
 //! A server of a disk over NBD, and storage that does what a test wants.
 
-use super::client::{Client, FIXED_NEWSTYLE, Handshake, NO_ZEROES, Replies};
+use super::client::{ACK, Client, FIXED_NEWSTYLE, Handshake, NO_ZEROES, Replies, option};
+use super::tunnel::tunnel;
 use engine::{Completion, Io, Placement, Poll, Token, WorkerSpec};
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, Hosting, NbdOptions, RingState, Socket, StreamListener};
+use rustls::ClientConfig;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -11,7 +13,8 @@ use std::time::{Duration, Instant};
 use storage::kit::Through;
 use storage::{Action, Extent, MemoryOptions, MemoryStorage, Operation, Step, Storage, StorageError, Task};
 use tempfile::TempDir;
-use values::{ByteSize, Listen};
+use testkit::certificates::{Authority, client};
+use values::{ByteSize, Listen, Tls};
 use vhost_user::SocketOptions;
 
 pub use crate::p9_stream::client::{HANG, eventually, pattern};
@@ -51,8 +54,10 @@ pub fn memory(bytes: u64) -> MemoryStorage {
 pub struct Server {
     pub export: Export,
     pub engine: Engine,
-    /// Where the socket lies.
-    dir: TempDir,
+    /// Where the socket lies, and certificates.
+    pub dir: TempDir,
+    /// What a client says and accepts that is let in, where TLS is asked for.
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 impl Server {
@@ -66,7 +71,22 @@ impl Server {
     }
 
     pub fn like(like: &Like, storage: Arc<dyn Storage>) -> Server {
+        Server::in_directory(TempDir::new().unwrap(), like, storage)
+    }
+
+    /// As [`like`](Self::like), over TLS: so are its clients.
+    pub fn over_tls(like: Like, storage: Arc<dyn Storage>) -> Server {
         let dir = TempDir::new().unwrap();
+        Authority::new("server's").fill(dir.path());
+        let about = Tls { certificates: dir.path().to_owned(), clients_may_be_anonymous: false };
+        let certificates = tls::Certificates::read(&about).unwrap();
+        let nbd = NbdOptions { tls: Some(Arc::new(certificates)), ..like.nbd.clone() };
+        let config = client(dir.path(), true, &[]);
+        let server = Server::in_directory(dir, &Like { nbd, ..like }, storage);
+        Server { tls: Some(config), ..server }
+    }
+
+    fn in_directory(dir: TempDir, like: &Like, storage: Arc<dyn Storage>) -> Server {
         let address = Listen::Unix(dir.path().join("nbd.sock"));
         let listener = StreamListener::bind(&address, &SocketOptions::default()).unwrap();
         let engine = Engine::new(like.workers);
@@ -93,7 +113,7 @@ impl Server {
             nbd: like.nbd.clone(),
         };
         let export = Export::disk(hosting, options, storage, &engine).unwrap();
-        Server { export, engine, dir }
+        Server { export, engine, dir, tls: None }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -108,6 +128,15 @@ impl Server {
     }
 
     pub fn handshake(&self) -> Handshake {
+        let handshake = self.plain_handshake();
+        match &self.tls {
+            Some(config) => handshake.over_tls(config),
+            None => handshake,
+        }
+    }
+
+    /// One that has not begun TLS.
+    pub fn plain_handshake(&self) -> Handshake {
         Handshake::begun(self.connect(), FIXED_NEWSTYLE | NO_ZEROES)
     }
 
@@ -140,6 +169,15 @@ impl Server {
     pub fn serves_others(&self) {
         self.client(Replies::Structured).read(0, 4096);
         assert_eq!(self.export.failure(), None);
+    }
+}
+
+impl Handshake {
+    /// Begins TLS.
+    pub fn over_tls(mut self, config: &Arc<ClientConfig>) -> Handshake {
+        assert_eq!(self.kind(option::STARTTLS, &[]), ACK);
+        self.stream = tunnel(self.stream, config.clone());
+        self
     }
 }
 

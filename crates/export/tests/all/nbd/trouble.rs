@@ -273,8 +273,8 @@ fn ask_without_reading(client: &mut Client, bytes: u32) -> u64 {
 
 #[test]
 fn a_client_that_does_not_read_is_served_no_further_and_harms_nobody() {
-    for replies in REPLIES {
-        let server = Server::of_memory(4 << 20);
+    let servers = || [Server::of_memory(4 << 20), Server::over_tls(Like::default(), Arc::new(memory(4 << 20)))];
+    for (replies, server) in REPLIES.into_iter().flat_map(|replies| servers().map(|server| (replies, server))) {
         let mut witness = server.client(Replies::Simple);
         let content = pattern(2 << 20, 3);
         witness.write(0, &content);
@@ -303,19 +303,28 @@ fn a_client_that_does_not_read_is_served_no_further_and_harms_nobody() {
 
 #[test]
 fn an_export_ends_though_a_client_does_not_read() {
-    let server = Server::of_memory(4 << 20);
-    let mut client = server.client(Replies::Structured);
-    client.post_all(&vec![Request::read(0, 1 << 20); 50]);
-    eventually("it cannot send any more", || server.export.ring(0).is_some_and(|ring| ring.figures.bytes_read > 0));
-    server.export.end();
-    assert_eq!(server.connections(), 0);
-    assert!(server.engine.workers().iter().all(|worker| worker.rings.is_empty()));
+    for server in [Server::of_memory(4 << 20), Server::over_tls(Like::default(), Arc::new(memory(4 << 20)))] {
+        let mut client = server.client(Replies::Structured);
+        client.post_all(&vec![Request::read(0, 1 << 20); 50]);
+        eventually("it cannot send any more", || server.export.ring(0).is_some_and(|ring| ring.figures.bytes_read > 0));
+        server.export.end();
+        assert_eq!(server.connections(), 0);
+        assert!(server.engine.workers().iter().all(|worker| worker.rings.is_empty()));
+    }
 }
 
 #[test]
 fn long_writes_and_long_replies_pass_each_other() {
-    // Writes and reads of more than the sockets hold.
-    let server = Server::like(&Like { workers: 2, ..Like::default() }, Arc::new(memory(16 << 20)));
+    let like = || Like { workers: 2, ..Like::default() };
+    for server in
+        [Server::like(&like(), Arc::new(memory(16 << 20))), Server::over_tls(like(), Arc::new(memory(16 << 20)))]
+    {
+        pass_each_other(&server);
+    }
+}
+
+/// Writes and reads of more than the sockets hold.
+fn pass_each_other(server: &Server) {
     let mut client = server.client(Replies::Simple);
     let mut requests = Vec::new();
     for number in 0..12 {
@@ -333,7 +342,12 @@ fn long_writes_and_long_replies_pass_each_other() {
 
 #[test]
 fn half_a_long_write_keeps_nobody_waiting() {
-    let server = Server::of_memory(64 << 20);
+    for server in [Server::of_memory(64 << 20), Server::over_tls(Like::default(), Arc::new(memory(64 << 20)))] {
+        write_half(&server);
+    }
+}
+
+fn write_half(server: &Server) {
     let mut slow = server.client(Replies::Simple);
     let (cookie, bytes) = slow.encode(&Request::write(0, &pattern(32 << 20, 2)));
     slow.send(&bytes[..bytes.len() - 1]);

@@ -1,0 +1,192 @@
+//! TLS between a connection and its inbox and outbox: a connection without it pays one look at an empty field.
+//!
+//! A handshake's arithmetic takes a millisecond and more, which is no worker's to spend: it runs on threads for that, and the session is
+//! with them meanwhile. Data is opened and sealed on the worker, as it would be copied there.
+
+use engine::{Io, Token};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use storage::kit::{Jobs, Threads};
+use tls::{Certificates, Opened, Session, SessionError, Shaken};
+
+/// Threads for handshakes, of all addresses.
+pub(crate) static HANDSHAKES: Threads =
+    Threads::new("tls", 2, "TLS handshakes run on the workers and may delay other requests");
+
+/// The token of a handshake's step on another thread.
+pub(crate) const SHAKEN: Token = Token::other(2);
+
+/// What one step of a handshake has come to, and the session with it.
+type Step = Result<(Box<Session>, Result<Shaken, SessionError>), SessionError>;
+
+/// How far a connection's TLS has come.
+pub(super) enum Stage {
+    /// What is said in the open has to leave first: the answer to who asked for TLS.
+    Open(Arc<Certificates>),
+    /// Another thread goes on with the handshake, and leaves the session there.
+    Elsewhere(Arc<Mutex<Option<Step>>>),
+    /// The client has to go on with it.
+    Shaking(Box<Session>),
+    /// It protects what is said.
+    Begun(Box<Session>),
+    /// It is over, and nobody says anything any more, but for what the session has left.
+    Over(Option<Box<Session>>),
+}
+
+/// TLS of one connection.
+pub(super) struct Secure {
+    pub(super) stage: Stage,
+    /// The kernel has what is unsent.
+    pub(super) lent: bool,
+    /// Something has come since the handshake went on.
+    pub(super) fresh: bool,
+    jobs: Jobs,
+}
+
+impl Secure {
+    /// A handshake that is about to begin.
+    pub(super) fn new(certificates: Arc<Certificates>, jobs: Jobs) -> Secure {
+        Secure { stage: Stage::Open(certificates), lent: false, fresh: false, jobs }
+    }
+
+    /// The session, where it is here.
+    pub(super) fn session(&mut self) -> Option<&mut Session> {
+        match &mut self.stage {
+            Stage::Shaking(session) | Stage::Begun(session) | Stage::Over(Some(session)) => Some(session),
+            Stage::Open(_) | Stage::Elsewhere(_) | Stage::Over(None) => None,
+        }
+    }
+
+    /// What was sealed and not sent, in bytes.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        match &self.stage {
+            Stage::Shaking(session) | Stage::Begun(session) | Stage::Over(Some(session)) => session.unsent().len(),
+            Stage::Open(_) | Stage::Elsewhere(_) | Stage::Over(None) => 0,
+        }
+    }
+
+    /// Whether another thread has the session.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self.stage, Stage::Elsewhere(_))
+    }
+
+    /// Has another thread go on with the handshake: [`SHAKEN`] completes when it has.
+    pub(super) fn step(&mut self, io: &mut Io<'_>) {
+        self.fresh = false;
+        let place = Arc::new(Mutex::new(None));
+        let next = match std::mem::replace(&mut self.stage, Stage::Elsewhere(place.clone())) {
+            Stage::Open(certificates) => Ok(certificates),
+            Stage::Shaking(session) => Err(session),
+            other => {
+                self.stage = other;
+                return;
+            }
+        };
+        self.jobs.run(io, SHAKEN, move || {
+            let step = match next {
+                Ok(certificates) => certificates.session().map(|session| (Box::new(session), Ok(Shaken::Wants))),
+                Err(mut session) => {
+                    let shaken = session.shake();
+                    Ok((session, shaken))
+                }
+            };
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
+            0
+        });
+    }
+
+    /// Takes the session back from the thread that had it.
+    ///
+    /// # Errors
+    /// Why there is no more to it.
+    pub(super) fn stepped(&mut self) -> Result<(), SessionError> {
+        let Stage::Elsewhere(place) = &self.stage else {
+            return Ok(());
+        };
+        let step = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.stage = Stage::Over(None);
+        // There is nothing when the thread has panicked.
+        let (session, shaken) = step.unwrap_or_else(|| Err(SessionError::Protocol("the handshake failed".into())))?;
+        let (stage, result) = match shaken {
+            Ok(Shaken::Wants) => (Stage::Shaking(session), Ok(())),
+            Ok(Shaken::Done) => (Stage::Begun(session), Ok(())),
+            Err(error) => (Stage::Over(Some(session)), Err(error)),
+        };
+        self.stage = stage;
+        result
+    }
+
+    /// So many bytes have come to the room of the session.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.fresh = true;
+        if let Some(session) = self.session() {
+            session.received(bytes);
+        }
+    }
+
+    /// Opens a record more, for `sink`.
+    ///
+    /// # Errors
+    /// It was not made by the client.
+    pub(super) fn open(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<Opened, SessionError> {
+        match &mut self.stage {
+            Stage::Begun(session) if !self.lent => session.open(sink),
+            _ => Ok(Opened::Nothing),
+        }
+    }
+
+    /// Sends what is sealed, as far as the client has room. False when it has none.
+    ///
+    /// # Errors
+    /// Nothing can be sent any more.
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, calls: &engine::Counter) -> rustix::io::Result<bool> {
+        use rustix::io::Errno;
+        use rustix::net::SendFlags;
+        let Some(session) = self.session() else { return Ok(true) };
+        while !session.unsent().is_empty() {
+            calls.add(1);
+            match rustix::net::send(socket, session.unsent(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(bytes) => session.sent(bytes),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lends what is unsent to the kernel. It stays as it is until [`returned`](Self::returned) is called: nothing is opened or sealed
+    /// meanwhile, and the session stays here.
+    pub(super) fn lend(&mut self) -> Option<(NonNull<u8>, usize)> {
+        let unsent = self.session()?.unsent();
+        let lent = (NonNull::from(unsent).cast(), unsent.len());
+        self.lent = lent.1 > 0;
+        self.lent.then_some(lent)
+    }
+
+    /// The kernel has sent so many bytes of it.
+    pub(super) fn returned(&mut self, bytes: usize) {
+        self.lent = false;
+        if let Some(session) = self.session() {
+            session.sent(bytes);
+        }
+    }
+
+    /// Drops what is unsent and not lent.
+    pub(super) fn clear(&mut self) {
+        if !self.lent
+            && let Some(session) = self.session()
+        {
+            session.forget_unsent();
+        }
+    }
+
+    /// The session has failed: what it has left, an alert, is still sent.
+    pub(super) fn give_up(&mut self) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over(None)) {
+            Stage::Shaking(session) | Stage::Begun(session) | Stage::Over(Some(session)) => Stage::Over(Some(session)),
+            other => other,
+        };
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+use crate::server::Age;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+use testkit::certificates::{ALWAYS, Authority, End};
+
+fn about(directory: &Path) -> Tls {
+    Tls { certificates: directory.to_owned(), clients_may_be_anonymous: false }
+}
+
+fn filled() -> (tempfile::TempDir, Authority) {
+    let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
+    authority.fill(directory.path());
+    (directory, authority)
+}
+
+fn chain_of(certificates: &Certificates) -> Vec<u8> {
+    certificates.lock().files.chain.to_vec()
+}
+
+#[test]
+fn every_file_at_fault_is_named_with_the_fix() {
+    let (directory, authority) = filled();
+    let path = directory.path();
+    Certificates::read(&about(path)).unwrap();
+    let fault = |name: &str, contents: Option<&[u8]>| {
+        let file = path.join(name);
+        let before = fs::read(&file).ok();
+        match contents {
+            Some(contents) => fs::write(&file, contents).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        let line = Certificates::read(&about(path)).unwrap_err().to_string();
+        match before {
+            Some(before) => fs::write(&file, before).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        fs::set_permissions(path.join("server-key.pem"), Permissions::from_mode(0o600)).unwrap();
+        assert!(line.starts_with(&file.display().to_string()) && !line.contains('\n'), "{line}");
+        line
+    };
+    let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".as_slice();
+    for name in ["server-cert.pem", "server-key.pem"] {
+        assert!(fault(name, None).ends_with("cannot be read: No such file or directory (os error 2)"));
+    }
+    assert!(fault("ca-cert.pem", None).contains("is missing") && fault("ca-cert.pem", None).contains("anonymous"));
+    for name in ["server-cert.pem", "ca-cert.pem"] {
+        assert!(fault(name, Some(b"nothing")).contains("has no certificate"));
+        assert!(fault(name, Some(broken)).contains("is damaged"), "{}", fault(name, Some(broken)));
+    }
+    assert!(fault("server-key.pem", Some(b"nothing")).contains("has no private key"));
+    let encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    assert!(fault("server-key.pem", Some(encrypted)).contains("without a passphrase"));
+    let other = fs::read(path.join("client-key.pem")).unwrap();
+    assert!(fault("server-key.pem", Some(&other)).contains("does not belong to the first certificate of"));
+    assert!(fault("ca-crl.pem", Some(b"nothing")).contains("is damaged: it has no list"));
+    assert!(fault("server-cert.pem", Some(&vec![b'x'; (1 << 20) + 1])).contains("1048577 bytes"));
+
+    fs::set_permissions(path.join("server-key.pem"), Permissions::from_mode(0o644)).unwrap();
+    let line = Certificates::read(&about(path)).unwrap_err().to_string();
+    assert!(line.contains("server-key.pem: may be read or written by anybody: `chmod o= FILE`"), "{line}");
+    fs::set_permissions(path.join("server-key.pem"), Permissions::from_mode(0o640)).unwrap();
+    Certificates::read(&about(path)).unwrap();
+
+    // Whoever lets anybody connect needs no authority.
+    fs::remove_file(path.join("ca-cert.pem")).unwrap();
+    Certificates::read(&Tls { clients_may_be_anonymous: true, ..about(path) }).unwrap();
+    drop(authority);
+}
+
+#[test]
+fn renewed_files_hold_for_the_next_session_and_broken_ones_never() {
+    let (directory, authority) = filled();
+    let certificates = Certificates::read(&about(directory.path())).unwrap();
+    let first = chain_of(&certificates);
+    certificates.session().unwrap();
+    assert_eq!(chain_of(&certificates), first);
+
+    // One half of them.
+    let other = tempfile::tempdir().unwrap();
+    authority.issue(other.path(), End::Server, 7, ALWAYS);
+    let replace = |name: &str| fs::rename(other.path().join(name), directory.path().join(name)).unwrap();
+    let (renewed, before) =
+        (fs::read(other.path().join("server-cert.pem")).unwrap(), Arc::as_ptr(&certificates.server()));
+    replace("server-cert.pem");
+    certificates.session().unwrap();
+    assert_eq!((chain_of(&certificates), Arc::as_ptr(&certificates.server())), (first, before));
+    // And the other.
+    replace("server-key.pem");
+    certificates.session().unwrap();
+    assert_eq!(chain_of(&certificates), renewed);
+    // All of them are gone.
+    fs::remove_dir_all(directory.path()).unwrap();
+    certificates.session().unwrap();
+    assert_eq!(chain_of(&certificates), renewed);
+}
+
+#[test]
+fn what_was_handed_over_holds_where_the_files_are_gone() {
+    let (directory, _) = filled();
+    let certificates = Certificates::read(&about(directory.path())).unwrap();
+    let handed = certificates.hand_over();
+    fs::remove_file(directory.path().join("server-key.pem")).unwrap();
+    let next = Certificates::adopt(&about(directory.path()), &handed).unwrap();
+    next.session().unwrap();
+    assert_eq!(chain_of(&next), chain_of(&certificates));
+    let line = Certificates::adopt(&about(directory.path()), b"{\"key\":[1,2").unwrap_err().to_string();
+    assert_eq!(line, "certificates that were handed over: they are of no known form");
+    assert!(!format!("{next:?}").contains("key"), "a secret is shown");
+}
+
+#[test]
+fn a_certificate_tells_when_it_holds() {
+    let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new("one"));
+    authority.issue(directory.path(), End::Server, 1, (2020, 2021));
+    let chain = CertificateDer::from_pem_slice(&fs::read(directory.path().join("server-cert.pem")).unwrap()).unwrap();
+    // 1 January of 2020 and 2021, and in between.
+    let (from, to) = (1_577_836_800, 1_609_459_200);
+    let age = |now| {
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        Age::of(std::slice::from_ref(&chain), now, &ring::default_provider())
+    };
+    assert_eq!(age(from + 1), Age::Fine);
+    assert_eq!(age(to + 86_400), Age::Expired(86_400));
+    assert_eq!(age(from - 10), Age::Early(10));
+    assert_eq!(Age::of(&[], UnixTime::now(), &ring::default_provider()), Age::Fine);
+    // What has expired is served: clients tell.
+    authority.authorize(directory.path());
+    Certificates::read(&about(directory.path())).unwrap();
+}

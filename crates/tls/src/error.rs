@@ -1,0 +1,64 @@
+//! What can be wrong with certificates, and with what a client says.
+
+use secret::SecretError;
+use std::path::PathBuf;
+
+/// Why certificates cannot be used. The doc comments are the messages.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum TlsError {
+    /// {path}: {source}
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why it is not taken.
+        source: SecretError,
+    },
+    /// {path}: is missing: put the certificate there that signs those of clients, or set `tls.clients_may_be_anonymous`
+    NoAuthority {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: has no certificate: it must be in PEM form, with `BEGIN CERTIFICATE`
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: has no private key: it must be in PEM form (PKCS #8, PKCS #1 or SEC 1), without a passphrase
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: is damaged: {why}
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// {key}: does not belong to the first certificate of {chain}: give the key that it was made for
+    Mismatch {
+        /// The file of the key.
+        key: PathBuf,
+        /// The file of the certificate.
+        chain: PathBuf,
+    },
+    /// certificates that were handed over: {0}
+    Handed(String),
+}
+
+/// Why a session with a client ends. The doc comments are the messages.
+#[derive(Debug, Clone, PartialEq, Eq, displaydoc::Display, thiserror::Error)]
+pub enum SessionError {
+    /// TLS: {0}
+    Protocol(String),
+    /// TLS: a message of the handshake is longer than this server takes
+    LongMessage,
+    /// TLS: the keys of the session are used up
+    UsedUp,
+}
+
+impl From<rustls::Error> for SessionError {
+    fn from(error: rustls::Error) -> SessionError {
+        SessionError::Protocol(error.to_string())
+    }
+}
