@@ -11,6 +11,7 @@ mod moved;
 mod p9;
 mod p9_session;
 
+pub use crate::nbd::fuzzing::nbd_handshake;
 pub use directory::directory;
 pub use disk::disk;
 pub use p9::p9;
@@ -23,7 +24,7 @@ mod seeds;
 #[cfg(test)]
 mod tests {
     use super::guest::{OFFER, POKE, SERVE};
-    use super::{directory, disk, p9, seeds};
+    use super::{directory, disk, nbd_handshake, p9, seeds};
 
     /// A descriptor, as a step: index, page and offset of the buffer, length, flags, next.
     fn descriptor(index: u8, at: u16, len: u16, flags: u8, next: u8) -> Vec<u8> {
@@ -193,6 +194,49 @@ mod tests {
             }
         }
         assert!(answered >= 63, "only {answered} requests were answered");
+    }
+
+    fn nbd_seeds() -> Vec<(&'static str, Vec<u8>)> {
+        // Numbers of options: "Option types" of the NBD protocol.
+        let option = |number: u8, data: &[u8]| [&[number, data.len() as u8], data].concat();
+        let (tls, structured, list) = (option(5, &[]), option(8, &[]), option(3, &[]));
+        let go = option(7, &[0, 0, 0, 0, 0, 0]);
+        let context = option(10, &[&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat());
+        let of = |begin: u8, options: &[&Vec<u8>]| {
+            [&[begin][..], &options.iter().flat_map(|it| it.iter()).copied().collect::<Vec<_>>()].concat()
+        };
+        vec![
+            ("plain", of(0, &[&list, &structured, &context, &tls, &go])),
+            ("tls", of(1, &[&tls, &structured, &context, &list, &go])),
+            ("tls_first", of(3, &[&list, &structured, &context, &go, &tls, &go])),
+            ("tls_twice", of(1, &[&tls, &tls, &option(5, b"data"), &go])),
+            ("tls_with_data", of(1, &[&option(5, b"data"), &tls, &option(2, &[])])),
+            ("tls_or_leave", of(1, &[&structured, &option(2, &[])])),
+            ("tls_by_name", of(1, &[&option(1, b"")])),
+            ("by_name", of(2, &[&option(6, &[0, 0, 0, 0, 0, 1, 0, 1]), &option(1, b"")])),
+        ]
+    }
+
+    #[test]
+    fn nbd_seeds_hold() {
+        let mut answered = 0;
+        seeds::hold("nbd_handshake", &nbd_seeds(), |seed| answered += nbd_handshake(seed));
+        assert!(answered >= 30, "only {answered} options were answered");
+    }
+
+    /// Numbers that options have, more often than noise has them.
+    #[test]
+    fn options_in_any_order_hold() {
+        let mut answered = 0;
+        seeds::noise(20_000, 200, |mut input| {
+            let mut at = 1;
+            while at + 1 < input.len() {
+                (input[at], input[at + 1]) = (input[at] % 13, [0, 0, 6, input[at + 1]][usize::from(input[at] % 4)]);
+                at += 2 + usize::from(input[at + 1]);
+            }
+            answered += nbd_handshake(&input);
+        });
+        assert!(answered >= 20_000, "only {answered} options were answered");
     }
 
     #[test]

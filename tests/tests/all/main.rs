@@ -38,6 +38,7 @@ mod memory_table;
 mod migrate;
 mod moves;
 mod nbd;
+mod nbd_tls;
 mod neighbour_torture;
 mod notifiers;
 mod p9_data;

@@ -9,9 +9,12 @@
 //! | `slot` | one request in flight |
 //! | `status` | questions of where there is data, and of what is dirty |
 //! | `bitmap` | what was dirty at one moment |
+//! | `fuzzing` | options in any order |
 
 mod bitmap;
 mod clients;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod handshake;
 mod requests;
 mod ring;

@@ -8,7 +8,9 @@ use control::model::Tls;
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
 use passthrough::Adopted;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use storage::Handed;
@@ -67,8 +69,11 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
 
 /// Goes on with the certificates that the program before had.
 fn certificates(about: &Tls, memory: OwnedFd) -> Result<Arc<Certificates>, String> {
-    let handed = envelope::read_bytes(memory).map_err(|error| format!("its certificates: {error}"))?;
-    Certificates::adopt(about, &Zeroizing::new(handed)).map(Arc::new).map_err(|error| error.to_string())
+    let failed = |error| format!("its certificates: {error}");
+    let wiped = File::from(memory.try_clone().map_err(failed)?);
+    let handed = Zeroizing::new(envelope::read_bytes(memory).map_err(failed)?);
+    wiped.write_all_at(&vec![0; handed.len()], 0).map_err(failed)?;
+    Certificates::adopt(about, &handed).map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// Takes what a storage keeps open.

@@ -171,9 +171,10 @@ prop_compose! {
         (capacity_bytes, data, memory) in any::<(u64, Option<i32>, Option<i32>)>(),
         last_error in any::<Option<String>>(),
         directory in prop::option::of(any_directory()),
+        tls in any::<Option<i32>>(),
     ) -> Export {
         let storage = Some(Storage { capacity_bytes, data, lock: None, memory, ..storage() });
-        Export { session, write_back, placed, homes, storage, last_error, directory, ..export() }
+        Export { session, write_back, placed, homes, storage, last_error, directory, tls, ..export() }
     }
 }
 

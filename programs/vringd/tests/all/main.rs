@@ -6,5 +6,6 @@ mod file_size_limit;
 mod image;
 mod luks;
 mod place;
+mod tls;
 mod units;
 mod volume;

@@ -70,6 +70,8 @@ impl Place {
 /// `vringd disk`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
+    /// What it said until it listened.
+    before: Vec<String>,
     /// Open, because it goes on to talk.
     said: Lines<BufReader<ChildStderr>>,
 }
@@ -81,8 +83,17 @@ impl Server {
         command.arg("disk").args(words.split_whitespace()).current_dir(place.0.path());
         let mut child = command.env_remove("VRINGD_LOG").stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap().contains("listening")), "{words}: {:?}", child.wait());
-        Server { child, said }
+        let mut before = Vec::new();
+        while !before.last().is_some_and(|line: &String| line.contains("listening")) {
+            let line = said.next().unwrap_or_else(|| panic!("{words}: {:?}: {before:?}", child.wait()));
+            before.push(line.unwrap());
+        }
+        Server { child, before, said }
+    }
+
+    /// What it said until it listened.
+    pub(crate) fn said_before(&self) -> Vec<String> {
+        self.before.clone()
     }
 
     /// When it has ended, as somebody has told it to: what it said since it listens.
