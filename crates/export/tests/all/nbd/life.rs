@@ -90,7 +90,7 @@ fn move_under_load(storage: Arc<dyn Storage>, poll: Poll) {
 #[test]
 fn connections_over_tls_move_between_workers_under_load() {
     let like = Like { workers: 3, ..Like::default() };
-    move_all(&Server::over_tls(like, Arc::new(memory(8 << 20))));
+    move_all(&Server::over_tls(&like, Arc::new(memory(8 << 20))));
 }
 
 fn move_all(server: &Server) {

@@ -75,14 +75,14 @@ impl Server {
     }
 
     /// As [`like`](Self::like), over TLS: so are its clients.
-    pub fn over_tls(like: Like, storage: Arc<dyn Storage>) -> Server {
+    pub fn over_tls(like: &Like, storage: Arc<dyn Storage>) -> Server {
         let dir = TempDir::new().unwrap();
         Authority::new("server's").fill(dir.path());
         let about = Tls { certificates: dir.path().to_owned(), clients_may_be_anonymous: false };
         let certificates = tls::Certificates::read(&about).unwrap();
         let nbd = NbdOptions { tls: Some(Arc::new(certificates)), ..like.nbd.clone() };
         let config = client(dir.path(), true, &[]);
-        let server = Server::in_directory(dir, &Like { nbd, ..like }, storage);
+        let server = Server::in_directory(dir, &Like { nbd, ..*like }, storage);
         Server { tls: Some(config), ..server }
     }
 

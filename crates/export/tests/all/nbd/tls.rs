@@ -15,7 +15,7 @@ use testkit::certificates::{ALWAYS, Authority, End, client};
 const SIZE: u64 = 4 << 20;
 
 fn server() -> Server {
-    Server::over_tls(Like::default(), Arc::new(memory(SIZE)))
+    Server::over_tls(&Like::default(), Arc::new(memory(SIZE)))
 }
 
 /// Whether the server has ended the connection.
@@ -229,7 +229,7 @@ fn who_begins_and_says_nothing_keeps_nobody_and_is_sent_away() {
 
 #[test]
 fn an_export_ends_while_handshakes_go_on() {
-    let server = Server::over_tls(Like { workers: 2, ..Like::default() }, Arc::new(memory(SIZE)));
+    let server = Server::over_tls(&Like { workers: 2, ..Like::default() }, Arc::new(memory(SIZE)));
     let config = server.tls.clone().unwrap();
     let streams: Vec<_> = (0..40)
         .map(|_| {

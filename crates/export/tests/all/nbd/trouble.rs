@@ -273,7 +273,7 @@ fn ask_without_reading(client: &mut Client, bytes: u32) -> u64 {
 
 #[test]
 fn a_client_that_does_not_read_is_served_no_further_and_harms_nobody() {
-    let servers = || [Server::of_memory(4 << 20), Server::over_tls(Like::default(), Arc::new(memory(4 << 20)))];
+    let servers = || [Server::of_memory(4 << 20), Server::over_tls(&Like::default(), Arc::new(memory(4 << 20)))];
     for (replies, server) in REPLIES.into_iter().flat_map(|replies| servers().map(|server| (replies, server))) {
         let mut witness = server.client(Replies::Simple);
         let content = pattern(2 << 20, 3);
@@ -303,7 +303,7 @@ fn a_client_that_does_not_read_is_served_no_further_and_harms_nobody() {
 
 #[test]
 fn an_export_ends_though_a_client_does_not_read() {
-    for server in [Server::of_memory(4 << 20), Server::over_tls(Like::default(), Arc::new(memory(4 << 20)))] {
+    for server in [Server::of_memory(4 << 20), Server::over_tls(&Like::default(), Arc::new(memory(4 << 20)))] {
         let mut client = server.client(Replies::Structured);
         client.post_all(&vec![Request::read(0, 1 << 20); 50]);
         eventually("it cannot send any more", || server.export.ring(0).is_some_and(|ring| ring.figures.bytes_read > 0));
@@ -317,7 +317,7 @@ fn an_export_ends_though_a_client_does_not_read() {
 fn long_writes_and_long_replies_pass_each_other() {
     let like = || Like { workers: 2, ..Like::default() };
     for server in
-        [Server::like(&like(), Arc::new(memory(16 << 20))), Server::over_tls(like(), Arc::new(memory(16 << 20)))]
+        [Server::like(&like(), Arc::new(memory(16 << 20))), Server::over_tls(&like(), Arc::new(memory(16 << 20)))]
     {
         pass_each_other(&server);
     }
@@ -342,7 +342,7 @@ fn pass_each_other(server: &Server) {
 
 #[test]
 fn half_a_long_write_keeps_nobody_waiting() {
-    for server in [Server::of_memory(64 << 20), Server::over_tls(Like::default(), Arc::new(memory(64 << 20)))] {
+    for server in [Server::of_memory(64 << 20), Server::over_tls(&Like::default(), Arc::new(memory(64 << 20)))] {
         write_half(&server);
     }
 }
