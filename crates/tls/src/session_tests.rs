@@ -1,8 +1,9 @@
 use super::*;
 use crate::Certificates;
 use proptest::prelude::*;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, SupportedProtocolVersion};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::LazyLock;
@@ -298,5 +299,43 @@ proptest! {
         };
         prop_assert!(data.len() < parts.concat().len(), "{:?}", ended);
         prop_assert!(parts.concat().starts_with(&data));
+    }
+}
+
+/// Rustls keeps parts of a message where they came, and looks for them there whenever it is asked for anything.
+#[test]
+fn half_a_message_of_the_session_leaves_room_for_data_that_is_sealed() {
+    let mut config = (*client(PLACE.own.path(), true, &[&TLS13])).clone();
+    config.enable_secret_extraction = true;
+    let mut pair = Pair::new(&certificates(PLACE.own.path(), false), Arc::new(config));
+    assert_eq!(pair.shake(), Ok(Shaken::Done));
+    let (mut server, client) = (pair.server, pair.client);
+    let (mut sequence, ConnectionTrafficSecrets::Aes256Gcm { key, iv }) =
+        client.dangerous_extract_secrets().unwrap().tx
+    else {
+        panic!("another cipher than the first");
+    };
+    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.as_ref()).unwrap());
+    // A record as RFC 8446, 5.2 has it: its type lies behind what it holds.
+    let mut record = |kind: u8, held: &[u8]| {
+        let mut sealed = [held, &[kind]].concat();
+        let head = [&[23, 3, 3][..], &(sealed.len() as u16 + 16).to_be_bytes()].concat();
+        let mut nonce: [u8; 12] = iv.as_ref().try_into().unwrap();
+        nonce[4..].iter_mut().zip(u64::to_be_bytes(sequence)).for_each(|(byte, number)| *byte ^= number);
+        sequence += 1;
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(&head), &mut sealed).unwrap();
+        [head, sealed].concat()
+    };
+    // Word of another key (24) without an answer, in two records of messages (22), the second of which comes in pieces.
+    let (first, second) = (record(22, &[24, 0, 0]), record(22, &[1, 0]));
+    let mut nothing = |_: &[u8]| panic!("data of nobody");
+    give(&mut server, &first);
+    assert_eq!(server.open(&mut nothing), Ok(Opened::Nothing));
+    assert_eq!(server.seal(b"between"), Ok(7));
+    for piece in second.chunks(10) {
+        give(&mut server, piece);
+        assert_eq!(server.seal(b"between"), Ok(7));
+        assert_eq!(server.open(&mut nothing), Ok(Opened::Nothing));
+        assert_eq!(server.seal(b"between"), Ok(7));
     }
 }
