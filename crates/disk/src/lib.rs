@@ -12,10 +12,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use storage::{Handed, Kind, OpenError, Opened, Storage};
+use storage::{Handed, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
 use values::{FieldError, IntentLog, fields};
-use volume::{adopt_made, open_made};
+use volume::{adopt_apart, adopt_made, needs_of_log, open_apart, open_made};
 
 pub use disks::{Disk, DiskError, Disks, Lease, User, listed, may_use};
 pub use image::Qcow2Options;
@@ -116,7 +116,10 @@ impl StorageSpec {
             let lower = self.clone();
             return Ok(Opened::new(self, move || open_made(&log, lower)));
         }
-        let opened = (**self).open()?;
+        let mut opened = (**self).open()?;
+        if let Some(log) = self.log() {
+            opened = open_apart(log, self.lock(), opened)?;
+        }
         match self.luks() {
             Some(luks) => luks::open(luks, opened),
             None => Ok(opened),
@@ -128,11 +131,22 @@ impl StorageSpec {
     /// # Errors
     /// As for [`StorageSpec::open`]; also a descriptor that is missing or of another kind.
     pub fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        let image = |handed| match self.log() {
+            Some(log) => adopt_apart(log, self.lock(), handed, |below| (**self).adopt(below)),
+            None => (**self).adopt(handed),
+        };
         match (self.intent_log(), self.luks()) {
             (Some(log), _) => adopt_made(&log, self.clone(), handed),
-            (None, Some(luks)) => luks::adopt(luks, handed, |below| (**self).adopt(below)),
-            (None, None) => (**self).adopt(handed),
+            (None, Some(luks)) => luks::adopt(luks, handed, image),
+            (None, None) => image(handed),
         }
+    }
+
+    /// What a sandbox has to let through.
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = (**self).needs();
+        needs.extend(self.log().map(needs_of_log).into_iter().flatten());
+        needs
     }
 
     /// The log over a storage that is made.

@@ -17,10 +17,38 @@ pub const ENCRYPTION: u32 = 0x0537_be77;
 /// External data file name.
 pub const DATA_FILE: u32 = 0x4441_5441;
 
+/// The intent log in front of the image (`VRLG`): of no specification.
+pub const LOG: u32 = 0x5652_4c47;
+
 /// Bytes of an entry of the feature name table: word, bit, 46 of name.
 const NAME_BYTES: usize = 48;
 /// Most bytes of a file name, as of the backing file's.
 const FILE_NAME_BYTES_MAX: u64 = 1023;
+
+/// The intent log in front of an image, and its opening; all are big endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Names it.
+    pub log: [u8; 16],
+    /// The epoch that the opening came from.
+    pub from: u64,
+    /// The epoch of the opening.
+    pub epoch: u64,
+}
+
+impl Log {
+    /// The log's name, as its own program writes it.
+    pub fn name(&self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let log = &self.log;
+        [&log[..4], &log[4..6], &log[6..8], &log[8..10], &log[10..]].map(hex).join("-")
+    }
+
+    /// The data of the extension.
+    fn encode(&self) -> Vec<u8> {
+        [&self.log[..], &self.from.to_be_bytes(), &self.epoch.to_be_bytes()].concat()
+    }
+}
 
 /// Where persistent bitmaps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +96,8 @@ pub struct Unknown {
 /// All extensions of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
+    /// The intent log in front of the image. It comes first, so that it is in the first sector with the feature's bit.
+    pub log: Option<Log>,
     /// Format of the backing file.
     pub backing_format: Option<String>,
     /// Names of features.
@@ -126,6 +156,10 @@ impl Extensions {
                 let (directory_bytes, directory_offset) = (word(8)?, word(16)?);
                 self.bitmaps = Some(Bitmaps { count, reserved, directory_bytes, directory_offset });
             }
+            LOG => {
+                let log = data.first_chunk().ok_or_else(|| wrong("it is too short"))?;
+                self.log = Some(Log { log: *log, from: word(16)?, epoch: word(24)? });
+            }
             ENCRYPTION => self.encryption = Some(Encryption { offset: word(0)?, len: word(8)? }),
             DATA_FILE if data.len() as u64 > FILE_NAME_BYTES_MAX => {
                 return Err(wrong("a file name has at most 1023 bytes"));
@@ -145,6 +179,9 @@ impl Extensions {
             out.extend(data);
             out.resize(out.len().next_multiple_of(8), 0);
         };
+        if let Some(log) = &self.log {
+            put(LOG, &log.encode());
+        }
         if let Some(format) = &self.backing_format {
             put(BACKING_FORMAT, format.as_bytes());
         }
@@ -201,6 +238,7 @@ mod tests {
     fn extensions_are_read_as_they_are_written() {
         let name = |word, bit, name: &str| Name { word, bit, name: name.to_owned() };
         let all = Extensions {
+            log: Some(Log { log: [7; 16], from: 3, epoch: u64::MAX }),
             backing_format: Some("raw".to_owned()),
             feature_names: vec![name(Word::Incompatible, 63, "time travel"), name(Word::Autoclear, 0, "bitmaps")],
             bitmaps: Some(Bitmaps { count: 3, reserved: 0, directory_bytes: 96, directory_offset: 0x30000 }),

@@ -10,8 +10,13 @@ pub const DATA_FILE: u64 = 1 << 2;
 pub const COMPRESSION: u64 = 1 << 3;
 /// Incompatible feature 4: L2 entries of 16 bytes, with subclusters.
 pub const EXTENDED_L2: u64 = 1 << 4;
+/// Incompatible feature 63, of no specification: an intent log in front of the image may hold what the image has not. The extension
+/// [`LOG`](crate::extension::LOG) says which.
+pub const LOGGED: u64 = 1 << 63;
+/// What an image calls that feature, for programs that do not know it. At most 46 bytes.
+pub const LOGGED_NAME: &str = "intent log of vringd, which has to be replayed";
 /// All incompatible features that are known.
-pub const INCOMPATIBLE: u64 = DIRTY | CORRUPT | DATA_FILE | COMPRESSION | EXTENDED_L2;
+pub const INCOMPATIBLE: u64 = DIRTY | CORRUPT | DATA_FILE | COMPRESSION | EXTENDED_L2 | LOGGED;
 
 /// Compatible feature 0: refcounts may be written late, under the dirty bit.
 pub const LAZY_REFCOUNTS: u64 = 1 << 0;

@@ -4,7 +4,7 @@ use crate::{Execution, Handed, OpenError, Storage};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use values::{FieldError, IntentLog, Luks, SyncMode};
+use values::{FieldError, IntentLog, LogFile, Luks, SyncMode};
 
 /// One kind of storage: its options are the fields that a person writes in the configuration, the API and on the command line.
 /// All that others have to know of a kind is here; whoever lists the kinds only gives it its word.
@@ -57,6 +57,16 @@ pub trait Kind: fmt::Debug + Send {
     /// The container that it holds, if the disk is what is encrypted in one.
     fn luks(&self) -> Option<&Luks> {
         None
+    }
+
+    /// The intent log in front of it, if it has one that lies elsewhere.
+    fn log(&self) -> Option<&LogFile> {
+        None
+    }
+
+    /// Whether what it opens is locked; so is its log.
+    fn lock(&self) -> bool {
+        true
     }
 
     /// Of a kind that is made and not found: what an intent log over it needs to know.

@@ -1,6 +1,6 @@
 //! The trait that every storage implements.
 
-use crate::{Execution, Extent, Handed, Step, StorageError, Task, VolumeControl};
+use crate::{Execution, Extent, Handed, Marked, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
 use std::any::Any;
 use std::ops::Range;
@@ -106,6 +106,11 @@ pub trait Storage: Send + Sync {
 
     /// The storage itself, where its kind can do what no other can. What only stands in front of another one does not have it.
     fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+
+    /// What it says of an intent log in front of it; `None` where its format has no room for that.
+    fn marked(&self) -> Option<&dyn Marked> {
         None
     }
 

@@ -37,7 +37,7 @@ pub use size::ByteSize;
 pub use span::Span;
 pub use text::ParseError;
 pub use tls::Tls;
-pub use volume::{IntentLog, MemoryFile, SyncMode};
+pub use volume::{IntentLog, LogFile, MemoryFile, SyncMode};
 
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     // `parse` alone would accept a leading `+`.

@@ -134,6 +134,55 @@ impl IntentLog {
     }
 }
 
+/// An intent log in a file or on a device of its own, in front of a disk whose own format has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogFile {
+    /// Path of the log.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// When writes are on stable storage.
+    #[serde(default)]
+    pub sync: SyncMode,
+    /// Memory for data that is not written back yet, 1M to 64G; when left out, a 64th of the host's memory, but 64M to 256M.
+    #[serde(default = "IntentLog::dirty_memory_default")]
+    pub dirty_memory: ByteSize,
+    /// Where that memory is: `auto`, `none` or a path on tmpfs. In a file it outlives a killed daemon.
+    #[serde(default)]
+    pub memory_file: MemoryFile,
+    /// Bypass the page cache for the log (O_DIRECT); true when left out.
+    #[serde(default = "LogFile::direct_default")]
+    pub direct: bool,
+}
+
+impl LogFile {
+    /// The log at `path`, with every other field at its default.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            sync: SyncMode::default(),
+            dirty_memory: IntentLog::dirty_memory_default(),
+            memory_file: MemoryFile::default(),
+            direct: true,
+        }
+    }
+
+    fn direct_default() -> bool {
+        true
+    }
+
+    /// Checks what can be checked without opening anything.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn check(&self) -> Result<(), FieldError> {
+        if self.path.as_os_str().is_empty() {
+            return Err(FieldError::new("storage.log.path", "is empty: give the path of the log"));
+        }
+        IntentLog::check_dirty_memory("storage.log.dirty_memory", self.dirty_memory)
+    }
+}
+
 /// The memory for what is dirty on a host with so many bytes. More of it makes write-back cheaper (more to sort, and more of
 /// it written over before it goes anywhere), but it is taken from tmpfs for each volume, at once: a host with many volumes and
 /// little memory has it left for its guests.
@@ -156,6 +205,16 @@ mod tests {
         let log: IntentLog = toml::from_str("size = '64M'").unwrap();
         assert_eq!(log, IntentLog::new(ByteSize(64 << 20)));
         log.check().unwrap();
+    }
+
+    #[test]
+    fn a_log_with_a_path_is_checked() {
+        let log = |text: &str| toml::from_str::<LogFile>(text).unwrap();
+        assert_eq!(log("path = '/l'"), LogFile::new("/l"));
+        log("path = '/l'").check().unwrap();
+        assert_eq!(log("path = ''").check().unwrap_err().field, "storage.log.path");
+        assert_eq!(log("path = '/l'\ndirty_memory = '1K'").check().unwrap_err().field, "storage.log.dirty_memory");
+        assert!(toml::from_str::<LogFile>("sync = 'always'").is_err());
     }
 
     #[test]

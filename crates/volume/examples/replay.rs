@@ -135,6 +135,7 @@ fn main() {
             volume: Uuid::new_v4(),
             log: Uuid::new_v4(),
             log_path: None,
+            apart: false,
             created_by: "replay".to_string(),
         };
         create(&mut disk, Some(&mut log), &options, &mut |_| ()).expect("made");

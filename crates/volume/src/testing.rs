@@ -25,6 +25,7 @@ pub(crate) fn volume(external: bool) -> (Ram, Option<Ram>, Superblock) {
         volume: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
         log: Uuid::from_u128(0xfedc_ba98_7654_3210_fedc_ba98_7654_3210),
         log_path: external.then(|| "/dev/fast".to_string()),
+        apart: false,
         created_by: "vringd".to_string(),
     };
     let mut data = Ram::new(options.storage_bytes().expect("possible") as usize);

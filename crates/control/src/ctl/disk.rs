@@ -74,7 +74,7 @@ pub struct StorageFlags {
     /// Bypass the page cache (O_DIRECT); volumes do so anyway
     #[arg(long, help_heading = "Storage")]
     pub direct: bool,
-    /// Let a volume go through the page cache
+    /// Let a volume, or the log in front of a qcow2 image, go through the page cache
     #[arg(long, conflicts_with = "direct", help_heading = "Storage")]
     pub no_direct: bool,
     /// Refuse writes
@@ -105,7 +105,7 @@ pub struct StorageFlags {
     #[arg(long, help_heading = "Storage")]
     pub hugepages: bool,
 
-    /// Log of the volume, where that is in a file or on a device of its own
+    /// Log of the volume, where that is in a file or on a device of its own; or an intent log in front of a qcow2 image
     #[arg(long, value_name = "PATH", help_heading = "Volume")]
     pub log: Option<PathBuf>,
     /// When writes are on stable storage [default: standard]
@@ -171,6 +171,9 @@ pub struct SimFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
+
+/// The kind whose log is a file of its own, with options of its own.
+const QCOW2: &str = "qcow2";
 
 fn threads(text: &str) -> Result<usize, String> {
     let legal = |threads: &usize| (1..=Execution::POOL_MAX).contains(threads);
@@ -280,11 +283,13 @@ impl StorageFlags {
         let luks = self.luks_key_file.as_ref();
         let luks = luks.map(|file| json!(Luks { allow_discards: self.luks_allow_discards, ..Luks::new(file) }));
         let execution = self.threads.map(Execution::Pool).or(self.execution);
+        // What is said of a log is said of that one, where it is another file than the disk.
+        let has_log_file = served.kind == QCOW2 && self.log.is_some();
         let given = [
             ("kind", Some(json!(served.kind))),
             ("path", served.path.as_ref().map(|path| json!(path))),
             ("size", served.size.map(|size| json!(size))),
-            ("direct", (self.direct || self.no_direct).then(|| json!(self.direct))),
+            ("direct", (self.direct || self.no_direct && !has_log_file).then(|| json!(self.direct))),
             ("read_only", self.readonly.then_some(json!(true))),
             ("lock", self.no_lock.then_some(json!(false))),
             ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
@@ -292,15 +297,23 @@ impl StorageFlags {
             ("luks", luks),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
-            ("log", self.log.as_ref().map(|log| json!(log))),
-            ("memory_file", self.memory_file.as_ref().map(|file| json!(file))),
         ];
+        let log = ("log", self.log.as_ref().map(|log| json!(log)));
+        let memory_file = ("memory_file", self.memory_file.as_ref().map(|file| json!(file)));
         let of_a_log =
             [("sync", self.sync.map(|sync| json!(sync))), ("dirty_memory", self.dirty_memory.map(|size| json!(size)))];
         let filled = |pairs: Vec<(&str, Option<Value>)>| {
             pairs.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect::<Map<_, _>>()
         };
         table.extend(filled(given.to_vec()));
+        if has_log_file {
+            let path = ("path", log.1);
+            let direct = ("direct", self.no_direct.then_some(json!(false)));
+            let fields = filled([vec![path, direct, memory_file], of_a_log.to_vec()].concat());
+            table.insert("log".to_owned(), Value::Object(fields));
+            return table;
+        }
+        table.extend(filled(vec![log, memory_file]));
         match self.intent_log {
             Some(size) => {
                 let mut log = filled(of_a_log.to_vec());
@@ -342,6 +355,9 @@ impl StorageFlags {
         // What only a log has could have one.
         if ["sync", "dirty_memory"].contains(&field) && message.contains("`intent_log`") {
             return FieldError::new(option, "means nothing without a log: give --intent-log as well");
+        }
+        if ["sync", "dirty_memory", "memory_file"].contains(&field) && served.kind == QCOW2 {
+            return FieldError::new(option, "means nothing without a log: give --log as well");
         }
         FieldError::new(option, format_args!("has no meaning for {} {}", served.kind_option, served.kind))
     }

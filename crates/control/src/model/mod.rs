@@ -41,7 +41,7 @@ pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
-    ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,
+    ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen, LogFile,
     MemoryFile, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll, Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;

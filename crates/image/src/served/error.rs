@@ -15,6 +15,11 @@ pub enum ImageError {
         /// What is wrong with it.
         source: FormatError,
     },
+    /// {path}: was not closed by the daemon that had an intent log in front of it, and lacks what only that log has: serve it with its log (`log`, `--log`), or bring all of it into the image with `vringd image log replay`
+    Logged {
+        /// The image.
+        path: PathBuf,
+    },
     /// {path}: cannot be read: {source}
     Read {
         /// The image.

@@ -19,6 +19,7 @@
 //! | `disk` | blocking calls |
 //! | `overlay` | a new image in front of one that is served |
 //! | `populate` | what an image lacks is written into it, from what is behind it |
+//! | `mark` | what the image says of an intent log in front of it |
 //! | `relink`, `heading` | the chain of an image changes while it is served; another header |
 //! | `snapshots` | internal snapshots, taken, applied and deleted |
 //! | `bitmaps`, `bitmap_verbs` | dirty bitmaps: kept while an image is written, and what is done with them |
@@ -40,6 +41,7 @@ mod extents;
 mod heading;
 mod look;
 mod machine;
+mod mark;
 mod open;
 mod options;
 mod overlay;
@@ -78,7 +80,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::{Action, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
+use storage::{Action, Description, Execution, Extent, Handed, Marked, Step, Storage, StorageError, Task};
 
 /// See the module. Dropped, it gives back what was reserved.
 pub struct Qcow2Storage {
@@ -139,6 +141,10 @@ impl Storage for Qcow2Storage {
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn marked(&self) -> Option<&dyn Marked> {
         Some(self)
     }
 

@@ -237,6 +237,10 @@ fn chain(
             Some(wanted) if found.is_empty() => as_of(&path, &fd, &header, wanted)?,
             _ => header,
         };
+        // A log is in front of the first image, and whoever opens that with it sees to what it says.
+        if header.has(features::LOGGED) && !(found.is_empty() && options.log.is_some()) {
+            return Err(ImageError::Logged { path }.into());
+        }
         if found.is_empty() {
             admit(options, handed, &header)?;
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use storage::{Access, Execution, Handed, KEY_FILE, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
-use values::{ByteSize, FieldError, Luks};
+use values::{ByteSize, FieldError, LogFile, Luks, SyncMode};
 
 /// A qcow2 image, with its backing files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -40,6 +40,9 @@ pub struct Qcow2Options {
     /// in clusters of 64 KiB.
     #[serde(default = "Qcow2Options::table_memory_default")]
     pub table_memory: ByteSize,
+    /// The intent log in front of the image, whose synchronous writes share commits; none when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogFile>,
     /// The disk is what is encrypted in the LUKS container that is the image's disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub luks: Option<Luks>,
@@ -57,6 +60,7 @@ impl Qcow2Options {
             allow: Vec::new(),
             snapshot: None,
             table_memory: Qcow2Options::table_memory_default(),
+            log: None,
             luks: None,
         }
     }
@@ -86,6 +90,13 @@ impl Kind for Qcow2Options {
         if !(64 << 10..=4 << 30).contains(&self.table_memory.0) {
             return Err(FieldError::new("storage.table_memory", "is out of range: use 64K to 4G"));
         }
+        if let Some(log) = &self.log {
+            if self.read_only {
+                let message = "is for images that are written: leave it out, or leave out `read_only` (`--readonly`)";
+                return Err(FieldError::new("storage.log", message));
+            }
+            log.check()?;
+        }
         self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
@@ -114,7 +125,22 @@ impl Kind for Qcow2Options {
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         let allow = self.allow.iter_mut().map(|path| ("storage.allow", path));
         let key_file = self.luks.as_mut().map(|luks| (KEY_FILE, &mut luks.key_file));
-        std::iter::once(("storage.path", &mut self.path)).chain(allow).chain(key_file).collect()
+        let log = self.log.as_mut().map(|log| ("storage.log.path", &mut log.path));
+        std::iter::once(("storage.path", &mut self.path)).chain(allow).chain(log).chain(key_file).collect()
+    }
+
+    fn log(&self) -> Option<&LogFile> {
+        self.log.as_ref()
+    }
+
+    fn lock(&self) -> bool {
+        self.lock
+    }
+
+    fn set_sync(&mut self, sync: SyncMode) {
+        if let Some(log) = &mut self.log {
+            log.sync = sync;
+        }
     }
 
     fn luks(&self) -> Option<&Luks> {

@@ -7,6 +7,7 @@ use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
 use crate::FormatError;
+use crate::field::u64_at;
 use crate::geometry::Geometry;
 use crate::header;
 use crate::refcount::{self, Growth};
@@ -332,12 +333,25 @@ fn append(runs: &mut Vec<Range<u64>>, cluster: u64) {
 
 /// Changes bytes in the first sector of the first image.
 pub(super) fn patch_header(chain: &Chain, at: u64, bytes: &[u8]) -> Result<(), Trouble> {
+    change_first_sector(chain, |sector| sector[at as usize..at as usize + bytes.len()].copy_from_slice(bytes))
+}
+
+/// Sets an incompatible feature beside those that the header has by now.
+pub(super) fn set_incompatible(chain: &Chain, feature: u64) -> Result<(), Trouble> {
+    const AT: usize = header::at::INCOMPATIBLE as usize;
+    change_first_sector(chain, |sector| {
+        let features = u64_at(sector, AT).unwrap_or_default() | feature;
+        sector[AT..AT + 8].copy_from_slice(&features.to_be_bytes());
+    })
+}
+
+fn change_first_sector(chain: &Chain, change: impl FnOnce(&mut [u8; 512])) -> Result<(), Trouble> {
     // Others change other fields of the sector at any time.
     let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
     let file = chain.file(chain.top().file);
     let mut sector = [0; 512];
     disk::read(file, 0, &mut sector)?;
-    sector[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    change(&mut sector);
     disk::write(file, 0, &sector)?;
     Ok(())
 }

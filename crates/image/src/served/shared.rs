@@ -5,7 +5,7 @@ use super::bitmaps::Bitmaps;
 use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
-use super::refcounts::patch_header;
+use super::refcounts::{patch_header, set_incompatible};
 use crate::claims::{Claims, Waiter};
 use crate::epochs::Epochs;
 use crate::{features, header};
@@ -270,10 +270,8 @@ impl Shared {
         }
         if self.broken.set(MARKED).is_ok() {
             tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; repair it with `qemu-img check -r all`");
-            let header = &self.chain.top().header;
-            let marked = header.incompatible | features::CORRUPT;
-            if header.version >= 3
-                && let Err(trouble) = patch_header(&self.chain, header::at::INCOMPATIBLE, &marked.to_be_bytes())
+            if self.chain.top().header.version >= 3
+                && let Err(trouble) = set_incompatible(&self.chain, features::CORRUPT)
             {
                 tracing::error!(%path, ?trouble, "it cannot be marked as corrupt");
             }

@@ -2,7 +2,7 @@
 
 use crate::header::Header;
 use crate::uses::{self, Source};
-use crate::{FormatError, features};
+use crate::{FormatError, ImageError, features};
 use rustix::fs::{FileType, OFlags};
 use serde::{Serialize, Serializer};
 use std::fs::File;
@@ -126,7 +126,20 @@ impl Image {
         Ok(())
     }
 
+    /// Its header.
+    ///
+    /// # Errors
+    /// It cannot be read or is none, or is of an image that lacks what its intent log has.
     pub(super) fn header(&mut self) -> Result<Header, ToolError> {
+        let header = self.header_to_look()?;
+        if header.has(features::LOGGED) {
+            return Err(OpenError::from(ImageError::Logged { path: self.path.clone() }).into());
+        }
+        Ok(header)
+    }
+
+    /// As above, of an image that only says something of itself, or is served with its log.
+    pub(super) fn header_to_look(&mut self) -> Result<Header, ToolError> {
         let mut first = vec![0; self.len_bytes.min(512) as usize];
         self.read(0, &mut first).map_err(ToolError::io(&self.path, "read"))?;
         let failed = |source| ToolError::Format { path: self.path.clone(), source };

@@ -44,6 +44,9 @@ pub struct Info {
     pub dirty: bool,
     /// It is marked as damaged.
     pub corrupt: bool,
+    /// The intent log in front of it, by its name (a UUID), which may hold what the image has not: it is served with that, or was not
+    /// closed. None of an image that is closed.
+    pub intent_log: Option<String>,
     /// The backing file, as it is written.
     pub backing_file: Option<String>,
     /// Its format.
@@ -100,7 +103,7 @@ pub struct BitmapEntry {
 /// It cannot be read, or is no image.
 pub fn info(path: &Path) -> Result<Info, ToolError> {
     let mut image = Image::open(path, false)?;
-    let header = image.header()?;
+    let header = image.header_to_look()?;
     let about = image.file.metadata().map_err(ToolError::io(path, "measure"))?;
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let name_of = |name: Option<&Vec<u8>>| name.and_then(|name| reference::read(name, path).ok());
@@ -125,6 +128,9 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
         lazy_refcounts: header.compatible & features::LAZY_REFCOUNTS != 0,
         dirty: header.has(features::DIRTY),
         corrupt: header.has(features::CORRUPT),
+        intent_log: header
+            .has(features::LOGGED)
+            .then(|| header.extensions.log.map_or_else(String::new, |log| log.name())),
         backing_file: header.backing_file.as_ref().map(text),
         backing_format: header.extensions.backing_format.clone().or(backing.as_ref().and_then(|it| it.format.clone())),
         backing_path: backing.map(|backing| backing.path),
@@ -187,7 +193,7 @@ fn raw(path: &Path) -> Result<Info, ToolError> {
 /// It cannot be read, is no image, or their directory is damaged.
 pub fn bitmaps(path: &Path) -> Result<Vec<BitmapEntry>, ToolError> {
     let mut image = Image::open(path, false)?;
-    let header = image.header()?;
+    let header = image.header_to_look()?;
     dirty_bitmaps(&mut image, &header)
 }
 

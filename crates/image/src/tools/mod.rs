@@ -14,6 +14,7 @@
 //! | `access` | who may use an image, and whoever takes its place |
 //! | `bitmap` | dirty bitmaps, added, removed and changed |
 //! | `snapshot` | internal snapshots, taken, applied and deleted |
+//! | `log` | the mark of an intent log that is gone, taken away |
 //! | `measure` | how many bytes a new image needs |
 //! | `resize` | a disk of another size |
 //! | `commit` | what an image has, written into its backing file |
@@ -39,6 +40,7 @@ mod external;
 mod external_tests;
 mod file;
 mod info;
+mod log;
 mod map;
 mod measure;
 #[cfg(test)]
@@ -66,6 +68,7 @@ pub use destination::{Destination, Place};
 pub use external::ExternalSnapshot;
 pub use file::ToolError;
 pub use info::{BitmapEntry, Info, SnapshotInfo, bitmaps, chain, info};
+pub use log::forget_log;
 pub use map::{Mapped, map};
 pub use measure::{Measured, measure};
 pub use rebase::{Rebased, rebase};

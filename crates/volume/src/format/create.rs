@@ -26,6 +26,8 @@ pub struct CreateOptions {
     pub log: Uuid,
     /// Where the log's own storage is, in words for people.
     pub log_path: Option<String>,
+    /// A log alone, for a disk that is a storage of its own.
+    pub apart: bool,
     /// The program that makes the volume; 96 bytes at most are kept.
     pub created_by: String,
 }
@@ -53,6 +55,7 @@ impl CreateOptions {
             epoch: 0,
             clean: true,
             generation: 0,
+            apart: self.apart,
             memory: None,
             compatible: 0,
             created_by: self.created_by.clone(),

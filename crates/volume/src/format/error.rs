@@ -109,6 +109,10 @@ pub enum FormatError {
     LogInternal,
     /// the volume was not closed in order, its log may hold writes: replay it first with `vringd volume replay`
     NotClean,
+    /// is the intent log of a disk that is a storage of its own, a qcow2 image as a rule, and has no disk itself: give that disk with `--log`, or use `vringd image log`
+    Apart,
+    /// has a disk itself, and is no intent log for another one: make one with `vringd image log create`
+    Whole,
 }
 
 impl FormatError {

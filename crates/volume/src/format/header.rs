@@ -52,7 +52,7 @@ impl LogHeader {
         if MAGIC.get(&block) != LOG_MAGIC || !field::is_sealed(0, &block) {
             return Ok(None);
         }
-        let unknown = at::INCOMPATIBLE.u64(&block) & !incompatible::KNOWN;
+        let unknown = at::INCOMPATIBLE.u64(&block) & !incompatible::EXTERNAL_LOG;
         if unknown != 0 {
             return Err(FormatError::Newer { unknown });
         }

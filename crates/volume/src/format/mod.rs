@@ -46,8 +46,10 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 pub(crate) mod incompatible {
     /// The log is on a storage of its own.
     pub(crate) const EXTERNAL_LOG: u64 = 1;
+    /// The disk is another storage: this one has superblocks and the log alone.
+    pub(crate) const DISK_APART: u64 = 2;
     /// What this program knows.
-    pub(crate) const KNOWN: u64 = EXTERNAL_LOG;
+    pub(crate) const KNOWN: u64 = EXTERNAL_LOG | DISK_APART;
 }
 
 /// Features that a reader may pass over; a writer that does not know one clears it.

@@ -136,6 +136,8 @@ pub struct Superblock {
     pub clean: bool,
     /// Counted up with each superblock written.
     pub generation: u64,
+    /// The disk is a storage of its own, which has all of `capacity_bytes`, and here is only its log.
+    pub apart: bool,
     /// What guests wrote and nobody flushed may be in this memory file alone. None when that was written back in order.
     pub memory: Option<MemoryAt>,
     /// Features that may be passed over without harm and that this version does not know; it does not write them.
@@ -152,6 +154,9 @@ impl Superblock {
 
     /// Bytes that the volume's storage has at least: the last block of the disk is there as a whole.
     pub fn storage_bytes(&self) -> u64 {
+        if self.apart {
+            return self.room.offset.saturating_add(self.room.len);
+        }
         self.data_offset.saturating_add(round_up(self.capacity_bytes, BLOCK_BYTES as u64))
     }
 
@@ -169,7 +174,8 @@ impl Superblock {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         let slot = &mut bytes[..];
         MAGIC.put(slot, &VOLUME_MAGIC);
-        let features = if self.log.external.is_some() { incompatible::EXTERNAL_LOG } else { 0 };
+        let external = if self.log.external.is_some() { incompatible::EXTERNAL_LOG } else { 0 };
+        let features = external | if self.apart { incompatible::DISK_APART } else { 0 };
         at::INCOMPATIBLE.put_u64(slot, features);
         if let Some(memory) = &self.memory {
             at::COMPATIBLE.put_u64(slot, compatible::MEMORY);
@@ -205,7 +211,8 @@ impl Superblock {
     /// Whether the other says the same of where the volume's parts are and what counts of them.
     fn is_about(&self, other: &Superblock) -> bool {
         let log = |of: &Superblock| (of.log.uuid, of.log.offset, of.log.len, of.log.external.is_some());
-        let disk = |of: &Superblock| (of.volume, of.capacity_bytes, of.data_offset, of.room, of.memory.is_some());
+        let disk =
+            |of: &Superblock| (of.volume, of.capacity_bytes, of.data_offset, of.room, of.apart, of.memory.is_some());
         let life = |of: &Superblock| (of.tail, of.epoch, of.clean, of.generation);
         log(self) == log(other) && disk(self) == disk(other) && life(self) == life(other)
     }
@@ -244,6 +251,7 @@ impl Superblock {
             epoch: at::EPOCH.u64(slot),
             clean: at::FLAGS.u32(slot) & FLAG_CLEAN != 0,
             generation: at::GENERATION.u64(slot),
+            apart: features & incompatible::DISK_APART != 0,
             memory,
             compatible: harmless & !compatible::KNOWN,
             created_by: at::CREATED_BY.text(slot),
@@ -259,7 +267,7 @@ impl Superblock {
         let in_room = log.offset == room.offset && log.len == room.len;
         let place = if log.external.is_some() { log.offset == EXTERNAL_LOG_OFFSET } else { in_room };
         let length = |len: u64| (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&len) && len.is_multiple_of(BLOCK);
-        let rules: [(bool, &'static str, u64, &'static str); 11] = [
+        let rules: [(bool, &'static str, u64, &'static str); 12] = [
             (
                 (SECTOR_BYTES as u64..=CAPACITY_BYTES_MAX).contains(&self.capacity_bytes)
                     && self.capacity_bytes.is_multiple_of(SECTOR_BYTES as u64),
@@ -285,6 +293,12 @@ impl Superblock {
                 at::LOG_OFFSET.name,
                 log.offset,
                 "where the volume's room for a log is, or 4096 on a device of its own",
+            ),
+            (
+                !(self.apart && log.external.is_some()),
+                at::INCOMPATIBLE.name,
+                incompatible::EXTERNAL_LOG | incompatible::DISK_APART,
+                "a log without a disk lies in its own room",
             ),
             (length(log.len), at::LOG_LEN.name, log.len, "64 KiB to 1 TiB, a multiple of 4096"),
             (
@@ -314,6 +328,14 @@ impl Superblock {
             return Err(FormatError::TooShort { what: "volume", present_bytes: len, needed_bytes });
         }
         Ok(())
+    }
+
+    /// Whether the disk is here, and not apart.
+    ///
+    /// # Errors
+    /// [`FormatError::Apart`].
+    pub fn check_whole(&self) -> Result<(), FormatError> {
+        if self.apart { Err(FormatError::Apart) } else { Ok(()) }
     }
 
     /// The superblock of a volume that is opened with its log replayed up to `tail`; it is written twice.
@@ -355,6 +377,7 @@ pub(super) mod tests {
             epoch: 3,
             clean: true,
             generation: 12,
+            apart: false,
             memory: None,
             compatible: 0,
             created_by: "vringd 0.1.0".to_string(),

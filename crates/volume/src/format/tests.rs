@@ -61,6 +61,7 @@ fn sizes_that_cannot_be_are_refused_by_name() {
         volume: made.volume,
         log: made.log.uuid,
         log_path: None,
+        apart: false,
         created_by: String::new(),
     };
     let refuse = |options: &CreateOptions, len: usize| {
@@ -90,6 +91,7 @@ fn creation_shows_how_far_it_is_and_writes_the_log_out() {
         volume: superblock.volume,
         log: superblock.log.uuid,
         log_path: None,
+        apart: false,
         created_by: "again".to_string(),
     };
     let mut seen = Vec::new();

@@ -18,7 +18,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// `superblock` is what the storage of the data begins with.
+    /// `superblock` is what the storage of the data begins with, or that of the log where the disk is apart.
     pub(super) fn new(superblock: Superblock, shared: Arc<Shared>) -> Checkpoints {
         Checkpoints { superblock: Mutex::new(superblock), shared }
     }
@@ -28,7 +28,7 @@ impl Checkpoints {
     /// # Errors
     /// The kernel's refusal of an io_uring.
     pub(super) fn way(&self) -> io::Result<StorageBlocks> {
-        let mut way = StorageBlocks::new(self.shared.lower.clone())?;
+        let mut way = StorageBlocks::new(self.shared.home.clone())?;
         way.try_often(ATTEMPTS);
         // Whether a superblock is durable before it counts.
         if !self.shared.barriers.checkpoint {
@@ -71,7 +71,7 @@ impl Checkpoints {
             // What a page cache has lost it tells whoever asks first: that may have been a log write, or this one.
             let told_elsewhere = self.shared.told_beside.load(Ordering::SeqCst) != before;
             if written.is_err() {
-                self.shared.flush_failed();
+                self.shared.flush_failed(&self.shared.home);
                 self.shared.told_beside();
             }
             match written {

@@ -1,5 +1,6 @@
 //! Why a volume cannot be opened, made or changed.
 
+use super::pair::PairError;
 use crate::format::{FormatError, Uuid};
 use crate::recover::RecoverError;
 use std::io;
@@ -136,6 +137,47 @@ pub enum VolumeError {
         /// How many.
         blocks: u64,
         /// What the storage says.
+        source: StorageError,
+    },
+    /// {disk}: cannot say that its intent log {path} holds more than it has: leave the log out, or use a qcow2 image of version 3 that is written
+    NoPlaceForMark {
+        /// The log.
+        path: PathBuf,
+        /// The disk.
+        disk: String,
+    },
+    /// {disk}: has {bytes} bytes, and with an intent log a disk has a multiple of 4096: `vringd image resize` makes it larger
+    OddDisk {
+        /// The disk.
+        disk: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// {disk} and its intent log {path} do not belong together: {source}
+    Pair {
+        /// The disk.
+        disk: String,
+        /// The log.
+        path: PathBuf,
+        /// Why.
+        source: PairError,
+    },
+    /// {disk}: has {disk_bytes} bytes, and its log {path}, which holds writes to it, is of one with {log_bytes}: one of the two is another copy
+    PairSize {
+        /// The disk.
+        disk: String,
+        /// Its size.
+        disk_bytes: u64,
+        /// The log.
+        path: PathBuf,
+        /// What it says.
+        log_bytes: u64,
+    },
+    /// {disk}: cannot mark the disk for its intent log: {source}
+    Mark {
+        /// The disk.
+        disk: String,
+        /// What failed.
         source: StorageError,
     },
     /// cannot start the write-back of {path}: {source}

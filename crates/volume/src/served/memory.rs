@@ -379,6 +379,7 @@ mod tests {
             volume: uuid(),
             log: Uuid::new_v4(),
             log_path: None,
+            apart: false,
             created_by: String::new(),
         };
         let mut superblock = crate::served::ephemeral::superblock_of(&options).unwrap();

@@ -13,12 +13,14 @@
 //! | `batch`, `progress`, `cursor`, `reply`, `line`, `passes` | a log write; a task's memory; its place in buffers; what tasks tell each other; writers without a slot; discards behind write-back |
 //! | `shared` | what all of these share |
 //! | `writeback`, `checkpoint` | the write-back thread and its superblocks |
+//! | `apart`, `pair` | a log in front of a disk that is a storage of its own, and whether the two belong together |
 //! | `open`, `ephemeral`, `epoch`, `memory`, `boot`, `blocking`, `tools`, `error` | opening, the memory that outlives the process and how long, blocking access, the operator's tools |
 //! | `options`, `figures` | what may be chosen, what is counted |
 //!
 //! Only the write-back thread writes data to the lower storage, discards excepted. So no two writes of a block are ever under
 //! way there together.
 
+mod apart;
 mod batch;
 mod blocking;
 mod boot;
@@ -38,6 +40,7 @@ mod memory;
 mod open;
 mod options;
 mod overlay;
+mod pair;
 mod passes;
 mod poke;
 mod progress;
@@ -49,11 +52,13 @@ pub mod tools;
 mod write;
 mod writeback;
 
+pub use apart::{adopt_apart, needs_of_log, open_apart};
 pub use ephemeral::{adopt_made, open_made};
 pub use error::VolumeError;
 pub use memory::{MEMORY_DIRECTORY, default_memory_path};
 pub use open::VolumeOptions;
 pub use options::{Barriers, LoggedOptions};
+pub use pair::PairError;
 
 use crate::BLOCK_BYTES;
 use engine::{Completion, Io, Token};

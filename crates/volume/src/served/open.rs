@@ -19,13 +19,14 @@
 //!
 //! A process that is killed between any two of these leaves a pair that the next one recognises.
 
+use super::apart::Both;
 use super::blocking::StorageBlocks;
 use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{Contents, Home, Memory};
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
-use super::{LoggedOptions, LoggedStorage, memory};
+use super::{LoggedOptions, LoggedStorage, memory, pair};
 use crate::cache::Cache;
 use crate::format::{Superblock, read_superblock, write_superblock};
 use crate::log::End;
@@ -35,7 +36,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::{Access, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, Need, OpenError, Opened, Storage};
+use storage::{
+    Access, Description, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, LogMark, Need, OpenError, Opened,
+    Storage,
+};
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, IntentLog, Luks, MemoryFile, SyncMode};
 
@@ -207,7 +211,9 @@ impl OpenedVolume {
     }
 
     fn superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
-        read_superblock(&mut way(path, data.clone())?).map_err(VolumeError::format(path))
+        let superblock = read_superblock(&mut way(path, data.clone())?);
+        let whole = superblock.and_then(|superblock| superblock.check_whole().map(|()| superblock));
+        whole.map_err(VolumeError::format(path))
     }
 
     /// Writes the log back, and starts the threads.
@@ -229,6 +235,7 @@ impl OpenedVolume {
         let opening = Opening {
             data,
             log: log.map(|log| log as Arc<dyn Storage>),
+            disk: None,
             memory,
             options: options.logged(),
             path: options.path.clone(),
@@ -256,6 +263,8 @@ pub(super) fn way(path: &Path, storage: Arc<dyn Storage>) -> Result<StorageBlock
 pub(super) struct Opening {
     pub(super) data: Arc<dyn Storage>,
     pub(super) log: Option<Arc<dyn Storage>>,
+    /// The disk, where that is a storage of its own; then `data` is what the log and its superblocks are in.
+    pub(super) disk: Option<Arc<dyn Storage>>,
     pub(super) memory: Memory,
     pub(super) options: LoggedOptions,
     /// The volume's name.
@@ -281,19 +290,32 @@ impl Opening {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
         let path = &self.path;
-        let mut data = self.way(&self.data)?;
+        let mut home = self.way(&self.data)?;
         let mut log = self.log.as_ref().map(|log| self.way(log)).transpose()?;
-        let before = read_superblock(&mut data).map_err(VolumeError::format(path))?;
+        let mut before = read_superblock(&mut home).map_err(VolumeError::format(path))?;
         // Before the log is touched: what is refused is left as it was.
         let contents = self.memory.contents(&before)?;
+        let mut both = None;
+        if let Some(disk) = &self.disk {
+            if let Err(error) = self.admit(disk, &mut before, contents, &mut home) {
+                self.memory.remove_if_new();
+                return Err(error);
+            }
+            let (file, disk) = (self.way(&self.data)?, self.way(disk)?);
+            both = Some(Both { file, disk, data_offset: before.data_offset });
+        }
+        let data: &mut dyn Blocks = match &mut both {
+            Some(both) => both,
+            None => &mut home,
+        };
         let replay = if self.salvage { salvage } else { recover };
-        let recovered = replay(&mut data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
+        let recovered = replay(data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
             .map_err(|source| VolumeError::Recover { path: path.clone(), source })?;
         tell(path, &recovered);
         let mut superblock = recovered.superblock.clone();
         if contents == Contents::Blank && superblock.memory.take().is_some() {
             // The file is made anew: a process that is killed before the next superblock leaves none that anybody should miss.
-            write_superblock(&mut data, &mut superblock).map_err(VolumeError::format(path))?;
+            write_superblock(&mut home, &mut superblock).map_err(VolumeError::format(path))?;
         }
         let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes)?;
         let versions = contents.versions();
@@ -302,8 +324,34 @@ impl Opening {
             tracing::info!(volume = %path.display(), memory = %memory.display(), blocks = versions,
                 "goes on with what a killed server had in memory");
         }
-        let storage = self.start(superblock, cache, &mut data)?;
+        let storage = self.start(superblock, cache, &mut home)?;
         Ok((storage, recovered, versions))
+    }
+
+    /// Refuses a disk that is not the log's. A log that holds nothing takes the size of any.
+    fn admit(
+        &self,
+        disk: &Arc<dyn Storage>,
+        superblock: &mut Superblock,
+        contents: Contents,
+        home: &mut StorageBlocks,
+    ) -> Result<(), VolumeError> {
+        let records = pair::begins(superblock, home);
+        let holds = records || contents.versions() > 0;
+        let path = self.path.clone();
+        let mark = pair::of(disk, &path, superblock, records, holds)?;
+        let (disk_bytes, log_bytes) = (disk.capacity_bytes(), superblock.capacity_bytes);
+        if disk_bytes == log_bytes {
+            return Ok(());
+        }
+        if mark.is_none() && !holds {
+            superblock.capacity_bytes = disk_bytes;
+            return write_superblock(home, superblock).map_err(VolumeError::format(&path));
+        }
+        // It grew, and the log was about to hear of it.
+        let grew = disk_bytes > log_bytes && mark.is_some();
+        let disk = disk.describe().target;
+        if grew { Ok(()) } else { Err(VolumeError::PairSize { disk, disk_bytes, path, log_bytes }) }
     }
 
     /// Begins a new opening of a volume whose log is empty.
@@ -315,6 +363,13 @@ impl Opening {
     ) -> Result<LoggedStorage, VolumeError> {
         let epoch = next_epoch(superblock.epoch);
         cache.announce(epoch);
+        if let Some(disk) = &self.disk
+            && let Some(marked) = disk.marked()
+        {
+            let mark = LogMark { log: *superblock.volume.as_bytes(), from: superblock.epoch, epoch };
+            let failed = |source| VolumeError::Mark { disk: disk.describe().target, source };
+            marked.set_log_mark(Some(mark)).map_err(failed)?;
+        }
         superblock.epoch = epoch;
         superblock.clean = false;
         superblock.memory = self.memory.record();
@@ -325,14 +380,16 @@ impl Opening {
             cache.belongs_to(home.identity);
         }
         let layout = Layout {
-            data_offset: superblock.data_offset,
+            // A disk that is apart begins with its first byte.
+            data_offset: if self.disk.is_some() { 0 } else { superblock.data_offset },
             log_offset: superblock.log.offset,
             log_bytes: superblock.log.len,
             log_uuid: superblock.log.uuid,
         };
         let parts = Parts {
             cache: Arc::new(cache),
-            lower: self.data.clone(),
+            lower: self.disk.as_ref().unwrap_or(&self.data).clone(),
+            home: self.data.clone(),
             log: self.log.unwrap_or(self.data),
             layout,
             capacity_bytes: superblock.capacity_bytes,
@@ -341,7 +398,8 @@ impl Opening {
         };
         let shared = Arc::new(Shared::new(parts, &self.options));
         let write_back = WriteBack::start(shared.clone(), superblock, self.memory, &self.path)?;
-        let target = self.path.display().to_string();
+        let shown = |disk: Description| format!("{} ({})", disk.target, disk.kind);
+        let target = self.disk.map_or_else(|| self.path.display().to_string(), |disk| shown(disk.describe()));
         Ok(LoggedStorage { shared, write_back, target, log_path: self.log_path })
     }
 }
@@ -386,8 +444,17 @@ impl LoggedStorage {
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
         let memory = Memory::open(memory, &superblock, Home::of(&path))?;
         let log_path = log.as_ref().map(|log| log.describe().target);
-        let opening =
-            Opening { data, log, memory, options: options.clone(), path, log_path, attempts: 1, salvage: false };
+        let opening = Opening {
+            data,
+            log,
+            disk: None,
+            memory,
+            options: options.clone(),
+            path,
+            log_path,
+            attempts: 1,
+            salvage: false,
+        };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Parts {
     pub(super) lower: Arc<dyn Storage>,
     /// Where records go: the same as `lower` unless the log is on a storage of its own.
     pub(super) log: Arc<dyn Storage>,
+    /// Where superblocks are: the same as `lower` unless the disk is apart, and then the same as `log`.
+    pub(super) home: Arc<dyn Storage>,
     pub(super) layout: Layout,
     /// Size of the disk, in bytes.
     pub(super) capacity_bytes: u64,
@@ -52,6 +54,7 @@ pub(super) struct Shared {
     pub(super) cache: Arc<Cache>,
     pub(super) lower: Arc<dyn Storage>,
     pub(super) log: Arc<dyn Storage>,
+    pub(super) home: Arc<dyn Storage>,
     pub(super) layout: Layout,
     pub(super) barriers: Barriers,
     pub(super) poke: Poke,
@@ -93,6 +96,7 @@ impl Shared {
             cache: parts.cache,
             lower: parts.lower,
             log: parts.log,
+            home: parts.home,
             layout: parts.layout,
         }
     }
@@ -131,6 +135,11 @@ impl Shared {
         self.cache.figures().dirty_blocks.saturating_mul(BLOCK_BYTES as u64)
     }
 
+    /// Whether the disk is a storage of its own, all of it.
+    pub(super) fn is_apart(&self) -> bool {
+        !Arc::ptr_eq(&self.home, &self.lower)
+    }
+
     /// Writers or a commit wait for what only a sweep can give them.
     pub(super) fn short_of_room(&self) -> bool {
         self.line.len() > 0 || self.committer.is_parked()
@@ -145,16 +154,16 @@ impl Shared {
         tracing::debug!(%error, "a write-back failed and will be tried again");
     }
 
-    /// A flush of the storage of the data has failed. Where the log lies there too, a page cache may have told it of a log write,
-    /// and tells nobody a second time.
-    pub(super) fn flush_failed(&self) {
-        if Arc::ptr_eq(&self.lower, &self.log) && !self.lower.describe().direct {
+    /// A flush of this storage, that of the data or of the superblocks, has failed. Where the log lies there too, a page cache may have
+    /// told it of a log write, and tells nobody a second time.
+    pub(super) fn flush_failed(&self, of: &Arc<dyn Storage>) {
+        if Arc::ptr_eq(of, &self.log) && !of.describe().direct {
             self.committer.doubt(libc::EIO);
             self.poke.ask(Wish::Mend);
         }
     }
 
-    /// Somebody beside the write-back thread has failed to make something stable on the storage of the data. A page cache may have
+    /// Somebody beside the write-back thread has failed to make something stable on the storage of the data or of the superblocks. A page cache may have
     /// told them what write-back has lost, and tells nobody a second time.
     pub(super) fn told_beside(&self) {
         self.told_beside.fetch_add(1, Ordering::SeqCst);
@@ -162,7 +171,7 @@ impl Shared {
 
     /// As [`told_beside`](Self::told_beside), by a write to the log.
     pub(super) fn log_write_failed(&self) {
-        if Arc::ptr_eq(&self.lower, &self.log) {
+        if Arc::ptr_eq(&self.home, &self.log) {
             self.told_beside();
         }
     }

@@ -61,6 +61,7 @@ impl PageCache {
             volume: Uuid::new_v4(),
             log: Uuid::new_v4(),
             log_path: None,
+            apart: false,
             created_by: "a test".to_owned(),
         };
         let mut disk = Ram::new(options.storage_bytes().unwrap() as usize);

@@ -25,6 +25,7 @@ fn plan(size_bytes: u64, log_path: Option<&str>) -> format::CreateOptions {
         volume: Uuid::new_v4(),
         log: Uuid::new_v4(),
         log_path: log_path.map(str::to_owned),
+        apart: false,
         created_by: "a test".to_owned(),
     }
 }

@@ -2,7 +2,7 @@
 
 use ::image::tools::NewSize;
 use clap::{Subcommand, ValueEnum};
-use control::model::ByteSize;
+use control::model::{ByteSize, MemoryFile};
 use std::path::PathBuf;
 
 /// Make, look at, check and change qcow2 images
@@ -126,6 +126,19 @@ A snapshot keeps the clusters that the disk has now: what is written afterwards 
 there are then.")]
     #[command(subcommand)]
     Snapshot(Snapshot),
+    /// Make an intent log for images, bring what one holds into its image, or go on without it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  vringd image log create --size 256M vm1.log
+  vringd disk --socket S --storage qcow2 --log vm1.log vm1.qcow2     synchronous writes share commits
+  vringd image log replay vm1.qcow2 --log vm1.log                    after a power cut, before other programs
+  vringd image log forget vm1.qcow2                                  the log is gone: what only it had is lost
+
+While a daemon serves an image with a log, and until that was closed in order, no other program opens the image."
+    )]
+    Log(Log),
     /// List, add, remove, empty, enable and disable dirty bitmaps of an image that nobody serves
     #[command(after_help = "\
 Examples:
@@ -319,6 +332,53 @@ pub(crate) struct Create {
     /// Overwrite what is there
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// What can be done about an image's intent log.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Log {
+    /// Make a log, which goes in front of any image
+    Create {
+        /// The file to make, or an existing file or block device (with --force)
+        path: PathBuf,
+        /// Size of the log, 64K to 1T
+        #[arg(long, value_name = "SIZE", default_value = "256M")]
+        size: ByteSize,
+        /// Overwrite what is there
+        #[arg(long)]
+        force: bool,
+        /// Go through the page cache
+        #[arg(long)]
+        no_direct: bool,
+    },
+    /// Bring what the log and a killed server's memory hold into the image, as serving would, and close both
+    Replay {
+        /// The image
+        path: PathBuf,
+        /// Its log
+        #[arg(long, value_name = "PATH")]
+        log: PathBuf,
+        /// Where the memory of a killed server would be: auto, none, or the path that it was given [default: auto]
+        #[arg(long, value_name = "WHERE")]
+        memory_file: Option<MemoryFile>,
+        /// Go through the page cache
+        #[arg(long)]
+        no_direct: bool,
+        /// Give up what guests wrote and did not flush before a server was killed, also where its memory file is gone
+        #[arg(long)]
+        discard_memory: bool,
+        /// Give up what the log holds from the first place on that cannot be read: flushed writes are lost
+        #[arg(long)]
+        discard_unreadable: bool,
+        /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
+        #[arg(long, value_name = "PATH")]
+        allow_backing: Vec<PathBuf>,
+    },
+    /// Go on without the log that an image had when its server was killed: all that only the log had is lost
+    Forget {
+        /// The image
+        path: PathBuf,
+    },
 }
 
 /// Arguments of `vringd image create-luks`.

@@ -1,6 +1,7 @@
 //! The command `vringd image`.
 
 mod args;
+mod log;
 mod luks;
 mod map;
 mod show;
@@ -43,6 +44,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             map::map(&from, out)?;
         }
         Command::Snapshot(what) => out.print(&snapshot(&what)?, |all| show::snapshots(all))?,
+        Command::Log(what) => return log::run(what, out),
         Command::Bitmap(what) => out.print(&bitmap(&what)?, |all| show::bitmaps(all))?,
         Command::Measure(measure) => out.print(&self::measure(measure)?, show::measured)?,
         Command::Resize { path, size, format, shrink, allow_backing } => {

@@ -38,6 +38,12 @@ pub(super) fn info(info: &Info) -> String {
     if info.bitmaps > 0 {
         lines.push(("bitmaps", info.bitmaps.to_string()));
     }
+    if let Some(log) = &info.intent_log {
+        lines.push((
+            "intent log",
+            format!("{log}, which has what the image has not: it is served with that, or was not closed"),
+        ));
+    }
     let states = [
         (info.dirty, "not closed: its refcounts may be wrong (dirty bit)"),
         (info.corrupt, "marked as damaged (corrupt bit)"),

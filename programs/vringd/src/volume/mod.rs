@@ -8,6 +8,7 @@ mod show;
 pub(crate) use api::info_out;
 pub(crate) use args::Args;
 pub(crate) use header::warn_of_volume;
+pub(crate) use show::{info as show_info, replayed as show_replayed};
 
 use crate::bar::Bar;
 use crate::failure::Failure;
@@ -21,7 +22,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use volume::log::End;
-use volume::tools::{self, CreateOptions, Discard};
+use volume::tools::{self, CreateOptions, Discard, Replayed};
 use volume::{Progress, VolumeOptions};
 
 /// Runs `vringd volume`.
@@ -71,9 +72,13 @@ fn replay(place: Place, discard: &Discard, out: Out) -> Result<ExitCode, Failure
     let replayed = tools::replay(&at, discard, &mut on(&bar)).map_err(Failure::of)?;
     drop(bar);
     out.print(&replayed, |replayed| show::replayed(&at.path, replayed))?;
-    // It was replayed as far as it goes, and that is not all that was flushed.
+    Ok(ended(&replayed))
+}
+
+/// The status of a replay: a log that is damaged was replayed as far as it goes, and that is not all that was flushed.
+pub(crate) fn ended(replayed: &Replayed) -> ExitCode {
     let damaged = matches!(replayed.log.end, End::Damaged { .. } | End::GivenUp { .. });
-    Ok(if damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if damaged { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn resize(place: Place, size: ByteSize, shrink: bool) -> Result<tools::Info, Failure> {

@@ -36,16 +36,18 @@ impl Checked {
 }
 
 /// `vringd volume info`, and what has made or changed one.
-pub(super) fn info(info: &Info) -> String {
+pub(crate) fn info(info: &Info) -> String {
     let log = match &info.log.external {
         Some(path) => format!("{} in {path}", size(info.log.len)),
+        None if info.apart => format!("{}, for an image", size(info.log.len)),
         None => format!("{} in the volume", size(info.log.len)),
     };
+    let (what, disk) = if info.apart { ("intent log", "size of its image") } else { ("volume", "size") };
     let closed = if info.clean { "in order" } else { "not in order: what the log holds is replayed when it is opened" };
     let mut lines = vec![
-        ("volume", info.path.display().to_string()),
+        (what, info.path.display().to_string()),
         ("identifier", info.volume.to_string()),
-        ("size", format!("{} ({} bytes)", size(info.capacity_bytes), info.capacity_bytes)),
+        (disk, format!("{} ({} bytes)", size(info.capacity_bytes), info.capacity_bytes)),
         ("log", log),
         ("space", format!("{} of {}", size(info.allocated_bytes), size(info.file_bytes))),
         ("closed", closed.to_owned()),
@@ -95,7 +97,7 @@ pub(super) fn checked(checked: &Checked) -> String {
 }
 
 /// `vringd volume replay`.
-pub(super) fn replayed(path: &Path, replayed: &Replayed) -> String {
+pub(crate) fn replayed(path: &Path, replayed: &Replayed) -> String {
     let path = path.display();
     let log = &replayed.log;
     let mut text = String::new();

@@ -42,7 +42,8 @@ impl World {
         let layout = Layout { data_offset: 2 << 20, log_offset: 64 << 10, log_bytes: 1 << 20, log_uuid: Uuid::nil() };
         let tail = Tail { position: START, sequence: SEQUENCE, chain: 99 };
         let cache = Arc::new(cache);
-        let parts = Parts { cache, log: lower.clone(), lower, layout, capacity_bytes, epoch: 1, tail };
+        let parts =
+            Parts { cache, log: lower.clone(), home: lower.clone(), lower, layout, capacity_bytes, epoch: 1, tail };
         World { shared: Arc::new(Shared::new(parts, &LoggedOptions::default())), solo: Solo::new().unwrap() }
     }
 

@@ -6,12 +6,15 @@
 //! |---|---|
 //! | `target` | a file or device that something is written to |
 //! | `copy` | contents from one storage to another |
+//! | `apart` | intent logs of disks that are storages of their own |
 //! | `convert` | images to volumes, volumes to images |
 
+mod apart;
 mod convert;
 
 pub use crate::check::Report;
 pub use crate::recover::Recovered;
+pub use apart::{create_log, replay_log};
 pub use convert::{Converted, to_raw, to_volume};
 pub use storage::copy::Copied;
 
@@ -32,7 +35,7 @@ use storage::{FileStorage, Storage};
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
 
 impl VolumeOptions {
-    fn open_file(&self, path: &Path, read_only: bool) -> Result<Arc<FileStorage>, VolumeError> {
+    pub(in crate::served) fn open_file(&self, path: &Path, read_only: bool) -> Result<Arc<FileStorage>, VolumeError> {
         Ok(Arc::new(FileStorage::open(&self.file(path, read_only))?))
     }
 
@@ -76,6 +79,8 @@ pub struct Info {
     pub allocated_bytes: u64,
     /// Where the disk begins in it, in bytes.
     pub data_offset: u64,
+    /// It is the log of a disk that is a storage of its own, and has none itself.
+    pub apart: bool,
     /// Its log.
     pub log: LogPlace,
     /// From where the log counts.
@@ -156,6 +161,7 @@ fn plan(at: &VolumeOptions, options: &CreateOptions) -> format::CreateOptions {
         volume: Uuid::new_v4(),
         log: Uuid::new_v4(),
         log_path: at.log.as_ref().map(|path| path.display().to_string()),
+        apart: false,
         created_by: options.created_by.clone(),
     }
 }
@@ -194,6 +200,7 @@ pub fn info(at: &VolumeOptions) -> Result<Info, VolumeError> {
         file_bytes,
         allocated_bytes: if device { file_bytes } else { about.blocks().saturating_mul(SECTOR_BYTES as u64) },
         data_offset: superblock.data_offset,
+        apart: superblock.apart,
         memory: memory(at, &superblock)?,
         log: superblock.log,
         tail: superblock.tail,
@@ -380,6 +387,7 @@ pub fn log_remove(at: &VolumeOptions, lost: bool, progress: &mut dyn FnMut(Progr
 /// Refuses a volume that was not closed in order. One whose log was lost says that it was, and yet a killed server may have left
 /// something for it in memory.
 fn check_closed(at: &VolumeOptions, superblock: &Superblock) -> Result<(), VolumeError> {
+    superblock.check_whole().map_err(at.format())?;
     let remembers = |memory: MemoryInfo| memory.refused.is_none() && memory.blocks > 0;
     if !superblock.clean || awaited(superblock).is_some() || memory(at, superblock)?.is_some_and(remembers) {
         return Err(at.format()(FormatError::NotClean));

@@ -52,7 +52,7 @@ pub(super) struct WriteBack {
 }
 
 impl WriteBack {
-    /// Starts the thread. `superblock` is that of `shared.lower`, and `memory` what the cache lives in.
+    /// Starts the thread. `superblock` is that of `shared.home`, and `memory` what the cache lives in.
     ///
     /// # Errors
     /// No thread, or no io_uring for it.
@@ -122,6 +122,9 @@ impl WriteBack {
         if capacity_bytes > crate::format::CAPACITY_BYTES_MAX {
             return Err(cannot("a volume's disk has at most 2^60 bytes".to_owned()));
         }
+        if self.shared.is_apart() {
+            return self.resize_apart(&mut superblock, capacity_bytes);
+        }
         let larger = Superblock { capacity_bytes, ..superblock.clone() };
         let (old_end, new_end) = (superblock.storage_bytes(), larger.storage_bytes());
         let lower = &self.shared.lower;
@@ -150,10 +153,31 @@ impl WriteBack {
         Ok(())
     }
 
+    /// As above, of a disk that is a storage of its own: that sees to its end itself. A cut before the superblock is written leaves a disk
+    /// that is larger than its log says, and has the old size until the log is closed.
+    fn resize_apart(&self, superblock: &mut Superblock, capacity_bytes: u64) -> Result<(), StorageError> {
+        let cannot = |reason: String| {
+            let target = self.path.display().to_string();
+            StorageError::Grow { target, asked_bytes: capacity_bytes, reason }
+        };
+        if !capacity_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(cannot("a disk with an intent log has a multiple of 4096 bytes".to_owned()));
+        }
+        if self.shared.lower.capacity_bytes() < capacity_bytes {
+            self.shared.lower.resize(capacity_bytes)?;
+        }
+        self.shared.cache.grow(capacity_bytes).map_err(|error| cannot(format!("no memory for its map: {error}")))?;
+        let mut way = self.checkpoints.way().map_err(|error| cannot(format!("no io_uring: {error}")))?;
+        let written = self.checkpoints.write(&mut way, superblock, |next| next.capacity_bytes = capacity_bytes);
+        written.map_err(|error| cannot(error.to_string()))?;
+        self.shared.set_capacity_bytes(capacity_bytes);
+        Ok(())
+    }
+
     /// A flush that may run beside one of the thread.
     fn flush_beside(&self, way: &mut StorageBlocks) -> io::Result<()> {
         way.flush().inspect_err(|_| {
-            self.shared.flush_failed();
+            self.shared.flush_failed(&self.shared.home);
             self.shared.told_beside();
         })
     }
@@ -165,8 +189,10 @@ impl WriteBack {
     /// What is dirty cannot be written back, or there are no more descriptors.
     pub(super) fn hand_over(&self) -> io::Result<Handed> {
         self.sync_within(HAND_OVER_PATIENCE).map_err(io_error)?;
-        let mut handed = self.shared.lower.hand_over()?;
-        if !Arc::ptr_eq(&self.shared.lower, &self.shared.log) {
+        let mut handed = self.shared.home.hand_over()?;
+        if self.shared.is_apart() {
+            handed.log = Some(Box::new(self.shared.lower.hand_over()?));
+        } else if !Arc::ptr_eq(&self.shared.lower, &self.shared.log) {
             handed.log = Some(Box::new(self.shared.log.hand_over()?));
         }
         handed.memory = Some(self.memory.fd.try_clone()?);

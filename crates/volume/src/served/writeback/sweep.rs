@@ -395,7 +395,7 @@ impl Sweeper {
             }
             Ok(()) => StorageError::errno(Action::Flush, libc::EIO),
             Err(error) => {
-                self.shared.flush_failed();
+                self.shared.flush_failed(&self.shared.lower);
                 error
             }
         };

@@ -211,6 +211,10 @@ impl Machine {
                 }
             }
         }
+        // The log is empty, on stable storage: whoever has the disk from now on has all of it.
+        if let Some(disk) = self.shared.lower.marked() {
+            disk.set_log_mark(None)?;
+        }
         for attempt in 1.. {
             match self.checkpoints.change(&mut self.way, |next| (next.clean, next.memory) = (true, None)) {
                 Ok(()) => break,

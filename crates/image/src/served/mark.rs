@@ -1,0 +1,66 @@
+//! The mark of an image whose intent log may hold more than the image: incompatible feature 63, which keeps every other program away
+//! from it, and the extension that says which log that is. Both are in the first sector, and come and go with it.
+
+use super::heading::change_header;
+use super::{Qcow2Storage, disk};
+use crate::extension::Log;
+use crate::features::{self, Name, Word};
+use crate::header::Header;
+use crate::rewrite;
+use std::io;
+use storage::{Action, LogMark, Marked, StorageError};
+
+impl Marked for Qcow2Storage {
+    fn log_mark(&self) -> Result<Option<LogMark>, StorageError> {
+        let failed = |source| StorageError::Io { action: Action::Read, source };
+        let chain = &self.shared.chain;
+        let file = chain.file(chain.top().file);
+        // The chain has read it whole, and it is no longer than that.
+        let bytes = chain.top().geometry.cluster_bytes().min(file.capacity_bytes());
+        let mut first = vec![0; bytes as usize];
+        disk::read(file, 0, &mut first).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))?;
+        let header = Header::parse(&first).map_err(|error| failed(io::Error::other(error)))?;
+        if !header.has(features::LOGGED) {
+            return Ok(None);
+        }
+        let named = header.extensions.log.map(|Log { log, from, epoch }| LogMark { log, from, epoch });
+        // Somebody has taken it for one that does not matter: no log has this name.
+        Ok(Some(named.unwrap_or(LogMark { log: [0; 16], from: 0, epoch: 0 })))
+    }
+
+    fn set_log_mark(&self, mark: Option<LogMark>) -> Result<(), StorageError> {
+        let refused =
+            |reason: &str| StorageError::Io { action: Action::Write, source: io::Error::other(reason.to_owned()) };
+        if self.shared.chain.top().header.version < 3 {
+            return Err(refused(
+                "an image of version 2 has no features: `qemu-img amend -f qcow2 -o compat=1.1` makes it one of version 3",
+            ));
+        }
+        let changed = self.shared.check_written().and_then(|()| {
+            change_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, mark), first))
+        });
+        changed.map_err(|trouble| match trouble {
+            super::error::Trouble::Errno(libc::ENOSPC) => {
+                refused("there is no room for it in the header of this image: convert it to one with larger clusters")
+            }
+            trouble => self.failed(Action::Write, &trouble),
+        })
+    }
+}
+
+/// The header with this mark.
+fn marked(old: &Header, mark: Option<LogMark>) -> Header {
+    let mut new = old.clone();
+    new.extensions.log = mark.map(|LogMark { log, from, epoch }| Log { log, from, epoch });
+    let names = &mut new.extensions.feature_names;
+    names.retain(|name| !(name.word == Word::Incompatible && 1 << name.bit == features::LOGGED));
+    match mark {
+        Some(_) => {
+            new.incompatible |= features::LOGGED;
+            let bit = features::LOGGED.trailing_zeros() as u8;
+            names.push(Name { word: Word::Incompatible, bit, name: features::LOGGED_NAME.to_owned() });
+        }
+        None => new.incompatible &= !features::LOGGED,
+    }
+    new
+}

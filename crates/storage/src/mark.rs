@@ -1,0 +1,29 @@
+//! What a disk says of an intent log in front of it: as long as it says so, the log may hold what the disk has not.
+
+use crate::StorageError;
+
+/// Which log that is, and which opening of it. Epochs are those of the log's superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogMark {
+    /// Names the log: the UUID of its superblock's `volume`.
+    pub log: [u8; 16],
+    /// The epoch that the opening came from: the log was empty.
+    pub from: u64,
+    /// The epoch of the opening.
+    pub epoch: u64,
+}
+
+/// A storage whose format has room for a [`LogMark`]; see [`Storage::marked`](crate::Storage::marked).
+pub trait Marked {
+    /// The mark, as it is on the storage. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn log_mark(&self) -> Result<Option<LogMark>, StorageError>;
+
+    /// Sets the mark, or takes it away, on stable storage: a power cut leaves either. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is no room for it.
+    fn set_log_mark(&self, mark: Option<LogMark>) -> Result<(), StorageError>;
+}

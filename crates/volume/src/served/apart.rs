@@ -1,0 +1,214 @@
+//! A log in front of a disk that is a storage of its own: a qcow2 image, which has no log itself.
+//!
+//! The log's file has superblocks and records and nothing else, so that the disk stays what every tool reads. As long as the log may
+//! hold what the disk has not, the disk says so ([`super::pair`]).
+
+use super::blocking::StorageBlocks;
+use super::error::VolumeError;
+use super::memory::{self, Home, Memory};
+use super::open::{Opening, VolumeOptions, check_dirty_bytes, way};
+use super::{LoggedOptions, LoggedStorage, pair};
+use crate::format::{FormatError, Superblock, read_superblock};
+use crate::recover::Recovered;
+use crate::{Blocks, Progress};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use storage::{Access, FileOptions, FileStorage, Handed, Need, OpenError, Opened, Storage};
+use values::LogFile;
+
+/// Puts the log in front of the disk that `lower` opens. The log is opened now, before paths go out of sight, and written back when it
+/// starts. `lock`: whether the log is locked.
+///
+/// # Errors
+/// It is no such log, or its memory file cannot be used.
+pub fn open_apart(log: &LogFile, lock: bool, lower: Opened) -> Result<Opened, OpenError> {
+    let opened = OpenedLog::new(log, lock)?;
+    let about = format!("{log:?} before {lower:?}");
+    Ok(Opened::new(about, move || {
+        let (storage, ..) = opened.start(lower.start()?, false, &mut |_| {})?;
+        Ok(Arc::new(storage))
+    }))
+}
+
+/// Goes on with what another program has handed over; `lower` goes on with the disk.
+///
+/// # Errors
+/// Something is missing, and as [`open_apart`].
+pub fn adopt_apart(
+    log: &LogFile,
+    lock: bool,
+    mut handed: Handed,
+    lower: impl FnOnce(Handed) -> Result<Arc<dyn Storage>, OpenError>,
+) -> Result<Arc<dyn Storage>, OpenError> {
+    let (Some(below), Some(fd)) = (handed.log.take(), handed.memory.take()) else {
+        return Err(OpenError::NothingHanded);
+    };
+    let file = Arc::new(FileStorage::adopt(&file_options(log, lock), handed)?);
+    let superblock = superblock(&log.path, &file)?;
+    let path = memory::found(&log.memory_file, &superblock.volume);
+    let memory = Memory { fd, path, found: true, handed: true, home: None };
+    let (storage, ..) = OpenedLog { log: log.clone(), file, memory }.start(lower(*below)?, false, &mut |_| {})?;
+    Ok(Arc::new(storage))
+}
+
+/// What a sandbox has to let through for the log.
+pub fn needs_of_log(log: &LogFile) -> Vec<Need> {
+    let mut needs = vec![Need { field: "storage.log.path", path: log.path.clone(), access: Access::Write }];
+    // A memory file is removed when its log is closed.
+    needs.extend(memory::directory(&log.memory_file).map(|path| Need {
+        field: "storage.log.memory_file",
+        path,
+        access: Access::Make,
+    }));
+    needs
+}
+
+/// The log as a volume, for what is the same of both.
+pub(super) fn at(log: &LogFile) -> VolumeOptions {
+    VolumeOptions { memory_file: log.memory_file.clone(), direct: log.direct, ..VolumeOptions::new(&log.path) }
+}
+
+/// Refuses a disk that does not belong to the log, whatever a memory file holds. Changes nothing.
+///
+/// # Errors
+/// See [`pair`].
+pub(super) fn check_pair(log: &LogFile, disk: &Arc<dyn Storage>) -> Result<(), VolumeError> {
+    let file = Arc::new(FileStorage::open(&file_options(log, true))?);
+    let superblock = superblock(&log.path, &file)?;
+    let records = pair::begins(&superblock, &mut way(&log.path, file)?);
+    pair::of(disk, &log.path, &superblock, records, records).map(|_| ())
+}
+
+fn file_options(log: &LogFile, lock: bool) -> FileOptions {
+    FileOptions { direct: log.direct, lock, ..FileOptions::new(&log.path) }
+}
+
+fn superblock(path: &Path, file: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
+    let superblock = read_superblock(&mut way(path, file.clone())?).map_err(VolumeError::format(path))?;
+    if !superblock.apart {
+        return Err(VolumeError::format(path)(FormatError::Whole));
+    }
+    Ok(superblock)
+}
+
+/// A log whose file is open, and that is neither replayed nor served.
+pub(super) struct OpenedLog {
+    log: LogFile,
+    file: Arc<FileStorage>,
+    memory: Memory,
+}
+
+impl OpenedLog {
+    /// Changes nothing but that there is a memory file.
+    pub(super) fn new(log: &LogFile, lock: bool) -> Result<OpenedLog, VolumeError> {
+        check_dirty_bytes(log.dirty_memory.0)?;
+        let file = Arc::new(FileStorage::open_without_threads(&file_options(log, lock))?);
+        let superblock = superblock(&log.path, &file)?;
+        superblock.check_length(file.capacity_bytes()).map_err(VolumeError::format(&log.path))?;
+        let memory = Memory::open(&log.memory_file, &superblock, Home::of(&log.path))?;
+        if let Err(error) = memory.contents(&superblock) {
+            memory.remove_if_new();
+            return Err(error);
+        }
+        Ok(OpenedLog { log: log.clone(), file, memory })
+    }
+
+    /// Writes the log back to `disk`, and starts the threads; see [`super::open::OpenedVolume::replay`].
+    pub(super) fn start(
+        self,
+        disk: Arc<dyn Storage>,
+        salvage: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
+        let OpenedLog { log, file, memory } = self;
+        file.start_threads(disk.describe().execution)?;
+        let options = LoggedOptions { dirty_bytes: log.dirty_memory.0, sync: log.sync, ..LoggedOptions::default() };
+        open_over(file, disk, &log.path, memory, options, salvage, progress)
+    }
+}
+
+/// Opens a log in `file`, whose name is `path`, before `disk`.
+fn open_over(
+    file: Arc<dyn Storage>,
+    disk: Arc<dyn Storage>,
+    path: &Path,
+    memory: Memory,
+    options: LoggedOptions,
+    salvage: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
+    let opening = Opening {
+        data: file,
+        log: None,
+        disk: Some(disk),
+        memory,
+        options,
+        path: path.to_owned(),
+        log_path: Some(path.display().to_string()),
+        attempts: 1,
+        salvage,
+    };
+    opening.replay(progress)
+}
+
+impl LoggedStorage {
+    /// Opens the log in `file` before `disk`. What is in memory ends with the process.
+    ///
+    /// # Errors
+    /// It is no such log, does not belong to the disk, or cannot be replayed; or a field of the options is out of range.
+    pub fn open_apart(
+        file: Arc<dyn Storage>,
+        disk: Arc<dyn Storage>,
+        options: &LoggedOptions,
+    ) -> Result<LoggedStorage, VolumeError> {
+        check_dirty_bytes(options.dirty_bytes)?;
+        let path = file.describe().target;
+        open_over(file, disk, path.as_ref(), Memory::anonymous()?, options.clone(), false, &mut |_| {})
+            .map(|(storage, ..)| storage)
+    }
+}
+
+/// A log's file and the disk that is apart as one storage, as recovery sees a volume: the disk begins behind the log.
+pub(super) struct Both {
+    pub(super) file: StorageBlocks,
+    pub(super) disk: StorageBlocks,
+    /// Byte of the superblock's data offset.
+    pub(super) data_offset: u64,
+}
+
+impl Both {
+    fn at(&mut self, offset: u64) -> (&mut StorageBlocks, u64) {
+        match offset.checked_sub(self.data_offset) {
+            Some(offset) => (&mut self.disk, offset),
+            None => (&mut self.file, offset),
+        }
+    }
+}
+
+impl Blocks for Both {
+    fn len(&self) -> u64 {
+        self.data_offset.saturating_add(self.disk.len())
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let (blocks, at) = self.at(offset);
+        blocks.read_at(at, buf)
+    }
+
+    fn write_at(&mut self, offset: u64, buf: &[u8]) -> io::Result<()> {
+        let (blocks, at) = self.at(offset);
+        blocks.write_at(at, buf)
+    }
+
+    fn zero_at(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let (blocks, at) = self.at(offset);
+        blocks.zero_at(at, len)
+    }
+
+    /// The disk first: a superblock that speaks of it is flushed by this, too.
+    fn flush(&mut self) -> io::Result<()> {
+        self.disk.flush()?;
+        self.file.flush()
+    }
+}
