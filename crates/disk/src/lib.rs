@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod disks;
+#[cfg(test)]
+mod logged_tests;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -39,6 +39,8 @@ mod disk;
 mod error;
 mod extents;
 mod heading;
+#[cfg(test)]
+mod logged_powercut_tests;
 mod look;
 mod machine;
 mod mark;

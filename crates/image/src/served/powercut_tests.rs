@@ -21,15 +21,16 @@ const SIZE: usize = 512 << 10;
 /// What a sector of the disk may hold after a cut, and after a flush; as the byte that fills it.
 #[derive(Clone)]
 pub(super) struct Allowed {
-    cut: Vec<u8>,
-    flushed: Vec<u8>,
+    pub(super) cut: Vec<u8>,
+    pub(super) flushed: Vec<u8>,
 }
 
 pub(super) type Oracle = Arc<Mutex<Vec<Allowed>>>;
 
-struct State {
+/// What is written to a file, and what of it is on stable storage.
+pub(super) struct State {
     stable: Vec<u8>,
-    now: Vec<u8>,
+    pub(super) now: Vec<u8>,
     /// Sectors that were written since the last flush, in order.
     pending: Vec<(usize, [u8; 512])>,
     rng: Rng,
@@ -37,6 +38,44 @@ struct State {
 }
 
 impl State {
+    pub(super) fn new(contents: Vec<u8>, seed: u64) -> State {
+        State { now: contents.clone(), stable: contents, pending: Vec::new(), rng: Rng(seed | 1), cuts: Vec::new() }
+    }
+
+    /// Does what a task says; makes it stable, where it asks for that, if the file obeys.
+    pub(super) fn perform(&mut self, task: &Task, obeys: bool) {
+        let bytes = task.bytes() as usize;
+        match task.operation {
+            Operation::Read { offset } => {
+                let from = self.now[offset as usize..][..bytes].as_ptr();
+                // SAFETY: the buffers of a started task are mapped, and nothing else has these bytes.
+                unsafe { storage::kit::copy_in(&task.buffers, 0, from, bytes as u64) };
+            }
+            Operation::Write { offset, durable } => {
+                let mut data = vec![0; bytes];
+                // SAFETY: as above.
+                unsafe { storage::kit::copy_out(&task.buffers, 0, data.as_mut_ptr(), bytes as u64) };
+                self.put(offset as usize, &data);
+                if durable && obeys {
+                    let start = offset as usize;
+                    if self.stable.len() < start + bytes {
+                        self.stable.resize(start + bytes, 0);
+                    }
+                    self.stable[start..start + bytes].copy_from_slice(&data);
+                }
+            }
+            Operation::Discard { offset, len } | Operation::WriteZeroes { offset, len, .. } => {
+                self.put(offset as usize, &vec![0; len as usize]);
+            }
+            Operation::Flush => {
+                if obeys {
+                    self.stable = self.now.clone();
+                    self.pending.clear();
+                }
+            }
+        }
+    }
+
     fn put(&mut self, offset: usize, bytes: &[u8]) {
         self.now[offset..offset + bytes.len()].copy_from_slice(bytes);
         for (at, sector) in bytes.chunks(512).enumerate() {
@@ -45,7 +84,7 @@ impl State {
     }
 
     /// What a cut leaves now.
-    fn cut(&mut self) -> Vec<u8> {
+    pub(super) fn cut(&mut self) -> Vec<u8> {
         let mut left = self.stable.clone();
         let share = [0, 30, 70, 100][self.rng.below(4) as usize];
         if self.rng.below(100) < share.max(20) {
@@ -83,15 +122,8 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(contents: Vec<u8>, oracle: Oracle, seed: u64, on_the_spot: bool) -> Arc<Model> {
-        let state = State {
-            now: contents.clone(),
-            stable: contents,
-            pending: Vec::new(),
-            rng: Rng(seed | 1),
-            cuts: Vec::new(),
-        };
         Arc::new(Model {
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(contents, seed)),
             oracle,
             on_the_spot,
             cut_every: AtomicU64::new(12),
@@ -130,36 +162,7 @@ impl Model {
     fn perform(&self, task: &Task) {
         let allowed = self.oracle.lock().unwrap();
         let mut state = self.state.lock().unwrap();
-        let bytes = task.bytes() as usize;
-        match task.operation {
-            Operation::Read { offset } => {
-                let from = state.now[offset as usize..][..bytes].as_ptr();
-                // SAFETY: the buffers of a started task are mapped, and nothing else has these bytes.
-                unsafe { storage::kit::copy_in(&task.buffers, 0, from, bytes as u64) };
-            }
-            Operation::Write { offset, durable } => {
-                let mut data = vec![0; bytes];
-                // SAFETY: as above.
-                unsafe { storage::kit::copy_out(&task.buffers, 0, data.as_mut_ptr(), bytes as u64) };
-                state.put(offset as usize, &data);
-                if durable && self.obeys.load(Ordering::SeqCst) {
-                    let start = offset as usize;
-                    if state.stable.len() < start + bytes {
-                        state.stable.resize(start + bytes, 0);
-                    }
-                    state.stable[start..start + bytes].copy_from_slice(&data);
-                }
-            }
-            Operation::Discard { offset, len } | Operation::WriteZeroes { offset, len, .. } => {
-                state.put(offset as usize, &vec![0; len as usize]);
-            }
-            Operation::Flush => {
-                if self.obeys.load(Ordering::SeqCst) {
-                    state.stable = state.now.clone();
-                    state.pending.clear();
-                }
-            }
-        }
+        state.perform(task, self.obeys.load(Ordering::SeqCst));
         if !matches!(task.operation, Operation::Read { .. })
             && state.rng.below(self.cut_every.load(Ordering::SeqCst)) == 0
         {
@@ -249,7 +252,7 @@ fn served(contents: &[u8], file: Arc<Model>, base: Option<Arc<Model>>, read_only
 pub(super) fn served_as(
     header: Header,
     contents: &[u8],
-    file: Arc<Model>,
+    file: Arc<dyn Storage>,
     base: Option<Arc<Model>>,
     read_only: bool,
 ) -> Qcow2Storage {

@@ -146,13 +146,6 @@ pub enum VolumeError {
         /// The disk.
         disk: String,
     },
-    /// {disk}: has {bytes} bytes, and with an intent log a disk has a multiple of 4096: `vringd image resize` makes it larger
-    OddDisk {
-        /// The disk.
-        disk: String,
-        /// Its size.
-        bytes: u64,
-    },
     /// {disk} and its intent log {path} do not belong together: {source}
     Pair {
         /// The disk.

@@ -19,7 +19,6 @@
 use super::blocking::StorageBlocks;
 use super::epoch::EPOCH_STEP_MIN;
 use super::error::VolumeError;
-use crate::BLOCK_BYTES;
 use crate::format::{Superblock, Uuid};
 use crate::log::Scan;
 use std::path::Path;
@@ -83,14 +82,11 @@ pub(super) fn of(
     holds: bool,
 ) -> Result<Option<LogMark>, VolumeError> {
     let (about, path) = (disk.describe(), path.to_owned());
-    let (target, bytes) = (about.target, disk.capacity_bytes());
+    let target = about.target;
     let Some(marked) = disk.marked().filter(|_| !about.read_only) else {
         return Err(VolumeError::NoPlaceForMark { path, disk: target });
     };
     let mark = marked.log_mark().map_err(|source| VolumeError::Mark { disk: target.clone(), source })?;
-    if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
-        return Err(VolumeError::OddDisk { disk: target, bytes });
-    }
     check(mark, superblock, records, holds).map_err(|source| VolumeError::Pair { disk: target, path, source })?;
     Ok(mark)
 }

@@ -160,9 +160,6 @@ impl WriteBack {
             let target = self.path.display().to_string();
             StorageError::Grow { target, asked_bytes: capacity_bytes, reason }
         };
-        if !capacity_bytes.is_multiple_of(BLOCK_BYTES as u64) {
-            return Err(cannot("a disk with an intent log has a multiple of 4096 bytes".to_owned()));
-        }
         if self.shared.lower.capacity_bytes() < capacity_bytes {
             self.shared.lower.resize(capacity_bytes)?;
         }
