@@ -201,12 +201,8 @@ fn what_is_no_log_is_named() {
     std::fs::write(bench.at("noise"), vec![7; 1 << 20]).unwrap();
     assert!(bench.refusal("image", Some("noise")).contains("not a volume"));
     let volume = VolumeOptions::new(bench.at("volume"));
-    let options = volume::tools::CreateOptions {
-        size_bytes: SIZE,
-        log_bytes: 1 << 20,
-        force: false,
-        created_by: String::new(),
-    };
+    let options =
+        volume::tools::CreateOptions { size_bytes: SIZE, log_bytes: 1 << 20, force: false, created_by: String::new() };
     volume::tools::create(&volume, &options, &mut |_| {}).unwrap();
     assert!(bench.refusal("image", Some("volume")).contains("vringd image log create"));
     let refused = VolumeOptions::new(bench.at("log")).open().unwrap_err().to_string();
@@ -274,4 +270,3 @@ fn a_disk_grows_with_its_image() {
     let alone = bench.open("image", None).unwrap();
     assert_eq!(kit::read(&mut Solo::new().unwrap(), alone.as_ref(), SIZE, 512), [8; 512]);
 }
-

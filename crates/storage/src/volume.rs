@@ -1,6 +1,7 @@
 //! What a person may see and change of a volume while it is served: a storage with an intent log has more to show than others.
 
-use crate::StorageError;
+use crate::{OpenError, Storage, StorageError};
+use std::sync::Arc;
 use values::SyncMode;
 
 /// What a volume is like now.
@@ -29,6 +30,31 @@ pub trait VolumeControl: Send + Sync {
     /// # Errors
     /// The lower storage does not take it, or the volume has failed.
     fn sync_now(&self) -> Result<(), StorageError>;
+
+    /// The disk that its log is in front of, where that is a storage of its own.
+    fn disk(&self) -> Option<Arc<dyn Storage>> {
+        None
+    }
+
+    /// Brings everything to that disk, and has it miss no log any more: whatever takes its place may be put in. No request is in flight.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// The disk does not take it: all is as before.
+    fn leave(&self) -> Result<(), StorageError>;
+
+    /// Undoes [`leave`](Self::leave). Blocks.
+    ///
+    /// # Errors
+    /// The disk cannot be marked. From now on the volume serves nothing.
+    fn come_back(&self) -> Result<(), StorageError>;
+
+    /// Goes before another disk with the same contents, in what is answered with; this one has been [left](Self::leave), and serves nothing
+    /// any more, whatever comes of it. Blocks.
+    ///
+    /// # Errors
+    /// The log cannot be opened again. The disk that was left has all that was written.
+    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError>;
 }
 
 /// Buckets of a latency: bucket n counts what took less than 2^n microseconds and not less than the half of that; the last

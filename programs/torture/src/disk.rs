@@ -1,4 +1,4 @@
-//! Disks for servers under torture: raw images, and volumes with their memory files.
+//! Disks for servers under torture: raw images, and volumes and qcow2 images with intent logs and their memory files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,22 @@ use super::server::Served;
 /// Small enough for a volume to write back all the time.
 const VOLUME_LOG: &str = "1M";
 const VOLUME_DIRTY_MEMORY: &str = "4M";
+
+/// What has an intent log, instead of a raw image that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Logged {
+    /// A volume.
+    Volume,
+    /// A qcow2 image, with its log in a file of its own.
+    Image,
+}
+
+impl Logged {
+    /// As two options say, of which one at most is given.
+    pub(super) fn of(volume: bool, image: bool) -> Option<Self> {
+        if volume { Some(Self::Volume) } else { image.then_some(Self::Image) }
+    }
+}
 
 /// A disk of zeroes.
 pub(super) struct Disk {
@@ -32,16 +48,27 @@ impl Disk {
         Ok(Self { served, image, _memory: None })
     }
 
-    /// A volume in `directory`.
-    pub(super) fn volume(program: &Path, directory: &Path, bytes: u64) -> Result<Self> {
+    /// A volume, or an image with its log, in `directory`.
+    pub(super) fn logged(program: &Path, directory: &Path, bytes: u64, logged: Logged) -> Result<Self> {
         let volume = directory.join("disk.vol");
-        let mut create = Command::new(program);
-        create.args(["volume", "create", "--log-size", VOLUME_LOG, "--size", &bytes.to_string()]).arg(&volume);
-        process::run(&mut create)?;
+        let size = bytes.to_string();
+        let create = |words: &[&str], path: &Path| process::run(Command::new(program).args(words).arg(path));
+        let image = match logged {
+            Logged::Volume => {
+                create(&["volume", "create", "--log-size", VOLUME_LOG, "--size", &size], &volume)?;
+                None
+            }
+            Logged::Image => {
+                let image = directory.join("disk.qcow2");
+                create(&["image", "create", "--size", &size], &image)?;
+                create(&["image", "log", "create", "--size", VOLUME_LOG], &volume)?;
+                Some(image)
+            }
+        };
         // What must outlive a server lies on tmpfs.
         let directory_of_memory = TempDir::with_prefix_in("vringd-torture-", "/dev/shm")?;
         let memory = directory_of_memory.path().join("memory");
-        let served = Served::Volume { volume, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() };
+        let served = Served::Volume { volume, image, memory, dirty_memory: VOLUME_DIRTY_MEMORY.into() };
         Ok(Self { served, image: directory.join("disk.img"), _memory: Some(directory_of_memory) })
     }
 
@@ -57,10 +84,16 @@ impl Disk {
 
     /// An image of what the disk holds, which no server uses any more.
     pub(super) fn final_image(&self, program: &Path) -> Result<&Path> {
-        if let Served::Volume { volume, .. } = &self.served {
-            let mut convert = Command::new(program);
-            convert.args(["volume", "convert", "--to", "raw"]).arg(volume).arg(&self.image);
-            process::run(&mut convert)?;
+        let run = |words: &[&str], paths: &[&Path]| process::run(Command::new(program).args(words).args(paths));
+        match &self.served {
+            Served::Volume { volume, image: None, .. } => {
+                run(&["volume", "convert", "--to", "raw"], &[volume, &self.image])?;
+            }
+            Served::Volume { image: Some(image), .. } => {
+                run(&["image", "check"], &[image])?;
+                run(&["image", "convert", "--from", "qcow2", "--to", "raw"], &[image, &self.image])?;
+            }
+            _ => {}
         }
         Ok(&self.image)
     }

@@ -16,7 +16,7 @@ use guest::{Device, Kit, Machine, Output, Shell, qemu};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::disk::Disk;
+use super::disk::{Disk, Logged};
 use super::server::{Server, Setup};
 
 const DISK_BYTES: u64 = 256 << 20;
@@ -97,12 +97,12 @@ pub(super) struct FioGuest {
 }
 
 impl FioGuest {
-    /// Boots it on a raw image or on a volume, and waits until it is at work. `task` is who says so.
-    pub(super) fn start(task: &str, program: &Path, volume: bool) -> Result<Self> {
+    /// Boots it on a raw image, or on what has a log, and waits until it is at work. `task` is who says so.
+    pub(super) fn start(task: &str, program: &Path, logged: Option<Logged>) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match volume {
-            true => Disk::volume(program, directory.path(), DISK_BYTES)?,
-            false => Disk::raw(directory.path(), DISK_BYTES, false, "auto")?,
+        let disk = match logged {
+            Some(logged) => Disk::logged(program, directory.path(), DISK_BYTES, logged)?,
+            None => Disk::raw(directory.path(), DISK_BYTES, false, "auto")?,
         };
         let setup = Setup {
             program: program.to_owned(),

@@ -110,6 +110,8 @@ pub(crate) enum Served {
     Volume {
         /// Its file.
         volume: PathBuf,
+        /// The qcow2 image that it is a log of, unless it has the disk itself.
+        image: Option<PathBuf>,
         /// Its memory file, on tmpfs.
         memory: PathBuf,
         /// What `--dirty-memory` says.
@@ -179,9 +181,12 @@ impl Setup {
                 }
                 command.arg(image);
             }
-            Served::Volume { volume, memory, dirty_memory } => {
-                command.args(["--storage", "volume", "--dirty-memory", dirty_memory, "--memory-file"]).arg(memory);
-                command.arg(volume);
+            Served::Volume { volume, image, memory, dirty_memory } => {
+                command.args(["--dirty-memory", dirty_memory, "--memory-file"]).arg(memory);
+                match image {
+                    Some(image) => command.args(["--storage", "qcow2", "--log"]).arg(volume).arg(image),
+                    None => command.args(["--storage", "volume"]).arg(volume),
+                };
             }
             Served::Null(mebibytes) => {
                 command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);

@@ -33,6 +33,7 @@ mod life;
 mod limits;
 mod live;
 mod live_chain;
+mod logged_qcow2;
 mod luks;
 mod memory_table;
 mod migrate;

@@ -14,6 +14,10 @@ pub enum Row {
     Sim,
     /// The same, on a device that does 64 flushes side by side
     SimChannels,
+    /// Synchronous writes on qcow2 images in --dir in which nothing is allocated
+    Thin,
+    /// Synchronous writes on qcow2 images in --dir of which all is allocated
+    Qcow2,
     /// Writes without any flush on the disk of --dir, once write-back runs
     Plain,
     /// Writes without any flush on a simulated device, once write-back runs
@@ -22,7 +26,7 @@ pub enum Row {
 
 impl Row {
     /// All rows, in the order in which they are measured and shown.
-    pub const ALL: [Row; 5] = [Row::Disk, Row::Sim, Row::SimChannels, Row::Plain, Row::PlainSim];
+    pub const ALL: [Row; 7] = [Row::Disk, Row::Thin, Row::Qcow2, Row::Sim, Row::SimChannels, Row::Plain, Row::PlainSim];
 
     /// Its name, as --only takes it.
     pub fn name(self) -> &'static str {
@@ -31,12 +35,17 @@ impl Row {
 
     /// Whether it lies on the disk of --dir.
     pub(super) fn needs_files(self) -> bool {
-        matches!(self, Row::Disk | Row::Plain)
+        matches!(self, Row::Disk | Row::Thin | Row::Qcow2 | Row::Plain)
+    }
+
+    /// Whether it needs qcow2 images there.
+    pub(super) fn needs_qcow2(self) -> bool {
+        matches!(self, Row::Thin | Row::Qcow2)
     }
 
     /// Whether programs of others are among its sides.
     pub(super) fn needs_peers(self) -> bool {
-        self == Row::Disk
+        matches!(self, Row::Disk | Row::Thin | Row::Qcow2)
     }
 
     /// Whether its writes are synchronous.
@@ -48,6 +57,10 @@ impl Row {
     pub(super) fn title(self) -> &'static str {
         match self {
             Row::Disk => "disk: synchronous 4 KiB writes at random places",
+            Row::Thin => {
+                "thin: synchronous 4 KiB writes at random places of a qcow2 image, where nothing is allocated at first"
+            }
+            Row::Qcow2 => "qcow2: synchronous 4 KiB writes at random places of a qcow2 image, where all is allocated",
             Row::Sim => "sim: synchronous 4 KiB writes, a write takes 50 us, a flush 5 ms, one at a time",
             Row::SimChannels => "sim-channels: the same, 64 at a time",
             Row::Plain => "plain: 4 KiB writes at random places of the disk, no flush, once write-back runs",
@@ -67,11 +80,22 @@ pub(super) struct Case {
     pub(super) sides: Vec<Side>,
 }
 
+/// What an image is like when a side begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Image {
+    /// As it was laid out, and others have left it.
+    AsItIs,
+    /// A qcow2 image, in which nothing is allocated.
+    Empty,
+}
+
 /// One that runs.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
+    /// Of the qcow2 image.
+    pub(super) image: Image,
     /// What the first side is expected to do, as a multiple of this one.
     pub(super) expected: Option<f64>,
 }
@@ -89,7 +113,8 @@ impl Contender for Side {
 /// Who runs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
-    /// `vringd disk` with these options; `{image}` and `{volume}` are replaced.
+    /// `vringd disk` with these options; `{image}`, `{volume}`, `{thin}` (a qcow2 image), `{full}` (another one, all of which is
+    /// allocated) and `{log}` (of either) are replaced.
     Vringd {
         options: String,
         /// Whether it has a log, and with it figures of one.
@@ -131,6 +156,8 @@ pub(super) fn cases(row: Row, shape: &Shape<'_>) -> Vec<Case> {
     let at = |depth, sides| Case { row, depth, sides };
     match row {
         Row::Disk => shape.depths.iter().map(|depth| at(*depth, on_disk(*depth, shape))).collect(),
+        Row::Thin => shape.depths.iter().map(|depth| at(*depth, on_qcow2("{thin}", Image::Empty, shape))).collect(),
+        Row::Qcow2 => shape.depths.iter().map(|depth| at(*depth, on_qcow2("{full}", Image::AsItIs, shape))).collect(),
         Row::Sim => {
             let sides = |depth| on_sim(&sync_sim(1), expected(depth, [1.0, 4.0, 12.0]), shape);
             shape.depths.iter().map(|depth| at(*depth, sides(*depth))).collect()
@@ -154,12 +181,13 @@ fn on_disk(depth: u16, shape: &Shape<'_>) -> Vec<Side> {
         volume(shape),
         Side {
             name: "qemu-storage-daemon",
-            kind: Kind::Peer { words: storage_daemon(shape.storage_daemon) },
+            kind: Kind::Peer { words: storage_daemon(shape.storage_daemon, "{image}", "raw") },
+            image: Image::AsItIs,
             expected: expected(depth, [1.0, 2.0, 3.0]),
         },
         // A host's program has the choice: whichever is faster is what a volume is to be held against.
-        Side { name: "fio, O_DIRECT", kind: Kind::Fio { direct: true }, expected: host },
-        Side { name: "fio, page cache", kind: Kind::Fio { direct: false }, expected: host },
+        Side { name: "fio, O_DIRECT", kind: Kind::Fio { direct: true }, image: Image::AsItIs, expected: host },
+        Side { name: "fio, page cache", kind: Kind::Fio { direct: false }, image: Image::AsItIs, expected: host },
         image(None),
     ]
 }
@@ -168,28 +196,52 @@ fn on_disk(depth: u16, shape: &Shape<'_>) -> Vec<Side> {
 /// with the process: a volume that is deleted needs none that outlives it.
 fn volume(shape: &Shape<'_>) -> Side {
     let options = format!("--storage volume --memory-file none --dirty-memory {} {{volume}}", shape.dirty_bytes);
-    Side { name: "volume", kind: Kind::Vringd { options, logs: true }, expected: None }
+    Side { name: "volume", kind: Kind::Vringd { options, logs: true }, image: Image::AsItIs, expected: None }
+}
+
+/// All of them past the page cache: so it is the image that waits for its disk, and not only its flushes.
+fn on_qcow2(path: &str, image: Image, shape: &Shape<'_>) -> Vec<Side> {
+    let side = |name, kind| Side { name, kind, image, expected: None };
+    let disk = format!("--storage qcow2 --direct {path}");
+    let log = format!("--log {{log}} --memory-file none --dirty-memory {}", shape.dirty_bytes);
+    vec![
+        side("log", Kind::Vringd { options: format!("{log} {disk}"), logs: true }),
+        side("no log", Kind::Vringd { options: disk, logs: false }),
+        side("qemu-storage-daemon", Kind::Peer { words: storage_daemon(shape.storage_daemon, path, "qcow2") }),
+    ]
 }
 
 fn image(expected: Option<f64>) -> Side {
     let kind = Kind::Vringd { options: "--direct {image}".into(), logs: false };
-    Side { name: "no log", kind, expected }
+    Side { name: "no log", kind, image: Image::AsItIs, expected }
 }
 
 fn on_sim(device: &str, expected: Option<f64>, shape: &Shape<'_>) -> Vec<Side> {
     let log = format!("--intent-log {} --dirty-memory {}", shape.log_bytes, shape.dirty_bytes);
     vec![
-        Side { name: "volume", kind: Kind::Vringd { options: format!("{device} {log}"), logs: true }, expected: None },
-        Side { name: "no log", kind: Kind::Vringd { options: device.into(), logs: false }, expected },
+        Side {
+            name: "volume",
+            kind: Kind::Vringd { options: format!("{device} {log}"), logs: true },
+            image: Image::AsItIs,
+            expected: None,
+        },
+        Side {
+            name: "no log",
+            kind: Kind::Vringd { options: device.into(), logs: false },
+            image: Image::AsItIs,
+            expected,
+        },
     ]
 }
 
-fn storage_daemon(program: &Path) -> Vec<String> {
+fn storage_daemon(program: &Path, path: &str, format: &str) -> Vec<String> {
+    let file = format!("driver=file,node-name=file,filename={path},aio=io_uring,cache.direct=on");
+    let disk = format!("driver={format},node-name=disk,file=file");
     let words = [
         "--blockdev",
-        "driver=file,node-name=file,filename={image},aio=io_uring,cache.direct=on",
+        &file,
         "--blockdev",
-        "driver=raw,node-name=disk,file=file",
+        &disk,
         "--export",
         "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,addr.path={socket},writable=on,num-queues=1",
     ];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::case::{Case, Kind, Side};
+use super::case::{Case, Image, Kind, Side};
 use super::figures;
 use super::lay_out::Files;
 use crate::contest::Measured;
@@ -32,6 +32,8 @@ pub(super) struct Bench<'a> {
     time: Duration,
     ramp: Duration,
     dirty_bytes: u64,
+    /// Of the disks in --dir.
+    size_bytes: u64,
     scratch: TempDir,
 }
 
@@ -42,16 +44,19 @@ impl<'a> Bench<'a> {
         files: Option<&'a Files>,
         time: Duration,
         ramp: Duration,
-        dirty_bytes: u64,
+        (size_bytes, dirty_bytes): (u64, u64),
     ) -> Result<Self> {
-        Ok(Self { vringd, files, time, ramp, dirty_bytes, scratch: sockets()? })
+        Ok(Self { vringd, files, time, ramp, dirty_bytes, size_bytes, scratch: sockets()? })
     }
 
     /// Runs one side.
     pub(super) fn run(&self, case: &Case, side: &Side, progress: &Progress) -> Result<Measured> {
         progress.begin(side.name, Some(self.ramp + self.time));
         if let Some(files) = self.files {
-            files.settle()?;
+            match side.image {
+                Image::AsItIs => files.settle()?,
+                Image::Empty => files.empty(self.vringd, self.size_bytes)?,
+            }
         }
         let spec = self.spec(case);
         match &side.kind {
@@ -105,12 +110,17 @@ impl<'a> Bench<'a> {
         let control = self.control();
         // A server that was killed leaves its socket.
         let _absent = std::fs::remove_file(&control);
-        let (image, volume) = (self.files.map(Files::image), self.files.map(Files::volume));
+        let path = |of: fn(&Files) -> PathBuf| self.files.map(of);
+        let (image, volume) = (path(Files::image), path(Files::volume));
+        let (thin, full, log) = (path(Files::thin), path(Files::full), path(Files::log));
         let words = template.replace(&[
             ("socket", Some(socket.as_path())),
             ("control", Some(control.as_path())),
             ("image", image.as_deref()),
             ("volume", volume.as_deref()),
+            ("thin", thin.as_deref()),
+            ("full", full.as_deref()),
+            ("log", log.as_deref()),
         ]);
         let mut server = Server::start(&words, &socket, &[])?;
         let logs = matches!(side.kind, Kind::Vringd { logs: true, .. });

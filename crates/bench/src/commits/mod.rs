@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::duration)]
     pub ramp: Duration,
 
-    /// Directory on the disk to measure: an image and a volume are laid out there, and deleted afterwards
+    /// Directory on the disk to measure: images and a volume are laid out there, and deleted afterwards
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value_os_t = std::env::temp_dir())]
     pub dir: PathBuf,
 
@@ -119,6 +119,8 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let rows = chosen(&args.only);
     if rows.iter().any(|row| row.needs_peers()) {
         require(&args.qemu_storage_daemon, "--qemu-storage-daemon PATH, or leave its row out with --only")?;
+    }
+    if rows.contains(&Row::Disk) {
         require(Path::new("fio"), "a PATH that has it, or leave its row out with --only")?;
     }
     let shape = Shape {
@@ -132,11 +134,15 @@ pub fn run(args: &Args, vringd: &Path) -> Result<ExitCode> {
     let progress = Progress::new(runs as u64 * u64::from(args.rounds), 0);
     let files = if rows.iter().any(|row| row.needs_files()) {
         let order = lay_out::Order { dir: &args.dir, size_bytes: args.size, log_bytes: args.log_size, vringd };
-        Some(Files::lay_out(&order, |bytes| progress.lay_out(bytes))?)
+        let files = Files::lay_out(&order, |bytes| progress.lay_out(bytes))?;
+        if rows.iter().any(|row| row.needs_qcow2()) {
+            files.lay_out_qcow2(&order)?;
+        }
+        Some(files)
     } else {
         None
     };
-    let bench = Bench::new(vringd, files.as_ref(), args.time, args.ramp, args.dirty_memory)?;
+    let bench = Bench::new(vringd, files.as_ref(), args.time, args.ramp, (args.size, args.dirty_memory))?;
     let hold_case = |case: &Case| {
         let what = format!("{} {},", case.row.name(), case.depth);
         let run = |side: &Side| bench.run(case, side, &progress).map(Some);

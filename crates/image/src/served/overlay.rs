@@ -33,6 +33,16 @@ impl Qcow2Storage {
         storage.as_any()?.downcast_ref()
     }
 
+    /// Why a storage is no image with nothing in front of it; see [`Self::of`].
+    pub fn why_not(storage: &Arc<dyn Storage>) -> &'static str {
+        match storage.volume() {
+            Some(_) => {
+                "is served with an intent log in front of it, and this is for images without one: leave `log` (`--log`) out"
+            }
+            None => "is not served as a qcow2 image by itself",
+        }
+    }
+
     /// The same disk with a new image in front, which has been opened by [`open_overlay`](Qcow2Options::open_overlay) and names this one as
     /// its backing file: its contents are read through the files that are open here. Nothing may be in flight, and nothing is to be
     /// written here any more. Blocks.

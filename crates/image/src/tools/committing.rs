@@ -70,7 +70,7 @@ impl Committing {
         let path = &options.path;
         let refused = |reason: &str| Err(ToolError::refused(path, reason));
         let Some(storage) = Qcow2Storage::of(&served) else {
-            return refused("is not served as a qcow2 image by itself");
+            return refused(Qcow2Storage::why_not(&served));
         };
         if options.read_only {
             return refused("is served read-only, and has nothing to commit");

@@ -170,5 +170,6 @@ pub(super) fn behind(image: &Path, backing: &Backing) -> Result<((Vec<u8>, &'sta
     if !backing.is_qcow2 {
         return Ok(((name, "raw"), file.len_bytes()));
     }
-    Ok(((name, "qcow2"), file.header()?.size_bytes))
+    // Whether it misses a log finds whoever reads it: a snapshot's has none in front of it any more by then.
+    Ok(((name, "qcow2"), file.header_to_look()?.size_bytes))
 }

@@ -51,14 +51,14 @@ enum Stage {
 
 impl ExternalSnapshot {
     /// Makes all that can be made while the image is being written: its second name, `to`, and a new image beside it. `served`
-    /// is what these options have opened.
+    /// is what these options have opened, without the log in front of it.
     ///
     /// # Errors
     /// What cannot be, with the reason: nothing has changed.
     pub fn prepare(options: &Qcow2Options, served: Arc<dyn Storage>, to: &Path) -> Result<ExternalSnapshot, ToolError> {
         let path = &options.path;
         if Qcow2Storage::of(&served).is_none() {
-            return Err(ToolError::refused(path, "is not served as a qcow2 image by itself"));
+            return Err(ToolError::refused(path, Qcow2Storage::why_not(&served)));
         }
         if options.read_only {
             return Err(ToolError::refused(path, "is served read-only, and has nothing to protect"));
@@ -69,7 +69,7 @@ impl ExternalSnapshot {
         if !about.is_file() {
             return Err(ToolError::refused(path, "is a device, which keeps its name: a snapshot needs a regular file"));
         }
-        let header = file.header()?;
+        let header = file.header_to_look()?;
         let is_directory = to.as_os_str().as_bytes().ends_with(b"/");
         let Some(name) = to.file_name().filter(|_| !is_directory) else {
             return Err(ToolError::refused(to, "is no name of a file"));

@@ -31,7 +31,7 @@ impl Streaming {
     pub fn prepare(options: &Qcow2Options, served: Arc<dyn Storage>) -> Result<Streaming, ToolError> {
         let path = &options.path;
         if Qcow2Storage::of(&served).is_none() {
-            return Err(ToolError::refused(path, "is not served as a qcow2 image by itself"));
+            return Err(ToolError::refused(path, Qcow2Storage::why_not(&served)));
         }
         if options.read_only {
             return Err(ToolError::refused(path, "is served read-only, and cannot be filled"));

@@ -14,7 +14,9 @@ use crate::{Blocks, Progress};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use storage::{Access, FileOptions, FileStorage, Handed, Need, OpenError, Opened, Storage};
+use storage::{
+    Access, Action, FileOptions, FileStorage, Handed, Marked, Need, OpenError, Opened, Storage, StorageError,
+};
 use values::LogFile;
 
 /// Puts the log in front of the disk that `lower` opens. The log is opened now, before paths go out of sight, and written back when it
@@ -166,6 +168,35 @@ impl LoggedStorage {
         let path = file.describe().target;
         open_over(file, disk, path.as_ref(), Memory::anonymous()?, options.clone(), false, &mut |_| {})
             .map(|(storage, ..)| storage)
+    }
+}
+
+impl LoggedStorage {
+    /// What the disk says of the log in front of it.
+    pub(super) fn marked(&self) -> Result<&dyn Marked, StorageError> {
+        self.shared.lower.marked().ok_or_else(|| StorageError::errno(Action::Write, libc::EOPNOTSUPP))
+    }
+
+    /// Ends this opening as a killed process would, and begins another one before `disk`.
+    pub(super) fn moved(&self, disk: Arc<dyn Storage>) -> Result<LoggedStorage, VolumeError> {
+        // Nothing is dirty, and the log is empty. The next opening has the memory.
+        self.write_back.abandon();
+        let opening = Opening {
+            data: self.shared.home.clone(),
+            log: None,
+            disk: Some(disk),
+            memory: self.write_back.memory()?,
+            options: LoggedOptions {
+                dirty_bytes: self.shared.cache_bytes(),
+                sync: self.shared.sync_mode(),
+                barriers: self.shared.barriers,
+            },
+            path: self.write_back.path().to_owned(),
+            log_path: self.log_path.clone(),
+            attempts: 1,
+            salvage: false,
+        };
+        opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }
 }
 

@@ -67,8 +67,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::{
-    Description, Execution, Extent, Handed, Step, Storage, StorageError, Task, VolumeControl, VolumeFigures,
-    VolumeStatus,
+    Description, Execution, Extent, Handed, LogMark, OpenError, Step, Storage, StorageError, Task, VolumeControl,
+    VolumeFigures, VolumeStatus,
 };
 use values::SyncMode;
 use writeback::WriteBack;
@@ -81,6 +81,8 @@ pub struct LoggedStorage {
     target: String,
     /// Of a log with a storage of its own.
     log_path: Option<String>,
+    /// What a disk that is apart says of this opening.
+    mark: LogMark,
 }
 
 impl LoggedStorage {
@@ -129,6 +131,24 @@ impl VolumeControl for LoggedStorage {
 
     fn sync_now(&self) -> Result<(), StorageError> {
         self.write_back.sync()
+    }
+
+    fn disk(&self) -> Option<Arc<dyn Storage>> {
+        self.shared.is_apart().then(|| self.shared.lower.clone())
+    }
+
+    fn leave(&self) -> Result<(), StorageError> {
+        self.write_back.sync()?;
+        self.marked()?.set_log_mark(None)
+    }
+
+    fn come_back(&self) -> Result<(), StorageError> {
+        let marked = self.marked().and_then(|disk| disk.set_log_mark(Some(self.mark)));
+        marked.inspect_err(|error| self.shared.fail(&format!("its disk cannot be marked again: {error}")))
+    }
+
+    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError> {
+        Ok(Arc::new(self.moved(disk)?))
     }
 }
 

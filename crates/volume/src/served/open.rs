@@ -363,10 +363,10 @@ impl Opening {
     ) -> Result<LoggedStorage, VolumeError> {
         let epoch = next_epoch(superblock.epoch);
         cache.announce(epoch);
+        let mark = LogMark { log: *superblock.volume.as_bytes(), from: superblock.epoch, epoch };
         if let Some(disk) = &self.disk
             && let Some(marked) = disk.marked()
         {
-            let mark = LogMark { log: *superblock.volume.as_bytes(), from: superblock.epoch, epoch };
             let failed = |source| VolumeError::Mark { disk: disk.describe().target, source };
             marked.set_log_mark(Some(mark)).map_err(failed)?;
         }
@@ -400,7 +400,7 @@ impl Opening {
         let write_back = WriteBack::start(shared.clone(), superblock, self.memory, &self.path)?;
         let shown = |disk: Description| format!("{} ({})", disk.target, disk.kind);
         let target = self.disk.map_or_else(|| self.path.display().to_string(), |disk| shown(disk.describe()));
-        Ok(LoggedStorage { shared, write_back, target, log_path: self.log_path })
+        Ok(LoggedStorage { shared, write_back, target, log_path: self.log_path, mark })
     }
 }
 

@@ -138,7 +138,12 @@ impl<'a> Torture<'a> {
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
-            served: Served::Volume { volume: volume.clone(), memory: memory.clone(), dirty_memory: "8M".into() },
+            served: Served::Volume {
+                volume: volume.clone(),
+                image: None,
+                memory: memory.clone(),
+                dirty_memory: "8M".into(),
+            },
             queues: QUEUES,
             workers: QUEUES.to_string(),
             more: Vec::new(),

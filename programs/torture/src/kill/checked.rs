@@ -30,7 +30,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::durable;
-use crate::disk::Disk;
+use crate::disk::{Disk, Logged};
 use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
@@ -86,8 +86,8 @@ pub(super) struct Plan<'a> {
     pub(super) seed: u64,
     /// Whether requests in flight are tracked.
     pub(super) inflight: bool,
-    /// Whether a volume is served, not a raw image.
-    pub(super) volume: bool,
+    /// What is served, if not a raw image.
+    pub(super) logged: Option<Logged>,
 }
 
 /// What came of it.
@@ -258,9 +258,9 @@ impl Session {
     /// A session that has no server yet.
     fn new(plan: &Plan<'_>, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match plan.volume {
-            true => Disk::volume(plan.program, directory.path(), IMAGE_BYTES)?,
-            false => Disk::raw(directory.path(), IMAGE_BYTES, way.direct, way.execution)?,
+        let disk = match plan.logged {
+            Some(logged) => Disk::logged(plan.program, directory.path(), IMAGE_BYTES, logged)?,
+            None => Disk::raw(directory.path(), IMAGE_BYTES, way.direct, way.execution)?,
         };
         let setup = Setup {
             program: plan.program.to_owned(),
@@ -496,7 +496,7 @@ mod tests {
     fn ways_differ_and_repeat() {
         let ways = |seed| {
             let plan =
-                Plan { program: Path::new("/"), death: Death::Signal, rounds: 1, seed, inflight: true, volume: false };
+                Plan { program: Path::new("/"), death: Death::Signal, rounds: 1, seed, inflight: true, logged: None };
             (0..8).map(|number| Way::draw(number, &plan).unwrap().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(ways(1), ways(1));

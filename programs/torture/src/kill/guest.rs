@@ -56,7 +56,7 @@ impl fmt::Display for Report {
 
 /// Kills `rounds` servers under one guest. No report: the guest did not come up.
 pub(super) fn run(program: &Path, rounds: u32, seed: u64) -> (Option<Report>, Result<()>) {
-    match FioGuest::start("kill", program, false) {
+    match FioGuest::start("kill", program, None) {
         Err(error) => (None, Err(error)),
         Ok(guest) => {
             let mut torture = Torture { report: Report::default(), rng: Rng::new(seed, STREAM), guest };

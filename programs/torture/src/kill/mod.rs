@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use self::checked::{Death, Plan};
 use super::common::Common;
+use super::disk::Logged;
 use super::{figures, server};
 
 /// Kills if nobody says otherwise; the issue asks for 200.
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// Serve volumes instead of raw images to the checking frontend (the guest's part is `torture database` then).
     #[arg(long)]
     volume: bool,
+    /// Serve qcow2 images with an intent log instead of raw images to the checking frontend.
+    #[arg(long, conflicts_with = "volume")]
+    logged_image: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -58,7 +62,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let seed = options.common.seed("kill");
     let rounds = |own: Option<u32>| own.unwrap_or(options.rounds);
     let (signals, stores) = (rounds(options.frontend_rounds), rounds(options.crash_rounds));
-    let in_guest = if options.volume { 0 } else { rounds(options.guest_rounds) };
+    let logged = Logged::of(options.volume, options.logged_image);
+    let in_guest = if logged.is_some() { 0 } else { rounds(options.guest_rounds) };
     ensure!(signals > 0 || stores > 0 || in_guest > 0, "--rounds 0 kills nothing");
     ensure!(
         in_guest == 0 || !options.no_inflight,
@@ -68,8 +73,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let crashing = if stores > 0 { Some(server::build_crashing()?) } else { None };
 
     let mut report = Report { seed, frontend: None, crash_points: None, guest: None, lost: None };
-    let (inflight, volume) = (!options.no_inflight, options.volume);
-    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, volume };
+    let inflight = !options.no_inflight;
+    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, logged };
     if let (Some(program), true) = (&program, signals > 0) {
         let (part, result) = checked::run(&plan(program, Death::Signal, signals));
         report.frontend = Some(part);

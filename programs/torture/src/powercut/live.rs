@@ -43,6 +43,7 @@ impl Before {
             volume: name(),
             log: name(),
             log_path: scene.external_log.then(|| "the second device".to_owned()),
+            apart: false,
             created_by: "torture powercut".to_owned(),
         };
         let mut data = Ram::new(usize::try_from(options.storage_bytes()?)?);

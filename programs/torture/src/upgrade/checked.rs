@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Logged};
 use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
@@ -74,14 +74,14 @@ struct Pauses {
 }
 
 /// Upgrades `rounds` times. The report tells how far it came.
-pub(super) fn run(program: &Path, rounds: u32, volume: bool, seed: u64) -> (Report, Result<()>) {
+pub(super) fn run(program: &Path, rounds: u32, logged: Option<Logged>, seed: u64) -> (Report, Result<()>) {
     let (mut report, mut pauses) = (Report::default(), Pauses::default());
     let mut result = Ok(());
     while result.is_ok() && report.upgrades < rounds {
         let number = report.sessions;
         report.sessions += 1;
         let last = rounds.min(report.upgrades + UPGRADES_A_SESSION);
-        let way = Way::draw(number, volume, seed);
+        let way = Way::draw(number, logged, seed);
         eprintln!("torture upgrade: from upgrade {} on: {way}", report.upgrades + 1);
         let ran = session(program, &way, last, &mut report, &mut pauses);
         result = ran.with_context(|| format!("upgrade {}, {way}", report.upgrades));
@@ -107,7 +107,7 @@ fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &m
 #[derive(Clone, Debug)]
 struct Way {
     seed: u64,
-    volume: bool,
+    logged: Option<Logged>,
     execution: &'static str,
     workers: &'static str,
     queues: u16,
@@ -119,12 +119,12 @@ struct Way {
 
 impl Way {
     /// Ways to execute take turns, a volume has one; the rest is drawn.
-    fn draw(number: u32, volume: bool, seed: u64) -> Self {
+    fn draw(number: u32, logged: Option<Logged>, seed: u64) -> Self {
         let mut rng = Rng::new(seed, u64::from(number));
         let execution = ["uring", "inline", "pool=2", "auto"][number as usize % 4];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
         Self {
-            volume,
+            logged,
             execution,
             workers: rng.pick(&["shared", "one", "2", "per-queue"]),
             queues: rng.within(1..=4) as u16,
@@ -140,7 +140,11 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workers, queues, depth, ring, .. } = self;
-        let execution = if self.volume { "a volume" } else { self.execution };
+        let execution = match self.logged {
+            Some(Logged::Volume) => "a volume",
+            Some(Logged::Image) => "an image with a log",
+            None => self.execution,
+        };
         write!(f, "{execution}, workers {workers}, {queues} queues of {} at depth {depth}", ring.size)?;
         let given = [("event_idx", ring.event_idx), ("indirect", self.indirect), ("inflight", self.inflight)];
         for (name, _) in given.iter().filter(|(_, given)| *given) {
@@ -163,9 +167,9 @@ struct Session {
 impl Session {
     fn new(program: &Path, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match way.volume {
-            true => Disk::volume(program, directory.path(), IMAGE_BYTES)?,
-            false => Disk::raw(directory.path(), IMAGE_BYTES, false, way.execution)?,
+        let disk = match way.logged {
+            Some(logged) => Disk::logged(program, directory.path(), IMAGE_BYTES, logged)?,
+            None => Disk::raw(directory.path(), IMAGE_BYTES, false, way.execution)?,
         };
         let setup = Setup {
             program: program.to_owned(),

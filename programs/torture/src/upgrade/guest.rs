@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
+use crate::disk::Logged;
 use crate::figures::{Spread, Times};
 use crate::fio_guest::{FioGuest, Verdict};
 use crate::rng::Rng;
@@ -46,8 +47,8 @@ impl fmt::Display for Report {
 }
 
 /// Upgrades `rounds` times under one guest. No report: the guest did not come up.
-pub(super) fn run(program: &Path, rounds: u32, volume: bool, seed: u64) -> (Option<Report>, Result<()>) {
-    match FioGuest::start("upgrade", program, volume) {
+pub(super) fn run(program: &Path, rounds: u32, logged: Option<Logged>, seed: u64) -> (Option<Report>, Result<()>) {
+    match FioGuest::start("upgrade", program, logged) {
         Err(error) => (None, Err(error)),
         Ok(mut guest) => {
             let (mut report, mut pauses) = (Report::default(), Times::default());

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::Common;
+use super::disk::Logged;
 use super::figures;
 
 /// Options of `cargo xtask torture upgrade`.
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds]
     #[arg(long, value_name = "N")]
     guest_rounds: Option<u32>,
-    /// Upgrades under a client of a directory [default: as --rounds; none with --volume]
+    /// Upgrades under a client of a directory [default: as --rounds; none with --volume or --logged-image]
     #[arg(long, value_name = "N")]
     directory_rounds: Option<u32>,
     /// Files that the client of a directory knows, and the next program has to know, too: held by descriptors in every other session
@@ -35,6 +36,9 @@ pub(crate) struct Options {
     /// Serve volumes instead of raw images.
     #[arg(long)]
     volume: bool,
+    /// Serve qcow2 images with an intent log instead of raw images.
+    #[arg(long, conflicts_with = "volume")]
+    logged_image: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -54,18 +58,19 @@ struct Report {
 pub(super) fn run(options: &Options) -> Result<()> {
     let under_frontend = options.frontend_rounds.unwrap_or(options.rounds);
     let in_guest = options.guest_rounds.unwrap_or(options.rounds);
-    let of_directory = options.directory_rounds.unwrap_or(if options.volume { 0 } else { options.rounds });
+    let logged = Logged::of(options.volume, options.logged_image);
+    let of_directory = options.directory_rounds.unwrap_or(if logged.is_some() { 0 } else { options.rounds });
     ensure!(under_frontend > 0 || in_guest > 0 || of_directory > 0, "--rounds 0 upgrades nothing");
     let seed = options.common.seed("upgrade");
     let program = options.common.program.find()?;
     let mut report = Report { seed, frontend: None, guest: None, directory: None, lost: None };
     if under_frontend > 0 {
-        let (part, result) = checked::run(&program, under_frontend, options.volume, seed);
+        let (part, result) = checked::run(&program, under_frontend, logged, seed);
         report.frontend = Some(part);
         report.lost = figures::lost(result.context("under the checking frontend"));
     }
     if in_guest > 0 && report.lost.is_none() {
-        let (part, result) = guest::run(&program, in_guest, options.volume, seed);
+        let (part, result) = guest::run(&program, in_guest, logged, seed);
         report.guest = part;
         report.lost = figures::lost(result.context("under the QEMU guest"));
     }

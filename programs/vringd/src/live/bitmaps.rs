@@ -29,7 +29,9 @@ impl Since {
         let Some(name) = copy.bitmap.clone() else { return Ok(Since::Ever) };
         let no = |message: &str| Err(("bitmap", message.to_owned()));
         let Some(image) = Qcow2Storage::of(storage).filter(|_| !storage.describe().read_only) else {
-            return no("only a qcow2 image that is written has dirty bitmaps: leave it out for a full backup");
+            return no(
+                "only a qcow2 image that is written, without an intent log in front of it, has dirty bitmaps: leave it out for a full backup",
+            );
         };
         match image.bitmaps().into_iter().find(|bitmap| bitmap.name == name) {
             None if copy.backing.is_some() => {
@@ -215,7 +217,8 @@ impl Daemon {
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
         let image = Qcow2Storage::of(&storage);
-        let image = image.ok_or_else(|| unsupported(&disk, "only qcow2 images have dirty bitmaps"))?;
+        let message = "only qcow2 images without an intent log in front of them have dirty bitmaps";
+        let image = image.ok_or_else(|| unsupported(&disk, message))?;
         change(image).map_err(|error| unsupported(&disk, &error.to_string()))
     }
 }

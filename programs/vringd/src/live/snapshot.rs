@@ -8,6 +8,7 @@ use control::model::{self as api, NewSnapshot, SnapshotDisk};
 use disk::{Disk, StorageSpec};
 use image::tools::ExternalSnapshot;
 use std::sync::Arc;
+use storage::{Storage, VolumeControl};
 
 impl Daemon {
     /// Gives the image of each disk another name, and lets a new one in front of it take its place.
@@ -20,6 +21,10 @@ impl Daemon {
             let (disk, _) = self.disks.get(&of.disk)?;
             self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
+            // Little is left to write back while guests wait.
+            if let Some(log) = disk.storage().volume() {
+                log.sync_now().map_err(|error| unsupported(&disk, &error.to_string()))?;
+            }
             snapshots.push(self.prepared(&disk, of)?);
             disks.push(disk);
         }
@@ -30,25 +35,28 @@ impl Daemon {
             self.jobs.check_free(disk.name())?;
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
             let now = disk.storage();
-            if !snapshot.is_of(&now) || now.capacity_bytes() != snapshot.size_bytes() {
+            if !snapshot.is_of(&image_of(&now)) || now.capacity_bytes() != snapshot.size_bytes() {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
         let mut taken = Vec::new();
         let before = self.replace(&disks, || {
-            let mut next = Vec::new();
+            let mut images = Vec::new();
             for (mut snapshot, disk) in snapshots.drain(..).zip(&disks) {
-                // What was done is undone before the rings go on.
-                let put = snapshot.put().map_err(|error| unsupported(disk, &error.to_string()));
+                let put = put(disk, &mut snapshot);
                 taken.push(snapshot);
                 match put {
-                    Ok(storage) => next.push(Next { storage, spec: None }),
+                    Ok(image) => images.push(image),
                     Err(error) => {
+                        // What was done is undone before the rings go on.
                         taken.clear();
+                        disks.iter().take(images.len()).for_each(|disk| come_back(disk));
                         return Err(error);
                     }
                 }
             }
+            let with_log = |(disk, image)| Next { storage: with_log(disk, image), spec: None };
+            let next = disks.iter().map(|disk| &**disk).zip(images).map(with_log).collect();
             Ok(next)
         })?;
         for (snapshot, disk) in taken.into_iter().zip(&disks) {
@@ -72,7 +80,47 @@ impl Daemon {
         self.held.admit_new("to", &of.to)?;
         // The new image is made beside the old one.
         self.held.admit_new("storage.path", &options.path)?;
-        let prepared = ExternalSnapshot::prepare(&options, disk.storage(), &of.to);
+        let prepared = ExternalSnapshot::prepare(&options, image_of(&disk.storage()), &of.to);
         prepared.map_err(|error| unsupported(disk, &error.to_string()))
     }
+}
+
+/// What the disk is without the intent log in front of it.
+fn image_of(storage: &Arc<dyn Storage>) -> Arc<dyn Storage> {
+    // Only the outermost storage is another one then: a container in front of the log stays.
+    let logged = storage.volume().filter(|_| storage.describe().kind == "volume");
+    logged.and_then(VolumeControl::disk).unwrap_or_else(|| storage.clone())
+}
+
+/// Puts the new image into the place of the old one, which has all by then that a log in front of it had.
+fn put(disk: &Disk, snapshot: &mut ExternalSnapshot) -> Result<Arc<dyn Storage>, ApiError> {
+    if let Some(log) = disk.storage().volume() {
+        log.leave().map_err(|error| unsupported(disk, &error.to_string()))?;
+    }
+    snapshot.put().map_err(|error| {
+        come_back(disk);
+        unsupported(disk, &error.to_string())
+    })
+}
+
+/// The image is as it was, with its log in front of it.
+fn come_back(disk: &Disk) {
+    if let Some(log) = disk.storage().volume()
+        && let Err(error) = log.come_back()
+    {
+        tracing::error!(disk = disk.name(), %error, "a snapshot that failed leaves a disk that serves nothing any more");
+    }
+}
+
+/// The new image with the log of the old one in front of it. Should the log fail now, the image has all, and goes on without.
+fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Arc<dyn Storage> {
+    let before = disk.storage();
+    let Some(log) = before.volume() else { return image };
+    log.go_before(image.clone()).unwrap_or_else(|error| {
+        tracing::error!(disk = disk.name(), %error, "goes on without its intent log until it is opened again");
+        if let Some(Err(error)) = image.marked().map(|image| image.set_log_mark(None)) {
+            tracing::warn!(disk = disk.name(), %error, "the image still says that it misses its log");
+        }
+        image
+    })
 }

@@ -215,7 +215,22 @@ impl WriteBack {
         }
     }
 
-    /// Leaves everything as a killed process would. For tests.
+    /// The memory, for another opening in this process.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(super) fn memory(&self) -> Result<Memory, VolumeError> {
+        let Memory { fd, path, home, .. } = &self.memory;
+        let fd = fd.try_clone().map_err(VolumeError::io(&self.path, "go on with the memory of"))?;
+        Ok(Memory { fd, path: path.clone(), found: true, handed: true, home: home.clone() })
+    }
+
+    /// The volume's name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves everything as a killed process would.
     pub(super) fn abandon(&self) {
         let _ = self.end(Ending::ABANDONED);
     }
