@@ -165,6 +165,7 @@ fn a_killed_daemon_leaves_an_image_that_others_refuse_and_the_next_one_completes
         }
         // SIGKILL.
         drop(daemon);
+        refused_by_qemu(&lab, &directory, "a.qcow2")?;
         for words in [
             &["image", "check", "a.qcow2"][..],
             &["image", "resize", "a.qcow2", "+1M"],
