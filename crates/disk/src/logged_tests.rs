@@ -173,14 +173,22 @@ fn what_does_not_belong_together_is_refused() {
     std::fs::rename(bench.at("memory"), bench.at("memory.cut")).unwrap();
     assert!(bench.refusal("image.cut", Some("other.cut")).contains("is the memory file that"));
     let copied = volume::tools::Discard { memory: true, unreadable: false };
-    let replay = |image: &str, log: &str| {
+    let replay_as = |image: &str, log: &str, repaired: bool| {
         let StorageSpec::Qcow2(options) = bench.spec(image, Some(log)) else { unreachable!() };
         let disk = storage::open(&options).unwrap();
-        volume::tools::replay_log(&bench.log(log), disk, &copied, &mut |_| {}).map_err(|error| error.to_string())
+        volume::tools::replay_log(&bench.log(log), disk, &copied, repaired, &mut |_| {})
+            .map_err(|error| error.to_string())
     };
+    let replay = |image: &str, log: &str| replay_as(image, log, false);
     let refused = |image: &str, log: &str| replay(image, log).unwrap_err();
     assert!(refused("old", "other.cut").contains("does not say that they are of it"));
     assert!(refused("image.cut", "log").contains("this is another log"));
+    // Whoever has to repair an image goes on without its log for that long.
+    bench.copy(&[("image.cut", "repaired"), ("other.cut", "other.repaired")]);
+    assert!(tools::forget_log(&bench.at("repaired")).unwrap());
+    assert!(refused("repaired", "other.repaired").contains("does not say that they are of it"));
+    assert!(replay_as("repaired", "other.repaired", true).unwrap().log.records > 0);
+    assert_eq!(first(bench.open("repaired", None).unwrap().as_ref()), 2);
     bench.copy(&[("image.cut", "image.again"), ("other.cut", "other.again")]);
     assert!(replay("image.again", "other.again").unwrap().log.records > 0);
     assert_eq!(first(bench.open("image.again", None).unwrap().as_ref()), 2);

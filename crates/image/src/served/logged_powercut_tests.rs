@@ -9,7 +9,7 @@ use crate::features;
 use crate::header::Header;
 use crate::testing::{New, examine};
 use engine::{Completion, Io, Solo, Token};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use storage::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task};
 use testkit::{Rng, storage as kit};
@@ -43,6 +43,8 @@ struct File {
     number: usize,
     obeys: bool,
     cut_every: AtomicU64,
+    /// It does not grow.
+    is_full: AtomicBool,
 }
 
 impl Storage for File {
@@ -87,6 +89,9 @@ impl Storage for File {
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(StorageError::errno(storage::Action::Write, libc::ENOSPC));
+        }
         self.world.lock().unwrap().files[self.number].now.resize(capacity_bytes as usize, 0);
         Ok(())
     }
@@ -123,7 +128,13 @@ impl Machine {
         let world = Arc::new(Mutex::new(world));
         let file = |number| {
             let obeys = number == LOG || !without.image_flushes;
-            Arc::new(File { world: world.clone(), number, obeys, cut_every: AtomicU64::new(cut_every) })
+            Arc::new(File {
+                world: world.clone(),
+                number,
+                obeys,
+                cut_every: AtomicU64::new(cut_every),
+                is_full: AtomicBool::new(false),
+            })
         };
         Machine { files: [file(IMAGE), file(LOG)], world }
     }
@@ -321,6 +332,41 @@ fn wherever_an_opening_or_a_close_is_cut_image_and_log_belong_together() {
                 assert!(wrong.is_none(), "seed {seed}, {new:?}: {wrong:?}");
             }
         }
+    }
+}
+
+/// What was flushed is answered, and is in the log until there is room again.
+#[test]
+fn an_image_without_room_is_written_back_when_there_is_some() {
+    let machine = Machine::new(fresh(&cases()[1]), 5, 0, Without::default());
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    machine.files[IMAGE].is_full.store(true, Ordering::SeqCst);
+    for at in 0..3u64 {
+        kit::write(&mut solo, &storage, at * (64 << 10), &[at as u8 + 1; 4096]).unwrap();
+    }
+    let mut task = Task::new();
+    task.begin(Operation::Flush);
+    kit::run(&mut solo, &storage, &mut task).unwrap();
+    let figures = || storage.volume().unwrap().status().figures;
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        // It waits for as long as there is no room.
+        let synchronized = scope.spawn(|| storage.volume().unwrap().sync_now());
+        while figures().write_back_errors == 0 {
+            assert!(std::time::Instant::now() < end && !synchronized.is_finished(), "{:?}", figures());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        machine.files[IMAGE].is_full.store(false, Ordering::SeqCst);
+        synchronized.join().unwrap().unwrap();
+    });
+    storage.close().unwrap();
+    drop(storage);
+    let image = machine.world.lock().unwrap().files[IMAGE].now.clone();
+    assert!(examine(&image).corruptions.is_empty());
+    let alone = served_as(Header::parse(&image).unwrap(), &image, machine.files[IMAGE].clone(), None, true);
+    for at in 0..3u64 {
+        assert_eq!(kit::read(&mut solo, &alone, at * (64 << 10), 4096), [at as u8 + 1; 4096]);
     }
 }
 

@@ -28,7 +28,7 @@ pub fn open_apart(log: &LogFile, lock: bool, lower: Opened) -> Result<Opened, Op
     let opened = OpenedLog::new(log, lock)?;
     let about = format!("{log:?} before {lower:?}");
     Ok(Opened::new(about, move || {
-        let (storage, ..) = opened.start(lower.start()?, false, &mut |_| {})?;
+        let (storage, ..) = opened.start(lower.start()?, Leniency::default(), &mut |_| {})?;
         Ok(Arc::new(storage))
     }))
 }
@@ -50,7 +50,8 @@ pub fn adopt_apart(
     let superblock = superblock(&log.path, &file)?;
     let path = memory::found(&log.memory_file, &superblock.volume);
     let memory = Memory { fd, path, found: true, handed: true, home: None };
-    let (storage, ..) = OpenedLog { log: log.clone(), file, memory }.start(lower(*below)?, false, &mut |_| {})?;
+    let (storage, ..) =
+        OpenedLog { log: log.clone(), file, memory }.start(lower(*below)?, Leniency::default(), &mut |_| {})?;
     Ok(Arc::new(storage))
 }
 
@@ -75,11 +76,11 @@ pub(super) fn at(log: &LogFile) -> VolumeOptions {
 ///
 /// # Errors
 /// See [`pair`].
-pub(super) fn check_pair(log: &LogFile, disk: &Arc<dyn Storage>) -> Result<(), VolumeError> {
+pub(super) fn check_pair(log: &LogFile, disk: &Arc<dyn Storage>, unmarked: bool) -> Result<(), VolumeError> {
     let file = Arc::new(FileStorage::open(&file_options(log, true))?);
     let superblock = superblock(&log.path, &file)?;
     let records = pair::begins(&superblock, &mut way(&log.path, file)?);
-    pair::of(disk, &log.path, &superblock, records, records).map(|_| ())
+    pair::of(disk, &log.path, &superblock, records, records && !unmarked).map(|_| ())
 }
 
 fn file_options(log: &LogFile, lock: bool) -> FileOptions {
@@ -92,6 +93,15 @@ fn superblock(path: &Path, file: &Arc<FileStorage>) -> Result<Superblock, Volume
         return Err(VolumeError::format(path)(FormatError::Whole));
     }
     Ok(superblock)
+}
+
+/// What a person has decided beforehand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Leniency {
+    /// The log ends where it cannot be read.
+    pub(super) unreadable: bool,
+    /// The disk is the log's although it does not say so.
+    pub(super) unmarked: bool,
 }
 
 /// A log whose file is open, and that is neither replayed nor served.
@@ -120,13 +130,13 @@ impl OpenedLog {
     pub(super) fn start(
         self,
         disk: Arc<dyn Storage>,
-        salvage: bool,
+        leniency: Leniency,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
         let OpenedLog { log, file, memory } = self;
         file.start_threads(disk.describe().execution)?;
         let options = LoggedOptions { dirty_bytes: log.dirty_memory.0, sync: log.sync, ..LoggedOptions::default() };
-        open_over(file, disk, &log.path, memory, options, salvage, progress)
+        open_over(file, disk, &log.path, memory, options, leniency, progress)
     }
 }
 
@@ -137,7 +147,7 @@ fn open_over(
     path: &Path,
     memory: Memory,
     options: LoggedOptions,
-    salvage: bool,
+    leniency: Leniency,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
     let opening = Opening {
@@ -149,7 +159,8 @@ fn open_over(
         path: path.to_owned(),
         log_path: Some(path.display().to_string()),
         attempts: 1,
-        salvage,
+        salvage: leniency.unreadable,
+        trusts: leniency.unmarked,
     };
     opening.replay(progress)
 }
@@ -166,7 +177,7 @@ impl LoggedStorage {
     ) -> Result<LoggedStorage, VolumeError> {
         check_dirty_bytes(options.dirty_bytes)?;
         let path = file.describe().target;
-        open_over(file, disk, path.as_ref(), Memory::anonymous()?, options.clone(), false, &mut |_| {})
+        open_over(file, disk, path.as_ref(), Memory::anonymous()?, options.clone(), Leniency::default(), &mut |_| {})
             .map(|(storage, ..)| storage)
     }
 }
@@ -195,6 +206,7 @@ impl LoggedStorage {
             log_path: self.log_path.clone(),
             attempts: 1,
             salvage: false,
+            trusts: false,
         };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }

@@ -24,6 +24,7 @@ use super::blocking::StorageBlocks;
 use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{Contents, Home, Memory};
+use super::pair::PairError;
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
 use super::{LoggedOptions, LoggedStorage, memory, pair};
@@ -242,6 +243,7 @@ impl OpenedVolume {
             log_path: options.log.as_ref().map(|path| path.display().to_string()),
             attempts: 1,
             salvage,
+            trusts: false,
         };
         opening.replay(progress)
     }
@@ -274,6 +276,8 @@ pub(super) struct Opening {
     pub(super) attempts: u32,
     /// A log ends where it cannot be read: otherwise that is an error.
     pub(super) salvage: bool,
+    /// A disk that says nothing of the log is its own all the same: a person says so.
+    pub(super) trusts: bool,
 }
 
 impl Opening {
@@ -339,7 +343,10 @@ impl Opening {
         let records = pair::begins(superblock, home);
         let holds = records || contents.versions() > 0;
         let path = self.path.clone();
-        let mark = pair::of(disk, &path, superblock, records, holds)?;
+        let mark = match pair::of(disk, &path, superblock, records, holds) {
+            Err(VolumeError::Pair { source: PairError::Unmarked, .. }) if self.trusts => None,
+            mark => mark?,
+        };
         let (disk_bytes, log_bytes) = (disk.capacity_bytes(), superblock.capacity_bytes);
         if disk_bytes == log_bytes {
             return Ok(());
@@ -454,6 +461,7 @@ impl LoggedStorage {
             log_path,
             attempts: 1,
             salvage: false,
+            trusts: false,
         };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }

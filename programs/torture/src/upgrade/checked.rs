@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn ways_differ_and_repeat() {
-        let ways = |seed| (0..8).map(|number| Way::draw(number, false, seed).to_string()).collect::<Vec<_>>();
+        let ways = |seed| (0..8).map(|number| Way::draw(number, None, seed).to_string()).collect::<Vec<_>>();
         assert_eq!(ways(1), ways(1));
         assert_ne!(ways(1), ways(2));
         assert_eq!(ways(1).iter().filter(|way| way.starts_with("pool=2")).count(), 2);

@@ -370,6 +370,9 @@ pub(crate) enum Log {
         /// Give up what the log holds from the first place on that cannot be read: flushed writes are lost
         #[arg(long)]
         discard_unreadable: bool,
+        /// Trust that an image belongs to the log which says nothing of it, because another program repaired it behind `log forget`
+        #[arg(long)]
+        repaired: bool,
         /// Directory in which files that the image leads to may lie besides its own, or such a device; may be given often
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,

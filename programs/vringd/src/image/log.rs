@@ -24,14 +24,23 @@ pub(super) fn run(what: Log, out: Out) -> Result<ExitCode, Failure> {
             drop(bar);
             out.print(&made, show_info)?;
         }
-        Log::Replay { path, log, memory_file, no_direct, discard_memory, discard_unreadable, allow_backing } => {
+        Log::Replay {
+            path,
+            log,
+            memory_file,
+            no_direct,
+            discard_memory,
+            discard_unreadable,
+            repaired,
+            allow_backing,
+        } => {
             let memory_file = memory_file.unwrap_or_default();
             let log = LogFile { memory_file, direct: !no_direct, ..LogFile::new(log) };
             let image = Qcow2Options { allow: allow_backing, log: Some(log.clone()), ..Qcow2Options::new(&path) };
             let disk = open(&image).map_err(Failure::of)?;
             let discard = Discard { memory: discard_memory, unreadable: discard_unreadable };
             let bar = Bar::new("replay");
-            let replayed = replay_log(&log, disk, &discard, &mut on(&bar)).map_err(Failure::of)?;
+            let replayed = replay_log(&log, disk, &discard, repaired, &mut on(&bar)).map_err(Failure::of)?;
             drop(bar);
             out.print(&replayed, |replayed| show_replayed(&path, replayed))?;
             return Ok(ended(&replayed));

@@ -3,7 +3,7 @@
 use super::{Discard, Info, Replayed, discard_memory, info};
 use crate::Progress;
 use crate::format::{self, Uuid};
-use crate::served::apart::{OpenedLog, at, check_pair};
+use crate::served::apart::{Leniency, OpenedLog, at, check_pair};
 use crate::served::error::VolumeError;
 use crate::served::open::way;
 use std::sync::Arc;
@@ -47,20 +47,22 @@ pub fn create_log(
 /// Writes what the log and the memory file of a killed server hold into the disk, and closes both.
 ///
 /// # Errors
-/// They do not belong together, or cannot be written; or what a person may give up is missing or cannot be read, unless `discard` says
+/// They do not belong together (but for a disk that says nothing of any log, with `repaired`), or cannot be written; or what a person may give up is missing or cannot be read, unless `discard` says
 /// that it does not matter.
 pub fn replay_log(
     log: &LogFile,
     disk: Arc<dyn Storage>,
     discard: &Discard,
+    repaired: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Replayed, VolumeError> {
     let mut given_up = (0, None);
     if discard.memory {
-        check_pair(log, &disk)?;
+        check_pair(log, &disk, repaired)?;
         given_up = discard_memory(&at(log))?;
     }
-    let (storage, log, memory_blocks) = OpenedLog::new(log, true)?.start(disk, discard.unreadable, progress)?;
+    let leniency = Leniency { unreadable: discard.unreadable, unmarked: repaired };
+    let (storage, log, memory_blocks) = OpenedLog::new(log, true)?.start(disk, leniency, progress)?;
     storage.close()?;
     let (discarded_blocks, missing_memory) = given_up;
     Ok(Replayed { log, memory_blocks, discarded_blocks, missing_memory })
