@@ -404,6 +404,18 @@ mod tests {
         let options = "--luks-key-file /k --luks-allow-discards";
         let Ok(StorageSpec::Qcow2(image)) = describe("qcow2", Some("/q"), None, options) else { panic!() };
         assert_eq!(image.luks, Some(Luks { allow_discards: true, ..Luks::new("/k") }));
+        let options = "--log /l --no-direct --sync always --dirty-memory 2M --memory-file none";
+        let Ok(StorageSpec::Qcow2(image)) = describe("qcow2", Some("/q"), None, options) else { panic!() };
+        let log = values::LogFile {
+            sync: SyncMode::Always,
+            dirty_memory: ByteSize(2 << 20),
+            memory_file: MemoryFile::None,
+            direct: false,
+            ..values::LogFile::new("/l")
+        };
+        assert_eq!((image.log, image.direct), (Some(log), false));
+        let Ok(StorageSpec::Qcow2(image)) = describe("qcow2", Some("/q"), None, "--log /l --direct") else { panic!() };
+        assert_eq!((image.log, image.direct), (Some(values::LogFile::new("/l")), true));
         let options = "--no-direct --no-lock --threads 3 --log /l --sync always --dirty-memory 2M --memory-file none";
         let Ok(StorageSpec::Volume(volume)) = describe("volume", Some("/v"), None, options) else { panic!() };
         assert_eq!((volume.direct, volume.lock, volume.execution), (false, false, Execution::Pool(3)));
@@ -442,6 +454,10 @@ mod tests {
         }
         let alone = refused("sim", None, size, "--dirty-memory 1M");
         assert_eq!(alone, "--dirty-memory: means nothing without a log: give --intent-log as well");
+        for option in ["--dirty-memory 1M", "--sync always", "--memory-file none"] {
+            let alone = refused("qcow2", image, None, option);
+            assert!(alone.ends_with(": means nothing without a log: give --log as well"), "{alone}");
+        }
         assert!(refused("sim", None, None, "").starts_with("--size: is missing"));
         assert!(refused("volume", None, None, "").starts_with("IMAGE: is missing"));
     }
