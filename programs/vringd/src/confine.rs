@@ -169,7 +169,7 @@ impl Paths {
         }
         let sockets = config.exports.iter().filter_map(NewExport::socket_path);
         paths.sockets.extend(sockets.chain(config.control.as_deref()).filter_map(parent));
-        for Need { path, access, .. } in config.storages().flat_map(|storage| storage.needs()) {
+        for Need { path, access, .. } in config.storages().flat_map(StorageSpec::needs) {
             // What does not exist has been refused before, or is about to be.
             match access {
                 Access::Read | Access::Write => {

@@ -193,8 +193,7 @@ fn play(new: &New, seed: u64, without: Without) -> Vec<Cut> {
             }
         }
     }
-    let cuts = std::mem::take(&mut machine.world.lock().unwrap().cuts);
-    cuts
+    std::mem::take(&mut machine.world.lock().unwrap().cuts)
 }
 
 /// A few operations together, and perhaps a flush behind them.
