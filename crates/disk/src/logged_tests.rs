@@ -261,7 +261,7 @@ fn what_was_synchronized_leaves_nothing_in_memory() {
     kit::write(&mut Solo::new().unwrap(), storage.as_ref(), 8192, &[6; 512]).unwrap();
     storage.volume().unwrap().sync_now().unwrap();
     let memory = std::fs::File::options().read(true).write(true).open(bench.at("memory")).unwrap();
-    assert_eq!(volume::cache::peek(&std::os::fd::OwnedFd::from(memory)).unwrap().current, 0);
+    assert_eq!(volume::cache::peek(std::os::fd::OwnedFd::from(memory)).unwrap().current, 0);
 }
 
 #[test]
