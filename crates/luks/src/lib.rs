@@ -1,7 +1,7 @@
 //! LUKS: a layer of encryption over any storage, in the formats of cryptsetup and QEMU.
 //!
-//! The parts can be thought through alone: the two headers ([`v1`], [`v2`]) and what both say ([`header`]), key slots ([`slot`]) with their
-//! key derivation ([`kdf`]) and anti-forensic stripes ([`af`]), the [`budget`] that bounds what a header may cost, and the cipher
+//! The parts can be thought through alone: the two headers (`v1`, `v2`) and what both say (`header`), key slots (`slot`) with their
+//! key derivation (`kdf`) and anti-forensic stripes (`af`), the `budget` that bounds what a header may cost, and the cipher
 //! ([`xts`]). None of these performs I/O or trusts a byte of a header.
 //!
 //! The storage made of them, which encrypts on the workers, is in `served`; [`tools`] look at containers that nobody serves, and make them.
