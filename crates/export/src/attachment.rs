@@ -125,10 +125,17 @@ pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> us
     let begun_bytes = ring.turns().begun_bytes;
     let (mut taken, mut late) = (0, false);
     while !late && taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
+        let counted_bytes = ring.turns().begun_bytes;
         if !ring.next(io) {
             break;
         }
         taken += 1;
+        // Marks are for all that a request could have written, and take their time where it moves nothing.
+        if let Some(queue) = ring.queue().filter(|queue| queue.is_logging()) {
+            let marked_bytes = queue.chain.writable_bytes();
+            let turns = ring.turns_mut();
+            turns.begun_bytes = turns.begun_bytes.max(counted_bytes + marked_bytes);
+        }
         late = ring.is_late(taken, io);
         ring.show_some(io);
     }

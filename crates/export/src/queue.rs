@@ -142,6 +142,12 @@ impl Queue {
         self.serving() && self.ring.has_pending()
     }
 
+    /// Whether what is written is marked in a dirty log.
+    #[inline]
+    pub(crate) fn is_logging(&self) -> bool {
+        self.ring.is_logging()
+    }
+
     /// Takes the next chain: its head, and the epoch to give back with [`push`](Self::push). A ring that lies breaks.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u16, u64)> {

@@ -112,7 +112,7 @@ impl Ring {
             return Err(Refusal::Log);
         }
         let used_log = wants_log.then_some(message.log);
-        if acked.log_all() {
+        if acked.log_all() && self.is_serving(acked) {
             self.check_used_log(used_log, log)?;
         }
         let areas = Areas { desc: message.descriptor, avail: message.available, used: message.used };

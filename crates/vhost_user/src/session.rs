@@ -45,6 +45,8 @@ pub(crate) struct Session<'a> {
     inflight: Option<Inflight>,
     /// The frontend's dirty log, once it has shown one. It is used while VHOST_F_LOG_ALL is acknowledged.
     log: Option<Log>,
+    /// A ring was started that takes requests and is to log, since the last log was shown.
+    unlogged: bool,
     rings: Vec<Ring>,
 }
 
@@ -65,6 +67,7 @@ impl<'a> Session<'a> {
             memory: Table::default(),
             inflight: None,
             log: None,
+            unlogged: false,
             rings: (0..count).map(Ring::new).collect(),
         }
     }
@@ -203,6 +206,10 @@ impl<'a> Session<'a> {
         if before.log_all() != next.log_all() {
             self.tell_log();
         }
+        // Who begins again shows another log first, and this one says nothing about memory that comes until then.
+        if before.log_all() && !next.log_all() {
+            (self.log, self.unlogged) = (None, false);
+        }
         Ok(Answer::Done)
     }
 
@@ -269,7 +276,11 @@ impl<'a> Session<'a> {
 
     fn start_if_ready(&mut self, at: usize, kicked: bool) -> Result<(), Refusal> {
         let found = (self.memory.memory(), self.inflight.as_ref(), self.log.as_ref());
-        self.rings[at].start_if_ready(kicked, found, self.acked, self.target)
+        let ring = &mut self.rings[at];
+        let was_serving = ring.is_serving(self.acked);
+        ring.start_if_ready(kicked, found, self.acked, self.target)?;
+        self.unlogged |= self.acked.log_all() && !was_serving && ring.is_serving(self.acked);
+        Ok(())
     }
 
     fn set_ring_state(&mut self, code: FrontendReq, message: &Message) -> Result<Answer, Refusal> {
@@ -285,6 +296,7 @@ impl<'a> Session<'a> {
                     ring.check_start(memory, log, self.acked)?;
                 }
                 ring.set_enabled(num == 1, self.target);
+                self.unlogged |= num == 1 && self.acked.log_all() && self.log.is_none();
             }
             _ => return Err(Refusal::Body),
         }
@@ -396,10 +408,13 @@ impl<'a> Session<'a> {
             log.check_memory(memory)?;
         }
         self.rings.iter().try_for_each(|ring| ring.check_log(&log, self.acked))?;
-        self.log = Some(log);
+        let before = self.log.replace(log);
         if self.acked.log_all() {
             self.tell_log();
+            self.mark_unlogged();
         }
+        // Not while a ring has it still: what goes with the last user, and takes its time, is no worker's to do.
+        drop(before);
         Ok(Answer::Body(bytes_of(&shown)))
     }
 
@@ -414,6 +429,15 @@ impl<'a> Session<'a> {
                 ring.check_log(log, acked)
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// QEMU up to 7.1 lets rings take requests before it shows the log: nobody knows what they wrote until then.
+    fn mark_unlogged(&mut self) {
+        if let (Some(log), Some(memory)) = (&self.log, self.memory.memory())
+            && std::mem::take(&mut self.unlogged)
+        {
+            log.log().mark_all(memory);
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use crate::error::LogError;
 use crate::mapping::Mapping;
+use crate::memory::Memory;
 
 pub(crate) use writes::Writes;
 
@@ -60,6 +61,12 @@ impl DirtyLog {
     /// Whether the memory behind it went away ([`Mapping::is_gone`]): what is marked since nobody sees.
     pub fn is_gone(&self) -> bool {
         self.mapping.is_gone()
+    }
+
+    /// Marks all of this memory: what of it was written nobody knows.
+    pub fn mark_all(&self, memory: &Memory) {
+        settle();
+        memory.regions().iter().filter_map(|region| pages(region.guest_addr, region.len)).for_each(|it| self.mark(it));
     }
 
     /// Marks pages `first` to `last`, of which those behind the log's end are dropped: nothing is written outside the log.

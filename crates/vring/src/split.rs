@@ -148,6 +148,12 @@ impl SplitRing {
         Ok(())
     }
 
+    /// Whether it marks what it writes in a dirty log.
+    #[inline]
+    pub fn is_logging(&self) -> bool {
+        self.writes.is_some()
+    }
+
     /// Marks what this ring writes in a dirty log from now on, in another one, or in none.
     ///
     /// `in_flight` are the heads of all requests that were popped and not pushed: the first log hears of what they write as well.

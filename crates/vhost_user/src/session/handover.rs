@@ -120,7 +120,15 @@ impl Session<'_> {
             let region = Inflight::restored(region, self.rings.len()).map_err(|error| failed(&error))?;
             self.inflight = Some(region);
         }
-        self.log = state.log.map(Log::restored).transpose().map_err(|error| failed(&error))?;
+        self.log = match state.log.map(Log::restored).transpose() {
+            // Nothing is marked in it, and it may be gone by now.
+            Err(error) if !self.acked.log_all() => {
+                tracing::warn!(%error, "the dirty log does not go along");
+                None
+            }
+            log => log.map_err(|error| failed(&error))?,
+        };
+        self.unlogged = self.acked.log_all();
         let mut running = Paused::default();
         for ring in state.rings {
             let at = self.ring_index(u32::from(ring.index)).map_err(|error| failed(&error))?;

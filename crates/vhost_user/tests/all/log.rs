@@ -99,9 +99,48 @@ fn a_ring_that_runs_begins_to_log_and_ends() {
     let events: Vec<_> = server.shared.take().into_iter().filter(|it| !matches!(it, Event::Features(_))).collect();
     assert_eq!(events, [Event::Log(0, None)], "it was not stopped for any of this");
     assert!(server.shared.rings.lock().unwrap()[&0].log.is_none());
-    // And begins again with the log that is here.
+    // The log is forgotten: whoever begins again shows another one first.
+    assert!(set_log_all(&frontend, true));
+    assert!(matches!(server.shared.take()[..], [Event::Features(_), Event::Log(0, None)]));
+    assert!(set_log_all(&frontend, false));
+    server.shared.take();
+    let another = show(&frontend, LOG_BYTES, 0);
     assert!(set_log_all(&frontend, true));
     assert!(matches!(server.shared.take()[..], [Event::Features(_), Event::Log(0, Some(None))]));
+    let mut seen = [0; LOG_BYTES as usize];
+    another.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(seen, [0, 0], "nothing was written that nobody knows of");
+}
+
+/// As QEMU up to 7.1 starts a device while it is being migrated: rings take requests before there is a log.
+#[test]
+fn what_was_written_before_the_first_log_is_all_of_the_memory() {
+    let server = Server::new(1);
+    let (frontend, _guest, _fds) = running(&server);
+    // Of pages 0 to 15; the second log is shown under a ring that logs already.
+    for expected in [[0xff, 0xff], [0, 0]] {
+        let file = show(&frontend, LOG_BYTES, 0);
+        let mut seen = [0; LOG_BYTES as usize];
+        file.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, expected);
+    }
+}
+
+/// A log that nobody uses any more says nothing about memory that came since.
+#[test]
+fn a_log_of_a_migration_that_was_given_up_stands_in_the_way_of_nothing() {
+    let server = Server::new(1);
+    let (mut frontend, _guest, _fds) = quiet(&server);
+    show(&frontend, LOG_BYTES, 0);
+    assert!(set_log_all(&frontend, true));
+    assert!(set_log_all(&frontend, false));
+    frontend.get_vring_base(0).unwrap();
+    assert!(set_log_all(&frontend, true));
+    // Beyond what the log had.
+    frontend.set_vring_addr(0, &logged(0, 0x12000)).unwrap();
+    let _again = set_up_ring(&frontend, 0, 0);
+    frontend.set_vring_enable(0, true).unwrap();
+    assert!(server.shared.rings.lock().unwrap().contains_key(&0));
 }
 
 /// As QEMU starts a device while it is being migrated.
@@ -210,6 +249,7 @@ fn what_has_no_bit_in_the_log_is_refused_while_rings_take_requests() {
     frontend.add_mem_region(&beyond.region).unwrap();
     // Nothing is refused while nothing is logged, and then logging is.
     assert!(set_log_all(&frontend, false));
+    let _again = show(&frontend, LOG_BYTES + 1, 0);
     let far = Guest::new(0x10_0000, 0x1000);
     frontend.add_mem_region(&far.region).unwrap();
     assert!(!set_log_all(&frontend, true));
@@ -234,8 +274,9 @@ fn a_used_ring_cannot_be_logged_without_the_log_being_negotiated() {
 #[test]
 fn a_session_that_logs_goes_on_logging_where_it_was_handed_over_to() {
     let old = Server::new(1);
-    let (frontend, _guest, _fds) = running(&old);
+    let (frontend, _guest, _fds) = quiet(&old);
     let file = show(&frontend, LOG_BYTES, 2);
+    assert!(set_log_all(&frontend, true));
     frontend.set_vring_addr(0, &logged(0, 0x3000)).unwrap();
     let soon = || Instant::now() + PATIENCE;
     let (state, hold) = old.handover.pause(soon()).wait(soon()).unwrap();
