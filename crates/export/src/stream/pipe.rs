@@ -289,7 +289,7 @@ impl Pipe {
         match self.outbox.send(self.socket.as_fd(), &mut self.buffers, &self.page.sent) {
             Sent::All => {}
             Sent::Full if self.outbox.lent() => {}
-            Sent::Full if self.stopping => self.outbox.clear(),
+            Sent::Full if self.stopping => self.cut(),
             Sent::Full => {
                 if let Some((place, bytes)) = self.outbox.lend() {
                     // SAFETY: a lent piece stays as it is until it is returned.
@@ -305,8 +305,13 @@ impl Pipe {
         let mut sealed_bytes = 0;
         loop {
             let Some(secure) = self.secure.as_mut().filter(|secure| !secure.lent) else { return };
+            if let Stage::Over(_) = secure.stage {
+                // Of requests that were in flight: nobody seals it any more.
+                self.outbox.clear();
+            }
             if let Stage::Begun(session) = &mut secure.stage {
-                while sealed_bytes < SEALED_BYTES_MAX {
+                // Who stops waits for nobody, so that the kernel must not either.
+                while sealed_bytes < SEALED_BYTES_MAX || self.stopping {
                     match session.seal(self.outbox.first()) {
                         Ok(0) => break,
                         Ok(bytes) => {
@@ -317,14 +322,14 @@ impl Pipe {
                     }
                 }
             }
-            if sealed_bytes >= SEALED_BYTES_MAX && self.outbox.bytes() > 0 {
+            if sealed_bytes >= SEALED_BYTES_MAX && self.outbox.bytes() > 0 && !self.stopping {
                 // The rest is for another turn.
                 return self.lend_sealed(io);
             }
             match secure.send(self.socket.as_fd(), &self.page.sent) {
                 Ok(true) if self.outbox.bytes() > 0 && matches!(secure.stage, Stage::Begun(_)) => {}
                 Ok(true) => return,
-                Ok(false) if self.stopping => return self.clear(),
+                Ok(false) if self.stopping => return self.cut(),
                 Ok(false) => return self.lend_sealed(io),
                 Err(error) => return self.unsendable(error.into()),
             }
@@ -345,6 +350,13 @@ impl Pipe {
         if let Some(secure) = &mut self.secure {
             secure.clear();
         }
+    }
+
+    /// Nobody waits for room to send any more. What was sent last may be a part of a reply, and another one that comes later would look
+    /// like the rest of it: nothing follows.
+    fn cut(&mut self) {
+        self.clear();
+        self.hang_up(Shutdown::Both);
     }
 
     /// A send has ended that waited for the client.

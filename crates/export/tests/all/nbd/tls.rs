@@ -4,12 +4,13 @@ use super::client::{
     ACK, ERR_INVALID, ERR_TLS_REQD, ERR_UNSUP, FIXED_NEWSTYLE, Handshake, NO_ZEROES, REPLIES, Replies, Request,
     contexts_of, go_of, option, option_of,
 };
-use super::server::{Like, NAME, Server, eventually, memory, pattern};
+use super::server::{Like, NAME, Scripted, Server, eventually, memory, pattern};
 use super::tunnel::tunnel;
 use rustls::version::{TLS12, TLS13};
 use std::fs;
 use std::io::{Read, Write};
 use std::sync::Arc;
+use storage::Operation;
 use testkit::certificates::{ALWAYS, Authority, End, client};
 
 const SIZE: u64 = 4 << 20;
@@ -224,6 +225,25 @@ fn who_begins_and_says_nothing_keeps_nobody_and_is_sent_away() {
     }
     let why = || server.export.status().last_error.unwrap_or_default();
     assert!(why().contains("did not say what it wants within"), "{}", why());
+    server.serves_others();
+}
+
+/// What becomes of the requests is for nobody then, and nobody waits until it is sent.
+#[test]
+fn who_breaks_the_session_with_a_request_in_flight_is_gone_when_that_has_ended() {
+    let storage = Scripted::new(SIZE);
+    let server = Server::over_tls(&Like::default(), storage.clone());
+    let plain = server.plain_handshake();
+    let mut raw = plain.stream.try_clone().unwrap();
+    let mut client = plain.over_tls(server.tls.as_ref().unwrap()).go(NAME);
+    storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+    client.post(&Request::read(0, 4096));
+    eventually("it is in flight", || server.in_flight() == 1);
+    // A record of data (23) that nobody has sealed.
+    raw.write_all(&[&[23, 3, 3, 0, 32][..], &[7; 32]].concat()).unwrap();
+    client.stream.read_to_end(&mut Vec::new()).unwrap();
+    storage.release();
+    eventually("it is gone", || server.connections() == 0);
     server.serves_others();
 }
 

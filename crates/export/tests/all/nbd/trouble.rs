@@ -4,7 +4,9 @@ use super::client::{Client, REPLIES, Replies, Request, WRITE};
 use super::server::{Like, NAME, Random, Scripted, Server, eventually, memory, pattern};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use storage::{Execution, FileOptions, FileStorage, Operation, SimOptions, SimStorage};
 use values::{ByteSize, Span};
@@ -310,6 +312,67 @@ fn an_export_ends_though_a_client_does_not_read() {
         server.export.end();
         assert_eq!(server.connections(), 0);
         assert!(server.engine.workers().iter().all(|worker| worker.rings.is_empty()));
+    }
+}
+
+/// Both kinds of servers, a client of each, and the socket below it.
+fn servers_of(storage: &Arc<Scripted>) -> [(Server, Client, UnixStream); 2] {
+    let servers = [Server::new(storage.clone()), Server::over_tls(&Like::default(), storage.clone())];
+    servers.map(|server| {
+        let plain = server.plain_handshake();
+        let socket = plain.stream.try_clone().unwrap();
+        let handshake = match &server.tls {
+            Some(config) => plain.over_tls(config),
+            None => plain,
+        };
+        let client = handshake.go(NAME);
+        (server, client, socket)
+    })
+}
+
+/// Begins to end an export, which hears nothing any more of who is at the other end of `socket`.
+fn begin_to_end(server: &Arc<Server>, socket: UnixStream) -> JoinHandle<()> {
+    let ending = {
+        let server = server.clone();
+        std::thread::spawn(move || server.export.end())
+    };
+    eventually("it hears nothing any more", || (&socket).write(&[]).is_err());
+    ending
+}
+
+#[test]
+fn an_export_ends_though_much_becomes_ready_for_who_does_not_read() {
+    let storage = Scripted::new(4 << 20);
+    for (server, mut client, socket) in servers_of(&storage) {
+        storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+        client.post_all(&vec![Request::read(0, 2 << 20); 8]);
+        eventually("all are in flight", || server.in_flight() == 8);
+        let ending = begin_to_end(&Arc::new(server), socket);
+        storage.release();
+        eventually("it has ended", || ending.is_finished());
+    }
+}
+
+#[test]
+fn no_reply_follows_one_that_was_cut_at_the_end_of_an_export() {
+    let storage = Scripted::new(8 << 20);
+    for (server, mut client, socket) in servers_of(&storage) {
+        client.write(4 << 20, &vec![0xbb; 4 << 20]);
+        storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+        client.post_all(&[Request::read(0, 4 << 20), Request::read(4 << 20, 4 << 20)]);
+        eventually("both are in flight", || server.in_flight() == 2);
+        let server = Arc::new(server);
+        let ending = begin_to_end(&server, socket);
+        storage.hold(|operation| matches!(operation, Operation::Read { offset } if *offset > 0));
+        eventually("the first was answered", || server.in_flight() == 1);
+        // There is room again for more.
+        client.stream.read_exact(&mut [0; 16]).unwrap();
+        client.stream.read_exact(&mut [0; 100_000]).unwrap();
+        storage.release();
+        let mut rest = Vec::new();
+        client.stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.iter().all(|byte| *byte == 0), "it looks like more of the first");
+        eventually("it has ended", || ending.is_finished());
     }
 }
 
