@@ -81,6 +81,11 @@ impl Authority {
 
     /// Says in `directory`, by `ca-crl.pem`, that certificates with these numbers hold no more.
     pub fn revoke(&self, directory: &Path, serials: &[u64]) {
+        self.revoke_until(directory, serials, ALWAYS.1);
+    }
+
+    /// As [`revoke`](Self::revoke), by a list that holds until this year.
+    pub fn revoke_until(&self, directory: &Path, serials: &[u64], year: i32) {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: date_time_ymd(2021, 1, 1),
@@ -89,7 +94,7 @@ impl Authority {
         };
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(2021, 1, 1),
-            next_update: date_time_ymd(2200, 1, 1),
+            next_update: date_time_ymd(year, 1, 1),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: serials.iter().map(revoked).collect(),

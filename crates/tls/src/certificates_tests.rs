@@ -133,3 +133,83 @@ fn a_certificate_tells_when_it_holds() {
     authority.authorize(directory.path());
     Certificates::read(&about(directory.path())).unwrap();
 }
+
+#[test]
+fn two_lists_of_one_authority_are_refused() {
+    let (directory, authority) = filled();
+    let file = directory.path().join("ca-crl.pem");
+    let list = |authority: &Authority, serial| {
+        authority.revoke(directory.path(), &[serial]);
+        fs::read(&file).unwrap()
+    };
+    let (old, new, foreign) = (list(&authority, 77), list(&authority, 2), list(&Authority::new("another"), 3));
+    for lists in [[&old, &new], [&new, &old], [&new, &new]] {
+        fs::write(&file, lists.map(Vec::as_slice).concat()).unwrap();
+        let line = Certificates::read(&about(directory.path())).unwrap_err().to_string();
+        assert!(line.starts_with(&format!("{}: has two lists of one authority", file.display())), "{line}");
+        assert!(line.ends_with("leave the older one out"), "{line}");
+    }
+    fs::write(&file, [new, foreign].concat()).unwrap();
+    Certificates::read(&about(directory.path())).unwrap();
+}
+
+#[test]
+fn a_list_that_vanishes_holds_on() {
+    let (directory, authority) = filled();
+    let path = directory.path();
+    authority.revoke(path, &[2]);
+    let certificates = Certificates::read(&about(path)).unwrap();
+    let has_list = |certificates: &Certificates| {
+        certificates.session().unwrap();
+        certificates.lock().files.revoked.is_some()
+    };
+    let next = Certificates::adopt(&about(path), &certificates.hand_over()).unwrap();
+    fs::remove_file(path.join("ca-crl.pem")).unwrap();
+    assert!(has_list(&certificates) && has_list(&next));
+    // What else is renewed then waits for a list.
+    authority.issue(path, End::Server, 9, ALWAYS);
+    let before = chain_of(&certificates);
+    assert!(has_list(&certificates));
+    assert_eq!(chain_of(&certificates), before);
+    authority.revoke(path, &[]);
+    assert!(has_list(&certificates));
+    assert_ne!(chain_of(&certificates), before);
+    // Who starts without one wants none.
+    fs::remove_file(path.join("ca-crl.pem")).unwrap();
+    assert!(!has_list(&Certificates::read(&about(path)).unwrap()));
+}
+
+#[test]
+fn files_that_hang_keep_no_session_from_beginning() {
+    let (directory, authority) = filled();
+    let certificates = Certificates::read(&about(directory.path())).unwrap();
+    let first = chain_of(&certificates);
+    // As a look leaves it that does not come back.
+    let mut looks = certificates.held.looks.lock().unwrap();
+    (looks.begun, looks.since) = (1, Some((Instant::now(), false)));
+    drop(looks);
+    authority.issue(directory.path(), End::Server, 7, ALWAYS);
+    certificates.session().unwrap();
+    assert!(certificates.held.looks.lock().unwrap().since.unwrap().1, "nobody was told");
+    certificates.session().unwrap();
+    assert_eq!(chain_of(&certificates), first);
+    // It comes back.
+    certificates.held.look();
+    certificates.session().unwrap();
+    assert_ne!(chain_of(&certificates), first);
+    assert!(certificates.held.looks.lock().unwrap().since.is_none());
+}
+
+#[test]
+fn keys_that_are_used_up_are_not_offered() {
+    let suites = crate::server::provider().cipher_suites;
+    let names: Vec<_> = suites.iter().map(|suite| format!("{:?}", suite.suite())).collect();
+    let expected = [
+        "TLS13_AES_256_GCM_SHA384",
+        "TLS13_AES_128_GCM_SHA256",
+        "TLS13_CHACHA20_POLY1305_SHA256",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    ];
+    assert_eq!(names, expected);
+}

@@ -35,6 +35,16 @@ pub enum TlsError {
         /// What is wrong with it.
         why: String,
     },
+    /// {path}: has two lists of one authority, of which one alone would be heeded: leave the older one out
+    TwoLists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// {path}: has vanished: put a list there, or restart to revoke nothing any more
+    NoList {
+        /// The file.
+        path: PathBuf,
+    },
     /// {key}: does not belong to the first certificate of {chain}: give the key that it was made for
     Mismatch {
         /// The file of the key.

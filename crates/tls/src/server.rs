@@ -7,9 +7,10 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
+use rustls::{CertificateError, Error, RootCertStore, ServerConfig, SupportedCipherSuite};
 use std::path::Path;
 use std::sync::Arc;
+use webpki::{BorrowedCertRevocationList, CertRevocationList};
 
 /// Seconds of a day.
 const DAY: u64 = 24 * 3600;
@@ -19,7 +20,7 @@ const DAY: u64 = 24 * 3600;
 /// # Errors
 /// What is wrong with one of them.
 pub(crate) fn server(files: &Files, places: &Places) -> Result<ServerConfig, TlsError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(provider());
     let chain = certificates(&files.chain, &places.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&files.key).map_err(|error| match error {
         pem::Error::NoItemsFound => TlsError::NoKey { path: places.key.clone() },
@@ -40,9 +41,12 @@ pub(crate) fn server(files: &Files, places: &Places) -> Result<ServerConfig, Tls
             if revoked.is_empty() && files.revoked.is_some() {
                 return Err(damaged(&places.revoked)("it has no list in PEM form".to_owned()));
             }
+            check_lists(&revoked, &places.revoked)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            // As in QEMU: what an authority has no list for is not revoked.
-            let verifier = verifier.with_crls(revoked).allow_unknown_revocation_status().build();
+            // As in QEMU: what an authority has no list for is not revoked, and a list whose successor is due (`nextUpdate`) admits nobody:
+            // it may be kept from us by who is revoked in the next one.
+            let verifier = verifier.with_crls(revoked).allow_unknown_revocation_status();
+            let verifier = verifier.enforce_revocation_expiration().build();
             builder.with_client_cert_verifier(verifier.map_err(|error| match error {
                 VerifierBuilderError::InvalidCrl(error) => damaged(&places.revoked)(format!("{error:?}")),
                 error => damaged(&places.authority)(error.to_string()),
@@ -59,6 +63,31 @@ pub(crate) fn server(files: &Files, places: &Places) -> Result<ServerConfig, Tls
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
     Ok(server)
+}
+
+/// The cipher suites and key exchanges of rustls, but for AES-GCM of TLS 1.2: a key of it seals 2^24 records and no more (rustls keeps to
+/// that; RFC 8446, 5.5 has the reason), which are 256 GiB at most and minutes of short replies, and 1.2 has no way to another key but
+/// another connection. In 1.3 keys are renewed while the session goes on, and ChaCha20-Poly1305 has no such bound.
+pub(crate) fn provider() -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.retain(|suite| match suite {
+        SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit == u64::MAX,
+        SupportedCipherSuite::Tls13(_) => true,
+    });
+    provider
+}
+
+/// Refuses two lists of one authority: the first that speaks of a certificate would decide, whatever the other one says. What speaks of
+/// a part of them each (`issuingDistributionPoint`) may stand beside each other.
+fn check_lists(lists: &[CertificateRevocationListDer<'_>], path: &Path) -> Result<(), TlsError> {
+    let parsed = lists.iter().map(|list| BorrowedCertRevocationList::from_der(list).map(CertRevocationList::from));
+    let parsed = parsed.collect::<Result<Vec<_>, _>>().map_err(|error| damaged(path)(error.to_string()))?;
+    let overlap = |one: &CertRevocationList<'_>, other: &CertRevocationList<'_>| {
+        let (part, of_other) = (one.issuing_distribution_point(), other.issuing_distribution_point());
+        one.issuer() == other.issuer() && (part == of_other || part.is_none() || of_other.is_none())
+    };
+    let twice = parsed.iter().enumerate().any(|(at, one)| parsed.iter().skip(at + 1).any(|other| overlap(one, other)));
+    if twice { Err(TlsError::TwoLists { path: path.to_owned() }) } else { Ok(()) }
 }
 
 fn damaged(path: &Path) -> impl FnOnce(String) -> TlsError + use<> {

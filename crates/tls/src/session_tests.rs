@@ -176,6 +176,16 @@ fn a_revoked_certificate_is_not_let_in() {
 }
 
 #[test]
+fn a_list_of_revoked_certificates_that_has_expired_lets_nobody_in() {
+    let directory = tempfile::tempdir().unwrap();
+    PLACE.authority.fill(directory.path());
+    PLACE.authority.revoke_until(directory.path(), &[77], 2022);
+    let mut pair = Pair::new(&certificates(directory.path(), false), client(directory.path(), true, &[]));
+    let refusal = pair.shake().unwrap_err().to_string();
+    assert!(refusal.contains("revocation list expired"), "{refusal}");
+}
+
+#[test]
 fn data_that_was_touched_ends_the_session_with_an_alert() {
     let mut pair = Pair::usual();
     pair.client.writer().write_all(b"whole").unwrap();
