@@ -84,6 +84,14 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        let optional = [&self.authority, &self.revoked].into_iter().flatten();
+        [&self.chain, &self.key].into_iter().chain(optional).map(|file| file.len()).sum()
+    }
+}
+
 /// What tells whether a file is still the same one: its identity, its size, and when it was changed.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 

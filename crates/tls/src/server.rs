@@ -43,8 +43,8 @@ pub(crate) fn server(files: &Files, places: &Places) -> Result<ServerConfig, Tls
             }
             check_lists(&revoked, &places.revoked)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            // As in QEMU: what an authority has no list for is not revoked, and a list whose successor is due (`nextUpdate`) admits nobody:
-            // it may be kept from us by who is revoked in the next one.
+            // As in QEMU: what an authority has no list for is not revoked. Where there is one it decides, and once its successor is due
+            // (`nextUpdate`) it admits nobody: who is revoked by that may keep it from us.
             let verifier = verifier.with_crls(revoked).allow_unknown_revocation_status();
             let verifier = verifier.enforce_revocation_expiration().build();
             builder.with_client_cert_verifier(verifier.map_err(|error| match error {

@@ -111,6 +111,11 @@ impl Session {
         Ok(if self.connection.is_handshaking() { Shaken::Wants } else { Shaken::Done })
     }
 
+    /// Bytes that have come and were not understood.
+    pub fn came_bytes(&self) -> usize {
+        self.came.len()
+    }
+
     /// Opens what has come up to the end of a record, and gives its data to `sink`, which takes all of it.
     ///
     /// # Errors

@@ -85,6 +85,10 @@ impl Disk {
         storage: Arc<dyn Storage>,
     ) -> Result<Disk, ExportError> {
         let config = Config::new(settings(&options, queue_size_max, storage.as_ref()))?;
+        if options.nbd.tls.is_some() {
+            // Now, so that they have the affinity and the cgroup of the daemon.
+            HANDSHAKES.prepare();
+        }
         Ok(Disk {
             storage: Mutex::new(storage),
             looks: Jobs::on(&LOOKS),

@@ -5,7 +5,7 @@ use super::{DirtyBitmap, NbdRing};
 use crate::Ring;
 use crate::disk::Disk;
 use crate::label::Label;
-use crate::stream::{Clients, Greeted, HANDSHAKES, Pipe};
+use crate::stream::{Clients, Greeted, Pipe};
 use device::nbd::{BlockSizes, Terms, spec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,10 +81,8 @@ impl Clients for Disk {
     fn connect(&self, pipe: Pipe, label: Label) -> (Ring, Arc<dyn Greeted>) {
         storage::kit::LOOKS.prepare();
         let client = Arc::<Client>::default();
-        let door = self.nbd.tls.clone().map(|certificates| {
-            HANDSHAKES.prepare();
-            Protected { certificates, handshakes: self.handshakes.clone() }
-        });
+        let door = self.nbd.tls.clone();
+        let door = door.map(|certificates| Protected { certificates, handshakes: self.handshakes.clone() });
         let storage = (self.storage(), self.looks.clone());
         let ring = NbdRing::new(pipe, storage, self.offer(), (client.clone(), door), label);
         (Ring::new(ring), client)

@@ -222,6 +222,10 @@ impl Pipe {
         if self.receiving || self.open(&size) || self.inbox.front(&size) != Front::Part || self.end.is_some() {
             return;
         }
+        if self.secure.as_mut().is_some_and(|secure| secure.has_opened_enough()) {
+            // There may be more to open, which the next turn does.
+            return;
+        }
         if self.mute == Some(0) {
             return self.finish(SessionEnd::Disconnected);
         }

@@ -112,7 +112,8 @@ pub(super) fn export(
     let handed = own.map(|disk| disk.storage().hand_over()).transpose().map_err(|error| error.to_string())?;
     let storage = handed.map(|handed| storage(handed, name, out));
     let tls = export.certificates().map(|certificates| {
-        let memory = envelope::write_bytes(vec![certificates.hand_over().to_vec()]);
+        // It has the key, and is wiped when it was written.
+        let memory = envelope::write_bytes(vec![certificates.hand_over()]);
         let memory = memory.map_err(|error| format!("cannot write its certificates down: {error}"))?;
         Ok::<_, String>(out.give(memory, format!("certificates of {name}")))
     });

@@ -109,17 +109,17 @@ fn understood(state: &State) -> Result<(), ReadError> {
 ///
 /// # Errors
 /// No more descriptors, no more memory, or more than is read.
-pub(super) fn write_bytes(pieces: Vec<Vec<u8>>) -> io::Result<OwnedFd> {
+pub(super) fn write_bytes(pieces: Vec<impl AsRef<[u8]>>) -> io::Result<OwnedFd> {
     write_up_to(pieces, NODES_BYTES_MAX)
 }
 
-fn write_up_to(pieces: Vec<Vec<u8>>, max: u64) -> io::Result<OwnedFd> {
-    let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+fn write_up_to(pieces: Vec<impl AsRef<[u8]>>, max: u64) -> io::Result<OwnedFd> {
+    let bytes = pieces.iter().map(|piece| piece.as_ref().len() as u64).sum();
     may_be_read(bytes, max)?;
     let memory = rustix::fs::memfd_create("vringd-upgrade", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(memory);
     for piece in pieces {
-        file.write_all(&piece)?;
+        file.write_all(piece.as_ref())?;
     }
     Ok(file.into())
 }

@@ -7,11 +7,12 @@ use super::client::{
 use super::server::{Like, NAME, Scripted, Server, eventually, memory, pattern};
 use super::tunnel::tunnel;
 use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConnection, StreamOwned};
 use std::fs;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use storage::Operation;
-use testkit::certificates::{ALWAYS, Authority, End, client};
+use testkit::certificates::{ALWAYS, Authority, End, SERVER_NAME, client};
 
 const SIZE: u64 = 4 << 20;
 
@@ -245,6 +246,31 @@ fn who_breaks_the_session_with_a_request_in_flight_is_gone_when_that_has_ended()
     storage.release();
     eventually("it is gone", || server.connections() == 0);
     server.serves_others();
+}
+
+/// Each byte has a record of its own, and another key: more than is opened in a turn.
+#[test]
+fn what_says_little_in_many_records_is_understood_to_its_end() {
+    const COUNT: usize = 30;
+    let server = server();
+    let mut plain = server.plain_handshake();
+    assert_eq!(plain.kind(option::STARTTLS, &[]), ACK);
+    let name = SERVER_NAME.try_into().unwrap();
+    let mut connection = ClientConnection::new(server.tls.clone().unwrap(), name).unwrap();
+    connection.complete_io(&mut plain.stream).unwrap();
+    connection.set_buffer_limit(None);
+    let requests = (0..COUNT as u64).flat_map(|cookie| Request::read(0, 512).bytes(cookie));
+    for byte in option_of(option::EXPORT_NAME, b"").into_iter().chain(requests) {
+        connection.refresh_traffic_keys().unwrap();
+        connection.writer().write_all(&[byte]).unwrap();
+    }
+    let mut said = Vec::new();
+    connection.write_tls(&mut said).unwrap();
+    plain.stream.write_all(&said).unwrap();
+    // The size and flags of the export, and a reply for each.
+    let mut heard = vec![0; 10 + COUNT * (16 + 512)];
+    StreamOwned::new(connection, plain.stream).read_exact(&mut heard).unwrap();
+    assert_eq!(u64::from_be_bytes(heard[..8].try_into().unwrap()), SIZE);
 }
 
 #[test]
