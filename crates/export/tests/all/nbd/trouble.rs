@@ -331,12 +331,15 @@ fn servers_of(storage: &Arc<Scripted>) -> [(Server, Client, UnixStream); 2] {
 }
 
 /// Begins to end an export, which hears nothing any more of who is at the other end of `socket`.
-fn begin_to_end(server: &Arc<Server>, socket: UnixStream) -> JoinHandle<()> {
+fn begin_to_end(server: &Arc<Server>, socket: &UnixStream) -> JoinHandle<()> {
     let ending = {
         let server = server.clone();
         std::thread::spawn(move || server.export.end())
     };
-    eventually("it hears nothing any more", || (&socket).write(&[]).is_err());
+    eventually("it hears nothing any more", || {
+        let mut socket = socket;
+        socket.write(&[]).is_err()
+    });
     ending
 }
 
@@ -347,7 +350,7 @@ fn an_export_ends_though_much_becomes_ready_for_who_does_not_read() {
         storage.hold(|operation| matches!(operation, Operation::Read { .. }));
         client.post_all(&vec![Request::read(0, 2 << 20); 8]);
         eventually("all are in flight", || server.in_flight() == 8);
-        let ending = begin_to_end(&Arc::new(server), socket);
+        let ending = begin_to_end(&Arc::new(server), &socket);
         storage.release();
         eventually("it has ended", || ending.is_finished());
     }
@@ -362,7 +365,7 @@ fn no_reply_follows_one_that_was_cut_at_the_end_of_an_export() {
         client.post_all(&[Request::read(0, 4 << 20), Request::read(4 << 20, 4 << 20)]);
         eventually("both are in flight", || server.in_flight() == 2);
         let server = Arc::new(server);
-        let ending = begin_to_end(&server, socket);
+        let ending = begin_to_end(&server, &socket);
         storage.hold(|operation| matches!(operation, Operation::Read { offset } if *offset > 0));
         eventually("the first was answered", || server.in_flight() == 1);
         // There is room again for more.
