@@ -16,6 +16,7 @@ use vhost::vhost_user::{Frontend as Link, VhostUserFrontend};
 use crate::driver::{RING_BYTES, Ring};
 
 pub use frontkit::blk::{kind, status};
+use frontkit::feature::LOG_ALL;
 pub use frontkit::feature::{EVENT_IDX, INDIRECT_DESC};
 
 /// VIRTIO_BLK_F_RO (virtio 1.3, 5.2.3), as a mask.
@@ -50,7 +51,7 @@ impl Tracker {
 }
 
 impl Frontend {
-    /// Connects and negotiates all that is offered but EVENT_IDX and what `without` names. Every
+    /// Connects and negotiates all that is offered but EVENT_IDX, LOG_ALL and what `without` names. Every
     /// message asks for an acknowledgement. The first memory region holds the rings, and data from
     /// [`DATA`] on.
     pub fn connect(socket: &Path, without: u64) -> Result<Self> {
@@ -69,15 +70,15 @@ impl Frontend {
             ensure!(offered.contains(VhostUserProtocolFeatures::REPLY_ACK), "REPLY_ACK is offered");
             Ok(offered)
         };
-        // The driver does not have EVENT_IDX.
-        let mut session = Session::negotiate(stream, |offered| Ok(offered & !(EVENT_IDX | without)), all)?;
+        // The driver does not have EVENT_IDX, and LOG_ALL is for when the guest is moved.
+        let mut session = Session::negotiate(stream, |offered| Ok(offered & !(EVENT_IDX | LOG_ALL | without)), all)?;
         session.share(&[&memory])?;
         Ok(Self { session, memory })
     }
 
-    /// Acknowledges all that is offered but EVENT_IDX, whatever was acknowledged before (SET_FEATURES).
+    /// Acknowledges all that is offered but EVENT_IDX and LOG_ALL, whatever was acknowledged before (SET_FEATURES).
     pub fn acknowledge_all(&mut self) -> Result<()> {
-        let features = self.link().get_features()? & !EVENT_IDX;
+        let features = self.link().get_features()? & !(EVENT_IDX | LOG_ALL);
         self.session.features = features;
         Ok(self.link().set_features(features)?)
     }

@@ -13,6 +13,7 @@ use tests::daemon::{DIRECTORY, Daemon, directory};
 use tests::driver::{Buffer, Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind};
 use tests::long;
+use vhost::vhost_user::VhostUserFrontend as _;
 
 const RING_SIZE: u16 = 256;
 /// Requests under way at a time, and what each has room for: a request, and an answer in several buffers.
@@ -190,6 +191,8 @@ impl Move {
         if let Some(at) = is.iter().zip(&self.copy).position(|(is, copy)| is != copy) {
             anyhow::bail!("byte {at:#x} was written and its page never marked; the used ring is at {:#x}", areas.used);
         }
+        // As QEMU from 7.2 on: one that takes requests before the log is shown has all of the memory marked.
+        self.frontend.link().set_vring_enable(self.ring.index(), false)?;
         self.frontend.start(&self.ring, base)?;
         if self.log.is_some() {
             self.frontend.session().log_used(&[(self.ring.index(), &self.ring.queue)])?;
