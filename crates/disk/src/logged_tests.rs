@@ -3,6 +3,7 @@
 use super::*;
 use engine::Solo;
 use image::tools::{self, Backing};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use storage::{Execution, Operation, StorageError, Task};
 use testkit::storage as kit;
@@ -155,6 +156,35 @@ fn an_image_says_that_its_log_has_more_and_nobody_opens_it_without() {
     assert!(!bench.is_marked("image"));
     assert!(!tools::forget_log(&bench.at("image")).unwrap());
     assert_eq!(first(bench.open("image", None).unwrap().as_ref()), 7);
+}
+
+/// Whoever repairs an image has to get it without its log, whatever is wrong with it and with what is behind it.
+#[test]
+fn a_corrupt_image_is_let_go_by_its_log_and_stays_corrupt() {
+    let bench = Bench::new();
+    bench.make("behind", None);
+    bench.make("image", Some("behind"));
+    let storage = bench.open("image", Some("log")).unwrap();
+    write(storage.as_ref(), 7);
+    assert!(tools::forget_log(&bench.at("image")).unwrap_err().to_string().contains("is in use"));
+    bench.copy(&[("image", "cut"), ("log", "cut.log")]);
+    drop(storage);
+    let cut = std::fs::File::options().read(true).write(true).open(bench.at("cut")).unwrap();
+    let incompatible = || {
+        let mut word = [0; 8];
+        cut.read_exact_at(&mut word, 72).unwrap();
+        u64::from_be_bytes(word)
+    };
+    cut.write_all_at(&(incompatible() | image::features::CORRUPT).to_be_bytes(), 72).unwrap();
+    let refusal = bench.refusal("cut", Some("cut.log"));
+    assert!(refusal.contains("vringd image log forget") && refusal.contains("--repaired"), "{refusal}");
+    std::fs::rename(bench.at("behind"), bench.at("moved")).unwrap();
+    assert!(tools::forget_log(&bench.at("cut")).unwrap());
+    assert_eq!(incompatible(), image::features::CORRUPT);
+    assert!(!bench.is_marked("cut") && !tools::forget_log(&bench.at("cut")).unwrap());
+    let header = image::header::Header::parse(&std::fs::read(bench.at("cut")).unwrap()).unwrap();
+    assert!(header.extensions.log.is_none() && header.backing_file.is_some(), "{header:?}");
+    assert!(header.extensions.feature_names.iter().all(|name| name.name != image::features::LOGGED_NAME));
 }
 
 #[test]

@@ -64,6 +64,13 @@ fn room(old: &Header, header: &Header, before: &[u8], end_before: usize) -> Opti
     [headers, end_before.max(headers)].into_iter().find(|at| is_free(*at) && at + len <= before.len())
 }
 
+/// Whether the first cluster, which has these bytes now, has room for the steps, and whether a power cut during them leaves one header or
+/// the other.
+pub(crate) fn fits(before: &[u8], steps: &[(usize, Vec<u8>)]) -> bool {
+    let is_inside = |(at, bytes): &(usize, Vec<u8>)| at + bytes.len() <= before.len();
+    steps.iter().all(is_inside) && (steps.len() != 1 || is_one_sector(before, steps[0].0, &steps[0].1))
+}
+
 /// Where in the first cluster the extension says where the bitmaps are, and what it says of these; `None`: there is no such
 /// extension, or it does not lie in one sector.
 pub(crate) fn bitmaps(header: &Header, before: &[u8], bitmaps: Bitmaps) -> Option<(usize, Vec<u8>)> {
@@ -77,7 +84,7 @@ pub(crate) fn bitmaps(header: &Header, before: &[u8], bitmaps: Bitmaps) -> Optio
 }
 
 /// Whether these bytes take the place of others with one sector.
-pub(crate) fn is_one_sector(before: &[u8], at: usize, bytes: &[u8]) -> bool {
+fn is_one_sector(before: &[u8], at: usize, bytes: &[u8]) -> bool {
     let changed: Vec<usize> =
         (at..).zip(bytes).filter(|(at, byte)| before.get(*at) != Some(byte)).map(|(at, _)| at).collect();
     let sectors = |changed: Range<usize>| changed.start / SECTOR_BYTES == changed.end / SECTOR_BYTES;

@@ -2,6 +2,7 @@
 //! programs make of them meanwhile and afterwards.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -18,6 +19,10 @@ use tests::qemu_img::{self, img};
 use tests::vringd;
 
 use super::live::{contents, go_on, moment, post, qcow2, under_load, wait_job};
+
+/// Byte of an image's incompatible features, and the one that marks it as corrupt (QEMU's docs/interop/qcow2.rst).
+const INCOMPATIBLE: u64 = 72;
+const CORRUPT: u64 = 1 << 1;
 
 fn run(directory: &Path, words: &[&str]) -> Result<Output> {
     let mut command = Command::new("timeout");
@@ -211,5 +216,55 @@ fn a_killed_daemon_leaves_an_image_that_others_refuse_and_the_next_one_completes
     let disk = contents(&lab, "qcow2", &image)?;
     ensure!(disk.len() as u64 == super::live::BYTES + (1 << 20) && disk[4096..8192] == [10; 4096], "it did not grow");
     ensure!(!fs::exists(directory.path().join("a.memory"))?, "a memory file is left");
+    Ok(())
+}
+
+/// As `docs/volumes.md` says it: the log lets go of the image, QEMU repairs that, and the log is brought into it.
+#[test]
+fn a_corrupt_image_is_repaired_by_qemu_and_gets_all_that_its_log_has() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = place()?;
+    let storage = logged(&lab, &directory, "a", "cluster_size=65536")?;
+    let storage = storage.replace("@AT@", &directory.path().display().to_string());
+    let socket = directory.path().join("a.sock");
+    let at = socket.display();
+    let daemon =
+        Daemon::serve(&format!("[[export]]\nname = 'a'\nsocket = '{at}'\nqueues = 1\nstorage = {{ {storage} }}\n"))?;
+    {
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let mut ring = frontend.ring(0, 16)?;
+        for block in 0..100 {
+            write(&mut ring, block * 3, 7);
+        }
+        ensure!(ring.run(kind::FLUSH, 0, &[]).0 == status::OK, "a flush fails");
+        write(&mut ring, 1, 8);
+    }
+    // SIGKILL, as an image that is marked as corrupt keeps the daemon from closing it.
+    drop(daemon);
+    let image = directory.path().join("a.qcow2");
+    let file = fs::File::options().read(true).write(true).open(&image)?;
+    let mut features = [0; 8];
+    file.read_exact_at(&mut features, INCOMPATIBLE)?;
+    file.write_all_at(&(u64::from_be_bytes(features) | CORRUPT).to_be_bytes(), INCOMPATIBLE)?;
+    let name = image.display().to_string();
+    let repair = || img(&lab, &["check", "-r", "all", "-f", "qcow2", &name]);
+    let refused = repair()?;
+    ensure!(!refused.success && refused.output.contains("intent log of vringd"), "{refused:?}");
+    let memory = directory.path().join("a.memory").display().to_string();
+    let words = ["image", "log", "replay", "a.qcow2", "--log", "a.log", "--memory-file", &memory, "--repaired"];
+    let output = run(directory.path(), &words)?;
+    ensure!(!output.status.success() && said(&output).contains("vringd image log forget"), "{}", said(&output));
+    done(directory.path(), &["image", "log", "forget", "a.qcow2"])?;
+    // Nothing is repaired as yet.
+    let output = run(directory.path(), &words)?;
+    ensure!(!output.status.success() && said(&output).contains("qemu-img check -r all"), "{}", said(&output));
+    repair()?.expect_success()?;
+    done(directory.path(), &words)?;
+    done(directory.path(), &["image", "check", "--repair", "a.qcow2"])?;
+    let disk = contents(&lab, "qcow2", &image)?;
+    for block in 0..100 {
+        ensure!(disk[block * 3 * 4096..][..4096] == [7; 4096], "block {block}");
+    }
+    ensure!(disk[4096..8192] == [8; 4096], "what was in memory is lost");
     Ok(())
 }

@@ -114,6 +114,11 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// {path}: is marked as corrupt, and lacks what its intent log has: `vringd image log forget {path}` lets `qemu-img check -r all` repair it, and `vringd image log replay --repaired` then brings the log into it
+    CorruptBehindLog {
+        /// The image.
+        path: PathBuf,
+    },
     /// {path}: was not closed and its refcounts may be wrong (dirty bit): repair it with `qemu-img check -r all`, or use `read_only`
     Dirty {
         /// The image.

@@ -27,8 +27,7 @@ pub(super) fn change_header(
     disk::read(file, 0, &mut first)?;
     let old = Header::parse(&first).map_err(|error| Trouble::Format(0, error))?;
     let steps = steps(&old, &first);
-    let fits = |(at, bytes): &(usize, Vec<u8>)| at + bytes.len() <= first.len();
-    if !steps.iter().all(fits) || steps.len() == 1 && !rewrite::is_one_sector(&first, steps[0].0, &steps[0].1) {
+    if !rewrite::fits(&first, &steps) {
         // No room in the first cluster, or none in which it can change at once.
         return Err(Trouble::Errno(libc::ENOSPC));
     }

@@ -1,6 +1,7 @@
 //! The mark of an image whose intent log may hold more than the image: incompatible feature 63, which keeps every other program away
 //! from it, and the extension that says which log that is. Both are in the first sector, and come and go with it.
 
+use super::chain::Chain;
 use super::heading::change_header;
 use super::{Qcow2Storage, disk};
 use crate::extension::Log;
@@ -12,20 +13,7 @@ use storage::{Action, LogMark, Marked, StorageError};
 
 impl Marked for Qcow2Storage {
     fn log_mark(&self) -> Result<Option<LogMark>, StorageError> {
-        let failed = |source| StorageError::Io { action: Action::Read, source };
-        let chain = &self.shared.chain;
-        let file = chain.file(chain.top().file);
-        // The chain has read it whole, and it is no longer than that.
-        let bytes = chain.top().geometry.cluster_bytes().min(file.capacity_bytes());
-        let mut first = vec![0; bytes as usize];
-        disk::read(file, 0, &mut first).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))?;
-        let header = Header::parse(&first).map_err(|error| failed(io::Error::other(error)))?;
-        if !header.has(features::LOGGED) {
-            return Ok(None);
-        }
-        let named = header.extensions.log.map(|Log { log, from, epoch }| LogMark { log, from, epoch });
-        // Somebody has taken it for one that does not matter: no log has this name.
-        Ok(Some(named.unwrap_or(LogMark { log: [0; 16], from: 0, epoch: 0 })))
+        of(&self.shared.chain)
     }
 
     fn set_log_mark(&self, mark: Option<LogMark>) -> Result<(), StorageError> {
@@ -48,8 +36,28 @@ impl Marked for Qcow2Storage {
     }
 }
 
+/// The mark of the first image of a chain, as it is on the storage. Blocks.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn of(chain: &Chain) -> Result<Option<LogMark>, StorageError> {
+    let failed = |source| StorageError::Io { action: Action::Read, source };
+    let file = chain.file(chain.top().file);
+    // The chain has read it whole, and it is no longer than that.
+    let bytes = chain.top().geometry.cluster_bytes().min(file.capacity_bytes());
+    let mut first = vec![0; bytes as usize];
+    disk::read(file, 0, &mut first).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))?;
+    let header = Header::parse(&first).map_err(|error| failed(io::Error::other(error)))?;
+    if !header.has(features::LOGGED) {
+        return Ok(None);
+    }
+    let named = header.extensions.log.map(|Log { log, from, epoch }| LogMark { log, from, epoch });
+    // Somebody has taken it for one that does not matter: no log has this name.
+    Ok(Some(named.unwrap_or(LogMark { log: [0; 16], from: 0, epoch: 0 })))
+}
+
 /// The header with this mark.
-fn marked(old: &Header, mark: Option<LogMark>) -> Header {
+pub(crate) fn marked(old: &Header, mark: Option<LogMark>) -> Header {
     let mut new = old.clone();
     new.extensions.log = mark.map(|LogMark { log, from, epoch }| Log { log, from, epoch });
     let names = &mut new.extensions.feature_names;

@@ -293,7 +293,10 @@ fn admit(options: &Qcow2Options, handed: bool, header: &Header) -> Result<(), Op
         return Err(ImageError::Size { path, size_bytes: header.size_bytes }.into());
     }
     if !options.read_only && !handed && header.has(features::CORRUPT) {
-        return Err(ImageError::Corrupt { path }.into());
+        let is_behind_log = header.has(features::LOGGED);
+        return Err(
+            if is_behind_log { ImageError::CorruptBehindLog { path } } else { ImageError::Corrupt { path } }.into()
+        );
     }
     if !options.read_only && header.has(features::DIRTY) {
         return Err(ImageError::Dirty { path }.into());

@@ -3,9 +3,9 @@
 use super::allocator::{Allocator, Returns};
 use super::bitmaps::Bitmaps;
 use super::chain::Chain;
-use super::disk;
 use super::error::Trouble;
 use super::refcounts::{patch_header, set_incompatible};
+use super::{disk, mark};
 use crate::claims::{Claims, Waiter};
 use crate::epochs::Epochs;
 use crate::{features, header};
@@ -30,6 +30,7 @@ static IN_FRONT: Threads = Threads::new(
 
 /// Reasons for which an image is not written any more.
 const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
+const MARKED_BEHIND_LOG: &str = "its image is damaged and was marked as corrupt; `vringd image log forget`, `qemu-img check -r all`, and `vringd image log replay --repaired` bring what its log has into the repaired image";
 const APART: &str = "metadata of its image could not be written; see to its storage, and open it again";
 
 /// A task in line for clusters.
@@ -268,8 +269,20 @@ impl Shared {
             tracing::error!(%path, %error, "the image is damaged");
             return libc::EIO;
         }
-        if self.broken.set(MARKED).is_ok() {
-            tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; repair it with `qemu-img check -r all`");
+        if self.broken.get().is_some() {
+            return libc::EIO;
+        }
+        // The header of the chain is of the time before its log was there.
+        let is_behind_log = matches!(mark::of(&self.chain), Ok(Some(_)));
+        if self.broken.set(if is_behind_log { MARKED_BEHIND_LOG } else { MARKED }).is_ok() {
+            match is_behind_log {
+                false => {
+                    tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; repair it with `qemu-img check -r all`");
+                }
+                true => {
+                    tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; stop the daemon, then `vringd image log forget`, `qemu-img check -r all`, and `vringd image log replay --repaired`, which brings what the log has into the repaired image");
+                }
+            }
             if self.chain.top().header.version >= 3
                 && let Err(trouble) = set_incompatible(&self.chain, features::CORRUPT)
             {
