@@ -233,6 +233,35 @@ fn what_does_not_belong_together_is_refused() {
     drop(storage);
 }
 
+/// A log that was closed stays closed for copies that were made before, whatever fails in between.
+#[test]
+fn an_opening_that_fails_changes_no_log_and_admits_no_copy() {
+    let bench = Bench::new();
+    let storage = bench.open("image", Some("log")).unwrap();
+    write(storage.as_ref(), 1);
+    storage.volume().unwrap().sync_now().unwrap();
+    bench.copy(&[("image", "hot")]);
+    write(storage.as_ref(), 2);
+    drop(storage);
+    assert!(bench.refusal("hot", Some("log")).contains("closed in order with another copy"));
+    // Neither has a place for a mark.
+    let old = image::new::New { version: 2, ..Default::default() };
+    std::fs::write(bench.at("old"), old.image().unwrap()).unwrap();
+    assert!(bench.refusal("old", Some("log")).contains("compat=1.1"));
+    std::fs::write(bench.at("behind"), [0; 512]).unwrap();
+    let name = format!("{}behind", "./".repeat(170)).into_bytes();
+    let full = image::new::New { cluster_bits: 9, backing: Some((name, "raw")), ..Default::default() };
+    std::fs::write(bench.at("full"), full.image().unwrap()).unwrap();
+    assert!(bench.refusal("full", Some("log")).contains("there is no room"));
+    // A kill right behind an opening's recovery leaves it open and empty.
+    let mut log = volume::Ram(std::fs::read(bench.at("log")).unwrap());
+    let recovered = volume::recover::recover(&mut log, None, &mut |_| {}).unwrap();
+    assert!(recovered.was_clean && !recovered.superblock.clean);
+    std::fs::write(bench.at("log"), log.0).unwrap();
+    assert!(bench.refusal("hot", Some("log")).contains("at another time"));
+    assert_eq!(first(bench.open("image", Some("log")).unwrap().as_ref()), 2);
+}
+
 #[test]
 fn what_is_no_log_is_named() {
     let bench = Bench::new();

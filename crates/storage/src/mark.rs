@@ -21,6 +21,12 @@ pub trait Marked {
     /// It cannot be read.
     fn log_mark(&self) -> Result<Option<LogMark>, StorageError>;
 
+    /// Looks whether a mark can be set. Changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// There is no room for one, or what there is cannot be read.
+    fn check_log_mark(&self) -> Result<(), StorageError>;
+
     /// Sets the mark, or takes it away, on stable storage: a power cut leaves either. Blocks.
     ///
     /// # Errors

@@ -20,17 +20,9 @@ pub(super) fn change_header(
 ) -> Result<(), Trouble> {
     // Others change other fields of the header at any time.
     let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut first, steps) = planned(chain, steps)?;
     let top = chain.top();
     let file = chain.file(top.file);
-    let cluster = top.geometry.cluster_bytes().min(file.capacity_bytes()) as usize;
-    let mut first = vec![0; cluster.next_multiple_of(SECTOR_BYTES)];
-    disk::read(file, 0, &mut first)?;
-    let old = Header::parse(&first).map_err(|error| Trouble::Format(0, error))?;
-    let steps = steps(&old, &first);
-    if !rewrite::fits(&first, &steps) {
-        // No room in the first cluster, or none in which it can change at once.
-        return Err(Trouble::Errno(libc::ENOSPC));
-    }
     for (number, (at, bytes)) in steps.iter().enumerate() {
         first[*at..at + bytes.len()].copy_from_slice(bytes);
         let sectors = at / SECTOR_BYTES * SECTOR_BYTES..(at + bytes.len()).next_multiple_of(SECTOR_BYTES);
@@ -41,4 +33,35 @@ pub(super) fn change_header(
         chain.flush(top.file).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Whether [`change_header`] would find room.
+///
+/// # Errors
+/// As [`change_header`].
+pub(super) fn check_header(
+    chain: &Chain,
+    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
+) -> Result<(), Trouble> {
+    let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
+    planned(chain, steps).map(|_| ())
+}
+
+/// The bytes of the first cluster, and what is to be written there, if it fits. Whoever asks holds the lock of the header.
+fn planned(
+    chain: &Chain,
+    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
+) -> Result<(Vec<u8>, Vec<(usize, Vec<u8>)>), Trouble> {
+    let top = chain.top();
+    let file = chain.file(top.file);
+    let cluster = top.geometry.cluster_bytes().min(file.capacity_bytes()) as usize;
+    let mut first = vec![0; cluster.next_multiple_of(SECTOR_BYTES)];
+    disk::read(file, 0, &mut first)?;
+    let old = Header::parse(&first).map_err(|error| Trouble::Format(0, error))?;
+    let steps = steps(&old, &first);
+    match rewrite::fits(&first, &steps) {
+        true => Ok((first, steps)),
+        // No room in the first cluster, or none in which it can change at once.
+        false => Err(Trouble::Errno(libc::ENOSPC)),
+    }
 }

@@ -2,7 +2,8 @@
 //! from it, and the extension that says which log that is. Both are in the first sector, and come and go with it.
 
 use super::chain::Chain;
-use super::heading::change_header;
+use super::error::Trouble;
+use super::heading::{change_header, check_header};
 use super::{Qcow2Storage, disk};
 use crate::extension::Log;
 use crate::features::{self, Name, Word};
@@ -16,24 +17,45 @@ impl Marked for Qcow2Storage {
         of(&self.shared.chain)
     }
 
+    fn check_log_mark(&self) -> Result<(), StorageError> {
+        self.admits_mark()?;
+        // Whatever its numbers are, it is as long.
+        let some = Some(LogMark { log: [0; 16], from: 0, epoch: 0 });
+        let fits = check_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, some), first));
+        fits.map_err(|trouble| self.no_mark(Action::Read, trouble))
+    }
+
     fn set_log_mark(&self, mark: Option<LogMark>) -> Result<(), StorageError> {
-        let refused =
-            |reason: &str| StorageError::Io { action: Action::Write, source: io::Error::other(reason.to_owned()) };
-        if self.shared.chain.top().header.version < 3 {
-            return Err(refused(
-                "an image of version 2 has no features: `qemu-img amend -f qcow2 -o compat=1.1` makes it one of version 3",
-            ));
-        }
+        self.admits_mark()?;
         let changed = self.shared.check_written().and_then(|()| {
             change_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, mark), first))
         });
-        changed.map_err(|trouble| match trouble {
-            super::error::Trouble::Errno(libc::ENOSPC) => {
+        changed.map_err(|trouble| self.no_mark(Action::Write, trouble))
+    }
+}
+
+impl Qcow2Storage {
+    fn admits_mark(&self) -> Result<(), StorageError> {
+        match self.shared.chain.top().header.version {
+            ..3 => Err(refused(
+                "an image of version 2 has no features: `qemu-img amend -f qcow2 -o compat=1.1` makes it one of version 3",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn no_mark(&self, action: Action, trouble: Trouble) -> StorageError {
+        match trouble {
+            Trouble::Errno(libc::ENOSPC) => {
                 refused("there is no room for it in the header of this image: convert it to one with larger clusters")
             }
-            trouble => self.failed(Action::Write, &trouble),
-        })
+            trouble => self.failed(action, &trouble),
+        }
     }
+}
+
+fn refused(reason: &str) -> StorageError {
+    StorageError::Io { action: Action::Write, source: io::Error::other(reason.to_owned()) }
 }
 
 /// The mark of the first image of a chain, as it is on the storage. Blocks.

@@ -11,7 +11,10 @@
 //! | guests write | from e + 1 to n | n |
 //! | closing: all is written back, the log is empty | from e + 1 to n | n, empty |
 //! | the mark is taken away | none | n, empty |
-//! | the end | none | n, closed in order |
+//! | the end | none | c, closed in order |
+//!
+//! `c` is beyond what recovery makes of `n`, so that no mark of `n` is taken for one of a log that was closed since, also when an opening
+//! behind that was cut, or failed, and left the log empty and not closed.
 //!
 //! What is opened after a cut begins with the third line, from `n` instead of `e`. Every other pair is of a disk or of a log that was put
 //! back from a copy, or of two that never were together.
@@ -86,7 +89,12 @@ pub(super) fn of(
     let Some(marked) = disk.marked().filter(|_| !about.read_only) else {
         return Err(VolumeError::NoPlaceForMark { path, disk: target });
     };
-    let mark = marked.log_mark().map_err(|source| VolumeError::Mark { disk: target.clone(), source })?;
+    let failed = |source| VolumeError::Mark { disk: target.clone(), source };
+    let mark = marked.log_mark().map_err(failed)?;
+    if mark.is_none() {
+        // Before recovery makes an open log of one that was closed.
+        marked.check_log_mark().map_err(failed)?;
+    }
     check(mark, superblock, records, holds).map_err(|source| VolumeError::Pair { disk: target, path, source })?;
     Ok(mark)
 }
@@ -111,6 +119,7 @@ mod tests {
 
     const E: u64 = 100;
     const N: u64 = E + 1 + EPOCH_STEP_MIN;
+    const CLOSED: u64 = N + EPOCH_STEP_MIN;
 
     #[test]
     fn every_step_of_a_life_is_a_pair() {
@@ -124,7 +133,9 @@ mod tests {
             (mark, N, false, true, true),
             (mark, N + 1, false, false, true),
             (None, N, false, false, false),
-            (None, N, true, false, false),
+            (None, CLOSED, true, false, false),
+            // An opening behind it that was cut.
+            (None, CLOSED + 1, false, false, false),
         ] {
             assert_eq!(check(mark, &log(epoch, clean), records, holds), Ok(()), "{mark:?} {epoch} {clean} {records}");
         }
@@ -138,7 +149,10 @@ mod tests {
             (None, N, false, true, PairError::Unmarked),
             (mark(9, E + 1, N), N, false, false, PairError::Foreign(Uuid::from_u128(9))),
             // The disk was copied while it was served; the log went on, and was closed.
-            (mark(7, E + 1, N), N, true, false, PairError::Closed),
+            (mark(7, E + 1, N), CLOSED, true, false, PairError::Closed),
+            // And somebody tried the log with another disk.
+            (mark(7, E + 1, N), CLOSED + 1, false, false, PairError::Stale),
+            (mark(7, E + 1, N), CLOSED + 1, false, true, PairError::Stale),
             (mark(7, E + 1, N), N + EPOCH_STEP_MIN, false, true, PairError::Stale),
             // The log was put back, as it was at the opening before.
             (mark(7, E + 1, N), E, false, true, PairError::Stale),

@@ -2,10 +2,11 @@
 
 use super::ending::Ending;
 use super::sweep::Sweeper;
-use crate::format::FormatError;
+use crate::format::{FormatError, Superblock};
 use crate::pace::Age;
 use crate::served::blocking::StorageBlocks;
 use crate::served::checkpoint::Checkpoints;
+use crate::served::epoch::next_epoch;
 use crate::served::poke::{Wish, Wishes};
 use crate::served::shared::Shared;
 use std::io;
@@ -212,11 +213,15 @@ impl Machine {
             }
         }
         // The log is empty, on stable storage: whoever has the disk from now on has all of it.
+        let mut epoch = self.shared.epoch;
         if let Some(disk) = self.shared.lower.marked() {
             disk.set_log_mark(None)?;
+            // What recovery makes of the log after this belongs to no copy of the disk that has its mark.
+            epoch = next_epoch(epoch);
         }
         for attempt in 1.. {
-            match self.checkpoints.change(&mut self.way, |next| (next.clean, next.memory) = (true, None)) {
+            let closed = |next: &mut Superblock| (next.clean, next.memory, next.epoch) = (true, None, epoch);
+            match self.checkpoints.change(&mut self.way, closed) {
                 Ok(()) => break,
                 Err(error) if attempt == CLOSE_FAILURES_MAX => return Err(broken(error)),
                 Err(_) => std::thread::sleep(RETRY_MIN),
