@@ -40,7 +40,7 @@ impl Bench {
     }
 
     fn make_log(&self, name: &str) {
-        volume::tools::create_log(&self.log(name), 64 << 10, true, "a test", &mut |_| {}).unwrap();
+        volume::tools::create_log(&self.log(name), 64 << 10, true, false, "a test", &mut |_| {}).unwrap();
     }
 
     fn log(&self, name: &str) -> LogFile {
@@ -260,6 +260,55 @@ fn an_opening_that_fails_changes_no_log_and_admits_no_copy() {
     std::fs::write(bench.at("log"), log.0).unwrap();
     assert!(bench.refusal("hot", Some("log")).contains("at another time"));
     assert_eq!(first(bench.open("image", Some("log")).unwrap().as_ref()), 2);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_named_as_the_disk_and_a_place_in_it() {
+    let bench = Bench::new();
+    let log = |name: &str| LogFile { memory_file: MemoryFile::None, ..bench.log(name) };
+    let open = |image: &str, name: &str| {
+        let options = Qcow2Options { log: Some(log(name)), ..Qcow2Options::new(bench.at(image)) };
+        StorageSpec::Qcow2(options).open().and_then(Opened::start).map_err(|error| error.to_string())
+    };
+    let mut solo = Solo::new().unwrap();
+    let storage = open("image", "log").unwrap();
+    kit::write(&mut solo, storage.as_ref(), 8192, &[1; 4096]).unwrap();
+    storage.volume().unwrap().sync_now().unwrap();
+    kit::write(&mut solo, storage.as_ref(), 8192, &[2; 4096]).unwrap();
+    write(storage.as_ref(), 2);
+    bench.copy(&[("image", "cut"), ("log", "cut.log")]);
+    drop(storage);
+    // Where the third cluster is there is the L1 table.
+    let mut bytes = std::fs::read(bench.at("cut")).unwrap();
+    let l1 = image::header::Header::parse(&bytes).unwrap().l1_offset as usize;
+    let l2 = (u64::from_be_bytes(bytes[l1..l1 + 8].try_into().unwrap()) & !image::entry::COPIED) as usize;
+    bytes[l2 + 16..l2 + 24].copy_from_slice(&(l1 as u64 | image::entry::COPIED).to_be_bytes());
+    std::fs::write(bench.at("cut"), bytes).unwrap();
+    let Err(refusal) = open("cut", "cut.log") else { panic!("a damaged image is replayed") };
+    assert!(refusal.starts_with(&format!("{}: ", bench.at("cut").display())), "{refusal}");
+    assert!(refusal.contains("at byte 8192,") && refusal.contains("cut.log"), "{refusal}");
+}
+
+#[test]
+fn a_log_that_was_not_closed_is_overwritten_only_with_what_is_lost() {
+    let bench = Bench::new();
+    let storage = bench.open("image", Some("log")).unwrap();
+    write(storage.as_ref(), 7);
+    bench.copy(&[("log", "cut.log")]);
+    let make = |name: &str, lost: bool| {
+        let made = volume::tools::create_log(&bench.log(name), 64 << 10, true, lost, "a test", &mut |_| {});
+        made.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let before = std::fs::read(bench.at("cut.log")).unwrap();
+    let refusal = make("cut.log", false).unwrap_err();
+    assert!(refusal.contains("vringd image log replay") && refusal.contains("--lost"), "{refusal}");
+    assert!(std::fs::read(bench.at("cut.log")).unwrap() == before, "it is changed");
+    // Not while it is served.
+    make("log", true).unwrap_err();
+    drop(storage);
+    make("cut.log", true).unwrap();
+    make("log", false).unwrap();
+    make("cut.log", false).unwrap();
 }
 
 #[test]

@@ -8,12 +8,15 @@ use std::ops::Range;
 /// What is written at once, or not at all.
 const SECTOR_BYTES: usize = 512;
 
+/// Places in the first cluster, and what is written there, in this order.
+pub(crate) type Steps = Vec<(usize, Vec<u8>)>;
+
 /// Bytes of the header whose meaning is known.
 const KNOWN_HEADER_BYTES: usize = 105;
 
 /// What is written where, and flushed each time, so that the first sector switches from the header that there was
 /// before to this one. What does not fit in there is written where nothing is, or when nothing refers to it.
-pub(crate) fn steps(old: &Header, header: &Header, before: &[u8]) -> Vec<(usize, Vec<u8>)> {
+pub(crate) fn steps(old: &Header, header: &Header, before: &[u8]) -> Steps {
     let name = header.backing_file.clone().unwrap_or_default();
     let end_before = before.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1).next_multiple_of(8);
     let with_name_at = |header: &Header, at: usize| {

@@ -4,7 +4,7 @@ use super::chain::Chain;
 use super::disk;
 use super::error::Trouble;
 use crate::header::Header;
-use crate::rewrite;
+use crate::rewrite::{self, Steps};
 use std::sync::PoisonError;
 
 const SECTOR_BYTES: usize = 512;
@@ -14,10 +14,7 @@ const SECTOR_BYTES: usize = 512;
 ///
 /// # Errors
 /// There is no room for it, or it cannot be written.
-pub(super) fn change_header(
-    chain: &Chain,
-    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
-) -> Result<(), Trouble> {
+pub(super) fn change_header(chain: &Chain, steps: impl FnOnce(&Header, &[u8]) -> Steps) -> Result<(), Trouble> {
     // Others change other fields of the header at any time.
     let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut first, steps) = planned(chain, steps)?;
@@ -39,19 +36,13 @@ pub(super) fn change_header(
 ///
 /// # Errors
 /// As [`change_header`].
-pub(super) fn check_header(
-    chain: &Chain,
-    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
-) -> Result<(), Trouble> {
+pub(super) fn check_header(chain: &Chain, steps: impl FnOnce(&Header, &[u8]) -> Steps) -> Result<(), Trouble> {
     let _one_at_a_time = chain.header.lock().unwrap_or_else(PoisonError::into_inner);
     planned(chain, steps).map(|_| ())
 }
 
 /// The bytes of the first cluster, and what is to be written there, if it fits. Whoever asks holds the lock of the header.
-fn planned(
-    chain: &Chain,
-    steps: impl FnOnce(&Header, &[u8]) -> Vec<(usize, Vec<u8>)>,
-) -> Result<(Vec<u8>, Vec<(usize, Vec<u8>)>), Trouble> {
+fn planned(chain: &Chain, steps: impl FnOnce(&Header, &[u8]) -> Steps) -> Result<(Vec<u8>, Steps), Trouble> {
     let top = chain.top();
     let file = chain.file(top.file);
     let cluster = top.geometry.cluster_bytes().min(file.capacity_bytes()) as usize;

@@ -26,6 +26,22 @@ pub enum VolumeError {
         /// Why its log could not be written back.
         source: RecoverError,
     },
+    /// {disk}: cannot be written at byte {offset}, where its intent log {path} has something newer: {source}; the log keeps it until the disk can be written
+    NotReplayed {
+        /// The disk.
+        disk: String,
+        /// The log.
+        path: PathBuf,
+        /// Byte of the disk.
+        offset: u64,
+        /// The disk's answer.
+        source: io::Error,
+    },
+    /// {path}: is the intent log of a disk, and was not closed: it may hold acknowledged writes that the disk lacks; `vringd image log replay` brings them there, and `--lost` overwrites them
+    LogNotClosed {
+        /// The log.
+        path: PathBuf,
+    },
     /// {path}: cannot {what}: {source}
     Io {
         /// The file.

@@ -31,7 +31,7 @@ use super::{LoggedOptions, LoggedStorage, memory, pair};
 use crate::cache::Cache;
 use crate::format::{Superblock, read_superblock, write_superblock};
 use crate::log::End;
-use crate::recover::{Recovered, recover, salvage};
+use crate::recover::{RecoverError, Recovered, recover, salvage};
 use crate::{Blocks, Progress};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -314,7 +314,7 @@ impl Opening {
         };
         let replay = if self.salvage { salvage } else { recover };
         let recovered = replay(data, log.as_mut().map(|log| log as &mut dyn Blocks), progress)
-            .map_err(|source| VolumeError::Recover { path: path.clone(), source })?;
+            .map_err(|source| self.not_replayed(source, before.data_offset))?;
         tell(path, &recovered);
         let mut superblock = recovered.superblock.clone();
         if contents == Contents::Blank && superblock.memory.take().is_some() {
@@ -330,6 +330,18 @@ impl Opening {
         }
         let storage = self.start(superblock, cache, &mut home)?;
         Ok((storage, recovered, versions))
+    }
+
+    /// Recovery knows one storage, where a disk that is apart begins at `data_offset`.
+    fn not_replayed(&self, error: RecoverError, data_offset: u64) -> VolumeError {
+        let path = self.path.clone();
+        match (&self.disk, error) {
+            (Some(disk), RecoverError::Write { offset, source }) if offset >= data_offset => {
+                let disk = disk.describe().target;
+                VolumeError::NotReplayed { disk, path, offset: offset - data_offset, source }
+            }
+            (_, source) => VolumeError::Recover { path, source },
+        }
     }
 
     /// Refuses a disk that is not the log's. A log that holds nothing takes the size of any.

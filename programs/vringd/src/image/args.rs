@@ -347,6 +347,9 @@ pub(crate) enum Log {
         /// Overwrite what is there
         #[arg(long)]
         force: bool,
+        /// Overwrite a log that was not closed, too: the writes that only it has are lost
+        #[arg(long, requires = "force")]
+        lost: bool,
         /// Go through the page cache
         #[arg(long)]
         no_direct: bool,
@@ -377,7 +380,8 @@ pub(crate) enum Log {
         #[arg(long, value_name = "PATH")]
         allow_backing: Vec<PathBuf>,
     },
-    /// Go on without the log that an image had when its server was killed: all that only the log had is lost
+    /// Go on without the log that an image had when its server was killed: all that only the log had is lost, unless `log replay --repaired`
+    /// brings it into the image afterwards
     Forget {
         /// The image
         path: PathBuf,

@@ -16,11 +16,11 @@ use volume::tools::{Discard, create_log, replay_log};
 /// Runs one of them.
 pub(super) fn run(what: Log, out: Out) -> Result<ExitCode, Failure> {
     match what {
-        Log::Create { path, size, force, no_direct } => {
+        Log::Create { path, size, force, lost, no_direct } => {
             let log = LogFile { direct: !no_direct, ..LogFile::new(path) };
             let created_by = format!("vringd {}", env!("CARGO_PKG_VERSION"));
             let bar = Bar::new("log");
-            let made = create_log(&log, size.0, force, &created_by, &mut on(&bar)).map_err(Failure::of)?;
+            let made = create_log(&log, size.0, force, lost, &created_by, &mut on(&bar)).map_err(Failure::of)?;
             drop(bar);
             out.print(&made, show_info)?;
         }

@@ -14,11 +14,13 @@ use values::LogFile;
 /// Makes a log with room for records of `log_bytes`, 64 KiB to 1 TiB, in a file that is made, or on a device. It goes in front of any disk.
 ///
 /// # Errors
-/// Something is there already and is not to be overwritten (`force`), or there is no room, or the size is out of range.
+/// Something is there already and is not to be overwritten (`force`; a log that was not closed: also `lost`), or there is no room, or the
+/// size is out of range.
 pub fn create_log(
     log: &LogFile,
     log_bytes: u64,
     force: bool,
+    lost: bool,
     created_by: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Info, VolumeError> {
@@ -34,6 +36,9 @@ pub fn create_log(
         created_by: created_by.to_owned(),
     };
     let failed = VolumeError::format(&log.path);
+    if force && !lost && is_open_log(log) {
+        return Err(VolumeError::LogNotClosed { path: log.path.clone() });
+    }
     let mut target = Target::make(&log.path, plan.storage_bytes().map_err(&failed)?, force)?;
     target.clear()?;
     {
@@ -42,6 +47,15 @@ pub fn create_log(
     }
     target.keep()?;
     info(&at)
+}
+
+/// Whether there is a log that was not closed in order. Where nothing can be read is none.
+fn is_open_log(log: &LogFile) -> bool {
+    // Whoever serves it writes it at this moment, and has it locked: `Target::make` refuses that.
+    let Ok(file) = at(log).open_file(&log.path, true) else { return false };
+    let superblock = way(&log.path, file)
+        .and_then(|mut way| format::read_superblock(&mut way).map_err(VolumeError::format(&log.path)));
+    superblock.is_ok_and(|superblock| superblock.apart && !superblock.clean)
 }
 
 /// Writes what the log and the memory file of a killed server hold into the disk, and closes both.
