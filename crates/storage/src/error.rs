@@ -94,6 +94,19 @@ impl StorageError {
     pub fn errno(action: Action, errno: i32) -> StorageError {
         StorageError::Io { action, source: io::Error::from_raw_os_error(errno) }
     }
+
+    /// The kernel's number for it, EIO for what has none.
+    pub fn raw_errno(&self) -> i32 {
+        match self {
+            StorageError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::EIO,
+        }
+    }
+
+    /// Whether there was no room: that lasts until somebody makes some.
+    pub fn is_full(&self) -> bool {
+        matches!(self.raw_errno(), libc::ENOSPC | libc::EDQUOT)
+    }
 }
 
 /// Why a storage cannot be opened.

@@ -10,21 +10,21 @@ use crate::header::Header;
 use crate::testing::{New, examine};
 use engine::{Completion, Io, Solo, Token};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use storage::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task};
 use testkit::{Rng, storage as kit};
 use volume::format::{CreateOptions, Uuid};
 use volume::{Barriers, LoggedOptions, LoggedStorage, Ram};
 
-const SIZE: usize = 512 << 10;
+pub(super) const SIZE: usize = 512 << 10;
 const SECTORS: usize = SIZE / 512;
 /// The smallest there is, so that it goes round.
 const LOG_BYTES: u64 = 64 << 10;
 /// One of so many changes is cut behind.
 const CUT_EVERY: u64 = 15;
 
-const IMAGE: usize = 0;
-const LOG: usize = 1;
+pub(super) const IMAGE: usize = 0;
+pub(super) const LOG: usize = 1;
 
 /// What a cut leaves of both files, and what the disk may have then.
 type Cut = ([Vec<u8>; 2], Vec<Allowed>);
@@ -38,13 +38,18 @@ struct World {
 }
 
 /// One of them.
-struct File {
+pub(super) struct File {
     world: Arc<Mutex<World>>,
     number: usize,
     obeys: bool,
     cut_every: AtomicU64,
     /// It does not grow.
-    is_full: AtomicBool,
+    pub(super) is_full: AtomicBool,
+    /// Writes behind this byte find no room, as in what is sparse.
+    pub(super) full_from: AtomicU64,
+    pub(super) flushes_fail: AtomicBool,
+    /// Whoever changes it waits until that is over.
+    pub(super) hangs: (Mutex<bool>, Condvar),
 }
 
 impl Storage for File {
@@ -73,9 +78,22 @@ impl Storage for File {
         if let Err(error) = task.check(self.capacity_bytes(), false) {
             return Step::Done(Err(error));
         }
+        let changes = !matches!(task.operation, Operation::Read { .. });
+        if changes {
+            drop(self.hangs.1.wait_while(self.hangs.0.lock().unwrap(), |hangs| *hangs).unwrap());
+        }
+        let action = task.operation.action();
+        match task.operation {
+            Operation::Write { offset, .. } if offset + task.bytes() > self.full_from.load(Ordering::SeqCst) => {
+                return Step::Done(Err(StorageError::errno(action, libc::ENOSPC)));
+            }
+            Operation::Flush if self.flushes_fail.load(Ordering::SeqCst) => {
+                return Step::Done(Err(StorageError::errno(action, libc::EIO)));
+            }
+            _ => {}
+        }
         let world = &mut *self.world.lock().unwrap();
         world.files[self.number].perform(task, self.obeys);
-        let changes = !matches!(task.operation, Operation::Read { .. });
         let every = self.cut_every.load(Ordering::SeqCst);
         if changes && every > 0 && world.rng.below(every) == 0 {
             let left = world.files.each_mut().map(State::cut);
@@ -107,19 +125,19 @@ impl Storage for File {
 
 /// What is left out on purpose.
 #[derive(Clone, Copy, Debug, Default)]
-struct Without {
+pub(super) struct Without {
     barriers: Barriers,
     /// The file of the image obeys no flush.
     image_flushes: bool,
 }
 
-struct Machine {
+pub(super) struct Machine {
     world: Arc<Mutex<World>>,
-    files: [Arc<File>; 2],
+    pub(super) files: [Arc<File>; 2],
 }
 
 impl Machine {
-    fn new(contents: [Vec<u8>; 2], seed: u64, cut_every: u64, without: Without) -> Machine {
+    pub(super) fn new(contents: [Vec<u8>; 2], seed: u64, cut_every: u64, without: Without) -> Machine {
         let seeds = [seed, seed.rotate_left(9)];
         let [image, log] = contents;
         let files = [State::new(image, seeds[0]), State::new(log, seeds[1])];
@@ -134,12 +152,27 @@ impl Machine {
                 obeys,
                 cut_every: AtomicU64::new(cut_every),
                 is_full: AtomicBool::new(false),
+                full_from: AtomicU64::new(u64::MAX),
+                flushes_fail: AtomicBool::new(false),
+                hangs: (Mutex::new(false), Condvar::new()),
             })
         };
         Machine { files: [file(IMAGE), file(LOG)], world }
     }
 
-    fn open(&self, without: Without) -> Result<LoggedStorage, String> {
+    /// What the file has now.
+    pub(super) fn contents(&self, number: usize) -> Vec<u8> {
+        self.world.lock().unwrap().files[number].now.clone()
+    }
+
+    /// The image with nothing in front of it.
+    pub(super) fn image(&self) -> Arc<dyn Storage> {
+        let image = self.contents(IMAGE);
+        let header = Header::parse(&image).unwrap();
+        Arc::new(served_as(header, &image, self.files[IMAGE].clone(), None, false))
+    }
+
+    pub(super) fn open(&self, without: Without) -> Result<LoggedStorage, String> {
         let image = self.world.lock().unwrap().files[IMAGE].now.clone();
         let header = Header::parse(&image).map_err(|error| error.to_string())?;
         let disk = served_as(header, &image, self.files[IMAGE].clone(), None, false);
@@ -149,7 +182,7 @@ impl Machine {
 }
 
 /// An image and a log that nobody has used yet.
-fn fresh(new: &New) -> [Vec<u8>; 2] {
+pub(super) fn fresh(new: &New) -> [Vec<u8>; 2] {
     let options = CreateOptions {
         capacity_bytes: 512,
         log_bytes: LOG_BYTES,
@@ -272,7 +305,7 @@ fn look(solo: &mut Solo, (left, allowed): Cut) -> Option<String> {
     examine(&image).corruptions.into_iter().next()
 }
 
-fn cases() -> Vec<New> {
+pub(super) fn cases() -> Vec<New> {
     // The header of the first has no room for the feature's name beside the rest in its first sector.
     [(10, 4, 0), (12, 4, 0), (16, 4, 0), (14, 4, features::EXTENDED_L2)]
         .map(|(cluster_bits, refcount_order, incompatible)| New {
@@ -331,41 +364,6 @@ fn wherever_an_opening_or_a_close_is_cut_image_and_log_belong_together() {
                 assert!(wrong.is_none(), "seed {seed}, {new:?}: {wrong:?}");
             }
         }
-    }
-}
-
-/// What was flushed is answered, and is in the log until there is room again.
-#[test]
-fn an_image_without_room_is_written_back_when_there_is_some() {
-    let machine = Machine::new(fresh(&cases()[1]), 5, 0, Without::default());
-    let storage = machine.open(Without::default()).unwrap();
-    let mut solo = Solo::new().unwrap();
-    machine.files[IMAGE].is_full.store(true, Ordering::SeqCst);
-    for at in 0..3u64 {
-        kit::write(&mut solo, &storage, at * (64 << 10), &[at as u8 + 1; 4096]).unwrap();
-    }
-    let mut task = Task::new();
-    task.begin(Operation::Flush);
-    kit::run(&mut solo, &storage, &mut task).unwrap();
-    let figures = || storage.volume().unwrap().status().figures;
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    std::thread::scope(|scope| {
-        // It waits for as long as there is no room.
-        let synchronized = scope.spawn(|| storage.volume().unwrap().sync_now());
-        while figures().write_back_errors == 0 {
-            assert!(std::time::Instant::now() < end && !synchronized.is_finished(), "{:?}", figures());
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        machine.files[IMAGE].is_full.store(false, Ordering::SeqCst);
-        synchronized.join().unwrap().unwrap();
-    });
-    storage.close().unwrap();
-    drop(storage);
-    let image = machine.world.lock().unwrap().files[IMAGE].now.clone();
-    assert!(examine(&image).corruptions.is_empty());
-    let alone = served_as(Header::parse(&image).unwrap(), &image, machine.files[IMAGE].clone(), None, true);
-    for at in 0..3u64 {
-        assert_eq!(kit::read(&mut solo, &alone, at * (64 << 10), 4096), [at as u8 + 1; 4096]);
     }
 }
 

@@ -41,6 +41,8 @@ mod extents;
 mod heading;
 #[cfg(test)]
 mod logged_powercut_tests;
+#[cfg(test)]
+mod logged_trouble_tests;
 mod look;
 mod machine;
 mod mark;

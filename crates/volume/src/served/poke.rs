@@ -53,6 +53,8 @@ impl Wishes {
 pub(super) enum NoSweep {
     /// Not within the time.
     Timeout,
+    /// It failed with this error, and the next one will.
+    Failed(i32),
     /// The write-back thread is gone.
     Gone,
 }
@@ -73,6 +75,8 @@ pub(super) struct Poke {
 struct State {
     asked: u64,
     swept: u64,
+    /// Number of the last sweep that failed in a way that lasts, and the error.
+    failed: (u64, i32),
     gone: bool,
 }
 
@@ -157,6 +161,14 @@ impl Poke {
         self.done.notify_all();
     }
 
+    /// The same of one that has failed, and that whoever asked for it need not wait for any longer. The thread tries again.
+    pub(super) fn failed(&self, sweep: u64, errno: i32) {
+        let mut state = self.state();
+        state.failed = (state.failed.0.max(sweep), errno);
+        drop(state);
+        self.done.notify_all();
+    }
+
     /// The write-back thread is gone: nobody waits for it any more.
     pub(super) fn gone(&self) {
         self.state().gone = true;
@@ -173,6 +185,9 @@ impl Poke {
         loop {
             if state.swept >= mine {
                 return Ok(());
+            }
+            if state.failed.0 >= mine {
+                return Err(NoSweep::Failed(state.failed.1));
             }
             if state.gone {
                 return Err(NoSweep::Gone);
@@ -222,6 +237,27 @@ mod tests {
         assert_eq!(poke.sweep_and_wait(Duration::ZERO), Err(NoSweep::Timeout));
         poke.gone();
         assert_eq!(poke.sweep_and_wait(LONG), Err(NoSweep::Gone));
+    }
+
+    #[test]
+    fn a_sweep_that_fails_is_told_to_those_who_asked_before_it_began() {
+        let poke = Arc::new(Poke::default());
+        let waits = || {
+            let poke = poke.clone();
+            std::thread::spawn(move || poke.sweep_and_wait(LONG))
+        };
+        let first = waits();
+        let wishes = poke.wait(LONG);
+        let second = waits();
+        while poke.wait(Duration::ZERO).sweep == wishes.sweep {
+            std::thread::yield_now();
+        }
+        poke.failed(wishes.sweep, libc::ENOSPC);
+        assert_eq!(first.join().unwrap(), Err(NoSweep::Failed(libc::ENOSPC)));
+        let wishes = poke.wait(LONG);
+        assert!(wishes.sweep_wanted, "it is tried again");
+        poke.swept(wishes.sweep);
+        assert_eq!(second.join().unwrap(), Ok(()));
     }
 
     #[test]

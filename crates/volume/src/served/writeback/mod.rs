@@ -89,7 +89,8 @@ impl WriteBack {
     /// Brings everything that was written before to stable lower storage. Blocks.
     ///
     /// # Errors
-    /// It did not come to that in ten minutes, or the volume has failed.
+    /// It did not come to that in ten minutes, the volume has failed, or the lower storage has no room, or fails again and again: what it
+    /// did not take is kept, and tried again.
     pub(super) fn sync(&self) -> Result<(), StorageError> {
         self.sync_within(SWEEP_PATIENCE)
     }
@@ -97,6 +98,7 @@ impl WriteBack {
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
         let (kind, what) = match self.shared.poke.sweep_and_wait(patience) {
             Ok(()) => return Ok(()),
+            Err(NoSweep::Failed(errno)) => return Err(StorageError::errno(Action::Write, errno)),
             Err(NoSweep::Timeout) => (io::ErrorKind::TimedOut, "the lower storage does not take what is written back"),
             Err(NoSweep::Gone) => (io::ErrorKind::Other, "the volume's write-back has ended"),
         };

@@ -20,8 +20,8 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 /// ...and at most this.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often in a row passes may fail before a volume is closed with dirty data.
-const CLOSE_FAILURES_MAX: u32 = 8;
+/// How often in a row passes may fail before whoever waits for one is told, and before a volume is closed with dirty data.
+const FAILURES_MAX: u32 = 8;
 /// How many passes may leave something dirty, although nobody writes any more, before that is a bug.
 const CLOSE_PASSES_MAX: u32 = 8;
 /// A pass that has freed nothing for those who wait comes again after this time: what it found was on its way into the log.
@@ -42,6 +42,8 @@ pub(super) struct Machine {
     age: Age,
     /// The last pass failed: how long to wait before the next.
     retry: Option<Duration>,
+    /// Passes in a row that failed.
+    failures: u32,
     /// Somebody still waits for room after the last pass, and asks no second time.
     hurry: bool,
 }
@@ -53,7 +55,7 @@ impl Machine {
         let sweeper = Sweeper::new(shared.clone(), ending.clone())?;
         let way = checkpoints.way()?;
         let (zero, age) = (Instant::now(), Age::default());
-        Ok(Machine { shared, checkpoints, way, sweeper, ending, zero, age, retry: None, hurry: false })
+        Ok(Machine { shared, checkpoints, way, sweeper, ending, zero, age, retry: None, failures: 0, hurry: false })
     }
 
     /// Works until the volume is closed. A panic is the end of the volume and of nothing else.
@@ -90,7 +92,7 @@ impl Machine {
             match self.sweep(self.is_waited_for(wishes)) {
                 Ok(()) => {
                     self.shared.poke.swept(wishes.sweep);
-                    self.retry = None;
+                    (self.retry, self.failures) = (None, 0);
                     self.age.end();
                     let has_work = self.has_work();
                     if has_work {
@@ -98,7 +100,13 @@ impl Machine {
                     }
                     self.hurry = has_work && self.shared.short_of_room();
                 }
-                Err(error) => self.failed(&error),
+                Err(error) => {
+                    self.failed(&error);
+                    self.failures = self.failures.saturating_add(1);
+                    if error.is_full() || self.failures >= FAILURES_MAX {
+                        self.shared.poke.failed(wishes.sweep, error.raw_errno());
+                    }
+                }
             }
         }
     }
@@ -204,7 +212,7 @@ impl Machine {
                 }
                 Err(error) => {
                     failures += 1;
-                    if failures == CLOSE_FAILURES_MAX {
+                    if failures == FAILURES_MAX {
                         return Err(error);
                     }
                     self.failed(&error);
@@ -223,7 +231,7 @@ impl Machine {
             let closed = |next: &mut Superblock| (next.clean, next.memory, next.epoch) = (true, None, epoch);
             match self.checkpoints.change(&mut self.way, closed) {
                 Ok(()) => break,
-                Err(error) if attempt == CLOSE_FAILURES_MAX => return Err(broken(error)),
+                Err(error) if attempt == FAILURES_MAX => return Err(broken(error)),
                 Err(_) => std::thread::sleep(RETRY_MIN),
             }
         }

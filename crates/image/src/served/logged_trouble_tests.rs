@@ -1,0 +1,51 @@
+//! Images with an intent log in front of them, on storage that is full, hangs or fails.
+
+use super::logged_powercut_tests::{IMAGE, Machine, Without, cases, fresh};
+use crate::features;
+use crate::header::Header;
+use crate::testing::examine;
+use engine::Solo;
+use std::sync::atomic::Ordering;
+use storage::{Operation, Storage, Task};
+use testkit::storage as kit;
+
+fn machine() -> Machine {
+    Machine::new(fresh(&cases()[1]), 5, 0, Without::default())
+}
+
+fn flush(solo: &mut Solo, storage: &dyn Storage) {
+    let mut task = Task::new();
+    task.begin(Operation::Flush);
+    kit::run(solo, storage, &mut task).unwrap();
+}
+
+fn is_marked(machine: &Machine) -> bool {
+    Header::parse(&machine.contents(IMAGE)).unwrap().has(features::LOGGED)
+}
+
+/// What was flushed is answered, and is in the log until there is room again. Whoever waits for the image is told.
+#[test]
+fn an_image_without_room_is_written_back_when_there_is_some() {
+    let machine = machine();
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    machine.files[IMAGE].is_full.store(true, Ordering::SeqCst);
+    for at in 0..3u64 {
+        kit::write(&mut solo, &storage, at * (64 << 10), &[at as u8 + 1; 4096]).unwrap();
+    }
+    flush(&mut solo, &storage);
+    let control = storage.volume().unwrap();
+    for refused in [control.sync_now(), control.leave(), control.sync_now()] {
+        assert!(refused.unwrap_err().is_full());
+    }
+    assert!(is_marked(&machine));
+    machine.files[IMAGE].is_full.store(false, Ordering::SeqCst);
+    control.sync_now().unwrap();
+    storage.close().unwrap();
+    drop(storage);
+    assert!(examine(&machine.contents(IMAGE)).corruptions.is_empty());
+    let alone = machine.image();
+    for at in 0..3u64 {
+        assert_eq!(kit::read(&mut solo, &*alone, at * (64 << 10), 4096), [at as u8 + 1; 4096]);
+    }
+}
