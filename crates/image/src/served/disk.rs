@@ -9,7 +9,7 @@ use libc::iovec;
 use std::cell::RefCell;
 use std::io;
 use storage::kit::wait_for;
-use storage::{Operation, Storage, StorageError, Task};
+use storage::{Operation, Storage, Task};
 
 /// An operation at a time.
 type Lane = (Solo, Task);
@@ -17,14 +17,6 @@ type Lane = (Solo, Task);
 thread_local! {
     /// Lanes that are idle: one, but for a file that is an image itself, whose operations have operations of their own.
     static LANES: RefCell<Vec<Lane>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The kernel's answer, or EIO where another reason has no number.
-pub(super) fn errno(error: &StorageError) -> i32 {
-    match error {
-        StorageError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-        _ => libc::EIO,
-    }
 }
 
 /// Sets up what calls of this thread need.
@@ -52,7 +44,7 @@ fn run(storage: &dyn Storage, operation: Operation, buffer: Option<iovec>) -> Re
     // A lane that cannot be waited for is not used again.
     let ended = wait_for(storage, solo, task).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     put_back(lane);
-    ended.map_err(|error| errno(&error))
+    ended.map_err(|error| error.raw_errno())
 }
 
 /// Memory that every O_DIRECT takes as it is: what is moved through it waits for no bounce buffer, of which guests may hold all.

@@ -1,7 +1,6 @@
 //! Where a disk has data, by the tables of its images and the holes of what is raw behind them.
 
 use super::chain::{Chain, Image, Local};
-use super::disk;
 use super::error::Trouble;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -100,7 +99,7 @@ impl Chain {
         }
         if look.base.front().is_none() {
             let wanted = start..range.end.min(base.capacity_bytes());
-            let list = extent::ask(base, wanted, LOOK_EXTENTS).map_err(|error| disk::errno(&error))?;
+            let list = extent::ask(base, wanted, LOOK_EXTENTS).map_err(|error| error.raw_errno())?;
             let mut known = start;
             for Extent { bytes, data } in list {
                 known += bytes;

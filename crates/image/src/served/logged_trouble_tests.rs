@@ -1,6 +1,6 @@
 //! Images with an intent log in front of them, on storage that is full, hangs or fails.
 
-use super::logged_powercut_tests::{IMAGE, Machine, Without, cases, fresh};
+use super::logged_powercut_tests::{IMAGE, Machine, SIZE, Without, cases, fresh};
 use crate::features;
 use crate::header::Header;
 use crate::testing::examine;
@@ -8,6 +8,8 @@ use engine::Solo;
 use std::sync::atomic::Ordering;
 use storage::{Operation, Storage, Task};
 use testkit::storage as kit;
+
+const BLOCKS: u64 = SIZE as u64 / 4096;
 
 fn machine() -> Machine {
     Machine::new(fresh(&cases()[1]), 5, 0, Without::default())
@@ -48,4 +50,32 @@ fn an_image_without_room_is_written_back_when_there_is_some() {
     for at in 0..3u64 {
         assert_eq!(kit::read(&mut solo, &*alone, at * (64 << 10), 4096), [at as u8 + 1; 4096]);
     }
+}
+
+/// Each pass takes clusters for what it writes, and gives them back.
+#[test]
+fn an_image_on_a_full_file_system_does_not_grow_with_each_pass() {
+    let machine = machine();
+    let before = machine.contents(IMAGE).len();
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    machine.files[IMAGE].full_from.store(before as u64, Ordering::SeqCst);
+    for block in 0..BLOCKS {
+        kit::write(&mut solo, &storage, block * 4096, &[block as u8; 512]).unwrap();
+    }
+    let sync = || assert!(storage.volume().unwrap().sync_now().unwrap_err().is_full());
+    sync();
+    // Each of them once, in each of a few passes.
+    let errors = storage.figures().write_back_errors;
+    assert!(errors < 8 * BLOCKS, "{errors} errors");
+    sync();
+    sync();
+    // It stays open, and no pass is under way any more.
+    let image = storage.volume().unwrap().disk().unwrap();
+    storage.abandon();
+    let grown = (machine.contents(IMAGE).len() - before) as u64 / 4096;
+    // What is ready to be used counts as well.
+    let leaks = examine(&machine.contents(IMAGE)).leaks;
+    assert!(leaks + BLOCKS <= grown, "{leaks} leaks in {grown} clusters");
+    drop(image);
 }

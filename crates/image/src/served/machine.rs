@@ -151,7 +151,7 @@ impl Parts<'_, '_> {
     fn sub_went(&mut self, sub: Sub, step: Step) -> Flow {
         let Step::Done(result) = step else { return Flow::Pending };
         if let Err(error) = result {
-            let errno = disk::errno(&error);
+            let errno = error.raw_errno();
             let flushes = match sub {
                 Sub::Move(bytes) if matches!(errno, libc::ENOSPC | libc::EDQUOT) => {
                     return self.move_again(bytes, errno);
@@ -322,7 +322,10 @@ impl Parts<'_, '_> {
 
     fn covered(&mut self) -> Flow {
         self.progress.stage = Stage::End;
-        let many = self.shared.try_allocator().is_some_and(|allocator| allocator.in_limbo() >= LIMBO_RUNS);
+        let many = self.shared.try_allocator().is_some_and(|allocator| {
+            // Of writes that found no room long runs come back.
+            allocator.in_limbo() >= LIMBO_RUNS || allocator.is_overfull(&self.shared.chain)
+        });
         if !many || self.shared.is_broken() {
             return Flow::Again;
         }

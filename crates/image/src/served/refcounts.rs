@@ -243,7 +243,7 @@ impl Refcounts {
         let there = file.capacity_bytes();
         if end > there {
             file.resize(end).map_err(|error| match error {
-                storage::StorageError::Io { .. } => disk::errno(&error),
+                storage::StorageError::Io { .. } => error.raw_errno(),
                 // A device that is full.
                 _ => libc::ENOSPC,
             })?;

@@ -227,7 +227,7 @@ impl Shared {
         for (number, bytes) in self.chain.short() {
             self.chain.file(number).resize(bytes).map_err(|error| {
                 tracing::error!(%error, "the last cluster of an image cannot be completed");
-                Trouble::Errno(disk::errno(&error))
+                Trouble::Errno(error.raw_errno())
             })?;
         }
         Ok(())

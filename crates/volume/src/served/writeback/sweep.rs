@@ -81,6 +81,8 @@ pub(super) struct Sweeper {
     /// Where to take dirty blocks next; `None` at the end of the disk.
     from: Option<u64>,
     trouble: Option<StorageError>,
+    /// Writes found no room: behind a flush the lower storage has again what they took.
+    returns: bool,
     /// Log writes that had failed when the pass began.
     told_beside: u64,
     tempo: Tempo,
@@ -141,6 +143,7 @@ impl Sweeper {
             stable: Vec::new(),
             from: None,
             trouble: None,
+            returns: false,
             told_beside: 0,
         })
     }
@@ -152,12 +155,13 @@ impl Sweeper {
     pub(super) fn pass(&mut self, hurry: bool) -> Result<Swept, StorageError> {
         self.from = Some(0);
         self.trouble = None;
+        self.returns = false;
         self.told_beside = self.shared.told_beside.load(Ordering::SeqCst);
         self.tempo = Tempo::new(hurry, &Seen { pressed: hurry, elapsed: Duration::ZERO, taken: 0, ..self.look() });
         loop {
             self.begin_writes();
             self.begin_flush();
-            if self.is_at_end() && self.written.is_empty() && self.flushing.is_none() {
+            if self.is_at_end() && self.written.is_empty() && self.flushing.is_none() && !self.returns {
                 break;
             }
             if self.tempo.left == 0 && self.goes_on() {
@@ -297,13 +301,15 @@ impl Sweeper {
 
     /// Begins a flush if none is under way and enough, or everything, has been written.
     fn begin_flush(&mut self) {
-        if self.flushing.is_some() || self.written.is_empty() {
+        let at_end = self.is_at_end();
+        if self.flushing.is_some() || self.written.is_empty() && !(at_end && self.returns) {
             return;
         }
-        if !self.is_at_end() && self.written_bytes < self.flush_bytes() {
+        if !at_end && self.written_bytes < self.flush_bytes() {
             return;
         }
         let Some(place) = self.free.pop() else { return };
+        self.returns &= !at_end;
         self.flushing = Some(std::mem::take(&mut self.written));
         self.written_bytes = 0;
         if !self.shared.barriers.write_back {
@@ -361,7 +367,9 @@ impl Sweeper {
             self.shared.write_back_failed(&error);
             if let Some(what) = group.plan.pieces.get_mut(piece) {
                 what.attempts += 1;
-                if what.attempts < ATTEMPTS_MAX && self.trouble.is_none() {
+                // What finds no room now finds none a moment later, and may have taken some to no avail.
+                self.returns |= error.is_full();
+                if what.attempts < ATTEMPTS_MAX && self.trouble.is_none() && !error.is_full() {
                     self.queue.push_back((place, piece));
                     return;
                 }
