@@ -52,6 +52,13 @@ pub(super) struct File {
     pub(super) hangs: (Mutex<bool>, Condvar),
 }
 
+impl File {
+    pub(super) fn hang(&self, hangs: bool) {
+        *self.hangs.0.lock().unwrap() = hangs;
+        self.hangs.1.notify_all();
+    }
+}
+
 impl Storage for File {
     fn describe(&self) -> Description {
         Description {

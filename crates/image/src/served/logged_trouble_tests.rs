@@ -79,3 +79,21 @@ fn an_image_on_a_full_file_system_does_not_grow_with_each_pass() {
     assert!(leaks + BLOCKS <= grown, "{leaks} leaks in {grown} clusters");
     drop(image);
 }
+
+/// Guests wait meanwhile.
+#[test]
+fn a_disk_that_hangs_is_not_left_and_stays_as_it_was() {
+    let machine = machine();
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+    machine.files[IMAGE].hang(true);
+    let error = storage.volume().unwrap().leave().unwrap_err().to_string();
+    assert!(is_marked(&machine) && error.contains("does not take what is written back"), "{error}");
+    machine.files[IMAGE].hang(false);
+    kit::write(&mut solo, &storage, 4096, &[8; 4096]).unwrap();
+    storage.volume().unwrap().leave().unwrap();
+    assert!(!is_marked(&machine));
+    storage.volume().unwrap().come_back().unwrap();
+    assert!(is_marked(&machine));
+}

@@ -138,7 +138,7 @@ impl VolumeControl for LoggedStorage {
     }
 
     fn leave(&self) -> Result<(), StorageError> {
-        self.write_back.sync()?;
+        self.write_back.leave()?;
         self.marked()?.set_log_mark(None)
     }
 

@@ -21,10 +21,7 @@ impl Daemon {
             let (disk, _) = self.disks.get(&of.disk)?;
             self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
-            // Little is left to write back while guests wait.
-            if let Some(log) = disk.storage().volume() {
-                log.sync_now().map_err(|error| unsupported(&disk, &error.to_string()))?;
-            }
+            write_back(&disk)?;
             snapshots.push(self.prepared(&disk, of)?);
             disks.push(disk);
         }
@@ -92,10 +89,18 @@ fn image_of(storage: &Arc<dyn Storage>) -> Arc<dyn Storage> {
     logged.and_then(VolumeControl::disk).unwrap_or_else(|| storage.clone())
 }
 
+/// Brings what a log in front of the disk has into the image, while guests go on.
+fn write_back(disk: &Disk) -> Result<(), ApiError> {
+    let written = disk.storage().volume().map_or(Ok(()), VolumeControl::sync_now);
+    written.map_err(|error| unsupported(disk, &format!("its log cannot be written back: {error}")))
+}
+
 /// Puts the new image into the place of the old one, which has all by then that a log in front of it had.
 fn put(disk: &Disk, snapshot: &mut ExternalSnapshot) -> Result<Arc<dyn Storage>, ApiError> {
     if let Some(log) = disk.storage().volume() {
-        log.leave().map_err(|error| unsupported(disk, &error.to_string()))?;
+        log.leave().map_err(|error| {
+            unsupported(disk, &format!("its log was not written back while its guest waited: {error}; try again"))
+        })?;
     }
     snapshot.put().map_err(|error| {
         come_back(disk);

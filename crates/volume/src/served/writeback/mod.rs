@@ -38,6 +38,9 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 /// And before another program takes over, while guests wait.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(30);
 
+/// And before another disk takes the place of this one: guests wait for that of all disks that are part of it.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+
 type Thread = JoinHandle<Result<(), StorageError>>;
 
 /// The thread that writes back, and what has to be done around it. Dropped, it writes everything back and closes the volume.
@@ -93,6 +96,14 @@ impl WriteBack {
     /// did not take is kept, and tried again.
     pub(super) fn sync(&self) -> Result<(), StorageError> {
         self.sync_within(SWEEP_PATIENCE)
+    }
+
+    /// As [`sync`](Self::sync), while guests wait.
+    ///
+    /// # Errors
+    /// It did not come to that in two seconds, or the volume has failed.
+    pub(super) fn leave(&self) -> Result<(), StorageError> {
+        self.sync_within(LEAVE_PATIENCE)
     }
 
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
