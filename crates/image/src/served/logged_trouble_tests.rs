@@ -97,3 +97,18 @@ fn a_disk_that_hangs_is_not_left_and_stays_as_it_was() {
     storage.volume().unwrap().come_back().unwrap();
     assert!(is_marked(&machine));
 }
+
+/// What may be without its mark is not written with a log in front of it.
+#[test]
+fn a_disk_that_may_be_left_serves_nothing() {
+    let machine = machine();
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+    storage.volume().unwrap().sync_now().unwrap();
+    machine.files[IMAGE].flushes_fail.store(true, Ordering::SeqCst);
+    storage.volume().unwrap().leave().unwrap_err();
+    let failure = storage.volume().unwrap().status().failure;
+    assert!(failure.is_some_and(|why| why.contains("cannot be marked again")));
+    assert!(kit::write(&mut solo, &storage, 0, &[8; 4096]).is_err());
+}

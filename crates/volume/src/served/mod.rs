@@ -139,7 +139,10 @@ impl VolumeControl for LoggedStorage {
 
     fn leave(&self) -> Result<(), StorageError> {
         self.write_back.leave()?;
-        self.marked()?.set_log_mark(None)
+        // After an error nobody knows whether it is marked: it would go on with what only the log has.
+        self.marked()?.set_log_mark(None).inspect_err(|_| {
+            let _ = self.come_back();
+        })
     }
 
     fn come_back(&self) -> Result<(), StorageError> {
