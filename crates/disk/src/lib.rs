@@ -151,6 +151,15 @@ impl StorageSpec {
         needs
     }
 
+    /// The same image without the log in front of it.
+    #[must_use]
+    pub fn without_log(mut self) -> StorageSpec {
+        if let StorageSpec::Qcow2(options) = &mut self {
+            options.log = None;
+        }
+        self
+    }
+
     /// The log over a storage that is made.
     pub fn intent_log(&self) -> Option<IntentLog> {
         self.clone().made()?.intent_log.copied()

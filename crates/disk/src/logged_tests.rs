@@ -372,6 +372,40 @@ fn what_was_synchronized_leaves_nothing_in_memory() {
     assert_eq!(volume::cache::peek(std::os::fd::OwnedFd::from(memory)).unwrap().current, 0);
 }
 
+/// A snapshot goes on without a log that fails: what is handed over then is an image, nobody misses the memory, and a log that is one goes
+/// before any image.
+#[test]
+fn an_image_goes_on_without_a_log_that_fails() {
+    for noise in [false, true] {
+        let bench = Bench::new();
+        let storage = bench.open("image", Some("log")).unwrap();
+        write(storage.as_ref(), 7);
+        let control = storage.volume().unwrap();
+        control.leave().unwrap();
+        let image = control.disk().unwrap();
+        let options = MemoryOptions { size: Some(ByteSize(SIZE)), ..MemoryOptions::default() };
+        let mut next = StorageSpec::Memory(options).open().and_then(Opened::start).unwrap();
+        if noise {
+            let log = std::fs::File::options().write(true).open(bench.at("log")).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&log, &[9; 64 << 10], 0).unwrap();
+            next = image.clone();
+        }
+        assert!(control.go_before(next).is_err());
+        assert!(!bench.at("memory").exists() && !bench.is_marked("image"));
+        let spec = bench.spec("image", Some("log"));
+        let handed = image.hand_over().unwrap();
+        assert!(spec.adopt(handed).is_err());
+        let after = spec.without_log().adopt(image.hand_over().unwrap()).unwrap();
+        assert_eq!(first(after.as_ref()), 7);
+        std::mem::forget(after);
+        drop((storage, image));
+        // The one that was forgotten still has its locks.
+        bench.copy(&[("image", "closed"), ("log", "log.closed")]);
+        assert_eq!(bench.open("closed", Some("log.closed")).is_ok(), !noise);
+        assert_eq!(first(bench.open("closed", None).unwrap().as_ref()), 7);
+    }
+}
+
 #[test]
 fn a_disk_grows_with_its_image() {
     let bench = Bench::new();

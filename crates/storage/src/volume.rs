@@ -53,7 +53,8 @@ pub trait VolumeControl: Send + Sync {
     /// any more, whatever comes of it. Blocks.
     ///
     /// # Errors
-    /// The log cannot be opened again. The disk that was left has all that was written.
+    /// The log cannot be opened again. The disk that was left has all that was written. The other one is not marked, and the log is
+    /// closed in order and its memory gone, as far as that can be.
     fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError>;
 }
 

@@ -268,3 +268,42 @@ fn a_corrupt_image_is_repaired_by_qemu_and_gets_all_that_its_log_has() -> Result
     ensure!(disk[4096..8192] == [8; 4096], "what was in memory is lost");
     Ok(())
 }
+
+/// The log is overwritten behind the daemon's back: the snapshot is taken, and the disk goes on as an image alone.
+#[test]
+fn a_disk_whose_log_fails_at_a_snapshot_goes_on_without_and_through_an_upgrade() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = place()?;
+    let storage = logged(&lab, &directory, "a", "cluster_size=65536")?;
+    let at = |name: &str| directory.path().join(name);
+    let storage = storage.replace("@AT@", &directory.path().display().to_string());
+    let (socket, shown) = (at("a.sock"), at("a.sock").display().to_string());
+    let daemon =
+        Daemon::serve(&format!("[[export]]\nname = 'a'\nsocket = '{shown}'\nqueues = 1\nstorage = {{ {storage} }}\n"))?;
+    {
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let mut ring = frontend.ring(0, 16)?;
+        write(&mut ring, 1, 7);
+        // Nothing is written to the log from here on: a snapshot writes back, and the log's superblock with it.
+        let to = |name: &str| json!({ "disks": [{ "disk": "a", "to": at(name) }] });
+        let _: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to("a-0.qcow2"))?;
+        let log = fs::OpenOptions::new().write(true).open(at("a.log"))?;
+        std::os::unix::fs::FileExt::write_all_at(&log, &[9; 64 << 10], 0)?;
+        let shown: Vec<Disk> = post(daemon.client(), "/v1/snapshots", &to("a-1.qcow2"))?;
+        ensure!(shown.iter().all(|disk| disk.storage.volume.is_none()), "its log goes on: {shown:?}");
+        write(&mut ring, 2, 8);
+    }
+    ensure!(!fs::exists(at("a.memory"))?, "a memory file is left");
+    ensure!(daemon.output().contains("goes on without its intent log"), "{}", daemon.output());
+    daemon.upgrade()?;
+    {
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let mut ring = frontend.ring(0, 16)?;
+        ensure!(read(&mut ring, 1) == [7; 4096] && read(&mut ring, 2) == [8; 4096], "the upgrade lost something");
+        write(&mut ring, 3, 9);
+    }
+    daemon.stop()?;
+    let disk = contents(&lab, "qcow2", &at("a.qcow2"))?;
+    ensure!((1..4).all(|block| disk[block * 4096..][..4096] == [block as u8 + 6; 4096]), "the image lacks something");
+    Ok(())
+}

@@ -47,7 +47,8 @@ pub(super) struct File {
     pub(super) is_full: AtomicBool,
     /// Writes behind this byte find no room, as in what is sparse.
     pub(super) full_from: AtomicU64,
-    pub(super) flushes_fail: AtomicBool,
+    /// So many flushes more succeed.
+    pub(super) flushes_left: AtomicU64,
     /// Whoever changes it waits until that is over.
     pub(super) hangs: (Mutex<bool>, Condvar),
 }
@@ -94,7 +95,12 @@ impl Storage for File {
             Operation::Write { offset, .. } if offset + task.bytes() > self.full_from.load(Ordering::SeqCst) => {
                 return Step::Done(Err(StorageError::errno(action, libc::ENOSPC)));
             }
-            Operation::Flush if self.flushes_fail.load(Ordering::SeqCst) => {
+            Operation::Flush
+                if self
+                    .flushes_left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                    .is_err() =>
+            {
                 return Step::Done(Err(StorageError::errno(action, libc::EIO)));
             }
             _ => {}
@@ -160,7 +166,7 @@ impl Machine {
                 cut_every: AtomicU64::new(cut_every),
                 is_full: AtomicBool::new(false),
                 full_from: AtomicU64::new(u64::MAX),
-                flushes_fail: AtomicBool::new(false),
+                flushes_left: AtomicU64::new(u64::MAX),
                 hangs: (Mutex::new(false), Condvar::new()),
             })
         };

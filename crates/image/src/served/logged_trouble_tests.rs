@@ -1,6 +1,6 @@
 //! Images with an intent log in front of them, on storage that is full, hangs or fails.
 
-use super::logged_powercut_tests::{IMAGE, Machine, SIZE, Without, cases, fresh};
+use super::logged_powercut_tests::{IMAGE, LOG, Machine, SIZE, Without, cases, fresh};
 use crate::features;
 use crate::header::Header;
 use crate::testing::examine;
@@ -106,9 +106,31 @@ fn a_disk_that_may_be_left_serves_nothing() {
     let mut solo = Solo::new().unwrap();
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
     storage.volume().unwrap().sync_now().unwrap();
-    machine.files[IMAGE].flushes_fail.store(true, Ordering::SeqCst);
+    machine.files[IMAGE].flushes_left.store(0, Ordering::SeqCst);
     storage.volume().unwrap().leave().unwrap_err();
     let failure = storage.volume().unwrap().status().failure;
     assert!(failure.is_some_and(|why| why.contains("cannot be marked again")));
     assert!(kit::write(&mut solo, &storage, 0, &[8; 4096]).is_err());
+}
+
+/// Wherever that fails: the disk that the log could not go before has all, and does not say that it misses a log.
+#[test]
+fn a_log_that_cannot_go_before_another_disk_is_missed_by_none() {
+    let mut solo = Solo::new().unwrap();
+    let fails = (0..20).take_while(|flushes| {
+        let machine = machine();
+        let storage = machine.open(Without::default()).unwrap();
+        kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+        let control = storage.volume().unwrap();
+        control.leave().unwrap();
+        machine.files[LOG].flushes_left.store(*flushes, Ordering::SeqCst);
+        let disk = control.disk().unwrap();
+        let went = control.go_before(disk.clone());
+        let fails = went.is_err();
+        assert_eq!(is_marked(&machine), !fails, "behind {flushes} flushes");
+        assert_eq!(kit::read(&mut solo, &*disk, 0, 4096), [7; 4096]);
+        machine.files[LOG].flushes_left.store(u64::MAX, Ordering::SeqCst);
+        fails
+    });
+    assert!((1..20).contains(&fails.count()));
 }

@@ -5,7 +5,7 @@ use super::bitmaps::Bitmaps;
 use super::chain::Chain;
 use super::error::Trouble;
 use super::refcounts::{patch_header, set_incompatible};
-use super::{disk, mark};
+use super::mark;
 use crate::claims::{Claims, Waiter};
 use crate::epochs::Epochs;
 use crate::{features, header};

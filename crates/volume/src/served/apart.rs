@@ -8,7 +8,7 @@ use super::error::VolumeError;
 use super::memory::{self, Home, Memory};
 use super::open::{Opening, VolumeOptions, check_dirty_bytes, way};
 use super::{LoggedOptions, LoggedStorage, pair};
-use crate::format::{FormatError, Superblock, read_superblock};
+use crate::format::{FormatError, Superblock, close, read_superblock};
 use crate::recover::Recovered;
 use crate::{Blocks, Progress};
 use std::io;
@@ -210,6 +210,32 @@ impl LoggedStorage {
         };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }
+
+    /// `disk`, which the log could not go before, goes on without: it does not say that it misses one, and nobody misses what was in
+    /// memory. As far as that can be: a log that is not closed in order stays what that disk says, or is empty.
+    pub(super) fn go_without(&self, disk: &Arc<dyn Storage>) {
+        if let Some(Err(error)) = disk.marked().map(|disk| disk.set_log_mark(None)) {
+            tracing::warn!(%error, "the disk still says that it misses its log");
+            return;
+        }
+        let path = self.write_back.path();
+        let closed = way(path, self.shared.home.clone()).and_then(|mut home| {
+            // The opening that failed may have written one.
+            let mut superblock = read_superblock(&mut home).map_err(VolumeError::format(path))?;
+            close(&mut home, &mut superblock).map_err(VolumeError::format(path))
+        });
+        match closed {
+            Err(error) if may_be_a_log(&error) => {
+                tracing::warn!(%error, "the log that was left is not closed in order, and its memory file stays");
+            }
+            _ => self.write_back.forget_memory(),
+        }
+    }
+}
+
+/// Whether a log may be there although it cannot be read or written now: then its next opening asks for the memory.
+fn may_be_a_log(error: &VolumeError) -> bool {
+    !matches!(error, VolumeError::Format { source, .. } if !matches!(source, FormatError::Io { .. }))
 }
 
 /// A log's file and the disk that is apart as one storage, as recovery sees a volume: the disk begins behind the log.

@@ -151,7 +151,13 @@ impl VolumeControl for LoggedStorage {
     }
 
     fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError> {
-        Ok(Arc::new(self.moved(disk)?))
+        match self.moved(disk.clone()) {
+            Ok(moved) => Ok(Arc::new(moved)),
+            Err(error) => {
+                self.go_without(&disk);
+                Err(error.into())
+            }
+        }
     }
 }
 

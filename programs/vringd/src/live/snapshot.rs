@@ -25,6 +25,8 @@ impl Daemon {
             snapshots.push(self.prepared(&disk, of)?);
             disks.push(disk);
         }
+        // The first ones have been written to while the last ones were prepared: little is left to write back while guests wait.
+        disks.iter().try_for_each(|disk| write_back(disk))?;
         let open = self.upgrade.gate();
         let changing = self.change_lock();
         let mut sizes = Vec::new();
@@ -52,9 +54,7 @@ impl Daemon {
                     }
                 }
             }
-            let with_log = |(disk, image)| Next { storage: with_log(disk, image), spec: None };
-            let next = disks.iter().map(|disk| &**disk).zip(images).map(with_log).collect();
-            Ok(next)
+            Ok(disks.iter().zip(images).map(|(disk, image)| with_log(disk, image)).collect())
         })?;
         for (snapshot, disk) in taken.into_iter().zip(&disks) {
             tracing::info!(disk = disk.name(), path = %snapshot.to().display(), "what the disk held is there from now on");
@@ -117,15 +117,20 @@ fn come_back(disk: &Disk) {
     }
 }
 
-/// The new image with the log of the old one in front of it. Should the log fail now, the image has all, and goes on without.
-fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Arc<dyn Storage> {
+/// The new image with the log of the old one in front of it. Should the log fail now, the image has all, and goes on without: so its
+/// description says, or another program that goes on with it would look for the log.
+fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Next {
     let before = disk.storage();
-    let Some(log) = before.volume() else { return image };
-    log.go_before(image.clone()).unwrap_or_else(|error| {
-        tracing::error!(disk = disk.name(), %error, "goes on without its intent log until it is opened again");
-        if let Some(Err(error)) = image.marked().map(|image| image.set_log_mark(None)) {
-            tracing::warn!(disk = disk.name(), %error, "the image still says that it misses its log");
+    let Some(log) = before.volume() else { return Next { storage: image, spec: None } };
+    match log.go_before(image.clone()) {
+        Ok(storage) => Next { storage, spec: None },
+        Err(error) => {
+            tracing::error!(
+                disk = disk.name(),
+                %error,
+                "goes on without its intent log, as a plain qcow2 image, until it is added again with a log"
+            );
+            Next { storage: image, spec: Some(disk.spec().without_log()) }
         }
-        image
-    })
+    }
 }

@@ -238,6 +238,11 @@ impl WriteBack {
         Ok(Memory { fd, path: path.clone(), found: true, handed: true, home: home.clone() })
     }
 
+    /// Nobody needs what is in memory.
+    pub(super) fn forget_memory(&self) {
+        self.memory.remove();
+    }
+
     /// The volume's name.
     pub(super) fn path(&self) -> &Path {
         &self.path
