@@ -4,6 +4,7 @@
 //! hold what the disk has not, the disk says so ([`super::pair`]).
 
 use super::blocking::StorageBlocks;
+use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{self, Home, Memory};
 use super::open::{Opening, VolumeOptions, check_dirty_bytes, way};
@@ -222,6 +223,8 @@ impl LoggedStorage {
         let closed = way(path, self.shared.home.clone()).and_then(|mut home| {
             // The opening that failed may have written one.
             let mut superblock = read_superblock(&mut home).map_err(VolumeError::format(path))?;
+            // As at every closing: beyond the marks that copies may have.
+            superblock.epoch = next_epoch(superblock.epoch);
             close(&mut home, &mut superblock).map_err(VolumeError::format(path))
         });
         match closed {
