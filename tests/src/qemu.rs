@@ -35,6 +35,9 @@ const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 pub enum BootFrom {
     /// QEMU loads it; the devices are only devices.
     Host,
+    /// The same, of a guest that is moved: its kernel fills no page with zeroes, which would have been written for QEMU then,
+    /// whatever a device marks.
+    HostToMove,
     /// The BIOS loads it from the first disk, which holds the lab's boot image.
     Disk,
 }
@@ -84,7 +87,7 @@ impl Guest {
     pub fn incoming(lab: &Lab, devices: &[Device], queues: u16, script: &str, uri: &str) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         fs::write(directory.path().join("script"), script)?;
-        let mut command = command(lab, BootFrom::Host, devices, queues, directory.path())?;
+        let mut command = command(lab, BootFrom::HostToMove, devices, queues, directory.path())?;
         command.args(["-incoming", uri]);
         let mut process = Group::start(&command, &directory.path().join("console"))?;
         process.wait_for_sockets(MONITOR_LIMIT, &[directory.path().join("monitor")])?;
@@ -210,14 +213,18 @@ fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory
         .arg(format!("name=opt/vringd/script,file={}/script", directory.display()))
         .arg("-monitor")
         .arg(format!("unix:{}/monitor,server=on,wait=off", directory.display()));
-    if from == BootFrom::Host {
-        // A page that the guest's processor fills with zeroes first has been written for QEMU, whatever a device marks.
+    let words = match from {
+        BootFrom::Host => Some(""),
+        BootFrom::HostToMove => Some("init_on_alloc=0 "),
+        _ => None,
+    };
+    if let Some(words) = words {
         command
             .arg("-kernel")
             .arg(lab.kernel())
             .arg("-initrd")
             .arg(lab.initramfs())
-            .args(["-append", &format!("console=ttyS0 quiet panic=-1 init_on_alloc=0 {QUIET}")]);
+            .args(["-append", &format!("console=ttyS0 quiet panic=-1 {words}{QUIET}")]);
     }
     let devices: Vec<Device> = devices.iter().map(|device| device.clone().with_queues(queues)).collect();
     add_devices(&mut command, &qemu, &devices)?;

@@ -81,7 +81,7 @@ fn a_guest_is_saved_under_load_and_goes_on_with_another_daemon() -> Result<()> {
     let place = Place::new()?;
     let script = load(20);
     let mut server = Server::start(&lab, &Disk::new(place.image()))?;
-    let mut guest = Guest::boot(&lab, BootFrom::Host, &[server.device()], 1, &script)?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
     for (round, name, another) in [(2, "first", true), (6, "second", false)] {
         guest.wait_for(&format!("round {round}"), LIMIT)?;
         guest.migrate(&file(&place.path(name)), LIMIT)?;
@@ -105,7 +105,7 @@ fn a_guest_moves_to_another_qemu_while_it_runs() -> Result<()> {
     let script = load(20);
     let disk = Disk { unlocked: true, ..Disk::new(place.image()) };
     let mut here = Server::start(&lab, &disk)?;
-    let mut guest = Guest::boot(&lab, BootFrom::Host, &[here.device()], 1, &script)?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
     guest.wait_for("round 2", LIMIT)?;
     let mut there = Server::start(&lab, &disk)?;
     let uri = format!("unix:{}", place.path("move.sock").display());
@@ -131,7 +131,7 @@ fn a_guest_with_a_directory_is_not_moved_and_goes_on() -> Result<()> {
          echo mounted
          while [ ! -e /mnt/go ]; do cat /mnt/greeting; sleep 0.1; done
          test $(cat /mnt/greeting) = hello";
-    let mut guest = Guest::boot(&lab, BootFrom::Host, &[server.device()], 1, script)?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, script)?;
     guest.wait_for("mounted", LIMIT)?;
     let refused = guest.migrate(&file(&place.path("state")), LIMIT).unwrap_err().to_string();
     ensure!(refused.contains("backend lacks VHOST_USER_PROTOCOL_F_LOG_SHMFD"), "{refused}");
