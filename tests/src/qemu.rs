@@ -107,9 +107,12 @@ impl Guest {
     /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here.
     pub fn migrate(&mut self, uri: &str, limit: Duration) -> Result<()> {
         // Slow enough for the guest to do a lot meanwhile: what is not marked then is missing.
-        self.monitor("migrate_set_parameter max-bandwidth 64M")?;
+        self.monitor("migrate_set_parameter max-bandwidth 64M").with_context(|| self.console())?;
         let answer = self.monitor(&format!("migrate -d {uri}"))?;
         let end = Instant::now() + limit;
+        std::thread::sleep(Duration::from_secs(3));
+        // And now faster than any guest changes its memory.
+        self.monitor("migrate_set_parameter max-bandwidth 100G")?;
         loop {
             self.process.check_alive("QEMU")?;
             let state = self.monitor("info migrate")?;
@@ -130,9 +133,13 @@ impl Guest {
 
     /// Waits until the console shows `text`.
     pub fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
-        self.process
-            .wait_until(limit, |console| console.contains(text))
+        self.wait_until(limit, |console| console.contains(text))
             .with_context(|| format!("waiting for the guest to say `{text}`"))
+    }
+
+    /// Waits until its console is as wanted. Fails if the guest ends before, or has not come there within `limit`.
+    pub fn wait_until(&mut self, limit: Duration, wanted: impl Fn(&str) -> bool) -> Result<()> {
+        self.process.wait_until(limit, wanted)
     }
 
     /// Adds a memory module to the running machine; QEMU tells every vhost-user server.
