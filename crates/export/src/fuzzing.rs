@@ -196,6 +196,28 @@ mod tests {
         assert!(answered >= 63, "only {answered} requests were answered");
     }
 
+    /// Three requests that move a name and could write 600 KiB each: marks for so much take their time, in which others wait.
+    #[test]
+    fn a_turn_ends_at_what_is_to_be_marked() {
+        let mut steps = poke(0x1000, &{
+            let mut get_id = [0; 16];
+            get_id[0] = 8;
+            get_id
+        });
+        for head in 0..3 {
+            steps.extend(descriptor(head, 0x1000, 16, 1, 3));
+        }
+        for index in 3..15 {
+            steps.extend(descriptor(index, 0x4000, 0xc000, 3, index + 1));
+        }
+        steps.extend(descriptor(15, 0x3000, 1, 2, 0));
+        (0..3).for_each(|head| steps.extend([OFFER, head, 0]));
+        steps.push(SERVE);
+        let answered = |options: u8| disk(&[&[options][..], &steps].concat());
+        assert_eq!(answered(0), 3);
+        assert_eq!(answered(super::guest::IS_MOVED), 2);
+    }
+
     fn nbd_seeds() -> Vec<(&'static str, Vec<u8>)> {
         // Numbers of options: "Option types" of the NBD protocol.
         let option = |number: u8, data: &[u8]| [&[number, data.len() as u8], data].concat();
