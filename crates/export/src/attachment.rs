@@ -7,7 +7,6 @@ use crate::turns::{BATCH_MAX, Turns};
 use engine::{Completion, Io};
 use std::any::Any;
 use std::sync::Arc;
-use vring::RingLog;
 
 /// What a device's ring has to say for itself. What it need not is the same for all: a virtqueue that is served in batches.
 ///
@@ -27,8 +26,10 @@ pub(crate) trait Attachment: Any + Send {
         None
     }
 
-    /// Where what it writes to its virtqueue's guest is marked from now on.
-    fn set_log(&mut self, _log: Option<RingLog>) {}
+    /// Notes for a dirty log what some of its requests in flight write, from head `from` on. Where to go on, if there are more.
+    fn note_in_flight(&mut self, _from: u16) -> Option<u16> {
+        None
+    }
 
     /// Where its calls run from now on. What stands behind a disk has its own.
     fn set_executor(&mut self, _executor: Executor) {}

@@ -79,7 +79,7 @@ impl Queue {
         ring.owe(&start.owed)?;
         let recovery = start.inflight.map(|inflight| ring.track(inflight)).transpose()?;
         // Nothing is in flight, and what is owed is popped again.
-        ring.set_log(start.log, []);
+        ring.set_log(start.log);
         let lived = matches!(recovery, Some(Recovery::Continued { .. })) || ring.next_used() != 0;
         // A ring that has lived before may have died between showing a request and telling the driver.
         if lived && let Some(call) = &call {
@@ -285,9 +285,14 @@ impl Queue {
         debug_assert!(self.epochs.back().is_some_and(|epoch| Arc::ptr_eq(&epoch.memory, self.ring.memory())));
     }
 
-    /// Marks what is written in this dirty log from now on, or in none; `in_flight` are the heads of all requests in flight.
-    pub(crate) fn set_log(&mut self, log: Option<RingLog>, in_flight: impl IntoIterator<Item = u16>) {
-        self.ring.set_log(log, in_flight);
+    /// Marks what is written in this dirty log from now on, or in none. Whether it begins by that: see [`SplitRing::set_log`].
+    pub(crate) fn set_log(&mut self, log: Option<RingLog>) -> bool {
+        self.ring.set_log(log)
+    }
+
+    /// As [`SplitRing::note_in_flight`].
+    pub(crate) fn note_in_flight(&mut self, head: u16) -> usize {
+        self.ring.note_in_flight(head)
     }
 
     /// Stops taking requests; those in flight still end. The log says so once, and the frontend learns of it where it gave a
@@ -307,7 +312,7 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
@@ -320,24 +325,18 @@ mod tests {
     }
 
     fn started(call: Option<OwnedFd>, err: Option<OwnedFd>) -> Result<Queue, Broken> {
-        let mapping = Arc::new(Mapping::anonymous(0x1000).unwrap());
-        let region = Region { guest_addr: 0, user_addr: 0, len: 0x1000, mapping, offset: 0 };
-        let memory = Arc::new(Memory::new(vec![region]).unwrap());
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
-        let (position, inflight, kick, owed) = (RingPosition::default(), None, None, Vec::new());
-        let start = vhost_user::RingStart {
-            memory,
-            layout,
-            position,
-            owed,
-            inflight,
-            log: None,
-            enabled: true,
-            kick,
-            call,
-            err,
-        };
-        Queue::new(start, Label::of_nobody())
+        let start = start(Arc::new(Mapping::anonymous(0x1000).unwrap()), layout);
+        Queue::new(vhost_user::RingStart { call, err, ..start }, Label::of_nobody())
+    }
+
+    /// A fresh ring in this memory, which begins at the guest's address 0.
+    pub(crate) fn start(mapping: Arc<Mapping>, layout: Layout) -> vhost_user::RingStart {
+        let region = Region { guest_addr: 0, user_addr: 0, len: mapping.len() as u64, mapping, offset: 0 };
+        let memory = Arc::new(Memory::new(vec![region]).unwrap());
+        let (position, owed) = (RingPosition::default(), Vec::new());
+        let (inflight, log, kick, call, err) = (None, None, None, None, None);
+        vhost_user::RingStart { memory, layout, position, owed, inflight, log, enabled: true, kick, call, err }
     }
 
     fn notifier() -> OwnedFd {

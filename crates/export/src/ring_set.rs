@@ -50,11 +50,13 @@ impl RingSet {
 
     /// Runs `f` on ring `index` between two turns of its worker. A ring that does not run, or died with its worker, is
     /// left out: the session goes on with the others.
-    pub(crate) fn with(&self, index: u16, f: impl FnOnce(&mut Ring) + Send + 'static) {
-        let running = self.lock().running(index);
-        if let Some(running) = running {
-            let _ = self.engine.with_ring(running.id, |ring: &mut Ring, _| f(ring));
-        }
+    pub(crate) fn with<T: Send + 'static>(
+        &self,
+        index: u16,
+        f: impl FnOnce(&mut Ring) -> T + Send + 'static,
+    ) -> Option<T> {
+        let running = self.lock().running(index)?;
+        self.engine.with_ring(running.id, |ring: &mut Ring, _| f(ring)).ok()
     }
 
     /// As [`with`](Self::with), on the ring's virtqueue.

@@ -143,7 +143,15 @@ impl Target for ExportTarget {
     }
 
     fn set_log(&mut self, index: u16, log: Option<RingLog>) {
-        self.shared.rings.with(index, |ring| ring.attachment_mut().set_log(log));
+        let rings = &self.shared.rings;
+        let begins =
+            rings.with(index, |ring| ring.attachment_mut().queue_mut().is_some_and(|queue| queue.set_log(log)));
+        let mut next = (begins == Some(true)).then_some(0);
+        // A portion at a time: the worker's other rings have their turns in between. What ends meanwhile was written before the frontend
+        // copies anything.
+        while let Some(from) = next {
+            next = rings.with(index, move |ring| ring.attachment_mut().note_in_flight(from)).flatten();
+        }
     }
 
     fn in_flight(&mut self, index: u16) -> Result<usize, String> {

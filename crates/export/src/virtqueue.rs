@@ -3,7 +3,6 @@
 use crate::counters::{Counters, Stamp};
 use crate::queue::{Broken, Queue};
 use std::sync::Arc;
-use vring::RingLog;
 
 /// The place of a request in flight: `R` is the device's part of it.
 pub(crate) struct Slot<R> {
@@ -91,6 +90,9 @@ impl<R> Slot<R> {
     }
 }
 
+/// Segments of requests in flight that are walked again before other rings have their turn, some more or less.
+const NOTED_MAX: usize = 4096;
+
 /// A virtqueue with a slot for every descriptor that a request can start at, used again for each that does: after the first few
 /// requests nothing here allocates.
 pub(crate) struct Virtqueue<R> {
@@ -116,10 +118,20 @@ impl<R> Virtqueue<R> {
         self.slots.iter_mut().for_each(Slot::abandon);
     }
 
-    /// The frontend wants marks in this dirty log from now on, or none.
-    pub(crate) fn set_log(&mut self, log: Option<RingLog>) {
-        let in_flight: Vec<u16> = self.busy().map(|(head, _)| head).collect();
-        self.queue.set_log(log, in_flight);
+    /// A dirty log that has just begun is to hear of what requests in flight write: of some, from head `from` on. Where to go on, if
+    /// there are more.
+    pub(crate) fn note_in_flight(&mut self, from: u16) -> Option<u16> {
+        let mut noted = 0;
+        for head in from..self.queue.size() {
+            if !self.slots[usize::from(head)].busy {
+                continue;
+            }
+            if noted >= NOTED_MAX {
+                return Some(head);
+            }
+            noted += self.queue.note_in_flight(head);
+        }
+        None
     }
 
     /// Requests in flight, with their heads.
@@ -179,7 +191,69 @@ impl<R> Virtqueue<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::label::Label;
+    use crate::queue::tests::start;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use vring::{DirtyLog, LOG_PAGE_BYTES, Layout, Mapping, RingLog};
+
+    /// Descriptors of each request's table, and where these tables and the bytes that they name are.
+    const TABLE: u64 = 2048;
+    const TABLES: u64 = 0x1_0000;
+    const DATA: u64 = 0x8_0000;
+    const REQUESTS: u16 = 5;
+
+    fn shared(len: u64) -> (OwnedFd, Mapping) {
+        let file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, len).unwrap();
+        let mapping = Mapping::shared(&file, 0, len as usize).unwrap();
+        (file, mapping)
+    }
+
+    /// A ring whose driver has offered [`REQUESTS`] long ones, each of which writes a page of its own.
+    fn long_requests() -> Virtqueue<()> {
+        let (file, mapping) = shared(0x10_0000);
+        let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: true };
+        let put = |at: u64, bytes: &[u8]| assert_eq!(rustix::io::pwrite(&file, bytes, at).unwrap(), bytes.len());
+        // struct virtq_desc and its flags NEXT, WRITE and INDIRECT (virtio 1.3, 2.7.5).
+        let describe = |at: u64, addr: u64, len: u32, flags: u16, next: u16| {
+            put(at, &addr.to_le_bytes());
+            put(at + 8, &len.to_le_bytes());
+            put(at + 12, &flags.to_le_bytes());
+            put(at + 14, &next.to_le_bytes());
+        };
+        for head in 0..REQUESTS {
+            let table = TABLES + u64::from(head) * TABLE * 16;
+            describe(u64::from(head) * 16, table, TABLE as u32 * 16, 4, 0);
+            for at in 0..TABLE {
+                let next = if at + 1 < TABLE { 1 } else { 0 };
+                describe(table + at * 16, DATA + u64::from(head) * LOG_PAGE_BYTES, 1, 2 | next, at as u16 + 1);
+            }
+            put(0x204 + u64::from(head) * 2, &head.to_le_bytes());
+        }
+        put(0x202, &REQUESTS.to_le_bytes());
+        let queue = Queue::new(start(Arc::new(mapping), layout), Label::of_nobody()).unwrap();
+        Virtqueue::new(queue, &Counters::new(&["kind"], 1), || ())
+    }
+
+    #[test]
+    fn a_log_that_begins_hears_of_all_requests_in_flight_a_portion_at_a_time() {
+        let mut ring = long_requests();
+        (0..REQUESTS).for_each(|head| assert_eq!(ring.pop(1), Some(head)));
+        let (file, mapping) = shared(LOG_PAGE_BYTES);
+        let log = Arc::new(DirtyLog::new(mapping, 0, 64).unwrap());
+        assert!(ring.queue.set_log(Some(RingLog { log, used: None })), "it begins");
+        assert_eq!(ring.note_in_flight(0), Some(2));
+        // What ends before its portion is not walked.
+        ring.finish(2, TABLE as u32);
+        assert_eq!(ring.note_in_flight(2), None);
+        (0..REQUESTS).filter(|head| *head != 2).for_each(|head| ring.finish(head, TABLE as u32));
+        ring.queue.publish();
+        let mut marks = [0; 8];
+        rustix::io::pread(&file, &mut marks, DATA / LOG_PAGE_BYTES / 8).unwrap();
+        assert_eq!(marks, [0b1_1011, 0, 0, 0, 0, 0, 0, 0]);
+    }
 
     fn slot() -> Slot<()> {
         Slot::new(Counters::new(&["kind"], 1).stamp(0), ())

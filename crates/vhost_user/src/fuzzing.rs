@@ -476,7 +476,7 @@ impl Target for Device {
     fn set_log(&mut self, index: u16, log: Option<RingLog>) {
         self.serve();
         // All that was popped is pushed.
-        self.rings[usize::from(index)].as_mut().expect("only a ring that runs logs").set_log(log, []);
+        self.rings[usize::from(index)].as_mut().expect("only a ring that runs logs").set_log(log);
         self.serve();
     }
 
@@ -499,7 +499,7 @@ impl Target for Device {
         if let Some(inflight) = ring.inflight {
             split.track(inflight).map_err(|error| error.to_string())?;
         }
-        split.set_log(ring.log, []);
+        split.set_log(ring.log);
         *slot = Some(split);
         self.started += 1;
         self.serve();

@@ -339,7 +339,11 @@ impl Player {
         };
         let used = (choice & 128 != 0).then_some(used);
         let log = self.log.as_ref().map(|(log, _)| RingLog { log: Arc::clone(log), used });
-        self.ring.set_log(log, self.popped.iter().copied().chain([stranger]));
+        if self.ring.set_log(log) {
+            for head in self.popped.iter().copied().chain([stranger]) {
+                self.ring.note_in_flight(head);
+            }
+        }
     }
 
     /// Nothing is marked outside the log.

@@ -154,36 +154,40 @@ impl SplitRing {
         self.writes.is_some()
     }
 
-    /// Marks what this ring writes in a dirty log from now on, in another one, or in none.
-    ///
-    /// `in_flight` are the heads of all requests that were popped and not pushed: the first log hears of what they write as well.
-    /// Their chains are walked once more for that, instead of keeping each request's addresses while nothing is logged. A driver
-    /// may not change a chain that is in flight (virtio 1.3, 2.7.5); one that does gets marks where it points to now, inside the
-    /// log like all others.
+    /// Marks what this ring writes in a dirty log from now on, in another one, or in none. Whether it begins by that: then requests
+    /// that were popped and not pushed have to be [noted](Self::note_in_flight) one by one.
     ///
     /// With a used ring to log, all of it is marked at once: it may have been written by a life of the ring that was killed
     /// before it could tell.
-    pub fn set_log(&mut self, log: Option<RingLog>, in_flight: impl IntoIterator<Item = u16>) {
+    pub fn set_log(&mut self, log: Option<RingLog>) -> bool {
         // Whether a log that is new here has been lost is looked at once.
         self.lost = 0;
+        let begins = self.writes.is_none() && log.is_some();
         match (&mut self.writes, log) {
             (_, None) => self.writes = None,
             (Some(writes), Some(log)) => writes.set_log(log),
-            (None, Some(log)) => {
-                let size = self.layout.size;
-                let mut writes = Writes::new(log, size);
-                let mut chain = Chain::default();
-                for head in in_flight.into_iter().filter(|head| *head < size) {
-                    // What was walked before an error counts.
-                    let _ = self.walk(head, &mut chain);
-                    writes.popped(head, &chain);
-                }
-                self.writes = Some(Box::new(writes));
-            }
+            (None, Some(log)) => self.writes = Some(Box::new(Writes::new(log, self.layout.size))),
         }
         if let Some(writes) = &self.writes {
             writes.mark_used_ring(&self.areas);
         }
+        begins
+    }
+
+    /// The dirty log is to hear of what this request writes, which was popped before there was one. Its chain is walked once more for
+    /// that, instead of keeping each request's addresses while nothing is logged: how many segments it has. A driver may not change a
+    /// chain that is in flight (virtio 1.3, 2.7.5); one that does gets marks where it points to now, inside the log like all others.
+    pub fn note_in_flight(&mut self, head: u16) -> usize {
+        if self.writes.is_none() || head >= self.layout.size {
+            return 0;
+        }
+        let mut chain = Chain::default();
+        // What was walked before an error counts.
+        let _ = self.walk(head, &mut chain);
+        if let Some(writes) = &mut self.writes {
+            writes.popped(head, &chain);
+        }
+        chain.readable_segments().len() + chain.writable_segments().len()
     }
 
     /// The memory table in use.

@@ -12,7 +12,7 @@ use device::fs::{Dialect, IN_HEADER_BYTES, Request, decode};
 use engine::{Completion, Io};
 use rustix::io::Errno;
 use std::sync::Arc;
-use vring::{Chain, RingLog};
+use vring::Chain;
 
 /// Most bytes of a READ or WRITE: 256 pages, which is what Linux has at most, of 64 KiB. Whoever asks for more is no driver that this
 /// server has agreed on anything with, and would have it move gigabytes.
@@ -115,8 +115,8 @@ impl Attachment for DirectoryRing {
         Some(&mut self.queue.ring.queue)
     }
 
-    fn set_log(&mut self, log: Option<RingLog>) {
-        self.queue.ring.set_log(log);
+    fn note_in_flight(&mut self, from: u16) -> Option<u16> {
+        self.queue.ring.note_in_flight(from)
     }
 
     fn set_executor(&mut self, executor: Executor) {

@@ -12,7 +12,7 @@ use engine::{Completion, Io, Token};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use storage::{Operation, Step, Storage, StorageError};
-use vring::{RingLog, Segment};
+use vring::Segment;
 
 /// Requests that complete while they are started are shown to the driver in groups of this size: it works on the first while
 /// we work on the next.
@@ -195,8 +195,8 @@ impl Attachment for DiskRing {
         Some(&mut self.ring.queue)
     }
 
-    fn set_log(&mut self, log: Option<RingLog>) {
-        self.ring.set_log(log);
+    fn note_in_flight(&mut self, from: u16) -> Option<u16> {
+        self.ring.note_in_flight(from)
     }
 
     #[inline]

@@ -14,7 +14,6 @@ use engine::{Completion, Io};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use vring::RingLog;
 
 /// One virtqueue of a directory that speaks 9P.
 pub(crate) struct P9Ring {
@@ -152,8 +151,8 @@ impl Attachment for P9Ring {
         Some(&mut self.queue.ring.queue)
     }
 
-    fn set_log(&mut self, log: Option<RingLog>) {
-        self.queue.ring.set_log(log);
+    fn note_in_flight(&mut self, from: u16) -> Option<u16> {
+        self.queue.ring.note_in_flight(from)
     }
 
     fn set_executor(&mut self, executor: Executor) {

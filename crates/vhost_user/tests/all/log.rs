@@ -56,7 +56,7 @@ fn marks(server: &Server, file: &File, bytes: usize) -> Vec<u8> {
     let rings = server.shared.rings.lock().unwrap();
     let running = &rings[&0];
     let mut ring = SplitRing::new(running.memory.clone(), running.layout, Default::default()).unwrap();
-    ring.set_log(running.log.clone(), []);
+    ring.set_log(running.log.clone());
     let mut seen = vec![0; bytes];
     file.read_exact_at(&mut seen, 0).unwrap();
     seen

@@ -198,7 +198,7 @@ impl Move {
             Step::Replace => {
                 if let Some(old) = self.log.take() {
                     let new = Log::new(LOG_BYTES);
-                    self.ring.set_log(new.ring(Some(USED)), self.heads());
+                    assert!(!self.ring.set_log(new.ring(Some(USED))), "it has begun");
                     self.take(&old);
                     self.log = Some(new);
                 }
@@ -207,17 +207,16 @@ impl Move {
         }
     }
 
-    fn heads(&self) -> Vec<u16> {
-        self.in_flight.iter().map(|request| request.head).collect()
-    }
-
     fn toggle(&mut self) {
         if self.log.take().is_some() {
-            self.ring.set_log(None, self.heads());
+            self.ring.set_log(None);
             return;
         }
         let log = Log::new(LOG_BYTES);
-        self.ring.set_log(log.ring(Some(USED)), self.heads());
+        assert!(self.ring.set_log(log.ring(Some(USED))), "it has begun before");
+        for request in &self.in_flight {
+            self.ring.note_in_flight(request.head);
+        }
         self.log = Some(log);
         self.copy_all();
     }
@@ -323,7 +322,7 @@ fn answer_one(ring: &mut SplitRing) {
 fn a_request_is_marked_once_it_is_answered_and_not_before() {
     let Move { mut ring, mut driver, .. } = Move::new(false);
     let log = Log::new(LOG_BYTES);
-    ring.set_log(log.ring(None), []);
+    ring.set_log(log.ring(None));
     offer_one(&mut driver);
     let mut chain = Chain::default();
     let head = ring.pop(&mut chain).unwrap().unwrap();
@@ -339,7 +338,7 @@ fn the_used_ring_is_logged_where_the_frontend_says_or_not_at_all() {
     for (used, expected) in [(None, vec![]), (Some(elsewhere), vec![0x40]), (Some(USED), vec![USED / PAGE])] {
         let Move { mut ring, mut driver, .. } = Move::new(true);
         let log = Log::new(LOG_BYTES);
-        ring.set_log(log.ring(used), []);
+        ring.set_log(log.ring(used));
         let whole = log.take();
         assert!(expected.iter().all(|page| whole.contains(page)), "what was written before is told at once");
         offer_one(&mut driver);
@@ -357,7 +356,7 @@ fn the_used_ring_is_logged_where_the_frontend_says_or_not_at_all() {
 fn a_log_that_is_too_short_is_never_left() {
     let Move { mut ring, mut driver, .. } = Move::new(false);
     let log = Log::new(2);
-    ring.set_log(log.ring(Some(u64::MAX - 100)), []);
+    ring.set_log(log.ring(Some(u64::MAX - 100)));
     offer_one(&mut driver);
     answer_one(&mut ring);
     ring.disable_kicks();
@@ -369,7 +368,7 @@ fn a_log_that_is_too_short_is_never_left() {
 fn a_ring_whose_log_is_gone_breaks() {
     let Move { mut ring, mut driver, .. } = Move::new(false);
     let log = Log::new(LOG_BYTES);
-    ring.set_log(log.ring(Some(USED)), []);
+    ring.set_log(log.ring(Some(USED)));
     ftruncate(&log.file, 0).unwrap();
     offer_one(&mut driver);
     answer_one(&mut ring);
@@ -377,13 +376,13 @@ fn a_ring_whose_log_is_gone_breaks() {
     assert_eq!(ring.pop(&mut Chain::default()), Err(RingError::LogGone));
     // Another one mends it, and so does none.
     let new = Log::new(LOG_BYTES);
-    ring.set_log(new.ring(Some(USED)), []);
+    ring.set_log(new.ring(Some(USED)));
     offer_one(&mut driver);
     answer_one(&mut ring);
     assert!(new.take().contains(&(FAR / PAGE)));
-    ring.set_log(log.ring(None), []);
+    ring.set_log(log.ring(None));
     assert_eq!(ring.pop(&mut Chain::default()), Err(RingError::LogGone));
-    ring.set_log(None, []);
+    ring.set_log(None);
     assert_eq!(ring.pop(&mut Chain::default()), Ok(None));
 }
 
@@ -397,8 +396,11 @@ fn a_chain_that_was_changed_in_flight_is_no_way_out() {
     let log = Log::new(LOG_BYTES);
     for (at, flags, next) in [(u64::MAX - 5, WRITE, 0), (FAR, WRITE | NEXT, 0), (0, INDIRECT, 0), (0, NEXT, 60_000)] {
         driver.set(0, at, 100, flags, next);
-        ring.set_log(None, []);
-        ring.set_log(log.ring(None), [0, 0, SIZE, u16::MAX]);
+        ring.set_log(None);
+        assert!(ring.set_log(log.ring(None)));
+        for head in [0, 0, SIZE, u16::MAX] {
+            ring.note_in_flight(head);
+        }
     }
     ring.push(0, 0);
     ring.publish();
