@@ -101,26 +101,41 @@ impl Guest {
         Ok(Self { process, directory })
     }
 
-    /// Moves the running guest to `uri`, and stops it in the end.
+    /// Moves the running guest to `uri`, and stops it in the end: not before its console, of which `is_enough` sees what came since
+    /// the move began, is as wanted.
     ///
     /// # Errors
-    /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here.
-    pub fn migrate(&mut self, uri: &str, limit: Duration) -> Result<()> {
-        // Slow enough for the guest to do a lot meanwhile: what is not marked then is missing.
+    /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here. Also one that ends before that, or
+    /// needed no mark, and so shows nothing of what was marked.
+    pub fn migrate(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
+        // As slow as its guest, whose memory never has as little left as can be moved in a millisecond.
         self.monitor("migrate_set_parameter max-bandwidth 64M").with_context(|| self.console())?;
+        self.monitor("migrate_set_parameter downtime-limit 1")?;
+        let begun = self.console().len();
         let answer = self.monitor(&format!("migrate -d {uri}"))?;
         let end = Instant::now() + limit;
-        std::thread::sleep(Duration::from_secs(3));
-        // And now faster than any guest changes its memory.
-        self.monitor("migrate_set_parameter max-bandwidth 100G")?;
+        let mut held_back = true;
         loop {
             self.process.check_alive("QEMU")?;
             let state = self.monitor("info migrate")?;
             match state.split("tatus: ").nth(1).and_then(|rest| rest.split_whitespace().next()) {
-                Some("completed") => return Ok(()),
+                Some("completed") if held_back => bail!("it was moved before it did anything: {state}"),
+                Some("completed") => {
+                    let passes =
+                        state.split("dirty sync count: ").nth(1).and_then(|rest| rest.split_whitespace().next());
+                    let passes: u64 = passes.with_context(|| format!("no passes in {state}"))?.parse()?;
+                    ensure!(passes > 2, "nothing that was marked was moved while it ran: {state}");
+                    return Ok(());
+                }
                 Some("failed" | "cancelled") => bail!("the migration failed: {state}"),
                 None if answer.contains("rror") => bail!("the migration does not begin: {answer}"),
-                _ => ensure!(Instant::now() < end, "the migration takes too long: {state}"),
+                _ => ensure!(Instant::now() < end, "the migration takes too long: {state}\n{}", self.console()),
+            }
+            if held_back && is_enough(&self.console()[begun..]) {
+                held_back = false;
+                // And now faster than any guest changes its memory.
+                self.monitor("migrate_set_parameter max-bandwidth 100G")?;
+                self.monitor("migrate_set_parameter downtime-limit 2000")?;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
