@@ -16,7 +16,7 @@ pub enum SecretError {
     Kind,
     /// may be read or written by anybody: `chmod o= FILE` takes that back
     Public,
-    /// has {bytes} bytes, and more than {most} are no key
+    /// has {bytes} bytes, and a key has {most} at most
     Long {
         /// Its size.
         bytes: u64,

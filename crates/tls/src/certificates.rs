@@ -60,7 +60,7 @@ impl Certificates {
     /// Bytes that are no certificates.
     pub fn adopt(about: &Tls, handed: &[u8]) -> Result<Certificates, TlsError> {
         // What they say of the place of an error may have a piece of the key.
-        let files = serde_json::from_slice(handed).map_err(|_| TlsError::Handed("they are of no known form".into()))?;
+        let files = serde_json::from_slice(handed).map_err(|_| TlsError::Handed)?;
         Certificates::new(about, files, Stamps::default())
     }
 
@@ -82,11 +82,6 @@ impl Certificates {
     /// No session can be made.
     pub fn session(&self) -> Result<Session, SessionError> {
         Session::new(self.server())
-    }
-
-    /// Whether clients need no certificate.
-    pub fn admit_anybody(&self) -> bool {
-        self.held.about.clients_may_be_anonymous
     }
 
     fn new(about: &Tls, files: Files, stamps: Stamps) -> Result<Certificates, TlsError> {

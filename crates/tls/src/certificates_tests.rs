@@ -186,7 +186,7 @@ fn files_that_hang_keep_no_session_from_beginning() {
     let first = chain_of(&certificates);
     // As a look leaves it that does not come back.
     let mut looks = certificates.held.looks.lock().unwrap();
-    (looks.begun, looks.since) = (1, Some((Instant::now(), false)));
+    (looks.begun, looks.since) = (1, Some((Instant::now() - Duration::from_secs(60), false)));
     drop(looks);
     authority.issue(directory.path(), End::Server, 7, ALWAYS);
     certificates.session().unwrap();

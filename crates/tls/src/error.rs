@@ -52,8 +52,8 @@ pub enum TlsError {
         /// The file of the certificate.
         chain: PathBuf,
     },
-    /// certificates that were handed over: {0}
-    Handed(String),
+    /// certificates that were handed over: they are of no known form
+    Handed,
 }
 
 /// Why a session with a client ends. The doc comments are the messages.

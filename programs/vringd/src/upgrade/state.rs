@@ -35,11 +35,11 @@ pub(crate) struct State {
     pub(crate) descriptors: BTreeMap<Number, String>,
     /// Largest number of workers.
     pub(crate) workers_max: usize,
-    /// What is favoured. Not written when it is the usual, so that programs can read it that do not know it.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// What is favoured. Programs of versions 2 and 3 leave the usual out.
+    #[serde(default)]
     pub(crate) favour: Favour,
-    /// Whether anything is chosen by itself. Not written when it is the usual, too.
-    #[serde(default, skip_serializing_if = "is_usual")]
+    /// Whether anything is chosen by itself. As above.
+    #[serde(default)]
     pub(crate) policy: PolicyMode,
     /// The workers, by number.
     pub(crate) workers: Vec<Worker>,
@@ -60,10 +60,6 @@ pub(crate) struct State {
     pub(crate) disks: Vec<Disk>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
-}
-
-fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// A worker.
@@ -131,8 +127,7 @@ pub(crate) struct Export {
     pub(crate) session: Option<Session>,
     /// What the guest of a directory knows and has open, in its session.
     pub(crate) directory: Option<Directory>,
-    /// Certificates and the private key of TLS. Not written without, so that programs can read it that do not know them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Certificates and the private key of TLS, which versions 2 and 3 do not have.
     pub(crate) tls: Option<Number>,
 }
 

@@ -114,20 +114,20 @@ fn plain_words_behind_the_answer_are_no_part_of_it() {
 }
 
 #[test]
-fn nothing_that_was_agreed_on_before_holds_behind_it() {
-    // `Agreed` before TLS cannot be had from a server that asks for TLS; flags can. What one who has chosen nothing behind TLS gets are
-    // simple replies, and no zeroes as it has said.
+fn what_was_asked_for_before_does_not_hold_behind_it_and_flags_do() {
     let server = server();
     let mut client = server.handshake().go(NAME);
     client.write(0, &pattern(512, 2));
     assert_eq!(client.read(0, 512), pattern(512, 2));
     for (flags, bytes) in [(FIXED_NEWSTYLE, 8 + 2 + 124), (FIXED_NEWSTYLE | NO_ZEROES, 8 + 2)] {
-        let mut safe = Handshake::begun(server.connect(), flags).over_tls(server.tls.as_ref().unwrap());
+        let mut plain = Handshake::begun(server.connect(), flags);
+        assert_eq!(plain.kind(option::STRUCTURED_REPLY, &[]), ERR_TLS_REQD);
+        let mut safe = plain.over_tls(server.tls.as_ref().unwrap());
         safe.send(&option_of(option::EXPORT_NAME, b""));
         let reply = safe.receive(bytes).unwrap();
         assert_eq!(u64::from_be_bytes(reply[..8].try_into().unwrap()), SIZE);
-        let (_, request) = (0, Request::read(0, 512).bytes(7));
-        safe.send(&request);
+        safe.send(&Request::read(0, 512).bytes(7));
+        // A simple reply.
         let reply = safe.receive(16 + 512).unwrap();
         assert!(reply[16..] == pattern(512, 2));
     }
