@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use frontkit::blk::{NO_STATUS, header};
 use frontkit::{DirtyLog, LOG_PAGE_BYTES as PAGE, Memory};
+use testkit::Rng;
 use tests::daemon::{DIRECTORY, Daemon, directory};
 use tests::driver::{Buffer, Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind};
@@ -23,18 +24,6 @@ const ANSWER_AT: u64 = PLACE_BYTES / 2;
 const MEMORY_BYTES: u64 = DATA + PLACES * PLACE_BYTES;
 const DISK_BYTES: u64 = 8 << 20;
 
-/// Numbers that are the same in every run (xorshift64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// What a device is asked: the bytes of a request, and how many its answer has room for.
 type Asked = (Vec<u8>, u64);
 
@@ -48,7 +37,7 @@ struct Move {
     /// Pages that the device may write.
     allowed: BTreeSet<u64>,
     ring: Ring,
-    numbers: Numbers,
+    numbers: Rng,
     next: u64,
     in_flight: u64,
 }
@@ -64,7 +53,7 @@ impl Move {
     fn on(mut frontend: Frontend, memory: Arc<Memory>, index: usize) -> Result<Self> {
         let ring = frontend.ring(index, RING_SIZE)?;
         let copy = vec![0; MEMORY_BYTES as usize];
-        let numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+        let numbers = Rng(0x9e37_79b9_7f4a_7c15);
         Ok(Self { frontend, memory, copy, log: None, allowed: BTreeSet::new(), ring, numbers, next: 0, in_flight: 0 })
     }
 
@@ -151,7 +140,7 @@ impl Move {
     }
 
     /// Asks many times, with marks taken meanwhile.
-    fn load(&mut self, requests: usize, mut next: impl FnMut(&mut Numbers) -> Asked) -> Result<()> {
+    fn load(&mut self, requests: usize, mut next: impl FnMut(&mut Rng) -> Asked) -> Result<()> {
         for number in 0..requests {
             while self.in_flight >= PLACES {
                 self.end_one();
@@ -203,7 +192,7 @@ impl Move {
     }
 
     /// A whole move, given up once and begun again, of a guest that goes on all the time.
-    fn run(&mut self, mut next: impl FnMut(&mut Numbers) -> Asked) -> Result<()> {
+    fn run(&mut self, mut next: impl FnMut(&mut Rng) -> Asked) -> Result<()> {
         let areas = self.ring.queue.areas();
         self.allow(areas.used, 6 + 8 * u64::from(RING_SIZE));
         for _ in 0..2 {
@@ -225,7 +214,7 @@ impl Move {
 }
 
 /// Reads above all, and one of everything else, wrong ones included.
-fn block_request(numbers: &mut Numbers) -> Asked {
+fn block_request(numbers: &mut Rng) -> Asked {
     let sectors = DISK_BYTES / 512;
     let len = (1 + numbers.below(40)) * 512;
     let sector = numbers.below(sectors - 80);
@@ -332,7 +321,7 @@ fn a_daemon_that_is_killed_in_the_middle_of_a_move_loses_no_mark() -> Result<()>
         let mut guest = Move::on(frontend, memory, 0)?;
         guest.allow(guest.ring.queue.areas().used, 6 + 8 * u64::from(RING_SIZE));
         guest.begin()?;
-        let read = |numbers: &mut Numbers| {
+        let read = |numbers: &mut Rng| {
             let sector = numbers.below(1000);
             (header(kind::IN, sector).to_vec(), (1 + numbers.below(30)) * 512 + 1)
         };
