@@ -101,44 +101,63 @@ impl Guest {
         Ok(Self { process, directory })
     }
 
-    /// Moves the running guest to `uri`, and stops it in the end: not before its console, of which `is_enough` sees what came since
-    /// the move began, is as wanted.
+    /// Moves the running guest to `uri`, and stops it in the end: not before its console, of which `is_enough` sees what came since most
+    /// of its memory was moved, is as wanted. What it changes until then is moved because it is marked.
     ///
     /// # Errors
-    /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here. Also one that ends before that, or
-    /// needed no mark, and so shows nothing of what was marked.
+    /// The answer of QEMU, which does not begin, or whose migration fails: the guest runs on here.
     pub fn migrate(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
-        // As slow as its guest, whose memory never has as little left as can be moved in a millisecond.
+        /// So little is left when it is held back.
+        const LEFT_KIB: u64 = 60 << 10;
         self.monitor("migrate_set_parameter max-bandwidth 64M").with_context(|| self.console())?;
-        self.monitor("migrate_set_parameter downtime-limit 1")?;
-        let begun = self.console().len();
         let answer = self.monitor(&format!("migrate -d {uri}"))?;
         let end = Instant::now() + limit;
-        let mut held_back = true;
+        let mut held_back_at = None;
+        let mut lifted = false;
         loop {
             self.process.check_alive("QEMU")?;
             let state = self.monitor("info migrate")?;
-            match state.split("tatus: ").nth(1).and_then(|rest| rest.split_whitespace().next()) {
-                Some("completed") if held_back => bail!("it was moved before it did anything: {state}"),
-                Some("completed") => {
-                    let passes =
-                        state.split("dirty sync count: ").nth(1).and_then(|rest| rest.split_whitespace().next());
-                    let passes: u64 = passes.with_context(|| format!("no passes in {state}"))?.parse()?;
-                    ensure!(passes > 2, "nothing that was marked was moved while it ran: {state}");
-                    return Ok(());
-                }
+            match word_behind(&state, "tatus: ") {
+                Some("completed") if lifted => return Ok(()),
+                Some("completed") => bail!("it was moved before it did anything: {state}"),
                 Some("failed" | "cancelled") => bail!("the migration failed: {state}"),
                 None if answer.contains("rror") => bail!("the migration does not begin: {answer}"),
                 _ => ensure!(Instant::now() < end, "the migration takes too long: {state}\n{}", self.console()),
             }
-            if held_back && is_enough(&self.console()[begun..]) {
-                held_back = false;
-                // And now faster than any guest changes its memory.
-                self.monitor("migrate_set_parameter max-bandwidth 100G")?;
-                self.monitor("migrate_set_parameter downtime-limit 2000")?;
+            match held_back_at {
+                None => {
+                    let left_kib = word_behind(&state, "remaining ram: ").and_then(|left| left.parse::<u64>().ok());
+                    if left_kib.is_some_and(|left| left > 0 && left < LEFT_KIB) {
+                        self.monitor("migrate_set_parameter max-bandwidth 4k")?;
+                        held_back_at = Some(self.console().len());
+                    }
+                }
+                Some(at) if !lifted && is_enough(&self.console()[at..]) => {
+                    // And now faster than any guest changes its memory.
+                    self.monitor("migrate_set_parameter downtime-limit 2000")?;
+                    self.monitor("migrate_set_parameter max-bandwidth 100G")?;
+                    lifted = true;
+                }
+                Some(_) => {}
             }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Begins to move the running guest to `uri`, and gives that up when its console, of which `is_enough` sees what came since, is as
+    /// wanted: the guest runs on here.
+    pub fn migrate_and_cancel(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
+        self.monitor("migrate_set_parameter max-bandwidth 4M")?;
+        let begun = self.console().len();
+        self.monitor(&format!("migrate -d {uri}"))?;
+        self.process.wait_until(limit, |console| is_enough(&console[begun..]))?;
+        self.monitor("migrate_cancel")?;
+        let end = Instant::now() + limit;
+        while !self.monitor("info migrate")?.contains("tatus: cancelled") {
+            ensure!(Instant::now() < end, "the migration is not cancelled: {}", self.monitor("info migrate")?);
             std::thread::sleep(Duration::from_millis(50));
         }
+        Ok(())
     }
 
     /// What the serial console has shown so far.
@@ -191,6 +210,11 @@ impl Guest {
     pub fn kill(mut self) {
         self.process.kill();
     }
+}
+
+/// The word behind a mark in what a monitor says.
+fn word_behind<'a>(answer: &'a str, mark: &str) -> Option<&'a str> {
+    answer.split(mark).nth(1)?.split_whitespace().next()
 }
 
 fn read_until(stream: &mut UnixStream, end: &str) -> Result<String> {

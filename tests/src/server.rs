@@ -34,14 +34,14 @@ pub struct Disk {
     pub readonly: bool,
     /// Whether the host's page cache is passed by.
     pub direct: bool,
-    /// Whether the image is not locked, so that another server can have it as well.
-    pub unlocked: bool,
+    /// More options.
+    pub options: &'static [&'static str],
 }
 
 impl Disk {
     /// A writable disk with one queue.
     pub fn new(image: impl Into<PathBuf>) -> Self {
-        Self { image: image.into(), queues: 1, workers: None, readonly: false, direct: false, unlocked: false }
+        Self { image: image.into(), queues: 1, workers: None, readonly: false, direct: false, options: &[] }
     }
 }
 
@@ -88,6 +88,12 @@ impl Server {
     /// What the server has said so far.
     pub fn output(&self) -> String {
         self.process.output()
+    }
+
+    /// Whether a migratable disk is this server's now.
+    pub fn holds(&self) -> Result<bool> {
+        let output = run(&mut vringd::export(&self.control()?)?)?;
+        vringd::is_held(&String::from_utf8_lossy(&output.stdout))
     }
 
     /// Gives the disk another capacity while it is served.

@@ -59,10 +59,7 @@ pub fn serve_disk(disk: &Disk, socket: &Path, control: &Path) -> Result<Command>
     if disk.direct {
         command.arg("--direct");
     }
-    if disk.unlocked {
-        command.arg("--no-lock");
-    }
-    command.arg(&disk.image);
+    command.args(disk.options).arg(&disk.image);
     Ok(command)
 }
 
@@ -106,6 +103,19 @@ pub fn resize(control: &Path, capacity_bytes: u64) -> Result<Command> {
     let mut command = ctl(control)?;
     command.args(["export", "resize", EXPORT, &capacity_bytes.to_string()]);
     Ok(command)
+}
+
+/// Shows the disk's export, one JSON document.
+pub fn export(control: &Path) -> Result<Command> {
+    let mut command = ctl(control)?;
+    command.args(["--json", "export", "show", EXPORT]);
+    Ok(command)
+}
+
+/// Reads out of what [`export`] printed whether a migratable disk is held.
+pub fn is_held(json: &str) -> Result<bool> {
+    let export: serde_json::Value = serde_json::from_str(json).context("`ctl --json` prints JSON")?;
+    export["storage"]["held"].as_bool().context("a migratable disk is held or not")
 }
 
 /// Moves a ring of the disk to a worker.

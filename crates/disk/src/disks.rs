@@ -209,7 +209,8 @@ impl Entry {
     /// a late write would undo a newer one. What is read late undoes nothing.
     fn is_ending(&self) -> bool {
         let storage = &self.disk.current().storage;
-        self.users.is_empty() && !storage.describe().read_only && Arc::strong_count(storage) > 1
+        let is_held = Arc::strong_count(storage) > 1 || storage.custody().is_some_and(storage::Custody::is_used);
+        self.users.is_empty() && !storage.describe().read_only && is_held
     }
 }
 

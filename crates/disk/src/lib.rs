@@ -9,6 +9,7 @@
 mod disks;
 #[cfg(test)]
 mod logged_tests;
+mod migratable;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -118,6 +119,9 @@ impl StorageSpec {
             let lower = self.clone();
             return Ok(Opened::new(self, move || open_made(&log, lower)));
         }
+        if self.migratable() {
+            return migratable::open(self);
+        }
         let mut opened = (**self).open()?;
         if let Some(log) = self.log() {
             opened = open_apart(log, self.lock(), opened)?;
@@ -133,6 +137,9 @@ impl StorageSpec {
     /// # Errors
     /// As for [`StorageSpec::open`]; also a descriptor that is missing or of another kind.
     pub fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        if self.migratable() {
+            return migratable::adopt(self, handed);
+        }
         let image = |handed| match self.log() {
             Some(log) => adopt_apart(log, self.lock(), handed, |below| (**self).adopt(below)),
             None => (**self).adopt(handed),

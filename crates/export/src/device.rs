@@ -41,6 +41,18 @@ pub(crate) trait Device: Send + Sync {
         let _ = (rings, note);
     }
 
+    /// A ring is about to start: what rings need is taken for this process, if it can be another one's. Whether the config space is
+    /// another one by that. Blocks.
+    fn take(&self, rings: &RingSet) -> Result<bool, String> {
+        let _ = rings;
+        Ok(false)
+    }
+
+    /// No ring runs: what they needed may be another process's from now on. An error says why it stays this one's. Blocks.
+    fn give_up(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A ring that serves requests of queue `index`; `label` names it.
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken>;
 

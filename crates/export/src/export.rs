@@ -180,7 +180,8 @@ impl Export {
                 let storage = disk.storage();
                 let (description, volume) = (storage.describe(), storage.volume());
                 let volume = volume.map(|volume| Box::new(volume.status()));
-                Content::Disk { capacity_bytes, block_size_bytes, description, volume }
+                let held = storage.custody().map(|custody| custody.held().is_some());
+                Content::Disk { capacity_bytes, block_size_bytes, description, held, volume }
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
             Served::P9(p9) => Content::P9(Box::new(p9.status())),

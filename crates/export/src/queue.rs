@@ -15,6 +15,8 @@ pub enum Broken {
     Ring(#[from] RingError),
     /// descriptor {0} was made available while its request was in flight
     HeadInFlight(u16),
+    /// what it serves may be another process's: nothing took it for this one
+    NotHeld,
     /// the new memory table does not hold the ring: {0}
     Memory(RingError),
     /// the frontend's call descriptor is {0}

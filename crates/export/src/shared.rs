@@ -98,9 +98,49 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A ring is about to start.
+    pub(crate) fn take(&self) -> Result<(), String> {
+        let taken = self.device.take(&self.rings).inspect_err(|why| self.complain(why));
+        if taken? {
+            self.tell_config();
+        }
+        Ok(())
+    }
+
+    /// No ring runs any more, for all that the frontend has said.
+    pub(crate) fn give_up(&self) {
+        if let Err(why) = self.device.give_up() {
+            tracing::error!(
+                export = self.name(),
+                why,
+                "what it serves is not given up, and no other daemon can take it"
+            );
+            self.complain(&why);
+        }
+    }
+
+    /// Whoever looks at the export sees this, unless it has failed for another reason.
+    fn complain(&self, why: &str) {
+        let mut state = self.lock();
+        if !state.failed {
+            state.last_error = Some(why.to_owned());
+        }
+    }
+
+    /// The config space has changed: tells the guest.
+    pub(crate) fn tell_config(&self) {
+        let channel = self.lock().backend_channel.clone();
+        if let Some(channel) = channel
+            && !channel.config_changed()
+        {
+            tracing::warn!(export = self.name(), "nobody can be told of the new size: whoever asks again sees it");
+        }
+    }
+
     /// A session is over: every ring has been stopped.
     pub(crate) fn session_ended(&self, reason: &SessionEnd) {
         self.device.session_ended();
+        self.give_up();
         self.lock().session_ended(reason);
         if let Some(told) = &*self.session_end.lock().unwrap_or_else(PoisonError::into_inner) {
             // Nobody listens when the daemon is ending anyway.

@@ -29,6 +29,8 @@ pub enum Content {
         block_size_bytes: u32,
         /// What stands behind it.
         description: Description,
+        /// Of one that changes hands: whether it is this process's now.
+        held: Option<bool>,
         /// Its intent log, if it has one.
         volume: Option<Box<VolumeStatus>>,
     },

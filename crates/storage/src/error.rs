@@ -146,6 +146,26 @@ pub enum OpenError {
         /// Who has the file open, as far as can be seen.
         holders: String,
     },
+    /// {path}: is still in use after {seconds} s, another process holds {held}: {holders}; it gives the image up when its guest stops
+    Kept {
+        /// The file.
+        path: PathBuf,
+        /// What the other holder may do with the image, or does not let others do.
+        held: &'static str,
+        /// Who has the file open, as far as can be seen.
+        holders: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// {path}: has {present_bytes} bytes, and had {before_bytes} when it was looked at: add the disk again
+    Shrunk {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        present_bytes: u64,
+        /// Its size before.
+        before_bytes: u64,
+    },
     /// {path}: the device is mounted, part of a RAID or volume group, or served already: release it, or use `lock = false` (`--no-lock`)
     Busy {
         /// The device.

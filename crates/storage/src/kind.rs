@@ -1,6 +1,6 @@
 //! What opens a storage: the options of one kind of it, as a person writes them.
 
-use crate::{Execution, Handed, OpenError, Storage};
+use crate::{Description, Execution, Handed, OpenError, Storage};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,6 +69,20 @@ pub trait Kind: fmt::Debug + Send {
         true
     }
 
+    /// Whether another process may have it while no guest runs here: see [`Custody`](crate::Custody).
+    fn migratable(&self) -> bool {
+        false
+    }
+
+    /// What it is and its size in bytes, without a lock and without a write, while another process may have it.
+    ///
+    /// # Errors
+    /// As for [`Kind::open`]; a kind that nobody can look at.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let message = "is for storage `file` and `qcow2`: leave it out".to_owned();
+        Err(OpenError::Field { field: MIGRATABLE, message })
+    }
+
     /// Of a kind that is made and not found: what an intent log over it needs to know.
     fn made(&mut self) -> Option<Made<'_>> {
         None
@@ -83,6 +97,13 @@ pub struct Made<'a> {
     /// The log over it, if there is one.
     pub intent_log: Option<&'a mut IntentLog>,
 }
+
+/// The field that lets a storage change hands.
+pub const MIGRATABLE: &str = "storage.migratable";
+/// An option that stands in its way.
+pub const READ_ONLY: &str = "`read_only` (`--readonly`), which any number of daemons share";
+/// Another one.
+pub const NO_LOCK: &str = "`lock = false` (`--no-lock`)";
 
 /// The field that names the key file of a container.
 pub const KEY_FILE: &str = "storage.luks.key_file";
@@ -161,6 +182,20 @@ impl fmt::Debug for Opened {
 /// As for [`Kind::open`] and [`Opened::start`].
 pub fn open(kind: &dyn Kind) -> Result<Arc<dyn Storage>, OpenError> {
     kind.open()?.start()
+}
+
+/// Checks the options of a storage that changes hands; `obstacle` names the field of another option that it has and says what that is.
+///
+/// # Errors
+/// What stands in the way.
+pub fn check_migratable(kind: &impl Kind, obstacles: &[(bool, &str)]) -> Result<(), FieldError> {
+    let obstacle = obstacles.iter().find(|(has, _)| *has).map(|(_, obstacle)| obstacle);
+    match obstacle.filter(|_| kind.migratable()) {
+        Some(obstacle) => {
+            Err(FieldError::new(MIGRATABLE, format!("does not go with {obstacle}: leave one of the two out")))
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

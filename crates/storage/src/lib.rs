@@ -14,6 +14,7 @@
 mod aligned;
 mod buffers;
 pub mod copy;
+mod custody;
 mod error;
 pub mod extent;
 mod file;
@@ -36,12 +37,13 @@ mod traits;
 mod volume;
 mod wait;
 
+pub use custody::Custody;
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
-pub use kind::{Access, KEY_FILE, Kind, Made, Need, Opened, open};
+pub use kind::{Access, KEY_FILE, Kind, MIGRATABLE, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open};
 pub use links::Links;
 pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};
@@ -56,7 +58,7 @@ pub mod kit {
     pub use crate::aligned::AlignedBuffer;
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
-    pub use crate::file::{begins_like, check_kind, file_system_memory};
+    pub use crate::file::{begins_like, check_kind, file_system_memory, forget_cached};
     pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
     pub use crate::late::settled;
     pub use crate::line::Line;

@@ -1,6 +1,6 @@
 //! The trait that every storage implements.
 
-use crate::{Execution, Extent, Handed, Marked, Step, StorageError, Task, VolumeControl};
+use crate::{Custody, Execution, Extent, Handed, Marked, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
 use std::any::Any;
 use std::ops::Range;
@@ -33,6 +33,15 @@ pub struct Description {
     pub execution: Execution,
     /// Execution in use: what `auto` chose, or the same as `execution`.
     pub execution_chosen: Execution,
+}
+
+impl Description {
+    /// The same with calls that will run as this says.
+    #[must_use]
+    pub fn executed(self, execution: Execution) -> Description {
+        let execution_chosen = if execution == Execution::Auto { self.execution_chosen } else { execution };
+        Description { execution, execution_chosen, ..self }
+    }
 }
 
 /// What stands behind a disk.
@@ -111,6 +120,11 @@ pub trait Storage: Send + Sync {
 
     /// What it says of an intent log in front of it; `None` where its format has no room for that.
     fn marked(&self) -> Option<&dyn Marked> {
+        None
+    }
+
+    /// What only a storage has that changes hands; `None` for any other.
+    fn custody(&self) -> Option<&dyn Custody> {
         None
     }
 

@@ -174,6 +174,11 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether it lives, disabled or not.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Whether it runs and takes requests.
     pub(crate) fn is_serving(&self, acked: Acked) -> bool {
         self.running.is_some() && self.is_enabled(acked)

@@ -328,7 +328,11 @@ impl<'a> Session<'a> {
     fn get_ring_base(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let index = message.decode::<VhostUserVringState>()?.index;
         let at = self.ring_index(index)?;
+        let has_run = self.rings[at].is_running();
         let position = self.rings[at].stop(self.target);
+        if has_run && !self.rings.iter().any(Ring::is_running) {
+            self.target.rest();
+        }
         let state = VhostUserVringState::new(index, position.payload());
         Ok(Answer::Body(bytes_of(&state)))
     }

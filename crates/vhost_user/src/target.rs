@@ -68,6 +68,9 @@ pub trait Target: Send {
     /// GET_VRING_BASE). Only called for rings that run; the same index may be started again later.
     fn stop(&mut self, index: u16) -> RingPosition;
 
+    /// GET_VRING_BASE has stopped the last ring that ran. The frontend has its answer when this returns.
+    fn rest(&mut self) {}
+
     /// As [`Target::stop`], for a ring that is started again at once, here or by another program: what would have to be waited
     /// for without end may be left to its next life.
     fn suspend(&mut self, index: u16) -> Suspended {

@@ -125,10 +125,10 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
 
 pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Vec<u32>) -> api::Export {
     let (kind, storage, directory, queues_max) = match &status.content {
-        Content::Disk { capacity_bytes, block_size_bytes, description, volume } => {
+        Content::Disk { capacity_bytes, block_size_bytes, description, held, volume } => {
             let storage = storage_out(*capacity_bytes, *block_size_bytes, description);
             let volume = volume.as_deref().map(volume::info_out);
-            (ExportKind::Disk, Some(api::StorageInfo { volume, ..storage }), None, status.queues)
+            (ExportKind::Disk, Some(api::StorageInfo { held: *held, volume, ..storage }), None, status.queues)
         }
         // One of its queues is for urgent requests.
         Content::Directory(directory) => {
@@ -207,6 +207,7 @@ pub(crate) fn storage_out(
         direct: about.direct,
         execution: about.execution,
         execution_chosen: about.execution_chosen,
+        held: None,
         volume: None,
     }
 }

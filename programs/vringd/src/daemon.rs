@@ -5,6 +5,7 @@ use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
 use crate::directory;
+use crate::failure::field;
 use crate::limit::Groups;
 use crate::live::Jobs;
 use crate::p9;
@@ -206,6 +207,12 @@ impl Daemon {
             ExportKind::Disk => Some(self.lease(&new, contents)?),
             ExportKind::Dir => None,
         };
+        let changes_hands = disk.as_ref().is_some_and(|lease| lease.disk().storage().custody().is_some());
+        if changes_hands && new.listen.is_some() {
+            let message =
+                "is for NBD clients, who do not migrate: leave out `migratable` (`--migratable`) of the storage";
+            return Err(field("listen", message));
+        }
         // A change of its capacity finds the export among the others, or is over.
         let used = disk.as_ref().map(|lease| lease.disk().clone());
         let _in_order = match &used {

@@ -20,11 +20,12 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
     let storage = disk.storage();
     let about = storage.describe();
     let volume = storage.volume().map(|volume| volume::info_out(&volume.status()));
+    let held = storage.custody().map(|custody| custody.held().is_some());
     let shown = storage_out(storage.capacity_bytes(), about.block_size_bytes, &about);
     api::Disk {
         name: disk.name().to_owned(),
         owner: disk.owner().cloned(),
-        storage: api::StorageInfo { volume, ..shown },
+        storage: api::StorageInfo { held, volume, ..shown },
         users,
     }
 }

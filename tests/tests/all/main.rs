@@ -36,6 +36,7 @@ mod live_chain;
 mod logged_qcow2;
 mod luks;
 mod memory_table;
+mod migratable;
 mod migrate;
 mod moves;
 mod nbd;

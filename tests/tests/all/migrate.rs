@@ -9,6 +9,7 @@ use tests::directory_server::{Directory, DirectoryServer};
 use tests::image;
 use tests::lab::Lab;
 use tests::qemu::{BootFrom, Guest};
+use tests::qemu_img;
 use tests::server::{Disk, Server};
 
 const MIB: u64 = 1 << 20;
@@ -104,25 +105,65 @@ fn a_guest_is_saved_under_load_and_goes_on_with_another_daemon() -> Result<()> {
     server.check_alive()
 }
 
-/// From one QEMU to another on the same host and image, each with a daemon of its own.
-#[test]
-fn a_guest_moves_to_another_qemu_while_it_runs() -> Result<()> {
+/// The image is one daemon's while its guest runs, and nobody's else.
+fn is_only_of(here: &Server, there: &Server) -> Result<()> {
+    let held = (here.holds()?, there.holds()?);
+    ensure!(held == (true, false), "who has the image: {held:?}");
+    Ok(())
+}
+
+/// From one QEMU to another, each with a daemon of its own, which have one image one after the other.
+fn moves(place: &Place, disk: &Disk) -> Result<()> {
     let lab = Lab::take_turn();
-    let place = Place::new()?;
-    let disk = Disk { unlocked: true, ..Disk::new(place.image()) };
-    let mut here = Server::start(&lab, &disk)?;
+    let here = Server::start(&lab, disk)?;
+    let mut there = Server::start(&lab, disk)?;
+    ensure!(!here.holds()? && !there.holds()?, "no guest runs");
     let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, LOAD)?;
     goes_on(&mut guest)?;
-    let mut there = Server::start(&lab, &disk)?;
-    let uri = format!("unix:{}", place.path("move.sock").display());
-    let mut moved = Guest::incoming(&lab, &[there.device()], 1, LOAD, &uri)?;
-    migrate(&mut guest, &uri)?;
-    guest.kill();
-    here.check_alive()?;
-    drop(here);
+    is_only_of(&here, &there)?;
+    // The one that is to take it over dies, and so does the daemon of the next one.
+    let uri = |name: &str| format!("unix:{}", place.path(name).display());
+    let left = Guest::incoming(&lab, &[there.device()], 1, LOAD, &uri("first"))?;
+    guest.migrate_and_cancel(&uri("first"), LIMIT, |since| rounds(since) >= 1)?;
+    left.kill();
+    is_only_of(&here, &there)?;
+    drop(there);
+    there = Server::start(&lab, disk)?;
+    let mut moved = Guest::incoming(&lab, &[there.device()], 1, LOAD, &uri("second"))?;
+    migrate(&mut guest, &uri("second"))?;
     goes_on(&mut moved)?;
+    is_only_of(&there, &here)?;
+    guest.kill();
+    is_only_of(&there, &here)?;
+    // And back, to the daemon that had it first.
+    let mut back = Guest::incoming(&lab, &[here.device()], 1, LOAD, &uri("third"))?;
+    migrate(&mut moved, &uri("third"))?;
     moved.kill();
-    there.check_alive()
+    goes_on(&mut back)?;
+    is_only_of(&here, &there)?;
+    back.kill();
+    for server in [here, there] {
+        ensure!(server.stop()?.success(), "a daemon does not end well");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_guest_moves_to_another_qemu_while_it_runs() -> Result<()> {
+    let place = Place::new()?;
+    moves(&place, &Disk { options: &["--migratable"], ..Disk::new(place.image()) })
+}
+
+/// Whose tables are read by each daemon as the other one has left them.
+#[test]
+fn a_guest_on_a_thin_disk_moves_to_another_qemu() -> Result<()> {
+    let place = Place::new()?;
+    let image = place.path("disk.qcow2");
+    let path = image.to_str().context("a path in words")?;
+    qemu_img::img(&Lab::take_turn(), &["create", "-f", "qcow2", path, "64M"])?.expect_success()?;
+    moves(&place, &Disk { options: &["--migratable", "--storage", "qcow2"], ..Disk::new(&image) })?;
+    qemu_img::img(&Lab::take_turn(), &["check", path])?.expect_success()?;
+    Ok(())
 }
 
 /// A directory's state would stay behind: QEMU says so before it begins, and the guest goes on where it is.

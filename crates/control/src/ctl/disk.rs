@@ -83,6 +83,9 @@ pub struct StorageFlags {
     /// Do not lock the image against other writers
     #[arg(long, help_heading = "Storage")]
     pub no_lock: bool,
+    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates
+    #[arg(long, conflicts_with_all = ["no_lock", "readonly"], help_heading = "Storage")]
+    pub migratable: bool,
     /// Let a qcow2 image have backing files and data files in this directory, or on this block device, besides its own directory
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub allow_backing: Vec<PathBuf>,
@@ -292,6 +295,7 @@ impl StorageFlags {
             ("direct", (self.direct || self.no_direct && !has_log_file).then(|| json!(self.direct))),
             ("read_only", self.readonly.then_some(json!(true))),
             ("lock", self.no_lock.then_some(json!(false))),
+            ("migratable", self.migratable.then_some(json!(true))),
             ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
             ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
             ("luks", luks),

@@ -8,7 +8,7 @@ use super::jobs::{BackupArgs, ChainArgs, MirrorArgs, SnapshotArgs};
 use super::pull::PullArgs;
 use super::table::storage_facts;
 use super::volume;
-use crate::model::{ByteSize, Disk, NewDisk};
+use crate::model::{ByteSize, Disk, NewDisk, StorageInfo};
 use clap::Subcommand;
 use disk::User;
 
@@ -128,6 +128,14 @@ fn used_by(disk: &Disk) -> String {
     if users.is_empty() { NOTHING.to_owned() } else { users.join(", ") }
 }
 
+fn access(storage: &StorageInfo) -> &'static str {
+    match storage.held {
+        Some(false) => "not held",
+        _ if storage.read_only => "read-only",
+        _ => "writable",
+    }
+}
+
 /// `vringd ctl disk list`.
 pub(super) fn disks(disks: &[Disk]) -> String {
     if disks.is_empty() {
@@ -139,7 +147,7 @@ pub(super) fn disks(disks: &[Disk]) -> String {
             disk.name.clone(),
             disk.storage.kind.clone(),
             size(disk.storage.capacity_bytes),
-            if disk.storage.read_only { "read-only" } else { "writable" }.to_owned(),
+            access(&disk.storage).to_owned(),
             or_nothing(disk.owner.as_ref().map(user)),
             used_by(disk),
             disk.storage.target.clone(),

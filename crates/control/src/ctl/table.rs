@@ -187,8 +187,13 @@ fn flag(on: bool, name: &str) -> String {
 /// What a table of facts says of the storage behind a disk.
 pub(super) fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
     let (direct, read_only) = (flag(storage.direct, "direct"), flag(storage.read_only, "read-only"));
+    let held = match storage.held {
+        Some(true) => ", held",
+        Some(false) => ", not held: no guest runs",
+        None => "",
+    };
     [
-        ("storage", format!("{} {}{direct}{read_only}", storage.kind, storage.target)),
+        ("storage", format!("{} {}{direct}{read_only}{held}", storage.kind, storage.target)),
         ("capacity", format!("{} ({} bytes)", size(storage.capacity_bytes), storage.capacity_bytes)),
         ("block size", format!("{} bytes", storage.block_size_bytes)),
         ("execution", execution(storage.execution, storage.execution_chosen)),

@@ -82,6 +82,9 @@ pub struct StorageInfo {
     pub execution: Execution,
     /// Execution that is in use: what `auto` chose, or the same as `execution`.
     pub execution_chosen: Execution,
+    /// Of a migratable image: whether this daemon has it now, or another one may. Absent for any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<bool>,
     /// Its intent log; absent for storage without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeInfo>,

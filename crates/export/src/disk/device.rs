@@ -106,6 +106,15 @@ impl Disk {
         self.storage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What its rings drive. One that changes hands is taken before.
+    fn driven(&self) -> Result<Arc<dyn Storage>, Broken> {
+        let storage = self.storage();
+        match storage.custody() {
+            Some(custody) => custody.held().ok_or(Broken::NotHeld),
+            None => Ok(storage),
+        }
+    }
+
     /// Lets another storage stand behind it, which rings take up when they are [released](Self::releaser).
     pub(crate) fn set_storage(&self, storage: Arc<dyn Storage>) {
         let before = std::mem::replace(&mut *self.storage.lock().unwrap_or_else(PoisonError::into_inner), storage);
@@ -296,8 +305,27 @@ impl Device for Disk {
         }
     }
 
+    fn take(&self, rings: &RingSet) -> Result<bool, String> {
+        let storage = self.storage();
+        let Some(custody) = storage.custody() else { return Ok(false) };
+        custody.take().map_err(|error| error.to_string())?;
+        // It may have grown where it was before.
+        let (known_bytes, block_size_bytes) = self.geometry();
+        if whole_blocks(storage.capacity_bytes(), block_size_bytes) == known_bytes {
+            return Ok(false);
+        }
+        self.follow_capacity(rings).map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+
+    fn give_up(&self) -> Result<(), String> {
+        let storage = self.storage();
+        let given = storage.custody().map_or(Ok(()), storage::Custody::give_up);
+        given.map_err(|error| format!("{}: {error}", storage.describe().target))
+    }
+
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
-        let ring = DiskRing::new(start, self.terms(), self.storage(), label)?;
+        let ring = DiskRing::new(start, self.terms(), self.driven()?, label)?;
         Ok(Ring::new(ring))
     }
 

@@ -70,15 +70,7 @@ impl Export {
     /// A capacity that no disk can have; a directory.
     pub fn follow_capacity(&self) -> Result<(), ExportError> {
         self.served_disk()?.follow_capacity(&self.shared.rings)?;
-        let channel = self.shared.lock().backend_channel.clone();
-        if let Some(channel) = channel
-            && !channel.config_changed()
-        {
-            tracing::warn!(
-                export = self.shared.name(),
-                "nobody can be told of the new size: whoever asks again sees it"
-            );
-        }
+        self.shared.tell_config();
         Ok(())
     }
 }

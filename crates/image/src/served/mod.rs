@@ -94,18 +94,7 @@ pub struct Qcow2Storage {
 
 impl Storage for Qcow2Storage {
     fn describe(&self) -> Description {
-        let chain = &self.shared.chain;
-        let top = chain.top();
-        let file = chain.file(top.data).describe();
-        Description {
-            kind: "qcow2",
-            target: top.path.display().to_string(),
-            read_only: self.shared.read_only(),
-            discard: !self.shared.read_only(),
-            discard_granularity_bytes: top.geometry.cluster_bytes() as u32,
-            write_zeroes: !self.shared.read_only(),
-            ..file
-        }
+        about(&self.shared.chain, self.shared.read_only())
     }
 
     fn capacity_bytes(&self) -> u64 {
@@ -180,6 +169,19 @@ impl Qcow2Storage {
             _ => reason(errno),
         };
         StorageError::Io { action, source }
+    }
+}
+
+fn about(chain: &chain::Chain, read_only: bool) -> Description {
+    let top = chain.top();
+    Description {
+        kind: "qcow2",
+        target: top.path.display().to_string(),
+        read_only,
+        discard: !read_only,
+        discard_granularity_bytes: top.geometry.cluster_bytes() as u32,
+        write_zeroes: !read_only,
+        ..chain.file(top.data).describe()
     }
 }
 

@@ -1,10 +1,13 @@
 //! What may be chosen about an image.
 
-use super::{Qcow2Storage, open};
+use super::{Qcow2Storage, about, open};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use storage::{Access, Execution, Handed, KEY_FILE, Kind, Need, OpenError, Opened, Storage};
+use storage::{
+    Access, Description, Execution, Handed, KEY_FILE, Kind, NO_LOCK, Need, OpenError, Opened, READ_ONLY, Storage,
+    check_migratable,
+};
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, LogFile, Luks, SyncMode};
 
@@ -28,6 +31,9 @@ pub struct Qcow2Options {
     /// Lock the image and its backing files, as QEMU does; true when left out.
     #[serde(default = "Qcow2Options::lock_default")]
     pub lock: bool,
+    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migratable: bool,
     /// Directories in which backing files and external data files may lie besides the image's own, and block devices that may be used as
     /// such; none when left out.
     #[serde(default)]
@@ -57,6 +63,7 @@ impl Qcow2Options {
             read_only: false,
             execution: Execution::Auto,
             lock: true,
+            migratable: false,
             allow: Vec::new(),
             snapshot: None,
             table_memory: Qcow2Options::table_memory_default(),
@@ -97,7 +104,21 @@ impl Kind for Qcow2Options {
             }
             log.check()?;
         }
+        let log = (self.log.is_some(), "`log` (`--log`)");
+        let luks = (self.luks.is_some(), "`luks` (`--luks-key-file`)");
+        check_migratable(self, &[(self.read_only, READ_ONLY), (!self.lock, NO_LOCK), log, luks])?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)
+    }
+
+    fn migratable(&self) -> bool {
+        self.migratable
+    }
+
+    /// As a reader, who changes nothing, not even by closing it.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let reader = Qcow2Options { read_only: true, lock: false, ..self.clone() };
+        let chain = open::by_path(&reader)?.chain;
+        Ok((about(&chain, self.read_only).executed(self.execution), chain.top().size_bytes()))
     }
 
     fn open(&self) -> Result<Opened, OpenError> {

@@ -8,8 +8,12 @@ use super::looks;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::jobs::WORK;
+use crate::kind::{NO_LOCK, READ_ONLY};
 use crate::lock::ImageLock;
-use crate::{Access, Execution, Handed, KEY_FILE, Kind, Links, Need, OpenError, Opened, Storage, late};
+use crate::{
+    Access, Description, Execution, Handed, KEY_FILE, Kind, Links, Need, OpenError, Opened, Storage, check_migratable,
+    late,
+};
 use engine::SharedFile;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -42,6 +46,9 @@ pub struct FileOptions {
     /// Lock the image, so that no two writers open it; true when left out.
     #[serde(default = "FileOptions::lock_default")]
     pub lock: bool,
+    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migratable: bool,
     /// The disk is what is encrypted in the LUKS container that lies here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub luks: Option<Luks>,
@@ -56,6 +63,7 @@ impl FileOptions {
             read_only: false,
             execution: Execution::Auto,
             lock: true,
+            migratable: false,
             luks: None,
         }
     }
@@ -70,7 +78,19 @@ impl Kind for FileOptions {
         if self.path.as_os_str().is_empty() {
             return Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"));
         }
+        let luks = (self.luks.is_some(), "`luks` (`--luks-key-file`)");
+        check_migratable(self, &[(self.read_only, READ_ONLY), (!self.lock, NO_LOCK), luks])?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)
+    }
+
+    fn migratable(&self) -> bool {
+        self.migratable
+    }
+
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let unlocked = FileOptions { lock: false, execution: Execution::Auto, ..self.clone() };
+        let storage = FileStorage::open_without_threads(&unlocked)?;
+        Ok((storage.describe().executed(self.execution), storage.capacity_bytes()))
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -315,6 +335,21 @@ fn open_image(options: &FileOptions, links: Links) -> Result<OwnedFd, OpenError>
     })?;
     check_kind(path, &fd)?;
     Ok(fd)
+}
+
+/// Forgets what this host's page cache has of a block device and does not have to write: another host may have written it since. A file
+/// system that hosts share sees to that itself.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn forget_cached(path: &Path) -> Result<(), OpenError> {
+    let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
+    let file = Links::Follow.open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK).map_err(failed)?;
+    let about = rustix::fs::fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Refuses everything but regular files and block devices.

@@ -1,7 +1,7 @@
 //! Dirty bitmaps of disks that are served, and what a backup takes of them.
 
 use super::job::Copier;
-use super::jobs::unsupported;
+use super::jobs::{check_stays, unsupported};
 use crate::daemon::Daemon;
 use control::ApiError;
 use control::model::{Bitmap, CopyDisk, CopyFormat, NewBitmap};
@@ -212,6 +212,7 @@ impl Daemon {
     ) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
         let (disk, _) = self.disks.get(disk)?;
+        check_stays(&disk)?;
         // Neither a job nor a snapshot comes in between.
         let _in_order = disk.capacity_lock_within(crate::daemon::PATIENCE)?;
         self.jobs.check_free(disk.name())?;

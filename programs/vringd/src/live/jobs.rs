@@ -72,6 +72,17 @@ pub(super) fn unsupported(disk: &Disk, message: &str) -> ApiError {
     ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() }
 }
 
+/// Whether the disk is this daemon's for as long as it is open.
+pub(super) fn check_stays(disk: &Disk) -> Result<(), ApiError> {
+    match disk.storage().custody() {
+        Some(_) => Err(unsupported(
+            disk,
+            "is migratable, and open only while its guest runs: add it without `migratable` for that",
+        )),
+        None => Ok(()),
+    }
+}
+
 impl List {
     fn check(&self, disk: &str, stands: impl Fn(&Job) -> bool) -> Result<(), ApiError> {
         let reserved = self.reserved.iter().find(|(_, (_, disks))| disks.iter().any(|of| of == disk));
@@ -185,7 +196,7 @@ impl Daemon {
         let copied = new.copies().into_iter().map(|copy| copy.disk);
         let disks: Vec<String> = copied.chain(new.of_chain().map(str::to_owned)).collect();
         for disk in &disks {
-            self.disks.get(disk)?;
+            check_stays(&self.disks.get(disk)?.0)?;
         }
         // From now on the daemon is not upgraded.
         let _open = self.upgrade.gate();

@@ -1,6 +1,6 @@
 //! External snapshots of disks that are served, all as of the same moment.
 
-use super::jobs::unsupported;
+use super::jobs::{check_stays, unsupported};
 use super::swap::{Next, close};
 use crate::daemon::{Daemon, PATIENCE};
 use control::ApiError;
@@ -19,6 +19,7 @@ impl Daemon {
         let mut snapshots = Vec::new();
         for of in &new.disks {
             let (disk, _) = self.disks.get(&of.disk)?;
+            check_stays(&disk)?;
             self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
             write_back(&disk)?;

@@ -1,0 +1,227 @@
+//! A storage that changes hands: open while a guest runs, and known by what could be seen of it while none does.
+//!
+//! When a guest migrates, two daemons serve one image, one after the other. Each has looked at it when it was told to serve it, without
+//! a lock. The one whose guest runs has it open, with its locks, its tables and its cache; when the guest's rings have stopped it brings
+//! everything to stable storage and closes it, and the other one opens it as it is then. So there is nothing in memory that could be
+//! old, and no moment at which both write.
+
+use crate::StorageSpec;
+use engine::{Completion, Io, Solo, Token};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use storage::kit::{forget_cached, wait_for};
+use storage::{
+    Access, Action, Custody, Description, Execution, Extent, Handed, OpenError, Opened, Operation, Step, Storage,
+    StorageError, Task,
+};
+
+/// How long the other side may take to give it up, while this side's frontend waits: it has stopped its rings before.
+const TAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long workers may take to let go of it.
+const GIVE_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
+/// See the module.
+struct Migratable {
+    /// Held while it is taken or given up.
+    changing: Mutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What opens it.
+    spec: StorageSpec,
+    /// What it was when it was last seen.
+    about: Description,
+    capacity_bytes: u64,
+    open: Option<Arc<dyn Storage>>,
+}
+
+/// Looks at what `spec` describes, before the process gives up its rights and again when it has: it is opened by its path then.
+pub(crate) fn open(spec: &StorageSpec) -> Result<Opened, OpenError> {
+    let spec = spec.clone();
+    let (about, _) = spec.look()?;
+    Ok(Opened::new(about, move || Ok(Arc::new(Migratable::seen(spec)?))))
+}
+
+/// Goes on with what another program has had, or not.
+pub(crate) fn adopt(spec: &StorageSpec, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+    if handed.data.is_none() {
+        return Ok(Arc::new(Migratable::seen(spec.clone())?));
+    }
+    let open = (**spec).adopt(handed)?;
+    let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
+    Ok(Arc::new(Migratable::new(State { spec: spec.clone(), about, capacity_bytes, open: Some(open) })))
+}
+
+impl Migratable {
+    fn seen(spec: StorageSpec) -> Result<Migratable, OpenError> {
+        let (about, capacity_bytes) = spec.look()?;
+        Ok(Migratable::new(State { spec, about, capacity_bytes, open: None }))
+    }
+
+    fn new(state: State) -> Migratable {
+        Migratable { changing: Mutex::default(), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No request is for the storage itself.
+    fn refused(task: &Task) -> Step {
+        Step::Done(Err(StorageError::errno(task.operation.action(), libc::ENODEV)))
+    }
+}
+
+/// Opens it, as soon as the other side has given it up.
+fn opened(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
+    let end = Instant::now() + TAKE_PATIENCE;
+    loop {
+        for need in spec.needs().iter().filter(|need| need.access == Access::Write) {
+            forget_cached(&need.path)?;
+        }
+        match (**spec).open().and_then(Opened::start) {
+            Err(OpenError::Locked { .. }) if Instant::now() < end => sleep(LOOK_AGAIN_AFTER),
+            Err(OpenError::Locked { path, held, holders }) => {
+                return Err(OpenError::Kept { path, held, holders, seconds: TAKE_PATIENCE.as_secs() });
+            }
+            opened => return opened,
+        }
+    }
+}
+
+impl Custody for Migratable {
+    fn take(&self) -> Result<Arc<dyn Storage>, OpenError> {
+        let _changing = self.changing();
+        let (spec, before_bytes) = {
+            let state = self.state();
+            if let Some(open) = &state.open {
+                return Ok(open.clone());
+            }
+            (state.spec.clone(), state.capacity_bytes)
+        };
+        let open = opened(&spec)?;
+        let (about, present_bytes) = (open.describe(), open.capacity_bytes());
+        if present_bytes < before_bytes {
+            return Err(OpenError::Shrunk { path: about.target.into(), present_bytes, before_bytes });
+        }
+        tracing::info!(path = about.target, "the image is this daemon's: a guest runs");
+        let mut state = self.state();
+        (state.about, state.capacity_bytes, state.open) = (about, present_bytes, Some(open.clone()));
+        Ok(open)
+    }
+
+    fn give_up(&self) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        let Some(open) = self.held() else { return Ok(()) };
+        let end = Instant::now() + GIVE_PATIENCE;
+        // Beside this one and the one that is kept.
+        while Arc::strong_count(&open) > 2 {
+            if Instant::now() >= end {
+                return Err(StorageError::errno(Action::Flush, libc::EBUSY));
+            }
+            sleep(LOOK_AGAIN_AFTER);
+        }
+        flush(&*open)?;
+        let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
+        tracing::info!(path = about.target, "the image is given up: no guest runs");
+        let kept = {
+            let mut state = self.state();
+            (state.about, state.capacity_bytes) = (about, capacity_bytes);
+            state.open.take()
+        };
+        // It is closed by this, and nobody who only looks waits for it.
+        drop((open, kept));
+        Ok(())
+    }
+
+    fn held(&self) -> Option<Arc<dyn Storage>> {
+        self.state().open.clone()
+    }
+
+    fn is_used(&self) -> bool {
+        self.state().open.as_ref().is_some_and(|open| Arc::strong_count(open) > 1)
+    }
+}
+
+fn flush(storage: &dyn Storage) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Io { action: Action::Flush, source };
+    let mut solo = Solo::new().map_err(failed)?;
+    let mut task = Task::default();
+    task.begin(Operation::Flush);
+    wait_for(storage, &mut solo, &mut task).map_err(failed)?
+}
+
+impl Storage for Migratable {
+    fn describe(&self) -> Description {
+        let state = self.state();
+        if let Some(open) = &state.open {
+            return open.describe();
+        }
+        state.about.clone()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        let state = self.state();
+        state.open.as_ref().map_or(state.capacity_bytes, |open| open.capacity_bytes())
+    }
+
+    fn start(&self, task: &mut Task, _token: Token, _io: &mut Io<'_>) -> Step {
+        Migratable::refused(task)
+    }
+
+    fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
+        Migratable::refused(task)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        match self.held() {
+            Some(open) => open.resize(capacity_bytes),
+            None => Err(StorageError::Grow {
+                target: self.describe().target,
+                asked_bytes: capacity_bytes,
+                reason: "no guest runs, so the image may be another daemon's: try again when one does".to_owned(),
+            }),
+        }
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        let (open, capacity_bytes) = (self.held(), self.capacity_bytes());
+        match open {
+            Some(open) => open.hand_over(),
+            None => Ok(Handed { capacity_bytes, data: None, lock: None, log: None, memory: None }),
+        }
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        if let Some(open) = self.held() {
+            open.set_execution(execution)?;
+        }
+        let mut state = self.state();
+        state.spec.set_execution(execution);
+        state.about = state.about.clone().executed(execution);
+        Ok(())
+    }
+
+    fn extents(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
+        let bytes = range.end.saturating_sub(range.start);
+        Ok(vec![Extent { bytes, data: true }])
+    }
+
+    fn custody(&self) -> Option<&dyn Custody> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+#[path = "migratable_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+use super::{Migratable, State};
+use crate::{FileOptions, Qcow2Options, StorageSpec};
+use engine::Solo;
+use std::fs::File;
+use std::sync::Arc;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+use storage::{Custody, Execution, Handed, OpenError, Storage};
+use tempfile::TempDir;
+use testkit::storage::{read, write};
+
+const MIB: u64 = 1 << 20;
+
+/// A raw image and a qcow2 image, of 4 MiB each.
+fn images(directory: &TempDir) -> [StorageSpec; 2] {
+    let [raw, qcow2] = ["disk.raw", "disk.qcow2"].map(|name| directory.path().join(name));
+    File::create(&raw).unwrap().set_len(4 * MIB).unwrap();
+    let options = image::tools::CreateOptions { size_bytes: Some(4 * MIB), ..Default::default() };
+    image::tools::create(&qcow2, &options).unwrap();
+    [
+        StorageSpec::File(FileOptions { migratable: true, ..FileOptions::new(raw) }),
+        StorageSpec::Qcow2(Qcow2Options { migratable: true, ..Qcow2Options::new(qcow2) }),
+    ]
+}
+
+fn raw(directory: &TempDir) -> StorageSpec {
+    let [raw, _] = images(directory);
+    raw
+}
+
+/// The same image for somebody who keeps it.
+fn plain(spec: &StorageSpec) -> StorageSpec {
+    match spec.clone() {
+        StorageSpec::File(file) => StorageSpec::File(FileOptions { migratable: false, ..file }),
+        StorageSpec::Qcow2(image) => StorageSpec::Qcow2(Qcow2Options { migratable: false, ..image }),
+        other => other,
+    }
+}
+
+fn opened(spec: &StorageSpec) -> Arc<dyn Storage> {
+    spec.open().unwrap().start().unwrap()
+}
+
+fn custody(storage: &Arc<dyn Storage>) -> &dyn Custody {
+    storage.custody().unwrap()
+}
+
+#[test]
+fn two_have_an_image_one_after_the_other() {
+    let directory = TempDir::new().unwrap();
+    let mut solo = Solo::new().unwrap();
+    for spec in images(&directory) {
+        let sides = [opened(&spec), opened(&spec)];
+        for round in 0..6_u8 {
+            let (here, there) = (&sides[usize::from(round % 2)], &sides[usize::from(round % 2 == 0)]);
+            let disk = custody(here).take().unwrap();
+            assert!(Arc::ptr_eq(&disk, &custody(here).take().unwrap()), "it has it already");
+            // What the other side wrote is there, in clusters that this one has never seen.
+            for before in 1..=round {
+                let at = u64::from(before - 1) * 600 * 1024;
+                assert_eq!(read(&mut solo, &*disk, at, 4096), [before; 4096], "{round}");
+            }
+            write(&mut solo, &*disk, u64::from(round) * 600 * 1024, &[round + 1; 4096]).unwrap();
+            assert!(custody(here).held().is_some() && custody(there).held().is_none());
+            assert!(matches!(plain(&spec).open(), Err(OpenError::Locked { .. })), "nobody else comes in");
+            drop(disk);
+            custody(here).give_up().unwrap();
+            custody(here).give_up().unwrap();
+            drop(plain(&spec).open().unwrap());
+        }
+    }
+}
+
+#[test]
+fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
+    let directory = TempDir::new().unwrap();
+    for spec in images(&directory) {
+        let [here, there] = [opened(&spec), opened(&spec)];
+        drop(custody(&here).take().unwrap());
+        scope(|scope| {
+            let waiting = scope.spawn(|| drop(custody(&there).take().unwrap()));
+            sleep(Duration::from_millis(100));
+            assert!(!waiting.is_finished());
+            custody(&here).give_up().unwrap();
+        });
+        let refused = custody(&here).take().map(drop).unwrap_err().to_string();
+        assert!(refused.contains("is still in use after 5 s") && !refused.contains("--no-lock"), "{refused}");
+        assert!(custody(&here).held().is_none());
+    }
+}
+
+#[test]
+fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
+    let directory = TempDir::new().unwrap();
+    let here = opened(&raw(&directory));
+    let disk = custody(&here).take().unwrap();
+    assert!(custody(&here).is_used());
+    assert_eq!(custody(&here).give_up().unwrap_err().raw_errno(), libc::EBUSY);
+    assert!(custody(&here).held().is_some());
+    drop(disk);
+    assert!(!custody(&here).is_used());
+    custody(&here).give_up().unwrap();
+
+    let failing = serde_json::json!({ "kind": "sim", "size": "1M", "flush_error_rate": 1.0 });
+    let spec: StorageSpec = serde_json::from_value(failing).unwrap();
+    let open = opened(&spec);
+    let state = State { about: open.describe(), capacity_bytes: open.capacity_bytes(), open: Some(open), spec };
+    let failing = Migratable::new(state);
+    assert_eq!(failing.give_up().unwrap_err().raw_errno(), libc::EIO);
+    assert!(failing.held().is_some());
+}
+
+#[test]
+fn what_cannot_be_had_alone_is_not_looked_at() {
+    let directory = TempDir::new().unwrap();
+    let spec = raw(&directory);
+    let options = |change: fn(&mut FileOptions)| {
+        let StorageSpec::File(mut file) = spec.clone() else { unreachable!("it is a file") };
+        change(&mut file);
+        StorageSpec::File(file).check(512).map_err(|error| error.to_string())
+    };
+    options(|_| {}).unwrap();
+    for (change, word) in [
+        ((|file| file.read_only = true) as fn(&mut FileOptions), "read_only"),
+        (|file| file.lock = false, "lock = false"),
+        (|file| file.luks = Some(values::Luks::new("key")), "luks"),
+    ] {
+        let refused = options(change).unwrap_err();
+        assert!(refused.contains("storage.migratable") && refused.contains(word), "{refused}");
+    }
+    let missing = StorageSpec::File(FileOptions { migratable: true, ..FileOptions::new("/nonexistent/disk") });
+    assert!(missing.open().unwrap_err().to_string().contains("/nonexistent/disk"));
+}
+
+#[test]
+fn what_grew_is_larger_and_what_shrank_is_not_taken() {
+    let directory = TempDir::new().unwrap();
+    for spec in images(&directory) {
+        let [here, there] = [opened(&spec), opened(&spec)];
+        let disk = custody(&here).take().unwrap();
+        here.resize(8 * MIB).unwrap();
+        drop(disk);
+        custody(&here).give_up().unwrap();
+        assert_eq!((here.capacity_bytes(), there.capacity_bytes()), (8 * MIB, 4 * MIB));
+        assert!(there.resize(8 * MIB).unwrap_err().to_string().contains("no guest runs"));
+        drop(custody(&there).take().unwrap());
+        assert_eq!(there.capacity_bytes(), 8 * MIB);
+        custody(&there).give_up().unwrap();
+    }
+    let directory = TempDir::new().unwrap();
+    let spec = raw(&directory);
+    let here = opened(&spec);
+    File::options().write(true).open(directory.path().join("disk.raw")).unwrap().set_len(MIB).unwrap();
+    let refused = custody(&here).take().map(drop).unwrap_err().to_string();
+    assert!(refused.contains("has 1048576 bytes, and had 4194304"), "{refused}");
+    drop(plain(&spec).open().unwrap());
+}
+
+#[test]
+fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
+    let directory = TempDir::new().unwrap();
+    let mut solo = Solo::new().unwrap();
+    for spec in images(&directory) {
+        let before = opened(&spec);
+        let handed = before.hand_over().unwrap();
+        assert!(handed.data.is_none());
+        let next = spec.adopt(handed).unwrap();
+        assert_eq!((next.describe(), next.capacity_bytes()), (before.describe(), 4 * MIB));
+        let disk = custody(&before).take().unwrap();
+        write(&mut solo, &*disk, 0, &[7; 512]).unwrap();
+        let handed = before.hand_over().unwrap();
+        // The program before is gone, without a word.
+        std::mem::forget((before, disk));
+        let next = spec.adopt(handed).unwrap();
+        let disk = custody(&next).held().unwrap();
+        assert_eq!(read(&mut solo, &*disk, 0, 512), [7; 512]);
+        drop(disk);
+        custody(&next).give_up().unwrap();
+    }
+}
+
+#[test]
+fn it_is_described_as_it_will_be_when_it_is_open() {
+    let directory = TempDir::new().unwrap();
+    for mut spec in images(&directory) {
+        for execution in [Execution::Auto, Execution::Pool(2)] {
+            spec.set_execution(execution);
+            let storage = opened(&spec);
+            let seen = storage.describe();
+            drop(custody(&storage).take().unwrap());
+            assert_eq!(seen, storage.describe());
+            custody(&storage).give_up().unwrap();
+            assert_eq!(seen, storage.describe());
+        }
+        let storage = opened(&spec);
+        storage.set_execution(Execution::Pool(3)).unwrap();
+        let disk = custody(&storage).take().unwrap();
+        assert_eq!(disk.describe().execution, Execution::Pool(3));
+    }
+}
+
+/// A request that is for nobody changes nothing.
+#[test]
+fn nothing_is_asked_of_what_is_not_held() {
+    let directory = TempDir::new().unwrap();
+    let mut solo = Solo::new().unwrap();
+    let storage = opened(&raw(&directory));
+    assert_eq!(write(&mut solo, &*storage, 0, &[1; 512]).unwrap_err().raw_errno(), libc::ENODEV);
+    let Handed { data, lock, .. } = storage.hand_over().unwrap();
+    assert!(data.is_none() && lock.is_none());
+}

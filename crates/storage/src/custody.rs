@@ -1,0 +1,28 @@
+//! Storages that change hands: while nobody's requests run here, another process may have what is behind them.
+
+use crate::{OpenError, Storage, StorageError};
+use std::sync::Arc;
+
+/// Who has what is behind a storage. Requests go to what [`take`](Custody::take) answers with, and never to the storage itself.
+///
+/// The calls block, for as long as opening, flushing and closing take: not for a worker.
+pub trait Custody: Send + Sync {
+    /// Takes it for this process, as somebody else has left it; changes nothing where this process has it.
+    ///
+    /// # Errors
+    /// Somebody else has it still after a while, it cannot be opened, or it has become smaller.
+    fn take(&self) -> Result<Arc<dyn Storage>, OpenError>;
+
+    /// Brings everything to stable storage and gives it up; changes nothing where this process does not have it. Whoever calls has ended
+    /// what he had under way.
+    ///
+    /// # Errors
+    /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less.
+    fn give_up(&self) -> Result<(), StorageError>;
+
+    /// What requests go to while this process has it.
+    fn held(&self) -> Option<Arc<dyn Storage>>;
+
+    /// Whether anybody else than the storage uses what is behind it.
+    fn is_used(&self) -> bool;
+}

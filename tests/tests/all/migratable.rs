@@ -1,0 +1,169 @@
+//! One image, two daemons: it is the one's whose frontend has rings that run, and the other one takes it over when they have stopped.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use control::model::Disk;
+use http::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tests::daemon::{DIRECTORY, Daemon, directory};
+use tests::driver::{Ring, readable, writable};
+use tests::frontend::{DATA, Frontend, kind, status};
+use tests::vringd;
+
+const RING_SIZE: u16 = 64;
+const BLOCK: u32 = 4096;
+
+/// The directory of an image that two daemons have.
+fn place(format: &str) -> Result<TempDir> {
+    let place = directory()?;
+    let image = place.path().join("disk.img");
+    if format == "file" {
+        fs::File::create(image)?.set_len(16 << 20)?;
+    } else {
+        let mut create = Command::new(vringd::program()?);
+        let made = create.args(["image", "create", "--size", "16M"]).arg(image).output()?;
+        ensure!(made.status.success(), "{made:?}");
+    }
+    Ok(place)
+}
+
+fn serve(place: &Path, format: &str) -> Result<Daemon> {
+    let image = place.join("disk.img");
+    Daemon::serve(&format!(
+        "workers = 2\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\nqueues = 2\n\
+         storage = {{ kind = '{format}', path = '{}', migratable = true }}\n",
+        image.display()
+    ))
+}
+
+fn holds(daemon: &Daemon) -> Result<bool> {
+    let [export, disk] = [
+        daemon.export("disk")?.storage.and_then(|storage| storage.held),
+        daemon.client().get::<Disk>("/v1/disks/disk")?.storage.held,
+    ];
+    ensure!(export == disk, "{export:?} and {disk:?}");
+    export.context("it is held or not")
+}
+
+fn write(frontend: &Frontend, ring: &mut Ring, block: u64, value: u8) -> Result<()> {
+    frontend.memory().write(DATA, &[value; BLOCK as usize]);
+    let (answer, _) = ring.run(kind::OUT, block * 8, &[readable(DATA, BLOCK)]);
+    ensure!(answer == status::OK, "the write of block {block} fails: {answer}");
+    Ok(())
+}
+
+fn read(frontend: &Frontend, ring: &mut Ring, block: u64) -> Result<u8> {
+    let (answer, _) = ring.run(kind::IN, block * 8, &[writable(DATA, BLOCK)]);
+    ensure!(answer == status::OK, "the read of block {block} fails: {answer}");
+    let mut bytes = [0; BLOCK as usize];
+    frontend.memory().read_into(DATA, &mut bytes);
+    ensure!(bytes.iter().all(|byte| *byte == bytes[0]), "block {block} is in parts");
+    Ok(bytes[0])
+}
+
+#[test]
+fn an_image_is_the_ones_whose_rings_run() -> Result<()> {
+    for format in ["file", "qcow2"] {
+        let place = place(format)?;
+        let sides = [serve(place.path(), format)?, serve(place.path(), format)?];
+        for round in 0..6_u8 {
+            let (here, there) = (&sides[usize::from(round % 2)], &sides[usize::from(round % 2 == 0)]);
+            let mut frontend = Frontend::connect(&here.socket("disk"), 0)?;
+            ensure!(!holds(here)? && !holds(there)?, "{format}, round {round}: no ring runs");
+            let mut rings = [frontend.ring(0, RING_SIZE)?, frontend.ring(1, RING_SIZE)?];
+            ensure!(holds(here)? && !holds(there)?, "{format}, round {round}: a ring runs");
+            for before in 0..round {
+                let seen = read(&frontend, &mut rings[0], u64::from(before) * 100)?;
+                ensure!(seen == before + 1, "{format}, round {round}: of round {before} there is {seen}");
+            }
+            write(&frontend, &mut rings[1], u64::from(round) * 100, round + 1)?;
+            // The program changes, and the image is whose it was.
+            if round >= 2 {
+                here.upgrade()?;
+                there.upgrade()?;
+                ensure!(holds(here)? && !holds(there)?, "{format}, round {round}: behind an upgrade");
+                let seen = read(&frontend, &mut rings[0], u64::from(round) * 100)?;
+                ensure!(seen == round + 1, "{format}, round {round}: behind an upgrade there is {seen}");
+            }
+            // The last rounds end as a frontend that dies.
+            if round < 4 {
+                frontend.stop(&rings[0])?;
+                ensure!(holds(here)?, "{format}, round {round}: one ring runs");
+                frontend.stop(&rings[1])?;
+                ensure!(!holds(here)?, "{format}, round {round}: given up with the answer");
+            }
+            drop(frontend);
+            here.wait_disconnected("disk")?;
+        }
+        for side in sides {
+            side.stop()?;
+        }
+    }
+    Ok(())
+}
+
+/// And who may not have it says so, loses nothing by that, and has it when the other one is killed.
+#[test]
+fn an_image_that_is_another_ones_is_not_touched() -> Result<()> {
+    for format in ["file", "qcow2"] {
+        let place = place(format)?;
+        let [here, there] = [serve(place.path(), format)?, serve(place.path(), format)?];
+        let mut first = Frontend::connect(&here.socket("disk"), 0)?;
+        let mut ring = first.ring(0, RING_SIZE)?;
+        write(&first, &mut ring, 5, 55)?;
+
+        let mut second = Frontend::connect(&there.socket("disk"), 0)?;
+        // What it is told of the refusal depends on its features: the export says why.
+        let _ = second.ring(0, RING_SIZE);
+        drop(second);
+        there.wait_disconnected("disk")?;
+        let why = there.export("disk")?.last_error.unwrap_or_default();
+        ensure!(why.contains("disk.img: is still in use after 5 s") && why.contains("when its guest stops"), "{why}");
+        ensure!(!holds(&there)? && holds(&here)?, "it is the first one's");
+        write(&first, &mut ring, 6, 66)?;
+
+        // Killed as it is dropped, with all that its guest was answered.
+        drop(here);
+        let mut second = Frontend::connect(&there.socket("disk"), 0)?;
+        let mut ring = second.ring(0, RING_SIZE)?;
+        let seen = [5, 6, 7].map(|block| read(&second, &mut ring, block));
+        ensure!(matches!(seen, [Ok(55), Ok(66), Ok(0)]), "{seen:?}");
+        there.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_needs_an_image_that_stays_is_refused() -> Result<()> {
+    let place = place("qcow2")?;
+    let daemon = serve(place.path(), "qcow2")?;
+    let mut frontend = Frontend::connect(&daemon.socket("disk"), 0)?;
+    let to = place.path().join("to");
+    for held in [false, true] {
+        if held {
+            frontend.ring(0, RING_SIZE)?;
+        }
+        let backup = json!({ "kind": "backup", "disks": [{ "disk": "disk", "target": to }] });
+        let bitmap = json!({ "name": "since" });
+        let snapshot = json!({ "disks": [{ "disk": "disk", "to": to }] });
+        for (target, asked) in [("/v1/jobs", backup), ("/v1/disks/disk/bitmaps", bitmap), ("/v1/snapshots", snapshot)] {
+            let refused = daemon.client().send::<Value>(Method::POST, target, &asked).unwrap_err().to_string();
+            ensure!(refused.contains("is migratable"), "{target}: {refused}");
+        }
+        let larger = json!({ "capacity_bytes": 32 << 20 });
+        let resized = daemon.client().send::<Value>(Method::PUT, "/v1/exports/disk/capacity", &larger);
+        ensure!(resized.is_ok() == held, "{resized:?}");
+        ensure!(!to.exists(), "nothing is made");
+    }
+    let storage = json!({ "kind": "file", "path": place.path().join("raw"), "migratable": true });
+    fs::File::create(place.path().join("raw"))?.set_len(1 << 20)?;
+    let nbd =
+        json!({ "name": "nbd", "listen": format!("unix:{}", place.path().join("nbd").display()), "storage": storage });
+    let refused = daemon.client().send::<Value>(Method::POST, "/v1/exports", &nbd).unwrap_err().to_string();
+    ensure!(refused.contains("listen") && refused.contains("migratable"), "{refused}");
+    daemon.stop()
+}
