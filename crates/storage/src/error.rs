@@ -107,6 +107,11 @@ impl StorageError {
     pub fn is_full(&self) -> bool {
         matches!(self.raw_errno(), libc::ENOSPC | libc::EDQUOT)
     }
+
+    /// Whether it has not ended in time: it may yet.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, StorageError::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut)
+    }
 }
 
 /// Why a storage cannot be opened.

@@ -2,6 +2,7 @@
 
 use crate::{OpenError, Storage, StorageError};
 use std::sync::Arc;
+use std::time::Duration;
 use values::SyncMode;
 
 /// What a volume is like now.
@@ -30,6 +31,12 @@ pub trait VolumeControl: Send + Sync {
     /// # Errors
     /// The lower storage does not take it, or the volume has failed.
     fn sync_now(&self) -> Result<(), StorageError>;
+
+    /// As [`sync_now`](Self::sync_now), by somebody who waits no longer than that. Write-back goes on.
+    ///
+    /// # Errors
+    /// As of that; [`StorageError::is_timeout`] when it is too late.
+    fn sync_within(&self, patience: Duration) -> Result<(), StorageError>;
 
     /// The disk that its log is in front of, where that is a storage of its own.
     fn disk(&self) -> Option<Arc<dyn Storage>> {

@@ -6,6 +6,7 @@ use crate::header::Header;
 use crate::testing::examine;
 use engine::Solo;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use storage::{Operation, Storage, Task};
 use testkit::storage as kit;
 
@@ -88,6 +89,8 @@ fn a_disk_that_hangs_is_not_left_and_stays_as_it_was() {
     let mut solo = Solo::new().unwrap();
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
     machine.files[IMAGE].hang(true);
+    let late = storage.volume().unwrap().sync_within(Duration::from_millis(100)).unwrap_err();
+    assert!(late.is_timeout(), "{late}");
     let error = storage.volume().unwrap().leave().unwrap_err().to_string();
     assert!(is_marked(&machine) && error.contains("does not take what is written back"), "{error}");
     machine.files[IMAGE].hang(false);

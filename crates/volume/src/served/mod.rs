@@ -66,6 +66,7 @@ use shared::Shared;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use storage::{
     Description, Execution, Extent, Handed, LogMark, OpenError, Step, Storage, StorageError, Task, VolumeControl,
     VolumeFigures, VolumeStatus,
@@ -131,6 +132,10 @@ impl VolumeControl for LoggedStorage {
 
     fn sync_now(&self) -> Result<(), StorageError> {
         self.write_back.sync()
+    }
+
+    fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
+        self.write_back.sync_within(patience)
     }
 
     fn disk(&self) -> Option<Arc<dyn Storage>> {

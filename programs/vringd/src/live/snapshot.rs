@@ -8,7 +8,11 @@ use control::model::{self as api, NewSnapshot, SnapshotDisk};
 use disk::{Disk, StorageSpec};
 use image::tools::ExternalSnapshot;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use storage::{Storage, VolumeControl};
+
+/// How long the logs of all disks may take to be written back while guests go on: half of what a client waits for its answer.
+const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Daemon {
     /// Gives the image of each disk another name, and lets a new one in front of it take its place.
@@ -22,12 +26,15 @@ impl Daemon {
             check_stays(&disk)?;
             self.jobs.check_free(disk.name())?;
             self.settled(disk.name())?;
-            write_back(&disk)?;
+            // What gets no snapshot is refused before anything is written back for it.
             snapshots.push(self.prepared(&disk, of)?);
             disks.push(disk);
         }
-        // The first ones have been written to while the last ones were prepared: little is left to write back while guests wait.
-        disks.iter().try_for_each(|disk| write_back(disk))?;
+        let by = Instant::now() + WRITE_BACK_PATIENCE;
+        // The first ones are written to while the last ones are written back: little is left to write back while guests wait.
+        for _ in 0..2 {
+            disks.iter().try_for_each(|disk| write_back(disk, by))?;
+        }
         let open = self.upgrade.gate();
         let changing = self.change_lock();
         let mut sizes = Vec::new();
@@ -91,9 +98,19 @@ fn image_of(storage: &Arc<dyn Storage>) -> Arc<dyn Storage> {
 }
 
 /// Brings what a log in front of the disk has into the image, while guests go on.
-fn write_back(disk: &Disk) -> Result<(), ApiError> {
-    let written = disk.storage().volume().map_or(Ok(()), VolumeControl::sync_now);
-    written.map_err(|error| unsupported(disk, &format!("its log cannot be written back: {error}")))
+fn write_back(disk: &Disk, by: Instant) -> Result<(), ApiError> {
+    let storage = disk.storage();
+    let Some(log) = storage.volume() else { return Ok(()) };
+    log.sync_within(by.saturating_duration_since(Instant::now())).map_err(|error| match error.is_timeout() {
+        true => {
+            let seconds = WRITE_BACK_PATIENCE.as_secs();
+            unsupported(
+                disk,
+                &format!("its log is not written back after {seconds} s, and write-back goes on: try again"),
+            )
+        }
+        false => unsupported(disk, &format!("its log cannot be written back: {error}")),
+    })
 }
 
 /// Puts the new image into the place of the old one, which has all by then that a log in front of it had.

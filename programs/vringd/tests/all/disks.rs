@@ -189,3 +189,21 @@ fn a_volume_apart_from_exports_is_closed_in_order() {
     place.end();
     assert!(checked(&place).contains("sound, and closed in order"));
 }
+
+#[test]
+fn a_volume_whose_snapshot_is_refused_is_not_written_back_for_it() {
+    let config = "control = '{}/control.sock'\nworkers = 1\n[[disk]]\nname = 'db'\n\
+                  storage = { kind = 'volume', path = '{}/db.vol', memory_file = 'none' }\n\
+                  [[export]]\nname = 'a'\nsocket = '{}/a.sock'\ndisk = 'db'\n";
+    let place = Place::new(config);
+    let made = place.run("volume create --size 16M --log-size 1M db.vol");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut place = place.serve();
+    let sweeps = |place: &Place| place.json("disk show db")["storage"]["volume"]["sweeps"].as_u64().unwrap();
+    place.refused("disk snapshot db=db.qcow2", "an external snapshot is made of a qcow2 image");
+    assert_eq!(sweeps(&place), 0);
+    // A write-back would have been seen, although there was nothing to write.
+    place.json("export sync a");
+    assert_eq!(sweeps(&place), 1);
+    place.end();
+}

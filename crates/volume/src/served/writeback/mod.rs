@@ -106,7 +106,11 @@ impl WriteBack {
         self.sync_within(LEAVE_PATIENCE)
     }
 
-    fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
+    /// As [`sync`](Self::sync), with another patience.
+    ///
+    /// # Errors
+    /// It did not come to that in time, and those of that.
+    pub(super) fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
         let (kind, what) = match self.shared.poke.sweep_and_wait(patience) {
             Ok(()) => return Ok(()),
             Err(NoSweep::Failed(errno)) => return Err(StorageError::errno(Action::Write, errno)),
