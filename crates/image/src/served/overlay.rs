@@ -35,11 +35,13 @@ impl Qcow2Storage {
 
     /// Why a storage is no image with nothing in front of it; see [`Self::of`].
     pub fn why_not(storage: &Arc<dyn Storage>) -> &'static str {
-        match storage.volume() {
-            Some(_) => {
+        match storage.describe().kind {
+            // Whatever is below it.
+            "luks" => "is served as what is encrypted in it, and this is for images without `luks` (`--luks-key-file`)",
+            "volume" => {
                 "is served with an intent log in front of it, and this is for images without one: leave `log` (`--log`) out"
             }
-            None => "is not served as a qcow2 image by itself",
+            _ => "is not served as a qcow2 image by itself",
         }
     }
 

@@ -218,7 +218,7 @@ impl Daemon {
         self.jobs.check_free(disk.name())?;
         let storage = disk.storage();
         let image = Qcow2Storage::of(&storage);
-        let message = "only qcow2 images without an intent log in front of them have dirty bitmaps";
+        let message = "only qcow2 images with neither an intent log in front of them nor `luks` have dirty bitmaps";
         let image = image.ok_or_else(|| unsupported(&disk, message))?;
         change(image).map_err(|error| unsupported(&disk, &error.to_string()))
     }

@@ -284,3 +284,24 @@ fn copies_are_what_the_guest_sees_and_the_daemon_warns_of_that() {
         }
     }
 }
+
+/// With a log below it, too, of which nobody is to be told: without one it would be refused all the same.
+#[test]
+fn what_is_for_images_as_they_are_names_the_container() {
+    let place = place();
+    place.done(&format!("create-luks --size 4M {QUICK} --format qcow2 vm1.qcow2"));
+    place.done("log create --size 1M vm1.log");
+    let ctl = place.and("ctl");
+    for log in ["", "--log vm1.log --memory-file none"] {
+        let words = "--listen unix:s.nbd --control c.sock --allow . --name vm1 --storage qcow2 --luks-key-file key";
+        let server = Server::start(&place, &format!("{words} {log} vm1.qcow2"));
+        for words in ["disk snapshot vm1=before.qcow2", "disk stream vm1", "disk commit vm1"] {
+            let output = ctl.run(&format!("--control c.sock {words}"));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains("is served as what is encrypted in it"), "{words} {log}: {said}");
+            assert!(!said.contains("--log") && !place.path("before.qcow2").exists(), "{words} {log}: {said}");
+        }
+        ctl.done("--control c.sock shutdown");
+        server.ends();
+    }
+}
