@@ -3,6 +3,8 @@
 use crate::FormatError;
 use crate::features::{Name, Word};
 use crate::field::{u32_at, u64_at};
+use storage::LogMark;
+use uuid::Uuid;
 
 /// End of the header extension area.
 const END: u32 = 0;
@@ -24,31 +26,6 @@ pub const LOG: u32 = 0x5652_4c47;
 const NAME_BYTES: usize = 48;
 /// Most bytes of a file name, as of the backing file's.
 const FILE_NAME_BYTES_MAX: u64 = 1023;
-
-/// The intent log in front of an image, and its opening; all are big endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// Names it.
-    pub log: [u8; 16],
-    /// The epoch that the opening came from.
-    pub from: u64,
-    /// The epoch of the opening.
-    pub epoch: u64,
-}
-
-impl Log {
-    /// The log's name, as its own program writes it.
-    pub fn name(&self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let log = &self.log;
-        [&log[..4], &log[4..6], &log[6..8], &log[8..10], &log[10..]].map(hex).join("-")
-    }
-
-    /// The data of the extension.
-    fn encode(&self) -> Vec<u8> {
-        [&self.log[..], &self.from.to_be_bytes(), &self.epoch.to_be_bytes()].concat()
-    }
-}
 
 /// Where persistent bitmaps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +74,7 @@ pub struct Unknown {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// The intent log in front of the image. It comes first, so that it is in the first sector with the feature's bit.
-    pub log: Option<Log>,
+    pub log: Option<LogMark>,
     /// Format of the backing file.
     pub backing_format: Option<String>,
     /// Names of features.
@@ -158,7 +135,7 @@ impl Extensions {
             }
             LOG => {
                 let log = data.first_chunk().ok_or_else(|| wrong("it is too short"))?;
-                self.log = Some(Log { log: *log, from: word(16)?, epoch: word(24)? });
+                self.log = Some(LogMark { log: Uuid::from_bytes(*log), from: word(16)?, epoch: word(24)? });
             }
             ENCRYPTION => self.encryption = Some(Encryption { offset: word(0)?, len: word(8)? }),
             DATA_FILE if data.len() as u64 > FILE_NAME_BYTES_MAX => {
@@ -179,8 +156,8 @@ impl Extensions {
             out.extend(data);
             out.resize(out.len().next_multiple_of(8), 0);
         };
-        if let Some(log) = &self.log {
-            put(LOG, &log.encode());
+        if let Some(LogMark { log, from, epoch }) = self.log {
+            put(LOG, &[&log.as_bytes()[..], &from.to_be_bytes(), &epoch.to_be_bytes()].concat());
         }
         if let Some(format) = &self.backing_format {
             put(BACKING_FORMAT, format.as_bytes());
@@ -238,7 +215,7 @@ mod tests {
     fn extensions_are_read_as_they_are_written() {
         let name = |word, bit, name: &str| Name { word, bit, name: name.to_owned() };
         let all = Extensions {
-            log: Some(Log { log: [7; 16], from: 3, epoch: u64::MAX }),
+            log: Some(LogMark { log: Uuid::from_bytes([7; 16]), from: 3, epoch: u64::MAX }),
             backing_format: Some("raw".to_owned()),
             feature_names: vec![name(Word::Incompatible, 63, "time travel"), name(Word::Autoclear, 0, "bitmaps")],
             bitmaps: Some(Bitmaps { count: 3, reserved: 0, directory_bytes: 96, directory_offset: 0x30000 }),

@@ -1,12 +1,13 @@
 //! What a disk says of an intent log in front of it: as long as it says so, the log may hold what the disk has not.
 
 use crate::StorageError;
+use uuid::Uuid;
 
 /// Which log that is, and which opening of it. Epochs are those of the log's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogMark {
     /// Names the log: the UUID of its superblock's `volume`.
-    pub log: [u8; 16],
+    pub log: Uuid,
     /// The epoch that the opening came from: the log was empty.
     pub from: u64,
     /// The epoch of the opening.

@@ -5,12 +5,12 @@ use super::chain::Chain;
 use super::error::Trouble;
 use super::heading::{change_header, check_header};
 use super::{Qcow2Storage, disk};
-use crate::extension::Log;
 use crate::features::{self, Name, Word};
 use crate::header::Header;
 use crate::rewrite;
 use std::io;
 use storage::{Action, LogMark, Marked, StorageError};
+use uuid::Uuid;
 
 impl Marked for Qcow2Storage {
     fn log_mark(&self) -> Result<Option<LogMark>, StorageError> {
@@ -20,7 +20,7 @@ impl Marked for Qcow2Storage {
     fn check_log_mark(&self) -> Result<(), StorageError> {
         self.admits_mark()?;
         // Whatever its numbers are, it is as long.
-        let some = Some(LogMark { log: [0; 16], from: 0, epoch: 0 });
+        let some = Some(LogMark { log: Uuid::nil(), from: 0, epoch: 0 });
         let fits = check_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, some), first));
         fits.map_err(|trouble| self.no_mark(Action::Read, trouble))
     }
@@ -73,15 +73,14 @@ pub(super) fn of(chain: &Chain) -> Result<Option<LogMark>, StorageError> {
     if !header.has(features::LOGGED) {
         return Ok(None);
     }
-    let named = header.extensions.log.map(|Log { log, from, epoch }| LogMark { log, from, epoch });
     // Somebody has taken it for one that does not matter: no log has this name.
-    Ok(Some(named.unwrap_or(LogMark { log: [0; 16], from: 0, epoch: 0 })))
+    Ok(Some(header.extensions.log.unwrap_or(LogMark { log: Uuid::nil(), from: 0, epoch: 0 })))
 }
 
 /// The header with this mark.
 pub(crate) fn marked(old: &Header, mark: Option<LogMark>) -> Header {
     let mut new = old.clone();
-    new.extensions.log = mark.map(|LogMark { log, from, epoch }| Log { log, from, epoch });
+    new.extensions.log = mark;
     let names = &mut new.extensions.feature_names;
     names.retain(|name| !(name.word == Word::Incompatible && 1 << name.bit == features::LOGGED));
     match mark {

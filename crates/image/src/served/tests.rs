@@ -274,7 +274,11 @@ fn a_lie_that_is_met_marks_the_image_and_ends_its_writes() {
     // Behind a log: no tool repairs the image as long as it says that the log has more.
     std::fs::write(&path, &image).unwrap();
     let storage = storage::open(&options).unwrap();
-    storage.marked().unwrap().set_log_mark(Some(storage::LogMark { log: [1; 16], from: 2, epoch: 3 })).unwrap();
+    storage
+        .marked()
+        .unwrap()
+        .set_log_mark(Some(storage::LogMark { log: uuid::Uuid::from_bytes([1; 16]), from: 2, epoch: 3 }))
+        .unwrap();
     kit::write(&mut solo, &*storage, 512, &[2; 512]).unwrap_err();
     let error = kit::write(&mut solo, &*storage, 1 << 19, &[2; 512]).unwrap_err().to_string();
     assert!(error.contains("marked as corrupt") && error.contains("vringd image log forget"), "{error}");

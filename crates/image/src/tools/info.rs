@@ -130,7 +130,7 @@ pub fn info(path: &Path) -> Result<Info, ToolError> {
         corrupt: header.has(features::CORRUPT),
         intent_log: header
             .has(features::LOGGED)
-            .then(|| header.extensions.log.map_or_else(String::new, |log| log.name())),
+            .then(|| header.extensions.log.map_or_else(String::new, |mark| mark.log.to_string())),
         backing_file: header.backing_file.as_ref().map(text),
         backing_format: header.extensions.backing_format.clone().or(backing.as_ref().and_then(|it| it.format.clone())),
         backing_path: backing.map(|backing| backing.path),

@@ -382,7 +382,7 @@ impl Opening {
     ) -> Result<LoggedStorage, VolumeError> {
         let epoch = next_epoch(superblock.epoch);
         cache.announce(epoch);
-        let mark = LogMark { log: *superblock.volume.as_bytes(), from: superblock.epoch, epoch };
+        let mark = LogMark { log: superblock.volume, from: superblock.epoch, epoch };
         if let Some(disk) = &self.disk
             && let Some(marked) = disk.marked()
         {

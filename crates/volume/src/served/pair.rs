@@ -54,8 +54,8 @@ pub(super) fn check(
     let Some(mark) = mark else {
         return if holds { Err(PairError::Unmarked) } else { Ok(()) };
     };
-    if mark.log != *superblock.volume.as_bytes() {
-        return Err(PairError::Foreign(Uuid::from_bytes(mark.log)));
+    if mark.log != superblock.volume {
+        return Err(PairError::Foreign(mark.log));
     }
     if superblock.clean {
         return Err(PairError::Closed);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn every_step_of_a_life_is_a_pair() {
-        let mark = Some(LogMark { log: *Uuid::from_u128(7).as_bytes(), from: E + 1, epoch: N });
+        let mark = Some(LogMark { log: Uuid::from_u128(7), from: E + 1, epoch: N });
         for (mark, epoch, clean, records, holds) in [
             (None, E, true, false, false),
             (None, E + 1, false, false, false),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn copies_are_no_pairs() {
-        let mark = |log: u128, from, epoch| Some(LogMark { log: *Uuid::from_u128(log).as_bytes(), from, epoch });
+        let mark = |log: u128, from, epoch| Some(LogMark { log: Uuid::from_u128(log), from, epoch });
         for (mark, epoch, clean, records, expected) in [
             // The disk was put back, as it was closed.
             (None, N, false, true, PairError::Unmarked),
