@@ -5,6 +5,8 @@ use crate::extension::Extensions;
 use crate::features::{self, named};
 use crate::field::{put_u32, put_u64, u32_at, u64_at};
 use crate::snapshot;
+use storage::LogMark;
+use uuid::Uuid;
 
 /// The first four bytes of an image.
 pub const MAGIC: [u8; 4] = *b"QFI\xfb";
@@ -194,6 +196,13 @@ impl Header {
     /// Whether an incompatible feature is set.
     pub fn has(&self, feature: u64) -> bool {
         self.incompatible & feature != 0
+    }
+
+    /// The intent log in front of it, if that may hold what the image has not.
+    pub fn log_mark(&self) -> Option<LogMark> {
+        // Somebody has taken the extension for one that does not matter: no log has this name.
+        let nobodys = LogMark { log: Uuid::nil(), from: 0, epoch: 0 };
+        self.has(features::LOGGED).then(|| self.extensions.log.unwrap_or(nobodys))
     }
 
     /// Whether the data file is a raw image of its own, and has to stay one.

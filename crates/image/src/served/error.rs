@@ -4,6 +4,7 @@ use crate::FormatError;
 use crate::reference::ReferenceError;
 use std::path::PathBuf;
 use storage::OpenError;
+use uuid::Uuid;
 
 /// Why an image cannot be opened.
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
@@ -15,10 +16,12 @@ pub enum ImageError {
         /// What is wrong with it.
         source: FormatError,
     },
-    /// {path}: was not closed by the daemon that had an intent log in front of it, and lacks what only that log has: serve it with its log (`log`, `--log`), or bring all of it into the image with `vringd image log replay`
+    /// {path}: was not closed by the daemon that had intent log {log} in front of it, and lacks what only that has: serve it with that log (`log`, `--log`), or bring all of it into the image with `vringd image log replay`
     Logged {
         /// The image.
         path: PathBuf,
+        /// Names the log.
+        log: Uuid,
     },
     /// {path}: cannot be read: {source}
     Read {

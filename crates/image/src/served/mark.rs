@@ -70,11 +70,7 @@ pub(super) fn of(chain: &Chain) -> Result<Option<LogMark>, StorageError> {
     let mut first = vec![0; bytes as usize];
     disk::read(file, 0, &mut first).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))?;
     let header = Header::parse(&first).map_err(|error| failed(io::Error::other(error)))?;
-    if !header.has(features::LOGGED) {
-        return Ok(None);
-    }
-    // Somebody has taken it for one that does not matter: no log has this name.
-    Ok(Some(header.extensions.log.unwrap_or(LogMark { log: Uuid::nil(), from: 0, epoch: 0 })))
+    Ok(header.log_mark())
 }
 
 /// The header with this mark.

@@ -238,8 +238,10 @@ fn chain(
             _ => header,
         };
         // A log is in front of the first image, and whoever opens that with it sees to what it says.
-        if header.has(features::LOGGED) && !(found.is_empty() && options.log.is_some()) {
-            return Err(ImageError::Logged { path }.into());
+        if let Some(mark) = header.log_mark()
+            && !(found.is_empty() && options.log.is_some())
+        {
+            return Err(ImageError::Logged { path, log: mark.log }.into());
         }
         if found.is_empty() {
             admit(options, handed, &header)?;

@@ -132,8 +132,8 @@ impl Image {
     /// It cannot be read or is none, or is of an image that lacks what its intent log has.
     pub(super) fn header(&mut self) -> Result<Header, ToolError> {
         let header = self.header_to_look()?;
-        if header.has(features::LOGGED) {
-            return Err(OpenError::from(ImageError::Logged { path: self.path.clone() }).into());
+        if let Some(mark) = header.log_mark() {
+            return Err(OpenError::from(ImageError::Logged { path: self.path.clone(), log: mark.log }).into());
         }
         Ok(header)
     }
