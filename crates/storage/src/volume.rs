@@ -47,7 +47,8 @@ pub trait VolumeControl: Send + Sync {
     /// Blocks.
     ///
     /// # Errors
-    /// The disk does not take it: all is as before.
+    /// The disk does not take it: all is as before. So it is when the mark cannot be taken away, and is set once more, as
+    /// [`come_back`](Self::come_back) does it; where that fails, too, nobody knows what the disk says, and the volume serves nothing any more.
     fn leave(&self) -> Result<(), StorageError>;
 
     /// Undoes [`leave`](Self::leave). Blocks.
