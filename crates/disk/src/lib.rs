@@ -124,7 +124,7 @@ impl StorageSpec {
         }
         let mut opened = (**self).open()?;
         if let Some(log) = self.log() {
-            opened = open_apart(log, self.lock(), opened)?;
+            opened = open_apart(log.file, log.lock, opened)?;
         }
         match self.luks() {
             Some(luks) => luks::open(luks, opened),
@@ -141,7 +141,7 @@ impl StorageSpec {
             return migratable::adopt(self, handed);
         }
         let image = |handed| match self.log() {
-            Some(log) => adopt_apart(log, self.lock(), handed, |below| (**self).adopt(below)),
+            Some(log) => adopt_apart(log.file, log.lock, handed, |below| (**self).adopt(below)),
             None => (**self).adopt(handed),
         };
         match (self.intent_log(), self.luks()) {
@@ -154,7 +154,7 @@ impl StorageSpec {
     /// What a sandbox has to let through.
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = (**self).needs();
-        needs.extend(self.log().map(needs_of_log).into_iter().flatten());
+        needs.extend(self.log().map(|log| needs_of_log(log.file)).into_iter().flatten());
         needs
     }
 

@@ -60,13 +60,8 @@ pub trait Kind: fmt::Debug + Send {
     }
 
     /// The intent log in front of it, if it has one that lies elsewhere.
-    fn log(&self) -> Option<&LogFile> {
+    fn log(&self) -> Option<FrontLog<'_>> {
         None
-    }
-
-    /// Whether what it opens is locked; so is its log.
-    fn lock(&self) -> bool {
-        true
     }
 
     /// Whether another process may have it while no guest runs here: see [`Custody`](crate::Custody).
@@ -87,6 +82,15 @@ pub trait Kind: fmt::Debug + Send {
     fn made(&mut self) -> Option<Made<'_>> {
         None
     }
+}
+
+/// An intent log in front of a storage, which lies elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontLog<'a> {
+    /// Where.
+    pub file: &'a LogFile,
+    /// Whether it is locked, as what is behind it.
+    pub lock: bool,
 }
 
 /// Storage that is made when it is opened and ends with the process.

@@ -43,7 +43,9 @@ pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
-pub use kind::{Access, KEY_FILE, Kind, MIGRATABLE, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open};
+pub use kind::{
+    Access, FrontLog, KEY_FILE, Kind, MIGRATABLE, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open,
+};
 pub use links::Links;
 pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};

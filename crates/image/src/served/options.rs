@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use storage::{
-    Access, Description, Execution, Handed, KEY_FILE, Kind, NO_LOCK, Need, OpenError, Opened, READ_ONLY, Storage,
-    check_migratable,
+    Access, Description, Execution, FrontLog, Handed, KEY_FILE, Kind, NO_LOCK, Need, OpenError, Opened, READ_ONLY,
+    Storage, check_migratable,
 };
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, LogFile, Luks, SyncMode};
@@ -150,12 +150,8 @@ impl Kind for Qcow2Options {
         std::iter::once(("storage.path", &mut self.path)).chain(allow).chain(log).chain(key_file).collect()
     }
 
-    fn log(&self) -> Option<&LogFile> {
-        self.log.as_ref()
-    }
-
-    fn lock(&self) -> bool {
-        self.lock
+    fn log(&self) -> Option<FrontLog<'_>> {
+        self.log.as_ref().map(|file| FrontLog { file, lock: self.lock })
     }
 
     fn set_sync(&mut self, sync: SyncMode) {
