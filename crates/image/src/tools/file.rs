@@ -1,6 +1,7 @@
 //! The bytes of an image, and what is said when they cannot be had.
 
 use crate::header::Header;
+use crate::rewrite::{self, Steps};
 use crate::uses::{self, Source};
 use crate::{FormatError, ImageError, features};
 use rustix::fs::{FileType, OFlags};
@@ -138,7 +139,30 @@ impl Image {
         Ok(header)
     }
 
-    /// As above, of an image that only says something of itself, or is served with its log.
+    /// What is written where, so that the header becomes another one, and a power cut leaves either.
+    ///
+    /// # Errors
+    /// The header cannot be read; there is no room for that, for the reason `no_room`.
+    pub(super) fn steps(&mut self, old: &Header, new: &Header, no_room: &str) -> Result<Steps, ToolError> {
+        let mut before = vec![0; old.cluster_bytes().min(self.len_bytes) as usize];
+        self.read(0, &mut before).map_err(ToolError::io(&self.path, "read"))?;
+        let steps = rewrite::steps(old, new, &before);
+        match rewrite::fits(&before, &steps) {
+            true => Ok(steps),
+            false => Err(ToolError::refused(&self.path, no_room)),
+        }
+    }
+
+    /// Writes these, each behind a flush of the one before.
+    pub(super) fn take_steps(&self, steps: &Steps) -> Result<(), ToolError> {
+        for (at, bytes) in steps {
+            self.file.write_all_at(bytes, *at as u64).map_err(ToolError::io(&self.path, "write"))?;
+            self.file.sync_all().map_err(ToolError::io(&self.path, "flush"))?;
+        }
+        Ok(())
+    }
+
+    /// As [`header`](Self::header), of an image that only says something of itself, or is served with its log.
     pub(super) fn header_to_look(&mut self) -> Result<Header, ToolError> {
         let mut first = vec![0; self.len_bytes.min(512) as usize];
         self.read(0, &mut first).map_err(ToolError::io(&self.path, "read"))?;

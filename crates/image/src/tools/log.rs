@@ -1,10 +1,8 @@
 //! What an image says of an intent log that is gone.
 
 use super::file::{Image, ToolError};
+use crate::features;
 use crate::served::marked;
-use crate::uses::Source;
-use crate::{features, rewrite};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use storage::kit::{ImageLock, settled};
 
@@ -21,15 +19,7 @@ pub fn forget_log(path: &Path) -> Result<bool, ToolError> {
     if !old.has(features::LOGGED) {
         return Ok(false);
     }
-    let mut before = vec![0; (1u64 << old.cluster_bits) as usize];
-    image.read(0, &mut before).map_err(ToolError::io(path, "read"))?;
-    let steps = rewrite::steps(&old, &marked(&old, None), &before);
-    if !rewrite::fits(&before, &steps) {
-        return Err(ToolError::refused(path, "has a header in which there is no room to change it"));
-    }
-    for (at, bytes) in steps {
-        image.file.write_all_at(&bytes, at as u64).map_err(ToolError::io(path, "write"))?;
-        image.file.sync_all().map_err(ToolError::io(path, "flush"))?;
-    }
+    let steps = image.steps(&old, &marked(&old, None), "has a header in which there is no room to change it")?;
+    image.take_steps(&steps)?;
     Ok(true)
 }

@@ -8,15 +8,13 @@ use super::compare::{Side, read};
 use super::convert::{From, Open};
 use super::create::{Backing, admit_name, behind};
 use super::file::{BITMAPS_OFFLINE, Image, ToolError, refuse_bitmaps, zeroes};
-use crate::header::Header;
-use crate::rewrite::steps;
+use crate::rewrite::Steps;
 use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use engine::Solo;
 use serde::Serialize;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::Storage;
@@ -80,7 +78,8 @@ pub fn rebase(
         copied
     };
     // Whoever has the disk open holds the lock.
-    write_header(&mut image, backing)?;
+    let steps = new_header(&mut image, backing)?;
+    image.take_steps(&steps)?;
     drop(disk);
     Ok(Rebased { backing_file: backing.map(|backing| backing.name.display().to_string()), copied })
 }
@@ -209,12 +208,11 @@ fn differing(one: &[u8], other: &[u8]) -> Vec<Range<u64>> {
     joined(ranges.collect())
 }
 
-/// The header that names the backing file, and the bytes of that before.
-fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<(Header, Vec<u8>), ToolError> {
+/// How the header comes to name the backing file.
+fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<Steps, ToolError> {
     let path = image.path.clone();
-    let mut header = image.header()?;
-    let mut before = vec![0; header.cluster_bytes().min(image.len_bytes()) as usize];
-    image.read(0, &mut before).map_err(ToolError::io(&path, "read"))?;
+    let old = image.header()?;
+    let mut header = old.clone();
     header.backing_file = backing.map(|backing| backing.name.as_os_str().as_bytes().to_vec());
     header.extensions.backing_format = backing.map(|backing| if backing.is_qcow2 { "qcow2" } else { "raw" }.to_owned());
     // What is not known may depend on what is behind the image.
@@ -226,20 +224,12 @@ fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<(Header, V
         admit_name(&path, name)?;
     }
     let bytes = header.encode().len();
-    if bytes > before.len() {
+    if bytes as u64 > header.cluster_bytes().min(image.len_bytes()) {
         let reason = format!(
             "its header would have {bytes} bytes, more than a cluster: give a shorter name of the backing file"
         );
         return Err(ToolError::refused(&path, reason));
     }
-    Ok((header, before))
-}
-
-fn write_header(image: &mut Image, backing: Option<&Backing>) -> Result<(), ToolError> {
-    let (header, before) = new_header(image, backing)?;
-    for (at, bytes) in steps(&image.header()?, &header, &before) {
-        image.file.write_all_at(&bytes, at as u64).map_err(ToolError::io(&image.path, "write"))?;
-        image.file.sync_all().map_err(ToolError::io(&image.path, "flush"))?;
-    }
-    Ok(())
+    let no_room = "has no room for this name of a backing file beside the one that it has: give a shorter one";
+    image.steps(&old, &header, no_room)
 }

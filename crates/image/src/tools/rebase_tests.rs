@@ -79,6 +79,23 @@ fn a_header_keeps_all_but_what_is_behind() {
     }
 }
 
+/// In small clusters long names have no place beside one another: nothing is written, as a power cut would leave neither.
+#[test]
+fn a_header_that_would_not_switch_at_once_is_refused() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    let (one, other) = ("one/".repeat(150), "other/".repeat(100));
+    let backing = Some((one.into_bytes(), "raw"));
+    fs::write(&path, New { cluster_bits: 10, backing, ..New::default() }.image().unwrap()).unwrap();
+    let rebase = |backing: Option<Backing>| rebase(&Qcow2Options::new(&path), backing.as_ref(), true, &mut |_, _| {});
+    let before = fs::read(&path).unwrap();
+    let error = rebase(raw(&other)).unwrap_err().to_string();
+    assert!(error.contains("no room") && before == fs::read(&path).unwrap(), "{error}");
+    for backing in [None, raw(&other), raw("short")] {
+        rebase(backing).unwrap();
+    }
+}
+
 #[test]
 fn ranges_are_taken_out_of_ranges() {
     let left = without(vec![0..10, 20..30, 40..50], &[0..2, 4..6, 9..22, 23..24, 30..60]);
