@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,6 +22,18 @@ pub fn program() -> Result<PathBuf> {
         return Ok(PathBuf::from(program));
     }
     beside_the_test("vringd").with_context(|| format!("run `cargo build -p vringd` or set {PROGRAM_VARIABLE}"))
+}
+
+/// Runs the program in a directory, to its end, which has to come by itself.
+pub fn run(directory: &Path, words: &[&str]) -> Result<Output> {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(program()?).args(words).current_dir(directory);
+    command.env_remove("VRINGD_LOG").env_remove("VRINGD_CONTROL").output().context("timeout(1) runs vringd")
+}
+
+/// What it has printed, and then what it has complained of.
+pub fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 /// Finds a program in the target directory that holds the running program, which is a test or one

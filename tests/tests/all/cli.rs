@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tests::image;
-use tests::vringd;
+use tests::vringd::{self, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,14 +17,6 @@ fn place() -> Result<TempDir> {
     let directory = tests::daemon::directory()?;
     image::sparse(directory.path(), "disk.img", 16 * MIB)?;
     Ok(directory)
-}
-
-/// Runs `vringd` to its end, which has to come by itself.
-fn vringd(directory: &Path, arguments: &[&str]) -> Result<Output> {
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(vringd::program()?).args(arguments).current_dir(directory);
-    command.env_remove("VRINGD_LOG").env_remove("VRINGD_CONTROL");
-    command.output().context("timeout(1) runs vringd")
 }
 
 fn names(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -42,7 +34,7 @@ fn refused(directory: &Path, arguments: &[&str], words: &[&str]) -> Result<()> {
     let before = names(directory)?;
     // What is done on the way to a refusal may be logged; the refusal itself is one line.
     let quiet = [&["--log-level", "error"], arguments].concat();
-    let output = vringd(directory, &quiet)?;
+    let output = run(directory, &quiet)?;
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
@@ -188,13 +180,13 @@ fn usage_errors_name_the_option() -> Result<()> {
         (&["dsik"], "dsik"),
     ];
     for (arguments, word) in cases {
-        let output = vringd(directory.path(), arguments)?;
+        let output = run(directory.path(), arguments)?;
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.starts_with("error: ") && said.contains(word), "{arguments:?}: {said}");
         assert!(output.stdout.is_empty());
     }
-    let output = vringd(directory.path(), &["disk", "--log-level", "loud", "--socket", "s.sock", "disk.img"])?;
+    let output = run(directory.path(), &["disk", "--log-level", "loud", "--socket", "s.sock", "disk.img"])?;
     let said = stderr(&output);
     assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
     assert!(said.contains("--log-level") && said.contains("info"), "{said}");
@@ -247,7 +239,7 @@ fn a_good_configuration_is_checked_without_a_trace() -> Result<()> {
     let directory = place()?;
     fs::write(directory.path().join("c.toml"), GOOD)?;
     let before = names(directory.path())?;
-    let output = vringd(directory.path(), &["serve", "--check", "c.toml"])?;
+    let output = run(directory.path(), &["serve", "--check", "c.toml"])?;
     assert!(output.status.success(), "{}", stderr(&output));
     let said = String::from_utf8(output.stdout)?;
     assert!(said.contains("export a: file on a.sock"), "{said}");
@@ -258,14 +250,14 @@ fn a_good_configuration_is_checked_without_a_trace() -> Result<()> {
 #[test]
 fn man_pages_and_completions() -> Result<()> {
     let directory = place()?;
-    let output = vringd(directory.path(), &["man", "man"])?;
+    let output = run(directory.path(), &["man", "man"])?;
     assert!(output.status.success(), "{}", stderr(&output));
     for page in ["vringd.1", "vringd-disk.1", "vringd-serve.1", "vringd-ctl.1"] {
         let text = fs::read_to_string(directory.path().join("man").join(page)).context(page)?;
         assert!(text.contains(".TH "), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let output = vringd(directory.path(), &["completions", shell])?;
+        let output = run(directory.path(), &["completions", shell])?;
         assert!(output.status.success());
         let script = String::from_utf8(output.stdout)?;
         assert!(script.contains("vringd") && script.contains("queue-size"), "{shell}");

@@ -4,9 +4,8 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use control::model::{Disk, Job, JobState};
 use http::Method;
 use serde_json::json;
@@ -16,23 +15,13 @@ use tests::driver::{Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
 use tests::lab::Lab;
 use tests::qemu_img::{self, img};
-use tests::vringd;
+use tests::vringd::{run, said};
 
 use super::live::{contents, go_on, moment, post, qcow2, under_load, wait_job};
 
 /// Byte of an image's incompatible features, and the one that marks it as corrupt (QEMU's docs/interop/qcow2.rst).
 const INCOMPATIBLE: u64 = 72;
 const CORRUPT: u64 = 1 << 1;
-
-fn run(directory: &Path, words: &[&str]) -> Result<Output> {
-    let mut command = Command::new("timeout");
-    command.arg("120").arg(vringd::program()?).args(words).current_dir(directory);
-    command.env_remove("VRINGD_LOG").output().context("timeout(1) runs vringd")
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
 
 fn done(directory: &Path, words: &[&str]) -> Result<String> {
     let output = run(directory, words)?;

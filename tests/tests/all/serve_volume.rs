@@ -1,7 +1,7 @@
 //! Volumes that are served: what a frontend wrote is there after a kill, modes change live, figures say what happened.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use control::model::{Export, Settings, SyncMode, VolumeInfo};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tests::daemon::{Daemon, refusal};
 use tests::driver::{Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
-use tests::vringd;
+use tests::vringd::{self, said};
 
 const BLOCK: u32 = 4096;
 const SECTORS_A_BLOCK: u64 = 8;
@@ -39,9 +39,7 @@ impl Place {
 
     /// Runs `vringd volume` beside the files.
     fn volume(&self, words: &[&str]) -> Result<Output> {
-        let mut command = Command::new("timeout");
-        command.arg("120").arg(vringd::program()?).arg("volume").args(words).current_dir(self.0.path());
-        command.env_remove("VRINGD_LOG").output().context("timeout(1) runs vringd")
+        vringd::run(self.0.path(), &[&["volume"], words].concat())
     }
 
     fn serve(&self, more: &str) -> Result<Daemon> {
@@ -63,10 +61,6 @@ fn connect(socket: &Path) -> Result<(Frontend, Ring)> {
     let mut frontend = Frontend::connect(socket, 0)?;
     let ring = frontend.ring(0, RING_SIZE)?;
     Ok((frontend, ring))
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 fn contents(block: u64, version: u8) -> Vec<u8> {

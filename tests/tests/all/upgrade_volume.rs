@@ -1,7 +1,7 @@
 //! The daemon's program is replaced under a volume: its log, what is not written back, and its lock go along.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tests::daemon::{Daemon, directory};
 use tests::driver::{Ring, readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
-use tests::vringd;
+use tests::vringd::{self, said};
 
 const QUEUES: u16 = 2;
 const BLOCK: u32 = 4096;
@@ -42,9 +42,7 @@ impl Volume {
 
     /// Runs `vringd volume` beside it.
     fn run(&self, words: &[&str]) -> Result<Output> {
-        let mut command = Command::new("timeout");
-        command.arg("120").arg(vringd::program()?).arg("volume").args(words).current_dir(self.place.path());
-        command.env_remove("VRINGD_LOG").output().context("timeout(1) runs vringd")
+        vringd::run(self.place.path(), &[&["volume"], words].concat())
     }
 
     /// Serves it with so little memory that it is written back all the time; `more` are fields of its storage.
@@ -64,10 +62,6 @@ impl Volume {
         let ring = frontend.ring(0, 64)?;
         Ok((frontend, ring))
     }
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 fn figures(daemon: &Daemon) -> Result<VolumeInfo> {

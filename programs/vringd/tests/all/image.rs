@@ -3,6 +3,7 @@
 use crate::place::Place;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use testkit::Rng;
 
 const MIB: u64 = 1 << 20;
 
@@ -117,13 +118,8 @@ fn images_are_converted_both_ways() {
 fn what_gets_smaller_is_compressed() {
     let place = Place::of("image");
     // Zeroes, text, and what does not get smaller.
-    let mut noise = 5u64;
-    let noise = std::iter::repeat_with(|| {
-        noise ^= noise << 13;
-        noise ^= noise >> 7;
-        noise ^= noise << 17;
-        (noise >> 32) as u8
-    });
+    let mut rng = Rng(5);
+    let noise = std::iter::repeat_with(|| (rng.word() >> 32) as u8);
     let text = (0..).flat_map(|line: u32| format!("line {line} is much like the one before\n").into_bytes());
     let mib = MIB as usize;
     let contents: Vec<u8> = std::iter::repeat_n(0, mib).chain(text.take(4 * mib)).chain(noise.take(mib)).collect();
