@@ -4,6 +4,7 @@ use ::image::tools::NewSize;
 use clap::{Subcommand, ValueEnum};
 use control::model::{ByteSize, MemoryFile};
 use std::path::PathBuf;
+use volume::tools::LOG_BYTES_DEFAULT;
 
 /// Make, look at, check and change qcow2 images
 #[derive(Debug, clap::Args)]
@@ -342,7 +343,7 @@ pub(crate) enum Log {
         /// The file to make, or an existing file or block device (with --force)
         path: PathBuf,
         /// Size of the log, 64K to 1T
-        #[arg(long, value_name = "SIZE", default_value = "256M")]
+        #[arg(long, value_name = "SIZE", default_value_t = ByteSize(LOG_BYTES_DEFAULT))]
         size: ByteSize,
         /// Overwrite what is there
         #[arg(long)]

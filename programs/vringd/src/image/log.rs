@@ -4,13 +4,12 @@ use super::args::Log;
 use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::out::Out;
-use crate::volume::{ended, show_info, show_replayed};
+use crate::volume::{created_by, ended, on, show_info, show_replayed};
 use ::image::Qcow2Options;
 use ::image::tools::forget_log;
 use control::model::LogFile;
 use std::process::ExitCode;
 use storage::open;
-use volume::Progress;
 use volume::tools::{Discard, create_log, replay_log};
 
 /// Runs one of them.
@@ -18,9 +17,8 @@ pub(super) fn run(what: Log, out: Out) -> Result<ExitCode, Failure> {
     match what {
         Log::Create { path, size, force, lost, no_direct } => {
             let log = LogFile { direct: !no_direct, ..LogFile::new(path) };
-            let created_by = format!("vringd {}", env!("CARGO_PKG_VERSION"));
             let bar = Bar::new("log");
-            let made = create_log(&log, size.0, force, lost, &created_by, &mut on(&bar)).map_err(Failure::of)?;
+            let made = create_log(&log, size.0, force, lost, &created_by(), &mut on(&bar)).map_err(Failure::of)?;
             drop(bar);
             out.print(&made, show_info)?;
         }
@@ -55,8 +53,4 @@ pub(super) fn run(what: Log, out: Out) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn on(bar: &Bar) -> impl FnMut(Progress) {
-    |it| bar.show(it.done_bytes, it.total_bytes)
 }

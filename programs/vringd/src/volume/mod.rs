@@ -141,13 +141,17 @@ fn convert(convert: Convert, out: Out) -> Result<(), Failure> {
 }
 
 /// Shows how far a tool is.
-fn on(bar: &Bar) -> impl FnMut(Progress) {
+pub(crate) fn on(bar: &Bar) -> impl FnMut(Progress) {
     |it| bar.show(it.done_bytes, it.total_bytes)
 }
 
 fn options(size_bytes: u64, log_bytes: u64, force: bool) -> CreateOptions {
-    let created_by = format!("vringd {}", env!("CARGO_PKG_VERSION"));
-    CreateOptions { size_bytes, log_bytes, force, created_by }
+    CreateOptions { size_bytes, log_bytes, force, created_by: created_by() }
+}
+
+/// What is written down of who has made something.
+pub(crate) fn created_by() -> String {
+    format!("vringd {}", env!("CARGO_PKG_VERSION"))
 }
 
 /// The log of a disk of which nobody says more: some seconds of commits, and not most of a small disk's file.
