@@ -120,10 +120,7 @@ impl OpenedLog {
         let superblock = superblock(&log.path, &file)?;
         superblock.check_length(file.capacity_bytes()).map_err(VolumeError::format(&log.path))?;
         let memory = Memory::open(&log.memory_file, &superblock, Home::of(&log.path))?;
-        if let Err(error) = memory.contents(&superblock) {
-            memory.remove_if_new();
-            return Err(error);
-        }
+        memory.contents(&superblock)?;
         Ok(OpenedLog { log: log.clone(), file, memory })
     }
 
@@ -152,16 +149,11 @@ fn open_over(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(LoggedStorage, Recovered, u64), VolumeError> {
     let opening = Opening {
-        data: file,
-        log: None,
         disk: Some(disk),
-        memory,
-        options,
-        path: path.to_owned(),
         log_path: Some(path.display().to_string()),
-        attempts: 1,
         salvage: leniency.unreadable,
         trusts: leniency.unmarked,
+        ..Opening::of(file, path, memory, options)
     };
     opening.replay(progress)
 }
@@ -193,21 +185,16 @@ impl LoggedStorage {
     pub(super) fn moved(&self, disk: Arc<dyn Storage>) -> Result<LoggedStorage, VolumeError> {
         // Nothing is dirty, and the log is empty. The next opening has the memory.
         self.write_back.abandon();
+        let options = LoggedOptions {
+            dirty_bytes: self.shared.cache_bytes(),
+            sync: self.shared.sync_mode(),
+            barriers: self.shared.barriers,
+        };
+        let (home, memory) = (self.shared.home.clone(), self.write_back.memory()?);
         let opening = Opening {
-            data: self.shared.home.clone(),
-            log: None,
             disk: Some(disk),
-            memory: self.write_back.memory()?,
-            options: LoggedOptions {
-                dirty_bytes: self.shared.cache_bytes(),
-                sync: self.shared.sync_mode(),
-                barriers: self.shared.barriers,
-            },
-            path: self.write_back.path().to_owned(),
             log_path: self.log_path.clone(),
-            attempts: 1,
-            salvage: false,
-            trusts: false,
+            ..Opening::of(home, self.write_back.path(), memory, options)
         };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }

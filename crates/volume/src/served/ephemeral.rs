@@ -75,18 +75,7 @@ fn start(log: &IntentLog, lower: Arc<dyn Storage>, superblock: Superblock) -> Re
 fn opening(log: &IntentLog, data: Arc<dyn Storage>, memory: Memory) -> Opening {
     let path = PathBuf::from(data.describe().target);
     let options = LoggedOptions { dirty_bytes: log.dirty_memory.0, sync: log.sync, ..LoggedOptions::default() };
-    Opening {
-        data,
-        log: None,
-        disk: None,
-        memory,
-        options,
-        path,
-        log_path: None,
-        attempts: ATTEMPTS,
-        salvage: false,
-        trusts: false,
-    }
+    Opening { attempts: ATTEMPTS, ..Opening::of(data, &path, memory, options) }
 }
 
 /// The superblock of such a volume. Nothing is written: what is below begins as zeroes, as a new log does.

@@ -204,10 +204,8 @@ impl OpenedVolume {
         let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
         superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
         let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
-        if let Err(error) = memory.contents(&superblock) {
-            memory.remove_if_new();
-            return Err(error);
-        }
+        // Of one that is new nothing is refused: none is left behind.
+        memory.contents(&superblock)?;
         Ok(OpenedVolume { options: options.clone(), data, log, memory })
     }
 
@@ -234,16 +232,10 @@ impl OpenedVolume {
             file.start_threads(options.execution)?;
         }
         let opening = Opening {
-            data,
             log: log.map(|log| log as Arc<dyn Storage>),
-            disk: None,
-            memory,
-            options: options.logged(),
-            path: options.path.clone(),
             log_path: options.log.as_ref().map(|path| path.display().to_string()),
-            attempts: 1,
             salvage,
-            trusts: false,
+            ..Opening::of(data, &options.path, memory, options.logged())
         };
         opening.replay(progress)
     }
@@ -281,6 +273,22 @@ pub(super) struct Opening {
 }
 
 impl Opening {
+    /// Of the volume in `data`, whose name is `path`, with its log there.
+    pub(super) fn of(data: Arc<dyn Storage>, path: &Path, memory: Memory, options: LoggedOptions) -> Opening {
+        Opening {
+            data,
+            log: None,
+            disk: None,
+            memory,
+            options,
+            path: path.to_owned(),
+            log_path: None,
+            attempts: 1,
+            salvage: false,
+            trusts: false,
+        }
+    }
+
     fn way(&self, storage: &Arc<dyn Storage>) -> Result<StorageBlocks, VolumeError> {
         let mut way = way(&self.path, storage.clone())?;
         way.try_often(self.attempts);
@@ -463,18 +471,7 @@ impl LoggedStorage {
         let superblock = read_superblock(&mut way(&path, data.clone())?).map_err(VolumeError::format(&path))?;
         let memory = Memory::open(memory, &superblock, Home::of(&path))?;
         let log_path = log.as_ref().map(|log| log.describe().target);
-        let opening = Opening {
-            data,
-            log,
-            disk: None,
-            memory,
-            options: options.clone(),
-            path,
-            log_path,
-            attempts: 1,
-            salvage: false,
-            trusts: false,
-        };
+        let opening = Opening { log, log_path, ..Opening::of(data, &path, memory, options.clone()) };
         opening.replay(&mut |_| {}).map(|(storage, ..)| storage)
     }
 
