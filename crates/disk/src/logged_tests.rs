@@ -381,9 +381,9 @@ fn an_image_goes_on_without_a_log_that_fails() {
         let bench = Bench::new();
         let storage = bench.open("image", Some("log")).unwrap();
         write(storage.as_ref(), 7);
-        let control = storage.volume().unwrap();
+        let control = storage.in_front().unwrap();
         control.leave().unwrap();
-        let image = control.disk().unwrap();
+        let image = control.disk();
         let options = MemoryOptions { size: Some(ByteSize(SIZE)), ..MemoryOptions::default() };
         let mut next = StorageSpec::Memory(options).open().and_then(Opened::start).unwrap();
         if noise {

@@ -1,6 +1,6 @@
 //! The trait that every storage implements.
 
-use crate::{Custody, Execution, Extent, Handed, Marked, Step, StorageError, Task, VolumeControl};
+use crate::{Custody, Execution, Extent, Handed, InFront, Marked, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
 use std::any::Any;
 use std::ops::Range;
@@ -130,6 +130,11 @@ pub trait Storage: Send + Sync {
 
     /// What only a volume has; `None` for any other storage.
     fn volume(&self) -> Option<&dyn VolumeControl> {
+        None
+    }
+
+    /// What only a log in front of another disk has. Storages over it do not pass it on: what they serve is not what that disk holds.
+    fn in_front(&self) -> Option<&dyn InFront> {
         None
     }
 }

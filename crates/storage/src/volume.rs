@@ -37,11 +37,12 @@ pub trait VolumeControl: Send + Sync {
     /// # Errors
     /// As of that; [`StorageError::is_timeout`] when it is too late.
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError>;
+}
 
-    /// The disk that its log is in front of, where that is a storage of its own.
-    fn disk(&self) -> Option<Arc<dyn Storage>> {
-        None
-    }
+/// A volume whose log is in front of a disk that is a storage of its own; see [`Storage::in_front`].
+pub trait InFront: VolumeControl {
+    /// That disk.
+    fn disk(&self) -> Arc<dyn Storage>;
 
     /// Brings everything to that disk, and has it miss no log any more: whatever takes its place may be put in. No request is in flight.
     /// Blocks.

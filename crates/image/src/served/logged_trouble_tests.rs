@@ -37,7 +37,7 @@ fn an_image_without_room_is_written_back_when_there_is_some() {
         kit::write(&mut solo, &storage, at * (64 << 10), &[at as u8 + 1; 4096]).unwrap();
     }
     flush(&mut solo, &storage);
-    let control = storage.volume().unwrap();
+    let control = storage.in_front().unwrap();
     for refused in [control.sync_now(), control.leave(), control.sync_now()] {
         assert!(refused.unwrap_err().is_full());
     }
@@ -72,7 +72,7 @@ fn an_image_on_a_full_file_system_does_not_grow_with_each_pass() {
     sync();
     sync();
     // It stays open, and no pass is under way any more.
-    let image = storage.volume().unwrap().disk().unwrap();
+    let image = storage.in_front().unwrap().disk();
     storage.abandon();
     let grown = (machine.contents(IMAGE).len() - before) as u64 / 4096;
     // What is ready to be used counts as well.
@@ -91,13 +91,13 @@ fn a_disk_that_hangs_is_not_left_and_stays_as_it_was() {
     machine.files[IMAGE].hang(true);
     let late = storage.volume().unwrap().sync_within(Duration::from_millis(100)).unwrap_err();
     assert!(late.is_timeout(), "{late}");
-    let error = storage.volume().unwrap().leave().unwrap_err().to_string();
+    let error = storage.in_front().unwrap().leave().unwrap_err().to_string();
     assert!(is_marked(&machine) && error.contains("does not take what is written back"), "{error}");
     machine.files[IMAGE].hang(false);
     kit::write(&mut solo, &storage, 4096, &[8; 4096]).unwrap();
-    storage.volume().unwrap().leave().unwrap();
+    storage.in_front().unwrap().leave().unwrap();
     assert!(!is_marked(&machine));
-    storage.volume().unwrap().come_back().unwrap();
+    storage.in_front().unwrap().come_back().unwrap();
     assert!(is_marked(&machine));
 }
 
@@ -110,7 +110,7 @@ fn a_disk_that_may_be_left_serves_nothing() {
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
     storage.volume().unwrap().sync_now().unwrap();
     machine.files[IMAGE].flushes_left.store(0, Ordering::SeqCst);
-    storage.volume().unwrap().leave().unwrap_err();
+    storage.in_front().unwrap().leave().unwrap_err();
     let failure = storage.volume().unwrap().status().failure;
     assert!(failure.is_some_and(|why| why.contains("cannot be marked again")));
     assert!(kit::write(&mut solo, &storage, 0, &[8; 4096]).is_err());
@@ -124,10 +124,10 @@ fn a_log_that_cannot_go_before_another_disk_is_missed_by_none() {
         let machine = machine();
         let storage = machine.open(Without::default()).unwrap();
         kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
-        let control = storage.volume().unwrap();
+        let control = storage.in_front().unwrap();
         control.leave().unwrap();
         machine.files[LOG].flushes_left.store(*flushes, Ordering::SeqCst);
-        let disk = control.disk().unwrap();
+        let disk = control.disk();
         let went = control.go_before(disk.clone());
         let fails = went.is_err();
         assert_eq!(is_marked(&machine), !fails, "behind {flushes} flushes");

@@ -38,7 +38,7 @@ impl Qcow2Storage {
         match storage.describe().kind {
             // Whatever is below it.
             "luks" => "is served as what is encrypted in it, and this is for images without `luks` (`--luks-key-file`)",
-            "volume" => {
+            _ if storage.in_front().is_some() => {
                 "is served with an intent log in front of it, and this is for images without one: leave `log` (`--log`) out"
             }
             _ => "is not served as a qcow2 image by itself",

@@ -68,8 +68,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{
-    Description, Execution, Extent, Handed, LogMark, OpenError, Step, Storage, StorageError, Task, VolumeControl,
-    VolumeFigures, VolumeStatus,
+    Description, Execution, Extent, Handed, InFront, LogMark, OpenError, Step, Storage, StorageError, Task,
+    VolumeControl, VolumeFigures, VolumeStatus,
 };
 use values::SyncMode;
 use writeback::WriteBack;
@@ -137,9 +137,11 @@ impl VolumeControl for LoggedStorage {
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
         self.write_back.sync_within(patience)
     }
+}
 
-    fn disk(&self) -> Option<Arc<dyn Storage>> {
-        self.shared.is_apart().then(|| self.shared.lower.clone())
+impl InFront for LoggedStorage {
+    fn disk(&self) -> Arc<dyn Storage> {
+        self.shared.lower.clone()
     }
 
     fn leave(&self) -> Result<(), StorageError> {
@@ -224,5 +226,9 @@ impl Storage for LoggedStorage {
 
     fn volume(&self) -> Option<&dyn VolumeControl> {
         Some(self)
+    }
+
+    fn in_front(&self) -> Option<&dyn InFront> {
+        self.shared.is_apart().then_some(self as &dyn InFront)
     }
 }

@@ -9,7 +9,7 @@ use disk::{Disk, StorageSpec};
 use image::tools::ExternalSnapshot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{Storage, VolumeControl};
+use storage::{InFront, Storage};
 
 /// How long the logs of all disks may take to be written back while guests go on: half of what a client waits for its answer.
 const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
@@ -92,15 +92,13 @@ impl Daemon {
 
 /// What the disk is without the intent log in front of it.
 fn image_of(storage: &Arc<dyn Storage>) -> Arc<dyn Storage> {
-    // Only the outermost storage is another one then: a container in front of the log stays.
-    let logged = storage.volume().filter(|_| storage.describe().kind == "volume");
-    logged.and_then(VolumeControl::disk).unwrap_or_else(|| storage.clone())
+    storage.in_front().map_or_else(|| storage.clone(), InFront::disk)
 }
 
 /// Brings what a log in front of the disk has into the image, while guests go on.
 fn write_back(disk: &Disk, by: Instant) -> Result<(), ApiError> {
     let storage = disk.storage();
-    let Some(log) = storage.volume() else { return Ok(()) };
+    let Some(log) = storage.in_front() else { return Ok(()) };
     log.sync_within(by.saturating_duration_since(Instant::now())).map_err(|error| match error.is_timeout() {
         true => {
             let seconds = WRITE_BACK_PATIENCE.as_secs();
@@ -115,7 +113,7 @@ fn write_back(disk: &Disk, by: Instant) -> Result<(), ApiError> {
 
 /// Puts the new image into the place of the old one, which has all by then that a log in front of it had.
 fn put(disk: &Disk, snapshot: &mut ExternalSnapshot) -> Result<Arc<dyn Storage>, ApiError> {
-    if let Some(log) = disk.storage().volume() {
+    if let Some(log) = disk.storage().in_front() {
         log.leave().map_err(|error| {
             unsupported(disk, &format!("its log was not written back while its guest waited: {error}; try again"))
         })?;
@@ -128,7 +126,7 @@ fn put(disk: &Disk, snapshot: &mut ExternalSnapshot) -> Result<Arc<dyn Storage>,
 
 /// The image is as it was, with its log in front of it.
 fn come_back(disk: &Disk) {
-    if let Some(log) = disk.storage().volume()
+    if let Some(log) = disk.storage().in_front()
         && let Err(error) = log.come_back()
     {
         tracing::error!(disk = disk.name(), %error, "a snapshot that failed leaves a disk that serves nothing any more");
@@ -139,7 +137,7 @@ fn come_back(disk: &Disk) {
 /// description says, or another program that goes on with it would look for the log.
 fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Next {
     let before = disk.storage();
-    let Some(log) = before.volume() else { return Next { storage: image, spec: None } };
+    let Some(log) = before.in_front() else { return Next { storage: image, spec: None } };
     match log.go_before(image.clone()) {
         Ok(storage) => Next { storage, spec: None },
         Err(error) => {
