@@ -1,7 +1,7 @@
 //! A ring, a device and what stands behind it, joined: what differs from one device to another, and the turns that do not.
 
 use crate::calls::Executor;
-use crate::limit::is_deadline;
+use crate::limit::{TURN_BYTES_MAX, is_deadline};
 use crate::queue::{Queue, QueuePage};
 use crate::turns::{BATCH_MAX, Turns};
 use engine::{Completion, Io};
@@ -125,24 +125,26 @@ pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> us
     };
     let begun_bytes = ring.turns().begun_bytes;
     let (mut taken, mut late) = (0, false);
-    while !late && taken < grant.requests as usize && !grant.is_spent(ring.turns().begun_bytes - begun_bytes) {
-        let counted_bytes = ring.turns().begun_bytes;
+    // Marks are for all that a request could have written, and take their time where it moves nothing. No limit counts them.
+    let mut marked_bytes = 0;
+    while !late
+        && taken < grant.requests as usize
+        && marked_bytes < TURN_BYTES_MAX
+        && !grant.is_spent(ring.turns().begun_bytes - begun_bytes)
+    {
         if !ring.next(io) {
             break;
         }
         taken += 1;
-        // Marks are for all that a request could have written, and take their time where it moves nothing.
         if let Some(queue) = ring.queue().filter(|queue| queue.is_logging()) {
-            let marked_bytes = queue.chain.writable_bytes();
-            let turns = ring.turns_mut();
-            turns.begun_bytes = turns.begun_bytes.max(counted_bytes + marked_bytes);
+            marked_bytes += queue.chain.writable_bytes();
         }
         late = ring.is_late(taken, io);
         ring.show_some(io);
     }
     let in_flight = ring.requests_in_flight();
     let spent = ring.turns_mut().settle(grant, taken, begun_bytes, in_flight, io);
-    let more = taken == BATCH_MAX || (late || spent) && ring.is_waiting();
+    let more = taken == BATCH_MAX || (late || spent || marked_bytes >= TURN_BYTES_MAX) && ring.is_waiting();
     ring.turns_mut().leave(more, io);
     taken
 }

@@ -206,6 +206,9 @@ impl<'a> Session<'a> {
         if before.log_all() != next.log_all() {
             self.tell_log();
         }
+        // Rings that serve already and have no log write what nobody hears of.
+        let begins = next.log_all() && !before.log_all();
+        self.unlogged |= begins && self.log.is_none() && self.rings.iter().any(|ring| ring.is_serving(next));
         // Who begins again shows another log first, and this one says nothing about memory that comes until then.
         if before.log_all() && !next.log_all() {
             (self.log, self.unlogged) = (None, false);

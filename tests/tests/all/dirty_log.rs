@@ -264,6 +264,26 @@ fn what_disks_write_is_marked_whoever_writes_it() -> Result<()> {
     Ok(())
 }
 
+/// Requests that move a name and could write megabytes, at some kilobytes a second.
+#[test]
+fn no_limit_counts_what_is_only_marked() -> Result<()> {
+    let export = format!(
+        "[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\nlimits = {{ bytes_per_second = '4K' }}\n\
+         storage = {{ kind = 'memory', size = '8M' }}\n"
+    );
+    let daemon = Daemon::serve(&format!("workers = 1\n{export}"))?;
+    let mut guest = Move::new(&daemon.socket("disk"), 0)?;
+    guest.begin()?;
+    guest.put(DATA, &header(kind::GET_ID, 0));
+    let room = [writable(DATA + ANSWER_AT, ANSWER_AT as u32); 100];
+    for _ in 0..4 {
+        guest.ring.add(&[&[readable(DATA, 16)][..], &room].concat());
+        guest.ring.kick();
+        guest.ring.wait_used();
+    }
+    daemon.stop()
+}
+
 /// A ring that moves from worker to worker takes what it has to mark along.
 #[test]
 fn a_ring_that_moves_between_workers_goes_on_marking() -> Result<()> {

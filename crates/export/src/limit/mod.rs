@@ -31,4 +31,4 @@ pub(crate) use gate::{Ask, Gate, Held, is_deadline};
 pub use group::Group;
 pub(crate) use limiting::{Limiting, Set};
 pub use rate::{Limits, Rate};
-pub(crate) use throttle::{Grant, Throttle};
+pub(crate) use throttle::{Grant, TURN_BYTES_MAX, Throttle};

@@ -12,7 +12,7 @@ const AGAIN_NS: u64 = 20_000;
 
 /// Bytes that are begun in one turn of a ring, and the request that goes beyond: what is cached is copied within the turn, and the
 /// other rings of the worker wait meanwhile.
-const TURN_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const TURN_BYTES_MAX: u64 = 1 << 20;
 
 /// What may pass now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -126,6 +126,18 @@ fn what_was_written_before_the_first_log_is_all_of_the_memory() {
     }
 }
 
+/// The same of a ring that serves when logging begins without a log.
+#[test]
+fn what_is_written_between_the_feature_and_the_log_is_all_of_the_memory() {
+    let server = Server::new(1);
+    let (frontend, _guest, _fds) = quiet(&server);
+    assert!(set_log_all(&frontend, true));
+    let file = show(&frontend, LOG_BYTES, 0);
+    let mut seen = [0; LOG_BYTES as usize];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(seen, [0xff, 0xff]);
+}
+
 /// A log that nobody uses any more says nothing about memory that came since.
 #[test]
 fn a_log_of_a_migration_that_was_given_up_stands_in_the_way_of_nothing() {
