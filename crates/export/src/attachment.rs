@@ -88,6 +88,12 @@ pub(crate) trait Attachment: Any + Send {
         complete(self, completion, io);
     }
 
+    /// Begins some of what an earlier life of the ring owes: whether there is more. A ring that is not enabled would begin all of it
+    /// when it stops, while the worker's other rings wait.
+    fn begin_owed(&mut self, _io: &mut Io<'_>) -> bool {
+        false
+    }
+
     /// As [`engine::Ring::drain`].
     fn drain(&mut self, io: &mut Io<'_>);
 

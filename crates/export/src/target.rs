@@ -3,7 +3,7 @@
 use crate::Ring;
 use crate::rings::Running;
 use crate::shared::Shared;
-use engine::Panic;
+use engine::{Io, Panic};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,6 +18,8 @@ impl ExportTarget {
     /// Ends a ring with what it has in flight, and says where it stands.
     fn end_ring(&mut self, running: &Running, index: u16) -> Suspended {
         let _steady = self.shared.steady();
+        let begin = |ring: &mut Ring, io: &mut Io<'_>| ring.attachment_mut().begin_owed(io);
+        while let Ok(true) = self.shared.engine().with_ring(running.id, begin) {}
         let ended = self.shared.engine().detach(running.id);
         let (stands, broken) = match ended {
             Ok(mut ring) => {

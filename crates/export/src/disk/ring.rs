@@ -4,6 +4,7 @@ use super::kind::Kind;
 use super::request::DiskRequest;
 use crate::attachment::Attachment;
 use crate::label::Label;
+use crate::limit::TURN_BYTES_MAX;
 use crate::queue::{Broken, Queue};
 use crate::turns::Turns;
 use crate::virtqueue::Virtqueue;
@@ -244,6 +245,18 @@ impl Attachment for DiskRing {
             slot.request.task.lost();
         }
         self.ring.abandon();
+    }
+
+    fn begin_owed(&mut self, io: &mut Io<'_>) -> bool {
+        let mut begun_bytes = 0;
+        while begun_bytes < TURN_BYTES_MAX {
+            let Some(head) = self.ring.pop_owed(io.now_ns()) else { return false };
+            let chain = &self.ring.queue.chain;
+            begun_bytes += chain.writable_bytes() + chain.readable_bytes();
+            self.start(head, io);
+        }
+        self.show(io);
+        true
     }
 
     /// What an earlier life of the ring owes is done before it stops: the frontend is told then that nothing is in flight,
