@@ -32,6 +32,8 @@ struct Current {
     files: Files,
     /// Of the files that were read or tried last.
     stamps: Stamps,
+    /// Of those that a look has tried to read last, of which it was told what came of that.
+    tried: Option<Stamps>,
     server: Arc<ServerConfig>,
 }
 
@@ -90,7 +92,7 @@ impl Certificates {
         let certificates = std::path::absolute(&about.certificates).unwrap_or_else(|_| about.certificates.clone());
         let held = Held {
             about: Tls { certificates, ..about.clone() },
-            current: Mutex::new(Current { files, stamps, server }),
+            current: Mutex::new(Current { files, stamps, tried: None, server }),
             looks: Mutex::default(),
             looked: Condvar::new(),
         };
@@ -144,7 +146,7 @@ impl Held {
 
     /// Looks at the files, on a thread for it alone: what hangs there keeps nobody.
     fn look(&self) {
-        self.renew();
+        self.renew(Files::read);
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         looks.ended = looks.begun;
         looks.since = None;
@@ -152,34 +154,42 @@ impl Held {
         self.looked.notify_all();
     }
 
-    fn renew(&self) {
+    fn renew(&self, read: impl FnOnce(&Tls) -> Result<Files, TlsError>) {
         let directory = &self.about.certificates;
         let now = Stamps::of(directory);
-        let before = {
-            let mut current = self.lock();
+        let (before, stamps) = {
+            let current = self.lock();
             if current.stamps == now {
                 return;
             }
-            // Once for each change: what cannot be used now can when its other half is there, which is another change.
-            current.stamps = now;
-            current.files.clone()
+            (current.files.clone(), current.stamps)
         };
         let places = Places::in_directory(directory);
-        let renewed = Files::read(&self.about).and_then(|files| {
+        let renewed = read(&self.about).and_then(|files| {
             // A list that is gone says nothing: who was revoked stays so until somebody says otherwise.
             if before.revoked.is_some() && files.revoked.is_none() {
                 return Err(TlsError::NoList { path: places.revoked.clone() });
             }
             Ok((server(&files, &places)?, files))
         });
+        let mut current = self.lock();
+        // Once for each change: what cannot be used now can when its other half is there, which is another change. What could not be read
+        // for a moment is read again, or the list of who is revoked would never hold.
+        let passes = renewed.as_ref().is_err_and(|error| error.passes());
+        let is_told = current.tried.replace(now) == Some(now);
+        current.stamps = if passes { stamps } else { now };
         match renewed {
             Ok((_, files)) if files == before => {}
             Ok((server, files)) => {
-                tracing::info!("{}: renewed certificates hold from now on", directory.display());
-                let mut current = self.lock();
                 (current.files, current.server) = (files, Arc::new(server));
+                drop(current);
+                tracing::info!("{}: renewed certificates hold from now on", directory.display());
             }
-            Err(error) => tracing::warn!("{error}; the certificates from before hold on"),
+            Err(_) if passes && is_told => {}
+            Err(error) => {
+                drop(current);
+                tracing::warn!("{error}; the certificates from before hold on");
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 use super::*;
 use crate::server::Age;
+use libc::{EACCES, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ESTALE};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
+use secret::SecretError;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -177,6 +179,34 @@ fn a_list_that_vanishes_holds_on() {
     // Who starts without one wants none.
     fs::remove_file(path.join("ca-crl.pem")).unwrap();
     assert!(!has_list(&Certificates::read(&about(path)).unwrap()));
+}
+
+#[test]
+fn what_could_not_be_read_for_a_moment_is_read_by_the_next_look() {
+    let (directory, authority) = filled();
+    let path = directory.path();
+    let certificates = Certificates::read(&about(path)).unwrap();
+    let has_list = || certificates.lock().files.revoked.is_some();
+    let failed = |errno| {
+        let source = SecretError::Read(std::io::Error::from_raw_os_error(errno));
+        TlsError::Read { path: path.join("ca-crl.pem"), source }
+    };
+    authority.revoke(path, &[2]);
+    certificates.held.renew(|_| Err(failed(EMFILE)));
+    assert!(!has_list());
+    // Word of it is for this change alone.
+    let told = certificates.lock().tried;
+    assert!(told.is_some());
+    certificates.held.renew(|_| Err(failed(EIO)));
+    assert_eq!(certificates.lock().tried, told);
+    certificates.session().unwrap();
+    assert!(has_list(), "the list never holds");
+    // What is the file's own lasts until there is another one.
+    assert!([EMFILE, ENFILE, EIO, ENOMEM, ESTALE].into_iter().all(|errno| failed(errno).passes()));
+    assert!(![ENOENT, EACCES].into_iter().any(|errno| failed(errno).passes()));
+    for source in [SecretError::Kind, SecretError::Public, SecretError::Long { bytes: 2, most: 1 }] {
+        assert!(!TlsError::Read { path: path.to_owned(), source }.passes());
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What can be wrong with certificates, and with what a client says.
 
 use secret::SecretError;
+use std::io;
 use std::path::PathBuf;
 
 /// Why certificates cannot be used. The doc comments are the messages.
@@ -54,6 +55,14 @@ pub enum TlsError {
     },
     /// certificates that were handed over: they are of no known form
     Handed,
+}
+
+impl TlsError {
+    /// Whether the same files may be read the next time: descriptors, memory or a device were missing for a moment.
+    pub(crate) fn passes(&self) -> bool {
+        let TlsError::Read { source: SecretError::Read(error), .. } = self else { return false };
+        !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+    }
 }
 
 /// Why a session with a client ends. The doc comments are the messages.
