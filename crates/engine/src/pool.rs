@@ -24,11 +24,11 @@ pub enum PoolError {
     },
 }
 
-type Job = Box<dyn FnOnce() -> i32 + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Reply, Job)>,
+    jobs: VecDeque<Job>,
     closed: bool,
     /// Threads that wait for a job.
     idle: usize,
@@ -91,8 +91,14 @@ impl Pool {
 
     /// Runs `job` on one of the threads and completes `reply` with its result.
     pub fn run(&self, reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
+        // A job that panics costs its request: the reply completes it with EIO when dropped.
+        self.go(move || reply.complete(job()));
+    }
+
+    /// Runs `job` on one of the threads: whoever waits for it hears of it by the job itself.
+    pub fn go(&self, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.jobs.push_back((reply, Box::new(job)));
+        queue.jobs.push_back(Box::new(job));
         drop(queue);
         self.shared.waiting.notify_one();
     }
@@ -101,7 +107,7 @@ impl Pool {
 fn work(shared: &Arc<Shared>, is_extra: bool) {
     loop {
         let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (reply, job) = loop {
+        let job = loop {
             if let Some(job) = queue.jobs.pop_front() {
                 break job;
             }
@@ -119,10 +125,8 @@ fn work(shared: &Arc<Shared>, is_extra: bool) {
         if alone {
             add(shared);
         }
-        // A job that panics costs its request (the reply completes it with EIO when dropped), not the thread.
-        if let Ok(result) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)) {
-            reply.complete(result);
-        }
+        // The thread outlives a job that panics.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }
 

@@ -6,9 +6,13 @@
 use engine::{Io, POOL_THREADS_MAX, Pool, Reply, Token};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Most jobs of one storage that run at once.
 const JOBS_MAX: usize = 2;
+
+/// How long no threads are started where they could not be.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Hole punching, device discards, zeroing of large ranges, long copies. One device serialises much of it anyway.
 pub static WORK: Threads =
@@ -28,13 +32,15 @@ pub struct Threads {
     usual: usize,
     /// What happens where they cannot be had.
     otherwise: &'static str,
-    pool: OnceLock<Option<Pool>>,
+    pool: OnceLock<Pool>,
+    /// When they could not be had last.
+    failed: Mutex<Option<Instant>>,
 }
 
 impl Threads {
     /// None yet.
     pub const fn new(name: &'static str, usual: usize, otherwise: &'static str) -> Threads {
-        Threads { name, usual, otherwise, pool: OnceLock::new() }
+        Threads { name, usual, otherwise, pool: OnceLock::new(), failed: Mutex::new(None) }
     }
 
     /// Starts them, unless they run. Called when a storage is opened, so that they have the daemon's affinity and cgroup and not those
@@ -43,19 +49,26 @@ impl Threads {
         self.pool();
     }
 
+    /// They run, or nobody has tried to start them for a while.
     fn pool(&'static self) -> Option<&'static Pool> {
-        let start = || match Pool::growing(self.name, self.usual, POOL_THREADS_MAX) {
-            Ok(pool) => Some(pool),
-            Err(error) => {
-                tracing::warn!(%error, "{}", self.otherwise);
-                None
+        if let Some(pool) = self.pool.get() {
+            return Some(pool);
+        }
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.pool.get().is_none() && failed.is_none_or(|at| at.elapsed() >= TRY_AGAIN_AFTER) {
+            match Pool::growing(self.name, self.usual, POOL_THREADS_MAX) {
+                Ok(pool) => drop(self.pool.set(pool)),
+                Err(error) => {
+                    tracing::warn!(%error, "{}", self.otherwise);
+                    *failed = Some(Instant::now());
+                }
             }
-        };
-        self.pool.get_or_init(start).as_ref()
+        }
+        self.pool.get()
     }
 }
 
-type Job = Box<dyn FnOnce() -> i32 + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// The jobs of one storage.
 #[derive(Clone)]
@@ -67,7 +80,7 @@ pub struct Jobs {
 #[derive(Default)]
 struct State {
     running: usize,
-    waiting: VecDeque<(Reply, Job)>,
+    waiting: VecDeque<Job>,
 }
 
 /// A job runs; when it ends, well or by a panic, the next one in its line does.
@@ -92,26 +105,33 @@ impl Jobs {
 
     /// Completes `reply` with the result of `job`, which runs on one of the threads; without threads, here.
     pub fn run_elsewhere(&self, reply: Reply, job: impl FnOnce() -> i32 + Send + 'static) {
-        let Some(pool) = self.threads.pool() else {
-            reply.complete(job());
-            return;
-        };
+        self.go(move || reply.complete(job()));
+    }
+
+    /// Whether there are threads.
+    pub fn has_threads(&self) -> bool {
+        self.threads.pool().is_some()
+    }
+
+    /// Runs `job` on one of the threads, and without threads here. Whoever waits for it hears of it by the job itself.
+    pub fn go(&self, job: impl FnOnce() + Send + 'static) {
+        let Some(pool) = self.threads.pool() else { return job() };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.running == JOBS_MAX {
-            state.waiting.push_back((reply, Box::new(job)));
+            state.waiting.push_back(Box::new(job));
             return;
         }
         state.running += 1;
         drop(state);
-        self.go(pool, reply, Box::new(job));
+        self.hand_in(pool, Box::new(job));
     }
 
     /// Hands a job to the threads, behind those of other storages.
-    fn go(&self, pool: &Pool, reply: Reply, job: Job) {
+    fn hand_in(&self, pool: &Pool, job: Job) {
         let running = Running(self.clone());
-        pool.run(reply, move || {
+        pool.go(move || {
             let _until_it_ends = running;
-            job()
+            job();
         });
     }
 }
@@ -125,8 +145,8 @@ impl Drop for Running {
             state.running -= 1;
         }
         drop(state);
-        if let (Some((reply, job)), Some(pool)) = (next, jobs.threads.pool()) {
-            jobs.go(pool, reply, job);
+        if let (Some(job), Some(pool)) = (next, jobs.threads.pool()) {
+            jobs.hand_in(pool, job);
         }
     }
 }
@@ -138,6 +158,25 @@ mod tests {
     use std::sync::mpsc::channel;
 
     static THREADS: Threads = Threads::new("test", 2, "a test");
+
+    /// As after a failure: that a thread cannot be had is not to be had in a test.
+    #[test]
+    fn threads_that_could_not_be_had_are_asked_for_again_after_a_while() {
+        static LATE: Threads = Threads::new("late", 1, "a test");
+        *LATE.failed.lock().unwrap() = Some(Instant::now());
+        let (jobs, here) = (Jobs::on(&LATE), std::thread::current().id());
+        let (sender, ran) = channel();
+        let run = || {
+            let sender = sender.clone();
+            jobs.go(move || sender.send(std::thread::current().id()).unwrap());
+            ran.recv().unwrap()
+        };
+        assert_eq!(run(), here);
+        assert!(!jobs.has_threads());
+        *LATE.failed.lock().unwrap() = Instant::now().checked_sub(TRY_AGAIN_AFTER);
+        assert_ne!(run(), here);
+        assert!(jobs.has_threads());
+    }
 
     #[test]
     fn storages_that_hang_leave_threads_to_others() {

@@ -8,11 +8,19 @@ use secret::SecretError;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::certificates::{ALWAYS, Authority, End};
 
 fn about(directory: &Path) -> Tls {
     Tls { certificates: directory.to_owned(), clients_may_be_anonymous: false }
+}
+
+/// What the next client is shown.
+fn begin(certificates: &Certificates) {
+    let (sender, session) = channel();
+    certificates.begin(move |session| sender.send(session.map(drop)).unwrap());
+    session.recv().unwrap().unwrap();
 }
 
 fn filled() -> (tempfile::TempDir, Authority) {
@@ -80,7 +88,7 @@ fn renewed_files_hold_for_the_next_session_and_broken_ones_never() {
     let (directory, authority) = filled();
     let certificates = Certificates::read(&about(directory.path())).unwrap();
     let first = chain_of(&certificates);
-    certificates.session().unwrap();
+    begin(&certificates);
     assert_eq!(chain_of(&certificates), first);
 
     // One half of them.
@@ -88,17 +96,17 @@ fn renewed_files_hold_for_the_next_session_and_broken_ones_never() {
     authority.issue(other.path(), End::Server, 7, ALWAYS);
     let replace = |name: &str| fs::rename(other.path().join(name), directory.path().join(name)).unwrap();
     let (renewed, before) =
-        (fs::read(other.path().join("server-cert.pem")).unwrap(), Arc::as_ptr(&certificates.server()));
+        (fs::read(other.path().join("server-cert.pem")).unwrap(), Arc::as_ptr(&certificates.lock().server));
     replace("server-cert.pem");
-    certificates.session().unwrap();
-    assert_eq!((chain_of(&certificates), Arc::as_ptr(&certificates.server())), (first, before));
+    begin(&certificates);
+    assert_eq!((chain_of(&certificates), Arc::as_ptr(&certificates.lock().server)), (first, before));
     // And the other.
     replace("server-key.pem");
-    certificates.session().unwrap();
+    begin(&certificates);
     assert_eq!(chain_of(&certificates), renewed);
     // All of them are gone.
     fs::remove_dir_all(directory.path()).unwrap();
-    certificates.session().unwrap();
+    begin(&certificates);
     assert_eq!(chain_of(&certificates), renewed);
 }
 
@@ -109,7 +117,7 @@ fn what_was_handed_over_holds_where_the_files_are_gone() {
     let handed = certificates.hand_over();
     fs::remove_file(directory.path().join("server-key.pem")).unwrap();
     let next = Certificates::adopt(&about(directory.path()), &handed).unwrap();
-    next.session().unwrap();
+    begin(&next);
     assert_eq!(chain_of(&next), chain_of(&certificates));
     let line = Certificates::adopt(&about(directory.path()), b"{\"key\":[1,2").unwrap_err().to_string();
     assert_eq!(line, "certificates that were handed over: they are of no known form");
@@ -162,7 +170,7 @@ fn a_list_that_vanishes_holds_on() {
     authority.revoke(path, &[2]);
     let certificates = Certificates::read(&about(path)).unwrap();
     let has_list = |certificates: &Certificates| {
-        certificates.session().unwrap();
+        begin(certificates);
         certificates.lock().files.revoked.is_some()
     };
     let next = Certificates::adopt(&about(path), &certificates.hand_over()).unwrap();
@@ -199,7 +207,7 @@ fn what_could_not_be_read_for_a_moment_is_read_by_the_next_look() {
     assert!(told.is_some());
     certificates.held.renew(|_| Err(failed(EIO)));
     assert_eq!(certificates.lock().tried, told);
-    certificates.session().unwrap();
+    begin(&certificates);
     assert!(has_list(), "the list never holds");
     // What is the file's own lasts until there is another one.
     assert!([EMFILE, ENFILE, EIO, ENOMEM, ESTALE].into_iter().all(|errno| failed(errno).passes()));
@@ -214,20 +222,65 @@ fn files_that_hang_keep_no_session_from_beginning() {
     let (directory, authority) = filled();
     let certificates = Certificates::read(&about(directory.path())).unwrap();
     let first = chain_of(&certificates);
+    assert!(!certificates.look_lasts(Duration::ZERO));
     // As a look leaves it that does not come back.
-    let mut looks = certificates.held.looks.lock().unwrap();
-    (looks.begun, looks.since) = (1, Some((Instant::now() - Duration::from_secs(60), false)));
+    let mut looks = certificates.held.looks();
+    (looks.begun, looks.since) = (1, Some(Instant::now() - Duration::from_secs(60)));
     drop(looks);
     authority.issue(directory.path(), End::Server, 7, ALWAYS);
-    certificates.session().unwrap();
-    assert!(certificates.held.looks.lock().unwrap().since.unwrap().1, "nobody was told");
-    certificates.session().unwrap();
+    begin(&certificates);
+    assert!(certificates.held.looks().is_told, "nobody was told");
+    begin(&certificates);
     assert_eq!(chain_of(&certificates), first);
+    assert!(certificates.look_lasts(Duration::from_secs(59)));
     // It comes back.
-    certificates.held.look();
-    certificates.session().unwrap();
+    certificates.held.look(Files::read);
+    assert!(!certificates.look_lasts(Duration::ZERO));
+    begin(&certificates);
     assert_ne!(chain_of(&certificates), first);
-    assert!(certificates.held.looks.lock().unwrap().since.is_none());
+    assert!(certificates.held.looks().since.is_none());
+}
+
+#[test]
+fn all_who_wait_share_a_look_and_none_waits_longer_than_its_time() {
+    const CLIENTS: usize = 12;
+    let (directory, _) = filled();
+    let certificates = Arc::new(Certificates::read(&about(directory.path())).unwrap());
+    // A look that began before they came, and takes its time.
+    let mut looks = certificates.held.looks();
+    (looks.begun, looks.since) = (1, Some(Instant::now()));
+    drop(looks);
+    let (sender, told) = channel();
+    let come = || {
+        let sender = sender.clone();
+        certificates.begin(move |session| sender.send(session.is_ok()).unwrap());
+    };
+    thread::scope(|scope| {
+        scope.spawn(come);
+        while certificates.held.looks().waiting.is_empty() {
+            thread::yield_now();
+        }
+        // The others are not kept.
+        (1..CLIENTS).for_each(|_| come());
+        assert_eq!(certificates.held.looks().waiting.len(), CLIENTS);
+        assert!(told.try_recv().is_err());
+        // What comes then is seen by one more look, for all.
+        certificates.held.look(Files::read);
+        (0..CLIENTS).for_each(|_| assert!(told.recv().unwrap()));
+    });
+    let looks = certificates.held.looks();
+    assert_eq!((looks.begun, looks.ended, looks.is_kept), (2, 2, false));
+    drop(looks);
+    // One has waited for as long as it does, the look has not.
+    let mut looks = certificates.held.looks();
+    (looks.begun, looks.since) = (3, Some(Instant::now()));
+    let (wanted, sender) = (4, sender.clone());
+    let then: Then = Box::new(move |session| sender.send(session.is_ok()).unwrap());
+    looks.waiting.push_back(Waiting { wanted, until: Instant::now(), then });
+    drop(looks);
+    certificates.held.keep();
+    assert!(told.try_recv().unwrap());
+    assert_eq!(certificates.held.looks().begun, 3);
 }
 
 #[test]

@@ -17,6 +17,6 @@ mod files;
 mod server;
 mod session;
 
-pub use certificates::Certificates;
+pub use certificates::{Certificates, LOOK_THREAD};
 pub use error::{SessionError, TlsError};
 pub use session::{Opened, Session, Shaken};

@@ -7,7 +7,7 @@ use crate::label::Label;
 use crate::nbd::NbdRing;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
-use crate::stream::HANDSHAKES;
+use crate::stream::Handshakes;
 use crate::{DiskOptions, ExportError, NbdOptions, Ring};
 use device::blk::spec::feature;
 use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
@@ -69,7 +69,7 @@ pub(crate) struct Disk {
     /// Questions of where it has data.
     pub(crate) looks: Jobs,
     /// Handshakes of those who reach it over TLS.
-    pub(crate) handshakes: Jobs,
+    pub(crate) handshakes: Handshakes,
     serial: String,
     queues: u16,
     /// Whether the options ask for a write cache.
@@ -86,13 +86,12 @@ impl Disk {
     ) -> Result<Disk, ExportError> {
         let config = Config::new(settings(&options, queue_size_max, storage.as_ref()))?;
         if options.nbd.tls.is_some() {
-            // Now, so that they have the affinity and the cgroup of the daemon.
-            HANDSHAKES.prepare();
+            Handshakes::prepare();
         }
         Ok(Disk {
             storage: Mutex::new(storage),
             looks: Jobs::on(&LOOKS),
-            handshakes: Jobs::on(&HANDSHAKES),
+            handshakes: Handshakes::new(),
             serial: options.serial,
             queues: options.queues,
             write_back: options.write_back,

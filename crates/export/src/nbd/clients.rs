@@ -5,7 +5,7 @@ use super::{DirtyBitmap, NbdRing};
 use crate::Ring;
 use crate::disk::Disk;
 use crate::label::Label;
-use crate::stream::{Clients, Greeted, Pipe};
+use crate::stream::{Clients, Greeted, Handshakes, Pipe};
 use device::nbd::{BlockSizes, Terms, spec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +82,7 @@ impl Clients for Disk {
         storage::kit::LOOKS.prepare();
         let client = Arc::<Client>::default();
         let door = self.nbd.tls.clone();
+        door.iter().for_each(|_| Handshakes::prepare());
         let door = door.map(|certificates| Protected { certificates, handshakes: self.handshakes.clone() });
         let storage = (self.storage(), self.looks.clone());
         let ring = NbdRing::new(pipe, storage, self.offer(), (client.clone(), door), label);

@@ -11,7 +11,7 @@ use crate::attachment::{self, Attachment};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::queue::QueuePage;
-use crate::stream::{Front, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, SHAKEN, Size};
+use crate::stream::{Front, Handshakes, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, SHAKEN, Size};
 use crate::turns::Turns;
 use crate::virtqueue::Slot;
 use device::nbd;
@@ -63,7 +63,7 @@ pub(crate) struct NbdRing {
 pub(super) struct Protected {
     pub(super) certificates: Arc<Certificates>,
     /// Handshakes of the address's clients.
-    pub(super) handshakes: Jobs,
+    pub(super) handshakes: Handshakes,
 }
 
 /// What the bytes at the front say of their message's size.

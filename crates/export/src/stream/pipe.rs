@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::ends::Ends;
 use super::inbox::{Front, Inbox, Room, Size};
 use super::outbox::{Outbox, Sent};
-use super::secure::{Secure, Stage};
+use super::secure::{Handshakes, Secure, Stage};
 use crate::queue::QueuePage;
 use engine::{Io, Token};
 use rustix::io::Errno;
@@ -16,7 +16,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use storage::kit::Jobs;
 use tls::{Certificates, Opened, SessionError};
 use vhost_user::SessionEnd;
 
@@ -106,9 +105,9 @@ impl Pipe {
     }
 
     /// From now on all is protected by TLS, but for what is in the outbox already. Nothing was received of it.
-    pub(crate) fn protect(&mut self, certificates: Arc<Certificates>, jobs: Jobs) {
+    pub(crate) fn protect(&mut self, certificates: Arc<Certificates>, handshakes: Handshakes) {
         debug_assert!(self.inbox.bytes() == 0 && self.secure.is_none() && !self.receiving);
-        self.secure = Some(Box::new(Secure::new(certificates, jobs)));
+        self.secure = Some(Box::new(Secure::new(certificates, handshakes)));
     }
 
     /// Whether a handshake goes on elsewhere: nothing can be done here meanwhile.
@@ -422,6 +421,7 @@ impl Pipe {
     pub(crate) fn drain(&mut self) {
         self.stopping = true;
         self.finish(SessionEnd::Stopped);
+        self.secure.iter_mut().for_each(|secure| secure.leave());
         self.hang_up(if self.lent() { Shutdown::Both } else { Shutdown::Read });
     }
 

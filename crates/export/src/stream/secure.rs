@@ -3,7 +3,7 @@
 //! A handshake's arithmetic takes a millisecond and more, which is no worker's to spend: it runs on threads for that, and the session is
 //! with them meanwhile. Data is opened and sealed on the worker, as it would be copied there.
 
-use engine::{Io, Token};
+use engine::{Io, Reply, Token};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,7 @@ use storage::kit::{Jobs, Threads};
 use tls::{Certificates, Opened, Session, SessionError, Shaken};
 
 /// Threads for handshakes, of all addresses.
-pub(crate) static HANDSHAKES: Threads =
-    Threads::new("tls", 2, "TLS handshakes run on the workers and may delay other requests");
+static HANDSHAKES: Threads = Threads::new("tls", 2, "TLS handshakes run on the workers and may delay other requests");
 
 /// The token of a handshake's step on another thread.
 pub(crate) const SHAKEN: Token = Token::other(2);
@@ -24,12 +23,64 @@ const IDLE_BYTES_MAX: usize = 8 << 10;
 /// What one step of a handshake has come to, and the session with it.
 type Step = Result<(Box<Session>, Result<Shaken, SessionError>), SessionError>;
 
+/// What the clients of an address have done elsewhere. Their steps do not wait behind those of them for whom files are looked at.
+#[derive(Clone)]
+pub(crate) struct Handshakes {
+    steps: Jobs,
+    looks: Jobs,
+}
+
+impl Handshakes {
+    /// None yet.
+    pub(crate) fn new() -> Handshakes {
+        Handshakes { steps: Jobs::on(&HANDSHAKES), looks: Jobs::on(&HANDSHAKES) }
+    }
+
+    /// Has threads for them with the affinity and the cgroup of who calls, and not of the worker that happens to need them first.
+    pub(crate) fn prepare() {
+        HANDSHAKES.prepare();
+    }
+}
+
+/// A step that goes on elsewhere.
+pub(super) struct Away {
+    /// Tells the worker that it has ended.
+    reply: Mutex<Option<Reply>>,
+    step: Mutex<Option<Step>>,
+}
+
+impl Away {
+    fn tell(&self) {
+        let reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take();
+        reply.into_iter().for_each(|reply| reply.complete(0));
+    }
+
+    fn take_step(&self) -> Option<Step> {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Who makes the step: the worker is told when this is dropped, also by a panic.
+struct Maker(Arc<Away>);
+
+impl Maker {
+    fn makes(self, step: Step) {
+        *self.0.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
+    }
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        self.0.tell();
+    }
+}
+
 /// How far a connection's TLS has come.
 pub(super) enum Stage {
     /// What is said in the open has to leave first: the answer to who asked for TLS.
     Open(Arc<Certificates>),
     /// Another thread goes on with the handshake, and leaves the session there.
-    Elsewhere(Arc<Mutex<Option<Step>>>),
+    Elsewhere(Arc<Away>),
     /// The client has to go on with it.
     Shaking(Box<Session>),
     /// It protects what is said.
@@ -47,13 +98,13 @@ pub(super) struct Secure {
     pub(super) fresh: bool,
     /// Bytes that were opened in this turn and held no data.
     idle_bytes: usize,
-    jobs: Jobs,
+    handshakes: Handshakes,
 }
 
 impl Secure {
     /// A handshake that is about to begin.
-    pub(super) fn new(certificates: Arc<Certificates>, jobs: Jobs) -> Secure {
-        Secure { stage: Stage::Open(certificates), lent: false, fresh: false, idle_bytes: 0, jobs }
+    pub(super) fn new(certificates: Arc<Certificates>, handshakes: Handshakes) -> Secure {
+        Secure { stage: Stage::Open(certificates), lent: false, fresh: false, idle_bytes: 0, handshakes }
     }
 
     /// The session, where it is here.
@@ -80,26 +131,36 @@ impl Secure {
     /// Has another thread go on with the handshake: [`SHAKEN`] completes when it has.
     pub(super) fn step(&mut self, io: &mut Io<'_>) {
         self.fresh = false;
-        let place = Arc::new(Mutex::new(None));
-        let next = match std::mem::replace(&mut self.stage, Stage::Elsewhere(place.clone())) {
-            Stage::Open(certificates) => Ok(certificates),
-            Stage::Shaking(session) => Err(session),
-            other => {
-                self.stage = other;
-                return;
-            }
-        };
-        self.jobs.run(io, SHAKEN, move || {
-            let step = match next {
-                Ok(certificates) => certificates.session().map(|session| (Box::new(session), Ok(Shaken::Wants))),
-                Err(mut session) => {
-                    let shaken = session.shake();
-                    Ok((session, shaken))
+        if !matches!(self.stage, Stage::Open(_) | Stage::Shaking(_)) {
+            return;
+        }
+        let away = Arc::new(Away { reply: Mutex::new(Some(io.reply(SHAKEN))), step: Mutex::default() });
+        let maker = Maker(away.clone());
+        match std::mem::replace(&mut self.stage, Stage::Elsewhere(away)) {
+            Stage::Open(certificates) => {
+                let begins = move |session: Result<Session, SessionError>| {
+                    maker.makes(session.map(|session| (Box::new(session), Ok(Shaken::Wants))));
+                };
+                if self.handshakes.looks.has_threads() {
+                    self.handshakes.looks.go(move || certificates.begin(begins));
+                } else {
+                    // Nobody waits for files on a worker.
+                    begins(certificates.session());
                 }
-            };
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
-            0
-        });
+            }
+            Stage::Shaking(mut session) => self.handshakes.steps.go(move || {
+                let shaken = session.shake();
+                maker.makes(Ok((session, shaken)));
+            }),
+            Stage::Elsewhere(_) | Stage::Begun(_) | Stage::Over(_) => {}
+        }
+    }
+
+    /// Nobody waits for the handshake any more: what another thread still does for it is for nobody.
+    pub(super) fn leave(&mut self) {
+        if let Stage::Elsewhere(away) = &self.stage {
+            away.tell();
+        }
     }
 
     /// Takes the session back from the thread that had it.
@@ -107,12 +168,12 @@ impl Secure {
     /// # Errors
     /// Why there is no more to it.
     pub(super) fn stepped(&mut self) -> Result<(), SessionError> {
-        let Stage::Elsewhere(place) = &self.stage else {
+        let Stage::Elsewhere(away) = &self.stage else {
             return Ok(());
         };
-        let step = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let step = away.take_step();
         self.stage = Stage::Over(None);
-        // There is nothing when the thread has panicked.
+        // There is nothing when the thread has panicked, and where nobody waited for it.
         let (session, shaken) = step.unwrap_or_else(|| Err(SessionError::Protocol("the handshake failed".into())))?;
         let (stage, result) = match shaken {
             Ok(Shaken::Wants) => (Stage::Shaking(session), Ok(())),
