@@ -11,7 +11,7 @@ use crate::attachment::{self, Attachment};
 use crate::disk::Kind;
 use crate::label::Label;
 use crate::queue::QueuePage;
-use crate::stream::{Front, Handshakes, IN_FLIGHT_MAX, Pipe, RECEIVE, SEND, SHAKEN, Size};
+use crate::stream::{Front, Handshakes, IN_FLIGHT_MAX, MORE, Pipe, RECEIVE, SEND, SHAKEN, Size};
 use crate::turns::Turns;
 use crate::virtqueue::Slot;
 use device::nbd;
@@ -293,6 +293,7 @@ impl Attachment for NbdRing {
             RECEIVE => self.pipe.received(completion.result),
             SEND => self.pipe.sent(completion.result),
             SHAKEN => self.pipe.shaken(),
+            MORE => self.pipe.goes_on(),
             _ => self.go_on(completion, io),
         }
     }

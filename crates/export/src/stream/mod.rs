@@ -26,7 +26,7 @@ pub use admission::Admission;
 pub(crate) use connections::{Clients, Greeted, serve};
 pub(crate) use inbox::{Front, Inbox, Size};
 pub use listener::{StreamError, StreamListener};
-pub(crate) use pipe::{Pipe, RECEIVE, SEND};
+pub(crate) use pipe::{MORE, Pipe, RECEIVE, SEND};
 pub(crate) use secure::{Handshakes, SHAKEN};
 
 /// Connections that one export serves at most, where nobody says how many.

@@ -23,13 +23,17 @@ use vhost_user::SessionEnd;
 const SEND_EVERY: usize = 8;
 /// Bytes of replies that leave at once.
 const SEND_BYTES: usize = 64 << 10;
-/// Bytes that are sealed in a turn before the kernel waits for the client with what there is, and other rings have theirs.
+/// Bytes that are sealed in a turn before the kernel waits for the client with what there is, and other rings have theirs. Where the
+/// kernel must not wait, since the ring stops, another turn goes on.
 const SEALED_BYTES_MAX: usize = 1 << 20;
 
 /// The token of a receive.
 pub(crate) const RECEIVE: Token = Token::other(0);
 /// The token of a send that waits for the client.
 pub(crate) const SEND: Token = Token::other(1);
+
+/// The token of another turn, in which more is sealed.
+pub(crate) const MORE: Token = Token::other(3);
 
 /// One connection of a client.
 pub(crate) struct Pipe {
@@ -47,6 +51,8 @@ pub(crate) struct Pipe {
     end: Option<SessionEnd>,
     /// Nobody waits for room to send any more.
     stopping: bool,
+    /// Another turn seals more.
+    more: bool,
     /// What the client asks for is done though it does not read what becomes of it.
     patient: bool,
     /// No reply reaches the client any more.
@@ -69,6 +75,7 @@ impl Pipe {
             receiving: false,
             end: None,
             stopping: false,
+            more: false,
             patient: false,
             unread: false,
             mute: None,
@@ -211,9 +218,9 @@ impl Pipe {
         self.unsent_bytes() > 0 && !self.lent()
     }
 
-    /// What the kernel has of it: a receive, a send. And what another thread has: a handshake.
+    /// What the kernel has of it: a receive, a send. And what another thread has, or another turn: a handshake, replies.
     pub(crate) fn in_flight(&self) -> usize {
-        usize::from(self.receiving) + usize::from(self.lent()) + usize::from(self.is_elsewhere())
+        [self.receiving, self.lent(), self.is_elsewhere(), self.more].into_iter().map(usize::from).sum()
     }
 
     /// Has the kernel receive more, unless it does or there is all of a message.
@@ -307,14 +314,13 @@ impl Pipe {
     fn send_sealed(&mut self, io: &mut Io<'_>) {
         let mut sealed_bytes = 0;
         loop {
-            let Some(secure) = self.secure.as_mut().filter(|secure| !secure.lent) else { return };
+            let Some(secure) = self.secure.as_mut().filter(|secure| !secure.lent && !self.more) else { return };
             if let Stage::Over(_) = secure.stage {
                 // Of requests that were in flight: nobody seals it any more.
                 self.outbox.clear();
             }
             if let Stage::Begun(session) = &mut secure.stage {
-                // Who stops waits for nobody, so that the kernel must not either.
-                while sealed_bytes < SEALED_BYTES_MAX || self.stopping {
+                while sealed_bytes < SEALED_BYTES_MAX {
                     match session.seal(self.outbox.first()) {
                         Ok(0) => break,
                         Ok(bytes) => {
@@ -330,6 +336,11 @@ impl Pipe {
                 return self.lend_sealed(io);
             }
             match secure.send(self.socket.as_fd(), &self.page.sent) {
+                // Who stops waits for nobody, so that the kernel must not either.
+                Ok(true) if sealed_bytes >= SEALED_BYTES_MAX && self.outbox.bytes() > 0 => {
+                    self.more = true;
+                    return io.timer(MORE, io.now_ns());
+                }
                 Ok(true) if self.outbox.bytes() > 0 && matches!(secure.stage, Stage::Begun(_)) => {}
                 Ok(true) => return,
                 Ok(false) if self.stopping => return self.cut(),
@@ -360,6 +371,11 @@ impl Pipe {
     fn cut(&mut self) {
         self.clear();
         self.hang_up(Shutdown::Both);
+    }
+
+    /// The next turn has come that seals more at its end.
+    pub(crate) fn goes_on(&mut self) {
+        self.more = false;
     }
 
     /// A send has ended that waited for the client.
