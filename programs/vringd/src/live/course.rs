@@ -29,6 +29,9 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// The name of a thread that opens the target of a job, and goes on alone where that takes too long.
+pub(crate) const TARGET_THREAD: &str = "job-target";
+
 /// What happens to a job.
 pub(super) enum Event {
     /// The copy of the disk of this number is over.
@@ -377,7 +380,7 @@ fn opened(destination: Destination, spec: StorageSpec, by: Instant) -> Result<Ar
         let opened = kept.and_then(|()| spec.open().and_then(Opened::start).map_err(|error| error.to_string()));
         let _ = done.send(opened);
     };
-    let started = std::thread::Builder::new().name("job-target".to_owned()).spawn(open);
+    let started = std::thread::Builder::new().name(TARGET_THREAD.to_owned()).spawn(open);
     started.map_err(|error| format!("cannot start a thread: {error} (check RLIMIT_NPROC)"))?;
     // What is under way goes on, and may end with an image.
     let why = "it takes too long to bring to stable storage and to open: the job ends; remove what is there, which the disk does not follow";

@@ -20,4 +20,5 @@ mod pull;
 mod snapshot;
 mod swap;
 
+pub(crate) use course::TARGET_THREAD;
 pub(crate) use jobs::Jobs;

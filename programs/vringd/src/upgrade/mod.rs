@@ -6,6 +6,7 @@
 //! | `descriptors` | the open files among it |
 //! | `collect`, `restore` | from what runs to a state, and back |
 //! | `check` | whether the other program could go on, asked before anything is paused |
+//! | `threads` | what would keep it from beginning |
 //! | `perform` | the last acts of the program that goes |
 //! | `adopt` | the first acts of the one that comes |
 //!
@@ -21,6 +22,7 @@ mod restore;
 #[cfg(test)]
 mod samples;
 mod state;
+mod threads;
 
 pub(crate) use perform::perform;
 

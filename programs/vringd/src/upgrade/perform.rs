@@ -3,7 +3,7 @@
 use super::collect::{self, Purpose};
 use super::descriptors::Outgoing;
 use super::state::{self, State};
-use super::{check, envelope};
+use super::{check, envelope, threads};
 use crate::daemon::Daemon;
 use crate::log;
 use control::ApiError;
@@ -26,6 +26,10 @@ use vhost_user::{EndpointState, HandoverError, Hold};
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// A request that has been in flight for this long already is not worth pausing everybody for.
 const STUCK: Duration = Duration::from_secs(2);
+/// How long a look at renewed certificates may have gone on: it takes much less where its directory answers.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same, while guests wait.
+const LOOK_IN_PAUSE: Duration = Duration::from_millis(100);
 /// How long a session's thread may take to answer, beyond what it may wait for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 /// What the kernel appends to the path of a program whose file was replaced (proc_pid_exe(5)).
@@ -53,6 +57,7 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
         None => own_path().map_err(|error| failed(format!("cannot find the running program: {error}")))?,
     };
     daemon.held.runs(&program).map_err(|message| refused("binary", message))?;
+    check_threads(&exports)?;
 
     // Everything but the pause, to find out what can be found out without it.
     let mut out = Outgoing::default();
@@ -66,6 +71,8 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     let memory = envelope::write(&state).map_err(failed)?;
     let understood = check::ask(&program, &memory).map_err(|message| refused("binary", message))?;
 
+    // It may have taken its time.
+    check_threads(&exports)?;
     let (sessions, rings) = collect::running(&state);
     let (from, to) = (env!("CARGO_PKG_VERSION"), understood.version.as_str());
     tracing::info!(program = %program.display(), from, to, sessions, rings, "upgrading: rings are drained");
@@ -79,10 +86,31 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     if daemon.upgrade.is_ending() {
         return Err(ApiError::Stopping);
     }
+    // A client may have come and gone last. No other one comes now.
+    check_looks(&exports, LOOK_IN_PAUSE)?;
     let error = become_program(&program, &state, &mut out);
     // From here on nobody is paused any more.
     drop(holds);
     Err(failed(format!("{} cannot be executed: {error}", program.display())))
+}
+
+/// Sees to it that no thread is with what hangs: the other program would wait for it, and guests with it.
+fn check_threads(exports: &[Served]) -> Result<(), ApiError> {
+    check_looks(exports, LOOK)?;
+    threads::check(STUCK).map_err(failed)
+}
+
+/// As above, of looks at certificates, which go on for `moment` at most.
+fn check_looks(exports: &[Served], moment: Duration) -> Result<(), ApiError> {
+    for (export, ..) in exports {
+        if let Some(certificates) = export.certificates().filter(|certificates| certificates.look_lasts(moment)) {
+            let directory = certificates.directory().display();
+            let why =
+                format!("{directory}, where its TLS certificates are, does not answer; look at it, and try again");
+            return Err(cannot(export.name(), &why));
+        }
+    }
+    Ok(())
 }
 
 fn failed(message: String) -> ApiError {

@@ -1,0 +1,105 @@
+//! Threads that another program would have to wait for.
+//!
+//! `execve` ends all threads of the process, and waits for each however long the kernel keeps it: a thread that is with a device or a file
+//! system that hangs would have guests wait, for as long as that does. What is seen here is seen before anybody pauses.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Those that nobody waits for. What some file systems have them wait in can be interrupted, but not by their end.
+const ALONE: [&str; 2] = [tls::LOOK_THREAD, crate::live::TARGET_THREAD];
+
+/// What a thread waits in: as long as it is the same, so is this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wait {
+    name: String,
+    /// How often it has left its processor.
+    switches: u64,
+}
+
+impl Wait {
+    /// By `/proc/PID/task/TID/status`. None for a thread that ends when it is told to.
+    fn of(status: &str) -> Option<Wait> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        let name = field("Name")?.to_owned();
+        if ALONE.contains(&name.as_str()) {
+            return Some(Wait { name, switches: 0 });
+        }
+        let switches = field("voluntary_ctxt_switches")?.parse().ok()?;
+        field("State")?.starts_with('D').then_some(Wait { name, switches })
+    }
+}
+
+/// Threads of this process that wait, by their numbers. None where that cannot be seen.
+fn waits() -> BTreeMap<String, Wait> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let wait = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        Some((task.file_name().to_string_lossy().into_owned(), Wait::of(&status)?))
+    };
+    tasks.filter_map(wait).collect()
+}
+
+/// Waits until no thread waits as it did, for as long as `patience` at most.
+///
+/// # Errors
+/// One that still does, and what to do.
+pub(super) fn check(patience: Duration) -> Result<(), String> {
+    let (by, mut left) = (Instant::now() + patience, waits());
+    while let Some((number, Wait { name, .. })) = left.first_key_value() {
+        if Instant::now() >= by {
+            let why = "waits for a file or a device that does not answer, and the other program would wait for it";
+            return Err(format!("thread `{name}` ({number}) {why}: look at that, and try again"));
+        }
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+        let now = waits();
+        left.retain(|number, wait| now.get(number) == Some(wait));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const MOMENT: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn a_thread_that_was_left_alone_is_named_until_it_has_ended() {
+        for name in ALONE {
+            let (ends, end) = channel::<()>();
+            let (begins, begun) = channel();
+            let hangs = move || begins.send(()).is_ok() && end.recv().is_err();
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(hangs).unwrap();
+            // It has its name from then on.
+            begun.recv().unwrap();
+            let why = check(MOMENT).unwrap_err();
+            assert!(why.contains(&format!("thread `{name}` (")) && !why.contains('\n'), "{why}");
+            drop(ends);
+            thread.join().unwrap();
+            assert!(!check(MOMENT).is_err_and(|why| why.contains(name)));
+        }
+    }
+
+    #[test]
+    fn what_waits_in_the_kernel_is_the_same_wait_until_it_was_woken() {
+        let status = |name: &str, state: &str, switches: u64| {
+            let also = "Umask:\t0022\nTgid:\t12\nCpus_allowed:\t3\n";
+            let counts = format!("voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t2\n");
+            Wait::of(&format!("Name:\t{name}\nState:\t{state}\n{also}{counts}"))
+        };
+        let first = status("worker-0", "D (disk sleep)", 7);
+        assert_eq!(first, Some(Wait { name: "worker-0".to_owned(), switches: 7 }));
+        assert_ne!(first, status("worker-0", "D (disk sleep)", 8));
+        for state in ["S (sleeping)", "R (running)", "Z (zombie)"] {
+            assert_eq!(status("worker-0", state, 7), None);
+        }
+        for name in ALONE {
+            assert!(status(name, "S (sleeping)", 7).is_some());
+        }
+        assert_eq!(Wait::of(""), None);
+    }
+}
