@@ -182,22 +182,10 @@ impl Course {
         };
         // Most of it is brought to stable storage before guests wait for the rest.
         sync(&part.target).map_err(|why| format!("{}: {why}", part.about()))?;
-        let (by, mut pauses) = (Instant::now() + CLOSE_PATIENCE, Pauses::new());
-        loop {
-            match self.try_to_stand_alone(streaming, part) {
-                Ok(filters) => {
-                    filters.into_iter().for_each(close);
-                    return Ok(());
-                }
-                // What is in flight takes its time: everything is copied, and guests do not wait meanwhile.
-                Err(Hitch::GoesOn(_)) if !self.job.is_cancelled() && Instant::now() < by => {
-                    self.job.rests(pauses.next());
-                }
-                Err(Hitch::GoesOn(why) | Hitch::Ends(why)) => {
-                    return Err(format!("{}: {why}: stream it again, which goes on where this was", part.about()));
-                }
-            }
-        }
+        let again = |why| format!("{}: {why}: stream it again, which goes on where this was", part.about());
+        let filters = tries(&self.job, || self.try_to_stand_alone(streaming, part)).map_err(again)?;
+        filters.into_iter().for_each(close);
+        Ok(())
     }
 
     /// Answers with what stood there before.
@@ -288,8 +276,9 @@ impl Course {
             match self.complete(by, under_way) {
                 Err(Hitch::GoesOn(_)) if self.job.kind == JobKind::Commit && Instant::now() < by => {
                     self.job.pauses(true);
-                    self.goes_on_for(pauses.next(), under_way)?;
+                    let went_on = self.goes_on_for(pauses.next(), under_way);
                     self.job.pauses(false);
+                    went_on?;
                 }
                 ended => return ended,
             }
@@ -356,6 +345,20 @@ impl Course {
         filters.into_iter().for_each(close);
         Ok(())
     }
+}
+
+/// Attempts until one succeeds: what is in flight takes its time, everything is copied, and guests do not wait meanwhile. None once
+/// somebody wants the job to end.
+fn tries<T>(job: &Job, mut attempt: impl FnMut() -> Result<T, Hitch>) -> Result<T, String> {
+    let (by, mut pauses) = (Instant::now() + CLOSE_PATIENCE, Pauses::new());
+    while !job.is_cancelled() {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(Hitch::GoesOn(_)) if Instant::now() < by => job.rests(pauses.next()),
+            Err(Hitch::GoesOn(why) | Hitch::Ends(why)) => return Err(why),
+        }
+    }
+    Err("the job was cancelled".to_owned())
 }
 
 /// The pauses between attempts, each twice as long as the one before: an attempt may hold guests up for a while.
@@ -445,6 +448,41 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "").unwrap();
         sync(&path).unwrap();
+    }
+
+    fn course(kind: JobKind) -> Course {
+        let (events, told) = channel();
+        let job = Arc::new(Job::new(1, kind, Vec::new(), events.clone()));
+        let (destinations, taken) = (Vec::new(), Taken::default());
+        Course { daemon: Weak::new(), job, destinations, chain: None, taken, events, told }
+    }
+
+    #[test]
+    fn a_commit_that_fails_between_its_attempts_cannot_be_cancelled_any_more() {
+        let mut course = course(JobKind::Commit);
+        course.job.is_ready();
+        assert!(matches!(course.told.try_recv(), Ok(Event::Complete)));
+        // Without a daemon an attempt has to be made again.
+        course.events.send(Event::Over(0, Err("the copy failed".to_owned()))).unwrap();
+        let mut under_way = 1;
+        let ended = course.complete_within(&mut under_way);
+        assert!(matches!(ended, Err(Hitch::Ends(why)) if why.ends_with("the copy failed")));
+        assert_eq!(under_way, 0);
+        course.job.cancel().unwrap_err();
+        course.job.ends(Err("the copy failed".to_owned()));
+        assert_eq!(course.job.shown().error.as_deref(), Some("the copy failed"));
+    }
+
+    #[test]
+    fn what_is_cancelled_between_its_attempts_makes_none_any_more() {
+        let Course { job, .. } = course(JobKind::Stream);
+        let mut attempts = 0;
+        let ended = tries(&job, || {
+            attempts += 1;
+            job.cancel().unwrap();
+            Err::<(), _>(Hitch::GoesOn("requests are in flight".to_owned()))
+        });
+        assert_eq!((ended, attempts), (Err("the job was cancelled".to_owned()), 1));
     }
 
     #[test]
