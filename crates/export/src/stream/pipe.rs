@@ -451,3 +451,77 @@ impl Pipe {
         let _ = rustix::net::shutdown(&self.socket, how);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::SHAKEN;
+    use engine::{Completion, Solo};
+    use rustls::ClientConnection;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread::{self, JoinHandle};
+    use testkit::certificates::{Authority, SERVER_NAME, client};
+    use values::Tls;
+
+    fn ended(pipe: &mut Pipe, completion: Completion) {
+        match completion.token {
+            RECEIVE => pipe.received(completion.result),
+            SEND => pipe.sent(completion.result),
+            SHAKEN => pipe.shaken(),
+            MORE => pipe.goes_on(),
+            token => panic!("{token:?}"),
+        }
+    }
+
+    /// A connection whose handshake is over, and its client. TCP: sockets that take more than a turn seals.
+    fn connected(solo: &mut Solo) -> (Pipe, JoinHandle<(ClientConnection, TcpStream)>) {
+        let directory = tempfile::tempdir().unwrap();
+        Authority::new("one").fill(directory.path());
+        let about = Tls { certificates: directory.path().to_owned(), clients_may_be_anonymous: false };
+        let certificates = Arc::new(Certificates::read(&about).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, config) = (listener.local_addr().unwrap(), client(directory.path(), true, &[]));
+        let client = thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let mut connection = ClientConnection::new(config, SERVER_NAME.try_into().unwrap()).unwrap();
+            connection.complete_io(&mut stream).unwrap();
+            (connection, stream)
+        });
+        let mut pipe = Pipe::new(listener.accept().unwrap().0.into(), Arc::new(Ends::new().unwrap()));
+        pipe.protect(certificates, Handshakes::new());
+        while !pipe.shake(&mut solo.io()) {
+            pipe.send(&mut solo.io());
+            let completion = solo.wait().unwrap();
+            ended(&mut pipe, completion);
+            assert!(!pipe.is_over());
+        }
+        (pipe, client)
+    }
+
+    #[test]
+    fn who_stops_seals_no_more_in_a_turn_than_others() {
+        let mut solo = Solo::new().unwrap();
+        let (mut pipe, client) = connected(&mut solo);
+        let client = client.join().unwrap();
+        let replies_bytes = 64 * SEND_BYTES;
+        (0..64).for_each(|_| pipe.reply(vec![7; SEND_BYTES]));
+        pipe.drain();
+        pipe.send(&mut solo.io());
+        // The client does not read, and the sockets take as much.
+        let left_bytes = pipe.outbox.bytes();
+        assert!((1..=replies_bytes - SEALED_BYTES_MAX).contains(&left_bytes), "{left_bytes}");
+        assert!(left_bytes > replies_bytes - SEALED_BYTES_MAX - SEND_BYTES, "{left_bytes}");
+        assert_eq!(pipe.in_flight(), 1, "nobody comes back");
+        // More is sealed by another turn alone, and in the end there is no more room.
+        pipe.send(&mut solo.io());
+        assert_eq!(pipe.outbox.bytes(), left_bytes);
+        while pipe.in_flight() > 0 {
+            let completion = solo.wait().unwrap();
+            assert_eq!(completion.token, MORE);
+            ended(&mut pipe, completion);
+            pipe.send(&mut solo.io());
+        }
+        assert_eq!(pipe.unsent_bytes(), 0);
+        drop(client);
+    }
+}

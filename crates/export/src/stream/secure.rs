@@ -270,3 +270,40 @@ impl Secure {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Solo;
+    use std::sync::mpsc::channel;
+    use testkit::certificates::Authority;
+    use values::Tls;
+
+    static THREADS: Threads = Threads::new("test", 2, "a test");
+
+    #[test]
+    fn who_stops_waits_neither_for_a_step_nor_for_those_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        Authority::new("one").fill(directory.path());
+        let about = Tls { certificates: directory.path().to_owned(), clients_may_be_anonymous: false };
+        let certificates = Arc::new(Certificates::read(&about).unwrap());
+        let handshakes = Handshakes { steps: Jobs::on(&THREADS), looks: Jobs::on(&THREADS) };
+        let held: Vec<_> = (0..2)
+            .map(|_| {
+                let (hold, held) = channel::<()>();
+                handshakes.looks.go(move || held.into_iter().for_each(drop));
+                hold
+            })
+            .collect();
+        let mut solo = Solo::new().unwrap();
+        let mut secure = Secure::new(certificates, handshakes);
+        secure.step(&mut solo.io());
+        assert!(secure.is_elsewhere());
+        secure.leave();
+        assert_eq!(solo.wait().unwrap().token, SHAKEN);
+        assert!(secure.stepped().is_err() && !secure.is_elsewhere() && secure.session().is_none());
+        // What others do for it then is for nobody.
+        drop(held);
+        assert_eq!(solo.wait().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    }
+}
