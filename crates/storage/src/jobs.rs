@@ -49,7 +49,7 @@ impl Threads {
         self.pool();
     }
 
-    /// They run, or nobody has tried to start them for a while.
+    /// Starts them, unless they run or could not be had a moment ago.
     fn pool(&'static self) -> Option<&'static Pool> {
         if let Some(pool) = self.pool.get() {
             return Some(pool);

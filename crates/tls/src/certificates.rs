@@ -178,6 +178,15 @@ impl Drop for Keeper<'_> {
     }
 }
 
+/// A look that goes on; it has ended when this is dropped, also by a panic.
+struct Look<'a>(&'a Held);
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.0.looked();
+    }
+}
+
 impl Held {
     fn lock(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
@@ -248,8 +257,8 @@ impl Held {
 
     /// Looks at the files, on a thread for it alone: what hangs there keeps nobody.
     fn look(&self, read: impl FnOnce(&Tls) -> Result<Files, TlsError>) {
+        let _ends = Look(self);
         self.renew(read);
-        self.looked();
     }
 
     fn looked(&self) {

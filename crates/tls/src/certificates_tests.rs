@@ -239,6 +239,14 @@ fn files_that_hang_keep_no_session_from_beginning() {
     begin(&certificates);
     assert_ne!(chain_of(&certificates), first);
     assert!(certificates.held.looks().since.is_none());
+    // One that ends by a panic has ended.
+    authority.issue(directory.path(), End::Server, 8, ALWAYS);
+    let mut looks = certificates.held.looks();
+    (looks.begun, looks.since) = (looks.begun + 1, Some(Instant::now()));
+    drop(looks);
+    thread::scope(|scope| scope.spawn(|| certificates.held.look(|_| panic!("a test"))).join()).unwrap_err();
+    assert!(!certificates.look_lasts(Duration::ZERO));
+    begin(&certificates);
 }
 
 #[test]
