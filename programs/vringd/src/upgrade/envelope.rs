@@ -204,7 +204,7 @@ mod tests {
             session.rings.iter_mut().for_each(|ring| ring.used_log = None);
         }
         assert_eq!(with(2).unwrap(), (known, 2));
-        // What is the usual is not written: a program that does not know it reads the state.
+        // What is the usual is not written.
         let usual = encode(&State {
             favour: control::model::Favour::default(),
             policy: control::model::PolicyMode::default(),

@@ -35,11 +35,11 @@ pub(crate) struct State {
     pub(crate) descriptors: BTreeMap<Number, String>,
     /// Largest number of workers.
     pub(crate) workers_max: usize,
-    /// What is favoured. Programs of versions 2 and 3 leave the usual out.
-    #[serde(default)]
+    /// What is favoured, unless that is the usual.
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub(crate) favour: Favour,
-    /// Whether anything is chosen by itself. As above.
-    #[serde(default)]
+    /// Whether anything is chosen by itself, unless that is the usual.
+    #[serde(default, skip_serializing_if = "is_usual")]
     pub(crate) policy: PolicyMode,
     /// The workers, by number.
     pub(crate) workers: Vec<Worker>,
@@ -60,6 +60,10 @@ pub(crate) struct State {
     pub(crate) disks: Vec<Disk>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
+}
+
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A worker.
