@@ -303,7 +303,25 @@ fn a_log_that_was_not_closed_is_overwritten_only_with_what_is_lost() {
     let before = std::fs::read(bench.at("cut.log")).unwrap();
     let refusal = make("cut.log", false).unwrap_err();
     assert!(refusal.contains("vringd image log replay") && refusal.contains("--lost"), "{refusal}");
-    assert!(std::fs::read(bench.at("cut.log")).unwrap() == before, "it is changed");
+    // Nor by what makes something else.
+    let over = volume::tools::CreateOptions {
+        size_bytes: SIZE,
+        log_bytes: 64 << 10,
+        force: true,
+        created_by: "a test".to_owned(),
+    };
+    let refused = volume::tools::create(&VolumeOptions::new(bench.at("cut.log")), &over, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("vringd image log replay"), "{refused}");
+    let beside = VolumeOptions { log: Some(bench.at("cut.log")), ..VolumeOptions::new(bench.at("volume")) };
+    volume::tools::create(&beside, &over, &mut |_| {}).unwrap_err();
+    assert!(std::fs::read(bench.at("cut.log")).unwrap() == before && !bench.at("volume").exists(), "it is changed");
+    // Whether it is one cannot be said.
+    let mut damaged = before.clone();
+    [100, 4196].iter().for_each(|at: &usize| damaged[*at] ^= 1);
+    std::fs::write(bench.at("damaged"), &damaged).unwrap();
+    let refusal = make("damaged", false).unwrap_err();
+    assert!(refusal.contains("--lost") && std::fs::read(bench.at("damaged")).unwrap() == damaged, "{refusal}");
+    make("damaged", true).unwrap();
     // Not while it is served.
     make("log", true).unwrap_err();
     drop(storage);

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Whoever has put anything on a device has written here.
@@ -63,8 +64,8 @@ pub struct Target {
     path: PathBuf,
     /// It was made, and nothing counts on it yet.
     made: bool,
-    /// A file that was there and is still as it was, and the size that it is to have.
-    found: Option<(File, u64)>,
+    /// What was there and is still as it was, and the size that it is to have if it is a file.
+    found: Option<(File, Option<u64>)>,
     /// Nobody else writes to what was there, until it is cleared.
     lock: Option<ImageLock>,
     /// It reads as zeroes, at the latest when it is cleared.
@@ -99,7 +100,7 @@ impl Target {
         let about = rustix::fs::fstat(&fd).map_err(|errno| TargetError::io(&path, "inspect")(errno.into()))?;
         if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
             let mut target = Target::device(path, &fd, bytes, force)?;
-            target.lock = lock;
+            (target.lock, target.found) = (lock, Some((File::from(fd), None)));
             return Ok(target);
         }
         if about.st_size > 0 && !force {
@@ -111,7 +112,7 @@ impl Target {
             let fits = file.set_len(bytes).and_then(|()| file.set_len(about.st_size.unsigned_abs()));
             fits.map_err(TargetError::io(&path, "make a file of this size"))?;
         }
-        Ok(Target { path, made: false, found: Some((file, bytes)), lock, blank: true })
+        Ok(Target { path, made: false, found: Some((file, Some(bytes))), lock, blank: true })
     }
 
     /// Nothing stands against it any more: what a file held is gone.
@@ -120,9 +121,28 @@ impl Target {
     /// The file system has no file of that size.
     pub fn clear(&mut self) -> Result<(), TargetError> {
         let _until_the_end = self.lock.take();
-        let Some((file, bytes)) = self.found.take() else { return Ok(()) };
+        let Some((file, Some(bytes))) = self.found.take() else { return Ok(()) };
         let fresh = file.set_len(0).and_then(|()| file.set_len(bytes));
         fresh.map_err(TargetError::io(&self.path, "make a file of this size"))
+    }
+
+    /// The first bytes of what is there and locked, `most` or fewer; none of what was made here, or is cleared.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn begins(&self, most: usize) -> Result<Vec<u8>, TargetError> {
+        let Some((file, _)) = &self.found else { return Ok(Vec::new()) };
+        let (mut bytes, mut got) = (vec![0; most], 0);
+        while got < most {
+            match file.read_at(&mut bytes[got..], got as u64) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(TargetError::io(&self.path, "read")(error)),
+            }
+        }
+        bytes.truncate(got);
+        Ok(bytes)
     }
 
     fn device(path: PathBuf, fd: &OwnedFd, needed_bytes: u64, force: bool) -> Result<Target, TargetError> {
@@ -184,7 +204,9 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let mut target = Target::make(&path, 4096, true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"precious", "something else may be wrong");
+        assert_eq!((&target.begins(100).unwrap()[..], &target.begins(3).unwrap()[..]), (&b"precious"[..], &b"pre"[..]));
         target.clear().unwrap();
+        assert!(target.begins(100).unwrap().is_empty());
         assert_eq!(std::fs::read(&path).unwrap(), [0; 4096]);
         drop(target);
         assert!(path.exists(), "it was there before");

@@ -37,10 +37,17 @@ pub enum VolumeError {
         /// The disk's answer.
         source: io::Error,
     },
-    /// {path}: is the intent log of a disk, and was not closed: it may hold acknowledged writes that the disk lacks; `vringd image log replay` brings them there, and `--lost` overwrites them
+    /// {path}: is the intent log of a disk, and was not closed: it may hold acknowledged writes that the disk lacks; `vringd image log replay` brings them there, and `vringd image log create --force --lost` gives them up
     LogNotClosed {
         /// The log.
         path: PathBuf,
+    },
+    /// {path}: may be the intent log of a disk, with acknowledged writes that the disk lacks: {source}; `--lost` overwrites it
+    LogUnknown {
+        /// What may be a log.
+        path: PathBuf,
+        /// Why nobody can say.
+        source: FormatError,
     },
     /// {path}: cannot {what}: {source}
     Io {

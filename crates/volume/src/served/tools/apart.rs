@@ -1,11 +1,12 @@
 //! Intent logs in front of disks that are storages of their own: made, and replayed into their disks.
 
 use super::{Discard, Info, Replayed, discard_memory, info};
-use crate::Progress;
-use crate::format::{self, Uuid};
+use crate::format::{self, FormatError, Superblock, Uuid};
 use crate::served::apart::{Leniency, OpenedLog, at, check_pair};
 use crate::served::error::VolumeError;
 use crate::served::open::way;
+use crate::{BLOCK_BYTES, Progress, Ram};
+use std::path::Path;
 use std::sync::Arc;
 use storage::Storage;
 use storage::target::Target;
@@ -36,10 +37,11 @@ pub fn create_log(
         created_by: created_by.to_owned(),
     };
     let failed = VolumeError::format(&log.path);
-    if force && !lost && is_open_log(log) {
-        return Err(VolumeError::LogNotClosed { path: log.path.clone() });
-    }
     let mut target = Target::make(&log.path, plan.storage_bytes().map_err(&failed)?, force)?;
+    if !lost {
+        admit_log(&log.path, superblock_at(&target)?)?;
+    }
+    at.check_opens(&log.path)?;
     target.clear()?;
     {
         let mut way = way(&log.path, at.open_file(&log.path, false)?)?;
@@ -49,13 +51,26 @@ pub fn create_log(
     info(&at)
 }
 
-/// Whether there is a log that was not closed in order. Where nothing can be read is none.
-fn is_open_log(log: &LogFile) -> bool {
-    // Whoever serves it writes it at this moment, and has it locked: `Target::make` refuses that.
-    let Ok(file) = at(log).open_file(&log.path, true) else { return false };
-    let superblock = way(&log.path, file)
-        .and_then(|mut way| format::read_superblock(&mut way).map_err(VolumeError::format(&log.path)));
-    superblock.is_ok_and(|superblock| superblock.apart && !superblock.clean)
+/// What begins at a target that is locked and still as it was. Nothing is opened for it: whatever is short now, a log is seen.
+fn superblock_at(target: &Target) -> Result<Result<Superblock, FormatError>, VolumeError> {
+    Ok(format::read_superblock(&mut Ram(target.begins(2 * BLOCK_BYTES)?)))
+}
+
+/// Refuses to write a log over one that was not closed, and over what may be one: only what begins otherwise is none.
+fn admit_log(path: &Path, there: Result<Superblock, FormatError>) -> Result<(), VolumeError> {
+    match there {
+        Ok(superblock) if superblock.apart && !superblock.clean => {
+            Err(VolumeError::LogNotClosed { path: path.to_owned() })
+        }
+        Ok(_) | Err(FormatError::NotAVolume) => Ok(()),
+        Err(source) => Err(VolumeError::LogUnknown { path: path.to_owned(), source }),
+    }
+}
+
+/// Refuses to write something else over a log that was not closed.
+pub(super) fn admit_other(path: &Path, target: &Target) -> Result<(), VolumeError> {
+    let there = superblock_at(target)?;
+    if there.is_ok() { admit_log(path, there) } else { Ok(()) }
 }
 
 /// Writes what the log and the memory file of a killed server hold into the disk, and closes both.
@@ -80,4 +95,37 @@ pub fn replay_log(
     storage.close()?;
     let (discarded_blocks, missing_memory) = given_up;
     Ok(Replayed { log, memory_blocks, discarded_blocks, missing_memory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    fn log(clean: bool, apart: bool) -> Superblock {
+        let options = format::CreateOptions {
+            capacity_bytes: 1 << 20,
+            log_bytes: format::LOG_BYTES_MIN,
+            volume: Uuid::from_u128(7),
+            log: Uuid::from_u128(8),
+            log_path: None,
+            apart,
+            created_by: String::new(),
+        };
+        Superblock { clean, ..crate::served::ephemeral::superblock_of(&options).unwrap() }
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_none_is_no_open_log() {
+        let admit = |there| admit_log(Path::new("log"), there);
+        for there in [Ok(log(true, true)), Ok(log(false, false)), Err(FormatError::NotAVolume)] {
+            admit(there).unwrap();
+        }
+        assert!(matches!(admit(Ok(log(false, true))), Err(VolumeError::LogNotClosed { .. })));
+        let io = FormatError::Io { what: "read", offset: 0, source: io::Error::from_raw_os_error(libc::EIO) };
+        for there in [FormatError::Newer { unknown: 4 }, FormatError::Damaged, io] {
+            let error = admit(Err(there)).unwrap_err().to_string();
+            assert!(error.starts_with("log: ") && error.contains("`--lost`"), "{error}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Images to volumes, volumes to images.
 
-use super::{CreateOptions, VolumeOptions, check_closed, lay_out, log_target, plan, storage_error};
+use super::{CreateOptions, VolumeOptions, check_closed, lay_out, log_target, plan, storage_error, target};
 use crate::format;
 use crate::served::blocking::StorageBlocks;
 use crate::served::error::VolumeError;
@@ -43,7 +43,7 @@ pub fn to_volume(
     let options = CreateOptions { size_bytes, ..options.clone() };
     let plan = plan(at, &options);
     let bytes = plan.storage_bytes().map_err(at.format())?;
-    let mut data = Target::make(&at.path, bytes, options.force)?;
+    let mut data = target(at, &at.path, bytes, options.force)?;
     let mut log = log_target(at, options.log_bytes, options.force)?;
     data.clear()?;
     log.as_mut().map_or(Ok(()), Target::clear)?;
@@ -88,7 +88,7 @@ pub fn to_raw(
     superblock.check_length(from.capacity_bytes()).map_err(at.format())?;
     check_closed(at, &superblock)?;
     let (offset, len) = (superblock.data_offset, superblock.capacity_bytes);
-    let mut target = Target::make(image, len, force)?;
+    let mut target = target(at, image, len, force)?;
     target.clear()?;
     let copied = {
         let to = at.open_file(image, false)?;

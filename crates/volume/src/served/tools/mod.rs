@@ -29,7 +29,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::target::Target;
-use storage::{FileStorage, Storage};
+use storage::{FileOptions, FileStorage, OpenError, Storage};
 
 /// Size of a log when nobody says another, in bytes: seconds of commits on a fast disk.
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
@@ -37,6 +37,14 @@ pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
 impl VolumeOptions {
     pub(in crate::served) fn open_file(&self, path: &Path, read_only: bool) -> Result<Arc<FileStorage>, VolumeError> {
         Ok(Arc::new(FileStorage::open(&self.file(path, read_only))?))
+    }
+
+    /// Whether a file that somebody has locked can be opened as it will be written. One without contents gets some.
+    fn check_opens(&self, path: &Path) -> Result<(), VolumeError> {
+        match FileStorage::open_without_threads(&FileOptions { lock: false, ..self.file(path, false) }) {
+            Ok(_) | Err(OpenError::Empty { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The volume and its log, if one is named.
@@ -141,7 +149,7 @@ pub fn create(
 ) -> Result<Info, VolumeError> {
     let plan = plan(at, options);
     let bytes = plan.storage_bytes().map_err(at.format())?;
-    let mut data = Target::make(&at.path, bytes, options.force)?;
+    let mut data = target(at, &at.path, bytes, options.force)?;
     let mut log = log_target(at, options.log_bytes, options.force)?;
     data.clear()?;
     log.as_mut().map_or(Ok(()), Target::clear)?;
@@ -169,7 +177,15 @@ fn plan(at: &VolumeOptions, options: &CreateOptions) -> format::CreateOptions {
 /// The file or device of a log, if it has one.
 fn log_target(at: &VolumeOptions, log_bytes: u64, force: bool) -> Result<Option<Target>, VolumeError> {
     let bytes = log_bytes.saturating_add(format::EXTERNAL_LOG_OFFSET).next_multiple_of(BLOCK_BYTES as u64);
-    Ok(at.log.as_deref().map(|path| Target::make(path, bytes, force)).transpose()?)
+    at.log.as_deref().map(|path| target(at, path, bytes, force)).transpose()
+}
+
+/// A file or device that something else than a log of a disk is written to. Nothing is cleared that cannot be written then.
+fn target(at: &VolumeOptions, path: &Path, bytes: u64, force: bool) -> Result<Target, VolumeError> {
+    let target = Target::make(path, bytes, force)?;
+    apart::admit_other(path, &target)?;
+    at.check_opens(path)?;
+    Ok(target)
 }
 
 fn lay_out(
