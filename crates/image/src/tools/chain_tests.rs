@@ -1,7 +1,7 @@
 //! Images of a chain that are streamed and committed while somebody writes to them; QEMU's opinion is asked for in the room `tests`.
 
 use super::access::tests as access;
-use super::{Committing, ExternalSnapshot, FromTo, Streaming};
+use super::{Committing, ExternalSnapshot, FromTo, Streaming, ToolError};
 use crate::new::New;
 use crate::testing::{self, Findings, read};
 use crate::{Qcow2Options, features};
@@ -234,6 +234,53 @@ fn a_commit_that_is_not_wanted_leaves_the_chain_as_it_was() {
         assert!(chain.at("middle").exists());
         chain.ends_well(storage);
         assert_eq!(testing::examine(&fs::read(chain.at("middle")).unwrap()), Findings::default());
+    }
+}
+
+/// The image goes on where it can have its name back; where it cannot, whoever opens that finds all that was written, before and since.
+#[test]
+fn a_commit_whose_names_do_not_get_to_stable_storage_loses_nothing() {
+    for comes_back in [true, false] {
+        let mut chain = Chain::new(LAYOUTS[1], SIZE, 21);
+        let middle = chain.at("middle");
+        let storage = open(&chain.options).unwrap();
+        let mut committing = Committing::prepare(&chain.options, storage.clone()).unwrap();
+        committing.try_names().unwrap();
+        let FromTo { from, to } = committing.begin().unwrap();
+        drop(storage);
+        let mirror = Mirror::of_parts(from, to).unwrap();
+        mirror.complete();
+        mirror.run_with(&mut |show| committing.parts(show), &mut || {}).unwrap();
+        let inode = || fs::metadata(&chain.options.path).unwrap().ino();
+        let (before, mut syncs) = (inode(), 0);
+        let finished = committing.finish_by(&mut || {
+            syncs += 1;
+            if !comes_back {
+                fs::write(&middle, "in the way").unwrap();
+            }
+            if syncs == 1 { Err(ToolError::refused(&middle, "a test")) } else { Ok(()) }
+        });
+        assert_eq!((inode() == before, finished.is_err()), (comes_back, comes_back));
+        let hidden = || {
+            let names = fs::read_dir(chain.directory.path()).unwrap().map(|it| it.unwrap().path());
+            let is_hidden = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with('.');
+            names.filter(is_hidden).collect::<Vec<_>>()
+        };
+        let storage = match finished {
+            Err(error) => {
+                assert!(error.to_string().contains("a test") && hidden().is_empty(), "{error}");
+                committing.undo(&chain.options).unwrap()
+            }
+            Ok(storage) => {
+                // The image has no other name.
+                let [beside] = &hidden()[..] else { panic!("{:?}", hidden()) };
+                assert_eq!(fs::metadata(beside).unwrap().ino(), before);
+                fs::remove_file(beside).unwrap();
+                storage
+            }
+        };
+        drop((mirror, committing));
+        chain.ends_well(storage);
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::FromTo;
 use super::access::Access;
-use super::external::{beside, stays_together, sync_directory};
+use super::external::{DirectoryOf, beside, stays_together};
 use super::file::{Image, ToolError, refuse_bitmaps};
 use crate::served::{OverlayError, Parted};
 use crate::{Behind, Qcow2Options, Qcow2Storage, features};
@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use storage::extent::DataRanges;
 use storage::{Storage, StorageError};
 
@@ -32,7 +32,19 @@ pub struct Committing {
     behind: PathBuf,
     /// By descriptors: a directory may be somebody's who would have others' files given to him.
     handed: Option<Handed>,
+    /// Those of both, in which names change in the end.
+    directories: OnceLock<[DirectoryOf; 2]>,
     parted: Option<Parted>,
+}
+
+/// What has the image's name in the end.
+enum Renamed {
+    /// Its backing file, on stable storage.
+    Backing,
+    /// The image, as before.
+    Image(ToolError),
+    /// Its backing file, unless a power cut undoes that. The image cannot have it back.
+    Unsure(ToolError),
 }
 
 /// Whoever may read the image may read what gets its data, and nobody else.
@@ -131,10 +143,11 @@ impl Committing {
             );
         }
         stays_together(&behind, &image, &below, "stream the disk instead, or commit it when nobody serves it")?;
-        Ok(Committing { options: options.clone(), served, image, behind, handed: None, parted: None })
+        let (options, directories) = (options.clone(), OnceLock::new());
+        Ok(Committing { options, served, image, behind, handed: None, directories, parted: None })
     }
 
-    /// Finds out whether files in both directories can be renamed, before anything is written.
+    /// Finds out whether files in both directories can be renamed, before anything is written, and keeps both open.
     ///
     /// # Errors
     /// The kernel's, with the file.
@@ -144,7 +157,15 @@ impl Committing {
             fs::hard_link(file, &beside).map_err(ToolError::io(&beside, "link an image as"))?;
             fs::remove_file(&beside).map_err(ToolError::io(&beside, "remove"))?;
         }
-        Ok(())
+        self.directories().map(|_| ())
+    }
+
+    fn directories(&self) -> Result<&[DirectoryOf; 2], ToolError> {
+        if let Some(open) = self.directories.get() {
+            return Ok(open);
+        }
+        let opened = [DirectoryOf::open(&self.image)?, DirectoryOf::open(&self.behind)?];
+        Ok(self.directories.get_or_init(|| opened))
     }
 
     /// Where the backing file is.
@@ -220,6 +241,15 @@ impl Committing {
     /// # Errors
     /// It cannot be renamed, and nothing has changed.
     pub fn finish(&self) -> Result<Arc<dyn Storage>, ToolError> {
+        let directories = self.directories()?;
+        self.finish_by(&mut || directories.iter().try_for_each(DirectoryOf::sync))
+    }
+
+    /// As above. `sync` brings the names in both directories to stable storage.
+    pub(super) fn finish_by(
+        &self,
+        sync: &mut dyn FnMut() -> Result<(), ToolError>,
+    ) -> Result<Arc<dyn Storage>, ToolError> {
         let lost = || ToolError::refused(&self.behind, "is not written");
         let parted = self.parted.as_ref().ok_or_else(lost)?;
         self.check_place(Qcow2Storage::of(&parted.image).ok_or_else(lost)?)?;
@@ -230,27 +260,47 @@ impl Committing {
         handed.map_err(ToolError::io(&self.behind, GIVE))?;
         let beside = beside(&self.image)?;
         fs::hard_link(&self.image, &beside).map_err(ToolError::io(&beside, "link the image as"))?;
-        let renamed = self.rename(&beside);
-        // It is there no more where it has been put back.
-        if let Err(error) = fs::remove_file(&beside)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(path = %beside.display(), %error, "it is left over from a commit, and nobody needs it: remove it");
+        let remove = || {
+            // It is there no more where it has been put back.
+            if let Err(error) = fs::remove_file(&beside)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %beside.display(), %error, "it is left over from a commit, and nobody needs it: remove it");
+            }
+        };
+        match self.rename(&beside, sync) {
+            Renamed::Backing => remove(),
+            Renamed::Image(error) => {
+                remove();
+                return Err(error);
+            }
+            // Everything is in the backing file, which whoever opens the image by its name finds from now on.
+            Renamed::Unsure(error) => {
+                let (path, image) = (self.image.display(), beside.display());
+                tracing::error!(%path, %image, %error, "its backing file has its name, and a power cut may undo that: then what was written since is in the backing file alone; see to the file system, and remove the image");
+            }
         }
-        renamed?;
         parted.leave();
         Ok(parted.behind.clone())
     }
 
     /// Gives the backing file the image's name, for good: what is written from now on is hidden by the image if a power cut brings that
     /// back.
-    fn rename(&self, beside: &Path) -> Result<(), ToolError> {
-        fs::rename(&self.behind, &self.image).map_err(ToolError::io(&self.image, "replace"))?;
-        let Err(error) = sync_directory(&self.image).and_then(|()| sync_directory(&self.behind)) else { return Ok(()) };
-        let back = fs::hard_link(&self.image, &self.behind).and_then(|()| fs::rename(beside, &self.image));
-        back.map_err(ToolError::io(&self.image, "put back"))?;
-        sync_directory(&self.image).and_then(|()| sync_directory(&self.behind))?;
-        Err(error)
+    fn rename(&self, beside: &Path, sync: &mut dyn FnMut() -> Result<(), ToolError>) -> Renamed {
+        if let Err(error) = fs::rename(&self.behind, &self.image) {
+            return Renamed::Image(ToolError::io(&self.image, "replace")(error));
+        }
+        let Err(error) = sync() else { return Renamed::Backing };
+        // Until it has its name again, the one beside it is the only one that the image has.
+        if fs::hard_link(&self.image, &self.behind).is_err() {
+            return Renamed::Unsure(error);
+        }
+        if fs::rename(beside, &self.image).is_err() {
+            // It is what the image's name leads to.
+            let _ = fs::remove_file(&self.behind);
+            return Renamed::Unsure(error);
+        }
+        Renamed::Image(sync().err().unwrap_or(error))
     }
 
     /// It is not to be committed any more: what serves it from now on, by options that may have changed. No request may be in flight.

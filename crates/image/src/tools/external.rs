@@ -266,8 +266,24 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-pub(super) fn sync_directory(of: &Path) -> Result<(), ToolError> {
-    let directory = of.parent().unwrap_or(Path::new("/"));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(ToolError::io(directory, "bring to stable storage"))
+fn sync_directory(of: &Path) -> Result<(), ToolError> {
+    DirectoryOf::open(of)?.sync()
+}
+
+/// The directory of a file, open: whoever has changed a name there needs nothing more to bring that to stable storage.
+pub(super) struct DirectoryOf {
+    path: PathBuf,
+    file: File,
+}
+
+impl DirectoryOf {
+    pub(super) fn open(file: &Path) -> Result<DirectoryOf, ToolError> {
+        let path = file.parent().unwrap_or(Path::new("/")).to_owned();
+        let file = File::open(&path).map_err(ToolError::io(&path, "open"))?;
+        Ok(DirectoryOf { path, file })
+    }
+
+    pub(super) fn sync(&self) -> Result<(), ToolError> {
+        self.file.sync_all().map_err(ToolError::io(&self.path, "bring to stable storage"))
+    }
 }
