@@ -213,9 +213,13 @@ impl ExternalSnapshot {
     /// As it was before.
     fn undo(&self) -> Result<(), ToolError> {
         if self.stage == Stage::Renamed {
-            fs::hard_link(&self.to, &self.beside).map_err(ToolError::io(&self.to, "link"))?;
-            fs::rename(&self.beside, &self.image).map_err(ToolError::io(&self.image, "put back"))?;
-            sync_directory(&self.image)?;
+            fs::rename(&self.to, &self.image).map_err(|error| {
+                let image = self.image.display();
+                let reason =
+                    format!("has the disk, and cannot be renamed to {image}: {error}; do so before the daemon ends");
+                ToolError::refused(&self.to, reason)
+            })?;
+            return sync_directory(&self.image);
         }
         if self.stage == Stage::Made {
             fs::remove_file(&self.beside).map_err(ToolError::io(&self.beside, "remove"))?;

@@ -125,6 +125,15 @@ fn one_that_is_not_kept_never_was() {
     drop((overlay, snapshot));
     assert_eq!(served.names(), ["disk.qcow2"]);
     assert_eq!(fs::metadata(&served.options.path).unwrap().ino(), inode);
+    // It needs no other name for that than the one it has.
+    let mut snapshot = served.prepare(&to).unwrap();
+    let hidden = served.names().into_iter().find(|name| name.starts_with('.')).unwrap();
+    drop(snapshot.put().unwrap());
+    fs::create_dir(served.at(&hidden)).unwrap();
+    drop(snapshot);
+    fs::remove_dir(served.at(&hidden)).unwrap();
+    assert_eq!(served.names(), ["disk.qcow2"]);
+    assert_eq!(fs::metadata(&served.options.path).unwrap().ino(), inode);
     served.write(4096, 2, 4096).unwrap();
     let error = open(&served.options).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("for writing") || error.contains("lets nobody write"), "{error}");
