@@ -5,12 +5,16 @@ use super::chain::Chain;
 use super::error::Trouble;
 use super::heading::{change_header, check_header};
 use super::{Qcow2Storage, disk};
+use crate::FormatError;
 use crate::features::{self, Name, Word};
 use crate::header::Header;
 use crate::rewrite;
 use std::io;
 use storage::{Action, LogMark, Marked, StorageError};
 use uuid::Uuid;
+
+/// Any mark: whatever its numbers are, it is as long.
+const SOME: Option<LogMark> = Some(LogMark { log: Uuid::nil(), from: 0, epoch: 0 });
 
 impl Marked for Qcow2Storage {
     fn log_mark(&self) -> Result<Option<LogMark>, StorageError> {
@@ -19,9 +23,7 @@ impl Marked for Qcow2Storage {
 
     fn check_log_mark(&self) -> Result<(), StorageError> {
         self.admits_mark()?;
-        // Whatever its numbers are, it is as long.
-        let some = Some(LogMark { log: Uuid::nil(), from: 0, epoch: 0 });
-        let fits = check_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, some), first));
+        let fits = check_header(&self.shared.chain, |old, first| rewrite::steps(old, &marked(old, SOME), first));
         fits.map_err(|trouble| self.no_mark(Action::Read, trouble))
     }
 
@@ -52,6 +54,15 @@ impl Qcow2Storage {
             trouble => self.failed(action, &trouble),
         }
     }
+}
+
+/// Whether a new image that begins with this cluster has room for a mark.
+///
+/// # Errors
+/// It does not begin like an image.
+pub(crate) fn has_room_for_mark(first: &[u8]) -> Result<bool, FormatError> {
+    let header = Header::parse(first)?;
+    Ok(rewrite::fits(first, &rewrite::steps(&header, &marked(&header, SOME), first)))
 }
 
 fn refused(reason: &str) -> StorageError {

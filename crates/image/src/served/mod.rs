@@ -70,7 +70,7 @@ use progress::Writes;
 pub use bitmap_verbs::{BitmapError, BitmapInfo};
 pub(crate) use compress::Compressing;
 pub use error::ImageError;
-pub(crate) use mark::marked;
+pub(crate) use mark::{has_room_for_mark, marked};
 pub(crate) use open::Behind;
 pub use options::Qcow2Options;
 pub(crate) use overlay::OverlayError;

@@ -12,6 +12,7 @@ use super::access::Access;
 use super::create::{Backing, CreateOptions, directory, is_same, new};
 use super::file::{Image, ToolError, hidden};
 use crate::header::Header;
+use crate::served::has_room_for_mark;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::{self, File};
@@ -114,6 +115,17 @@ impl ExternalSnapshot {
     /// would have others' files written, or given to him.
     fn make(&mut self, options: &CreateOptions, access: &Access) -> Result<File, ToolError> {
         let bytes = new(&self.beside, options)?.image().map_err(|reason| ToolError::refused(&self.beside, reason))?;
+        if self.options.log.is_some() {
+            // Before the log has left the image.
+            let first = bytes.get(..options.cluster_bytes as usize).unwrap_or(&bytes);
+            let has_room =
+                has_room_for_mark(first).map_err(|error| ToolError::refused(&self.beside, error.to_string()))?;
+            if !has_room {
+                let reason = "is too long a name: the header of an image that names it as its backing file has no room for the mark of an \
+                              intent log; choose a shorter one, or one in the image's directory";
+                return Err(ToolError::refused(&self.to, reason));
+            }
+        }
         let failed = |what| ToolError::io(&self.beside, what);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.beside, flags, Mode::RUSR | Mode::WUSR);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use storage::{NullOptions, Storage, StorageError, open};
 use tempfile::TempDir;
 use testkit::storage as kit;
-use values::ByteSize;
+use values::{ByteSize, LogFile};
 
 const SIZE: u64 = 4 << 20;
 
@@ -140,6 +140,24 @@ fn one_that_is_not_kept_never_was() {
     let now = served.oracle.clone();
     served.snapshot(&to);
     served.reads(&*reader(&to), &now);
+}
+
+/// An intent log goes on in front of the new image, which has to say so.
+#[test]
+fn a_name_that_leaves_a_log_no_room_for_its_mark_is_refused() {
+    let mut served = Served::new(&New { size_bytes: SIZE, cluster_bits: 9, ..New::default() });
+    let below = served.at(&"d".repeat(200));
+    fs::create_dir(&below).unwrap();
+    let (long, short) = (below.join("n".repeat(90)), served.at("old"));
+    drop(served.prepare(&long).unwrap());
+    served.options.log = Some(LogFile::new(served.at("log")));
+    let before = served.names();
+    let error = served.prepare(&long).err().unwrap();
+    assert!(error.starts_with(long.to_str().unwrap()) && error.contains("no room for the mark"), "{error}");
+    assert_eq!((served.names(), fs::read_dir(&below).unwrap().count()), (before, 0));
+    let mut snapshot = served.prepare(&short).unwrap();
+    let overlay = snapshot.put().unwrap();
+    overlay.marked().unwrap().check_log_mark().unwrap();
 }
 
 #[test]
