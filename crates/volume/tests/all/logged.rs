@@ -1,12 +1,13 @@
 //! Volumes: what a guest reads, and what a flush promises.
 
 use crate::common::{figures, fresh, memory, serial};
-use engine::{Solo, Token};
+use engine::{Completion, Io, Solo, Token};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use storage::kit::Through;
 use storage::{
     Distribution, Execution, Extent, FileOptions, FileStorage, Operation, SimOptions, Step, Storage, StorageError, Task,
 };
@@ -46,6 +47,34 @@ impl InFile {
 
     fn in_log(&self, offset: u64) -> bool {
         (8192..self.data_offset).contains(&offset)
+    }
+}
+
+/// Has no room for so many writes of data.
+struct Full {
+    below: Arc<dyn Storage>,
+    data_offset: u64,
+    refuses: AtomicU64,
+}
+
+impl Through for Full {
+    fn below(&self) -> &dyn Storage {
+        &*self.below
+    }
+
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        let refuses =
+            || self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        match task.operation {
+            Operation::Write { offset, .. } if offset >= self.data_offset && refuses() => {
+                Step::Done(Err(StorageError::errno(storage::Action::Write, libc::ENOSPC)))
+            }
+            _ => self.below.start(task, token, io),
+        }
+    }
+
+    fn resume_through(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.below.resume(task, completion, io)
     }
 }
 
@@ -528,5 +557,23 @@ fn log_writes_that_fail_now_and_then_lose_nothing() {
     for (block, byte) in model.iter().enumerate() {
         let found = read(&mut solo, &storage, (block * BLOCK) as u64, BLOCK);
         assert!(found.iter().all(|found| found == byte), "block {block}");
+    }
+}
+
+/// The pass behind one that found no room may find some, as what that took is given back.
+#[test]
+fn who_waits_for_write_back_is_told_that_there_is_no_room_if_that_stays_so() {
+    let file = InFile::new(1 << 20, 64 << 10);
+    let full = Full { below: file.probe.clone(), data_offset: file.data_offset, refuses: AtomicU64::new(0) };
+    let full = Arc::new(full);
+    let volume = LoggedStorage::open(full.clone(), None, &LoggedOptions::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    for (refuses, is_told) in [(1, false), (u64::MAX, true), (1, false)] {
+        write(&mut solo, &volume, 0, &[refuses as u8; BLOCK]).unwrap();
+        full.refuses.store(refuses, Ordering::SeqCst);
+        let synced = volume.volume().unwrap().sync_now();
+        assert_eq!(synced.map_err(|error| error.is_full()), if is_told { Err(true) } else { Ok(()) }, "{refuses}");
+        full.refuses.store(0, Ordering::SeqCst);
+        volume.volume().unwrap().sync_now().unwrap();
     }
 }

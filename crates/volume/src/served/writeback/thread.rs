@@ -20,7 +20,8 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 /// ...and at most this.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often in a row passes may fail before whoever waits for one is told, and before a volume is closed with dirty data.
+/// How often in a row passes may fail before whoever waits for one is told, and before a volume is closed with dirty data. Where there is
+/// no room, two are enough to tell.
 const FAILURES_MAX: u32 = 8;
 /// How many passes may leave something dirty, although nobody writes any more, before that is a bug.
 const CLOSE_PASSES_MAX: u32 = 8;
@@ -44,6 +45,8 @@ pub(super) struct Machine {
     retry: Option<Duration>,
     /// Passes in a row that failed.
     failures: u32,
+    /// The last of them found no room.
+    was_full: bool,
     /// Somebody still waits for room after the last pass, and asks no second time.
     hurry: bool,
 }
@@ -55,7 +58,8 @@ impl Machine {
         let sweeper = Sweeper::new(shared.clone(), ending.clone())?;
         let way = checkpoints.way()?;
         let (zero, age) = (Instant::now(), Age::default());
-        Ok(Machine { shared, checkpoints, way, sweeper, ending, zero, age, retry: None, failures: 0, hurry: false })
+        let (retry, failures, was_full, hurry) = (None, 0, false, false);
+        Ok(Machine { shared, checkpoints, way, sweeper, ending, zero, age, retry, failures, was_full, hurry })
     }
 
     /// Works until the volume is closed. A panic is the end of the volume and of nothing else.
@@ -92,7 +96,7 @@ impl Machine {
             match self.sweep(self.is_waited_for(wishes)) {
                 Ok(()) => {
                     self.shared.poke.swept(wishes.sweep);
-                    (self.retry, self.failures) = (None, 0);
+                    (self.retry, self.failures, self.was_full) = (None, 0, false);
                     self.age.end();
                     let has_work = self.has_work();
                     if has_work {
@@ -103,7 +107,10 @@ impl Machine {
                 Err(error) => {
                     self.failed(&error);
                     self.failures = self.failures.saturating_add(1);
-                    if error.is_full() || self.failures >= FAILURES_MAX {
+                    // What one pass has given back may be room for the next.
+                    let stays_full = error.is_full() && self.was_full;
+                    self.was_full = error.is_full();
+                    if stays_full || self.failures >= FAILURES_MAX {
                         self.shared.poke.failed(wishes.sweep, error.raw_errno());
                     }
                 }
