@@ -49,6 +49,8 @@ pub(super) struct File {
     pub(super) full_from: AtomicU64,
     /// So many flushes more succeed.
     pub(super) flushes_left: AtomicU64,
+    /// And so many before them find no descriptor.
+    pub(super) lacks: AtomicU64,
     /// Whoever changes it waits until that is over.
     pub(super) hangs: (Mutex<bool>, Condvar),
 }
@@ -94,6 +96,11 @@ impl Storage for File {
         match task.operation {
             Operation::Write { offset, .. } if offset + task.bytes() > self.full_from.load(Ordering::SeqCst) => {
                 return Step::Done(Err(StorageError::errno(action, libc::ENOSPC)));
+            }
+            Operation::Flush
+                if self.lacks.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() =>
+            {
+                return Step::Done(Err(StorageError::errno(action, libc::EMFILE)));
             }
             Operation::Flush
                 if self
@@ -167,6 +174,7 @@ impl Machine {
                 is_full: AtomicBool::new(false),
                 full_from: AtomicU64::new(u64::MAX),
                 flushes_left: AtomicU64::new(u64::MAX),
+                lacks: AtomicU64::new(0),
                 hangs: (Mutex::new(false), Condvar::new()),
             })
         };

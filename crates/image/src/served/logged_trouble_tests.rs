@@ -5,6 +5,8 @@ use crate::features;
 use crate::header::Header;
 use crate::testing::examine;
 use engine::Solo;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{Operation, Storage, Task};
@@ -110,7 +112,8 @@ fn a_disk_that_may_be_left_serves_nothing() {
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
     storage.volume().unwrap().sync_now().unwrap();
     machine.files[IMAGE].flushes_left.store(0, Ordering::SeqCst);
-    storage.in_front().unwrap().leave().unwrap_err();
+    let error = storage.in_front().unwrap().leave().unwrap_err().to_string();
+    assert!(error.contains("has all that the log had, and cannot say so"), "{error}");
     let failure = storage.volume().unwrap().status().failure;
     assert!(failure.is_some_and(|why| why.contains("cannot be marked again")));
     assert!(kit::write(&mut solo, &storage, 0, &[8; 4096]).is_err());
@@ -134,6 +137,80 @@ fn a_log_that_cannot_go_before_another_disk_is_missed_by_none() {
         assert_eq!(kit::read(&mut solo, &*disk, 0, 4096), [7; 4096]);
         machine.files[LOG].flushes_left.store(u64::MAX, Ordering::SeqCst);
         fails
+    });
+    assert!((1..20).contains(&fails.count()));
+}
+
+/// What is there again a moment later costs nothing.
+#[test]
+fn a_log_that_runs_short_of_something_goes_before_another_disk_all_the_same() {
+    let mut solo = Solo::new().unwrap();
+    for lacks in 1..6 {
+        let machine = machine();
+        let storage = machine.open(Without::default()).unwrap();
+        kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+        let control = storage.volume().unwrap();
+        control.leave().unwrap();
+        machine.files[LOG].lacks.store(lacks, Ordering::SeqCst);
+        let moved = control.go_before(control.disk().unwrap()).unwrap();
+        assert_eq!(machine.files[LOG].lacks.load(Ordering::SeqCst), 0);
+        assert!(is_marked(&machine), "behind {lacks}");
+        kit::write(&mut solo, &*moved, 4096, &[8; 4096]).unwrap();
+        flush(&mut solo, &*moved);
+        drop((moved, storage));
+        assert!(!is_marked(&machine));
+        assert_eq!(kit::read(&mut solo, &*machine.image(), 4096, 4096), [8; 4096]);
+    }
+}
+
+/// What a process has too little of is missed before the disk says that it misses no log.
+#[test]
+fn a_log_that_could_not_be_opened_once_more_stays_where_it_is() {
+    let machine = machine();
+    let storage = machine.open(Without::default()).unwrap();
+    let mut solo = Solo::new().unwrap();
+    kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+    let control = storage.volume().unwrap();
+    // Of the process, which is this test's alone.
+    let limit = getrlimit(Resource::Nofile);
+    let next = std::fs::File::open("/dev/null").unwrap();
+    for left in 1..5 {
+        let few = Rlimit { current: Some(next.as_raw_fd() as u64 + left), ..limit };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let left = control.leave();
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let error = left.unwrap_err().to_string();
+        assert!(error.contains("cannot be opened once more") && error.contains("RLIMIT_NOFILE"), "{error}");
+        assert!(is_marked(&machine) && control.status().failure.is_none());
+    }
+    kit::write(&mut solo, &storage, 0, &[8; 4096]).unwrap();
+    control.leave().unwrap();
+}
+
+/// Wherever that fails: whether the other disk is at fault is seen, and then the log goes on before the one that it was before.
+#[test]
+fn a_log_comes_back_from_a_disk_that_cannot_be_marked() {
+    let mut solo = Solo::new().unwrap();
+    let fails = (0..20).take_while(|flushes| {
+        let (machine, other) = (machine(), machine());
+        let storage = machine.open(Without::default()).unwrap();
+        kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
+        let control = storage.volume().unwrap();
+        control.leave().unwrap();
+        let disk = other.image();
+        other.files[IMAGE].flushes_left.store(*flushes, Ordering::SeqCst);
+        let Err(error) = control.go_before(disk.clone()) else { return false };
+        disk.marked().unwrap().set_log_mark(None).unwrap_err();
+        let back = control.go_before(control.disk().unwrap()).map_err(|again| format!("{error}; {again}")).unwrap();
+        assert!(is_marked(&machine));
+        kit::write(&mut solo, &*back, 4096, &[8; 4096]).unwrap();
+        flush(&mut solo, &*back);
+        drop((back, storage));
+        assert!(!is_marked(&machine));
+        let alone = machine.image();
+        assert_eq!(kit::read(&mut solo, &*alone, 0, 4096), [7; 4096]);
+        assert_eq!(kit::read(&mut solo, &*alone, 4096, 4096), [8; 4096]);
+        true
     });
     assert!((1..20).contains(&fails.count()));
 }

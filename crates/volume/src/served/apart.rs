@@ -12,13 +12,20 @@ use super::{LoggedOptions, LoggedStorage, pair};
 use crate::format::{FormatError, Superblock, close, read_superblock};
 use crate::recover::Recovered;
 use crate::{Blocks, Progress};
+use engine::Solo;
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use storage::{
     Access, Action, FileOptions, FileStorage, Handed, Marked, Need, OpenError, Opened, Storage, StorageError,
 };
 use values::LogFile;
+
+/// How often a log is opened in front of another disk, as long as that fails for what runs short.
+const MOVES_MAX: u32 = 10;
+const MOVE_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Puts the log in front of the disk that `lower` opens. The log is opened now, before paths go out of sight, and written back when it
 /// starts. `lock`: whether the log is locked.
@@ -181,6 +188,36 @@ impl LoggedStorage {
         self.shared.lower.marked().ok_or_else(|| StorageError::errno(Action::Write, libc::EOPNOTSUPP))
     }
 
+    /// Takes what [`moved`](Self::moved) is going to need, for a moment: what this process has too little of keeps the log where it is.
+    pub(super) fn check_moves(&self) -> Result<(), StorageError> {
+        let refused = |error: io::Error| {
+            let reason = format!("its log cannot be opened once more: {error} (check RLIMIT_NOFILE and RLIMIT_NPROC)");
+            StorageError::Io { action: Action::Flush, source: io::Error::other(reason) }
+        };
+        // The rings are those of the log, of its part of both and of the disk. Write-back has as many before as behind.
+        let rings = (0..3).map(|_| Solo::for_one()).collect::<io::Result<Vec<_>>>().map_err(refused)?;
+        let memory = [self.write_back.memory(), self.write_back.memory()];
+        for memory in memory {
+            memory.map_err(|error| refused(io::Error::other(error)))?;
+        }
+        let thread = std::thread::Builder::new().name("volume".into()).spawn(|| {}).map_err(refused)?;
+        // It has nothing to do that could fail.
+        let _ = thread.join();
+        drop(rings);
+        Ok(())
+    }
+
+    /// As [`moved`](Self::moved); what runs short in the middle of it may be there again a moment later. Guests wait meanwhile.
+    pub(super) fn moved_at_last(&self, disk: &Arc<dyn Storage>) -> Result<LoggedStorage, VolumeError> {
+        let mut attempts = 1..MOVES_MAX;
+        loop {
+            match self.moved(disk.clone()) {
+                Err(error) if is_lack(&error) && attempts.next().is_some() => std::thread::sleep(MOVE_AGAIN_AFTER),
+                moved => return moved,
+            }
+        }
+    }
+
     /// Ends this opening as a killed process would, and begins another one before `disk`.
     pub(super) fn moved(&self, disk: Arc<dyn Storage>) -> Result<LoggedStorage, VolumeError> {
         // Nothing is dirty, and the log is empty. The next opening has the memory.
@@ -200,7 +237,8 @@ impl LoggedStorage {
     }
 
     /// `disk`, which the log could not go before, goes on without: it does not say that it misses one, and nobody misses what was in
-    /// memory. As far as that can be: a log that is not closed in order stays what that disk says, or is empty.
+    /// memory. As far as that can be: a log that is not closed in order stays what that disk says, or is empty. A disk that cannot be told
+    /// is not written any more; the log is left as it is then, and may still go before the disk that it was before.
     pub(super) fn go_without(&self, disk: &Arc<dyn Storage>) {
         if let Some(Err(error)) = disk.marked().map(|disk| disk.set_log_mark(None)) {
             tracing::warn!(%error, "the disk still says that it misses its log");
@@ -221,6 +259,13 @@ impl LoggedStorage {
             _ => self.write_back.forget_memory(),
         }
     }
+}
+
+/// Whether a process, or all of them together, have too much of something now.
+fn is_lack(error: &VolumeError) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOMEM].map(Some);
+    let mut causes = std::iter::successors(Some(error as &dyn Error), |error| (*error).source());
+    causes.any(|cause| cause.downcast_ref().is_some_and(|error: &io::Error| lacks.contains(&error.raw_os_error())))
 }
 
 /// Whether a log may be there although it cannot be read or written now: then its next opening asks for the memory.

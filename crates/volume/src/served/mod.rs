@@ -68,7 +68,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{
-    Description, Execution, Extent, Handed, InFront, LogMark, OpenError, Step, Storage, StorageError, Task,
+    Action, Description, Execution, Extent, Handed, InFront, LogMark, OpenError, Step, Storage, StorageError, Task,
     VolumeControl, VolumeFigures, VolumeStatus,
 };
 use values::SyncMode;
@@ -145,10 +145,14 @@ impl InFront for LoggedStorage {
     }
 
     fn leave(&self) -> Result<(), StorageError> {
+        // Behind this the log would have to stay where it is.
+        self.check_moves()?;
         self.write_back.leave()?;
         // After an error nobody knows whether it is marked: it would go on with what only the log has.
-        self.marked()?.set_log_mark(None).inspect_err(|_| {
+        self.marked()?.set_log_mark(None).map_err(|error| {
+            let reason = format!("the disk has all that the log had, and cannot say so: {error}");
             let _ = self.come_back();
+            StorageError::Io { action: Action::Write, source: std::io::Error::other(reason) }
         })
     }
 
@@ -158,7 +162,7 @@ impl InFront for LoggedStorage {
     }
 
     fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError> {
-        match self.moved(disk.clone()) {
+        match self.moved_at_last(&disk) {
             Ok(moved) => Ok(Arc::new(moved)),
             Err(error) => {
                 self.go_without(&disk);
