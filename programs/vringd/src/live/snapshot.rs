@@ -42,7 +42,14 @@ impl Daemon {
             self.jobs.check_free(disk.name())?;
             sizes.push(disk.capacity_lock_within(PATIENCE)?);
             let now = disk.storage();
-            if !snapshot.is_of(&image_of(&now)) || now.capacity_bytes() != snapshot.size_bytes() {
+            let (disk_bytes, image_bytes) = (now.capacity_bytes(), image_of(&now).capacity_bytes());
+            if disk_bytes != image_bytes {
+                let message = format!(
+                    "has {disk_bytes} bytes and its image {image_bytes}, as a resize that fails halfway leaves them: resize it to that first"
+                );
+                return Err(unsupported(disk, &message));
+            }
+            if !snapshot.is_of(&image_of(&now)) || image_bytes != snapshot.size_bytes() {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
