@@ -414,9 +414,18 @@ fn an_image_goes_on_without_a_log_that_fails() {
         let spec = bench.spec("image", Some("log"));
         let handed = image.hand_over().unwrap();
         assert!(spec.adopt(handed).is_err());
-        let after = spec.without_log().adopt(image.hand_over().unwrap()).unwrap();
+        let without = spec.without_log();
+        let after = without.adopt(image.hand_over().unwrap()).unwrap();
         assert_eq!(first(after.as_ref()), 7);
         std::mem::forget(after);
+        // So it is where it cannot say that it misses none, whoever opens it then.
+        image.marked().unwrap().set_log_mark(Some(storage::LogMark { log: [1; 16], from: 1, epoch: 1 })).unwrap();
+        let after = without.adopt(image.hand_over().unwrap()).unwrap();
+        assert_eq!(first(after.as_ref()), 7);
+        std::mem::forget(after);
+        bench.copy(&[("image", "copy")]);
+        assert!(bench.refusal("copy", None).contains("intent log"));
+        image.marked().unwrap().set_log_mark(None).unwrap();
         drop((storage, image));
         // The one that was forgotten still has its locks.
         bench.copy(&[("image", "closed"), ("log", "log.closed")]);

@@ -64,6 +64,7 @@ pub trait InFront: VolumeControl {
     /// # Errors
     /// The log cannot be opened again. The disk that was left has all that was written. The other one is not marked, and the log is
     /// closed in order and its memory gone, as far as that can be.
+    /// A disk that does not take its mark, or the word that it has none, leaves the log as it is, which may then go before another one.
     fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError>;
 }
 

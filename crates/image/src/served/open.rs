@@ -237,9 +237,10 @@ fn chain(
             Some(wanted) if found.is_empty() => as_of(&path, &fd, &header, wanted)?,
             _ => header,
         };
-        // A log is in front of the first image, and whoever opens that with it sees to what it says.
+        // A log is in front of the first image, and whoever opens that with it sees to what it says. Without one, what another program has
+        // served misses nothing: it could not say so, see `LoggedStorage::go_without`.
         if let Some(mark) = header.log_mark()
-            && !(found.is_empty() && options.log.is_some())
+            && !(found.is_empty() && (options.log.is_some() || handed))
         {
             return Err(ImageError::Logged { path, log: mark.log }.into());
         }

@@ -9,7 +9,7 @@ use disk::{Disk, StorageSpec};
 use image::tools::ExternalSnapshot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{InFront, Storage};
+use storage::{InFront, OpenError, Storage};
 
 /// How long the logs of all disks may take to be written back while guests go on: half of what a client waits for its answer.
 const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
@@ -53,24 +53,22 @@ impl Daemon {
                 return Err(unsupported(disk, "was changed meanwhile: try again"));
             }
         }
-        let mut taken = Vec::new();
-        let before = self.replace(&disks, || {
-            let mut images = Vec::new();
-            for (mut snapshot, disk) in snapshots.drain(..).zip(&disks) {
-                let put = put(disk, &mut snapshot);
-                taken.push(snapshot);
-                match put {
-                    Ok(image) => images.push(image),
-                    Err(error) => {
-                        // What was done is undone before the rings go on.
-                        taken.clear();
-                        disks.iter().take(images.len()).for_each(|disk| come_back(disk));
-                        return Err(error);
-                    }
-                }
-            }
-            Ok(disks.iter().zip(images).map(|(disk, image)| with_log(disk, image)).collect())
+        let (mut taken, mut failed) = (Vec::new(), None);
+        let mut before = self.replace(&disks, || {
+            let images = put(&disks, snapshots, &mut taken)?;
+            Ok(with_logs(&disks, images, &mut taken).unwrap_or_else(|(error, back)| {
+                failed = Some(error);
+                back
+            }))
         })?;
+        if let Some(error) = failed {
+            // Some of it stands there again.
+            before.retain(|before| !disks.iter().any(|disk| Arc::ptr_eq(before, &disk.storage())));
+            drop(sizes);
+            drop((changing, open));
+            before.into_iter().for_each(close);
+            return Err(error);
+        }
         for (snapshot, disk) in taken.into_iter().zip(&disks) {
             tracing::info!(disk = disk.name(), path = %snapshot.to().display(), "what the disk held is there from now on");
             snapshot.keep();
@@ -118,17 +116,43 @@ fn write_back(disk: &Disk, by: Instant) -> Result<(), ApiError> {
     })
 }
 
-/// Puts the new image into the place of the old one, which has all by then that a log in front of it had.
-fn put(disk: &Disk, snapshot: &mut ExternalSnapshot) -> Result<Arc<dyn Storage>, ApiError> {
-    if let Some(log) = disk.storage().in_front() {
-        log.leave().map_err(|error| {
-            unsupported(disk, &format!("its log was not written back while its guest waited: {error}; try again"))
-        })?;
-    }
-    snapshot.put().map_err(|error| {
-        come_back(disk);
-        unsupported(disk, &error.to_string())
+/// The image has all that a log in front of it had, and stands alone.
+fn leave(disk: &Disk) -> Result<(), ApiError> {
+    let storage = disk.storage();
+    let Some(log) = storage.in_front() else { return Ok(()) };
+    log.leave().map_err(|error| {
+        let message = match log.status().failure {
+            Some(failure) => format!("its log did not leave it: {error}; it serves nothing any more: {failure}"),
+            None => format!("its log did not leave it while its guest waited: {error}; try again"),
+        };
+        unsupported(disk, &message)
     })
+}
+
+/// Puts the new images into the place of the old ones, which have all by then that logs in front of them had.
+fn put(
+    disks: &[Arc<Disk>],
+    snapshots: Vec<ExternalSnapshot>,
+    taken: &mut Vec<ExternalSnapshot>,
+) -> Result<Vec<Arc<dyn Storage>>, ApiError> {
+    let (mut images, mut left) = (Vec::new(), 0);
+    for (mut snapshot, disk) in snapshots.into_iter().zip(disks) {
+        let put = leave(disk).and_then(|()| {
+            left += 1;
+            snapshot.put().map_err(|error| unsupported(disk, &error.to_string()))
+        });
+        taken.push(snapshot);
+        match put {
+            Ok(image) => images.push(image),
+            Err(error) => {
+                // What was done is undone before the rings go on. Names come first: an image that is marked is found by its own.
+                taken.clear();
+                disks.iter().take(left).for_each(|disk| come_back(disk));
+                return Err(error);
+            }
+        }
+    }
+    Ok(images)
 }
 
 /// The image is as it was, with its log in front of it.
@@ -140,20 +164,81 @@ fn come_back(disk: &Disk) {
     }
 }
 
-/// The new image with the log of the old one in front of it. Should the log fail now, the image has all, and goes on without: so its
-/// description says, or another program that goes on with it would look for the log.
-fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Next {
-    let before = disk.storage();
-    let Some(log) = before.in_front() else { return Next { storage: image, spec: None } };
-    match log.go_before(image.clone()) {
-        Ok(storage) => Next { storage, spec: None },
-        Err(error) => {
-            tracing::error!(
-                disk = disk.name(),
-                %error,
-                "goes on without its intent log, as a plain qcow2 image, until it is added again with a log"
-            );
-            Next { storage: image, spec: Some(disk.spec().without_log()) }
+/// The new images with the logs of the old ones in front of them.
+///
+/// # Errors
+/// One of them fails: why, and what stands behind the disks then, without any snapshot.
+fn with_logs(
+    disks: &[Arc<Disk>],
+    images: Vec<Arc<dyn Storage>>,
+    taken: &mut Vec<ExternalSnapshot>,
+) -> Result<Vec<Next>, (ApiError, Vec<Next>)> {
+    let mut went = Vec::new();
+    for (disk, image) in disks.iter().zip(images) {
+        match with_log(disk, image) {
+            Ok(next) => went.push(next),
+            Err(error) => {
+                // Names come first, as above.
+                taken.clear();
+                return Err((error, without_snapshot(disks, went)));
+            }
         }
     }
+    Ok(went)
+}
+
+/// The new image with the log of the old one in front of it. Should the log fail now, the image has all, and goes on without.
+///
+/// # Errors
+/// It is the new image that fails. The log may go on before the old one.
+fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Result<Next, ApiError> {
+    let before = disk.storage();
+    let Some(log) = before.in_front() else { return Ok(Next { storage: image, spec: None }) };
+    log.go_before(image.clone()).map(|storage| Next { storage, spec: None }).or_else(|error| {
+        // Once more: whoever goes on with it has to write it.
+        match image.marked().is_some_and(|image| image.set_log_mark(None).is_ok()) {
+            true => Ok(without_log(disk, image, &error)),
+            false => {
+                Err(unsupported(disk, &format!("its new image cannot be written: {error}; see to its file system")))
+            }
+        }
+    })
+}
+
+/// What stands behind disks whose snapshots were undone after `went` had been made of the first of them: the old images. A log that has left
+/// its image goes before it again, by a new opening where it had begun one.
+fn without_snapshot(disks: &[Arc<Disk>], went: Vec<Next>) -> Vec<Next> {
+    let has_begun = went.len();
+    let mut went = went.into_iter();
+    let back = |(number, disk): (usize, &Arc<Disk>)| {
+        let (before, went) = (disk.storage(), went.next());
+        let Some(log) = before.in_front() else { return Next { storage: before, spec: None } };
+        if number > has_begun {
+            come_back(disk);
+            return Next { storage: before.clone(), spec: None };
+        }
+        let image = image_of(&before);
+        let log = match &went {
+            // It goes on without already.
+            Some(Next { spec: Some(_), .. }) => return Next { storage: image, spec: Some(disk.spec().without_log()) },
+            Some(went) => went.storage.in_front().unwrap_or(log),
+            None => log,
+        };
+        match log.go_before(image.clone()) {
+            Ok(storage) => Next { storage, spec: None },
+            Err(error) => without_log(disk, image, &error),
+        }
+    };
+    disks.iter().enumerate().map(back).collect()
+}
+
+/// An image that goes on without the log that was in front of it: so its description says, or another program that goes on with it would look
+/// for the log.
+fn without_log(disk: &Disk, image: Arc<dyn Storage>, error: &OpenError) -> Next {
+    tracing::error!(
+        disk = disk.name(),
+        %error,
+        "goes on without its intent log, as a plain qcow2 image, until it is added again with a log"
+    );
+    Next { storage: image, spec: Some(disk.spec().without_log()) }
 }
