@@ -16,6 +16,7 @@ mod metrics;
 mod openapi;
 mod policy;
 mod routes;
+mod runtime;
 
 use crate::daemon::Daemon;
 pub use error::StartError;
@@ -55,12 +56,7 @@ pub fn start(path: &Path, daemon: Arc<dyn Daemon>) -> Result<ControlServer, Star
 /// [`StartError`] when there can be no thread.
 pub fn serve(socket: ControlSocket, daemon: Arc<dyn Daemon>) -> Result<ControlServer, StartError> {
     let path = socket.path().to_owned();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("vringd-ctl-call")
-        .max_blocking_threads(8)
-        .build()
-        .map_err(|source| StartError::Thread { source })?;
+    let runtime = runtime::new().map_err(|source| StartError::Thread { source })?;
     let listener = {
         let _entered = runtime.enter();
         socket.into_listener()?
