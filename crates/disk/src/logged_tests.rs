@@ -448,3 +448,17 @@ fn a_disk_grows_with_its_image() {
     let alone = bench.open("image", None).unwrap();
     assert_eq!(kit::read(&mut Solo::new().unwrap(), alone.as_ref(), SIZE, 512), [8; 512]);
 }
+
+/// A resize that fails between the two leaves the image larger; the same resize ends that.
+#[test]
+fn a_disk_that_did_not_grow_with_its_image_grows_later() {
+    let bench = Bench::new();
+    let storage = bench.open("image", Some("log")).unwrap();
+    storage.volume().unwrap().disk().unwrap().resize(SIZE + 4096).unwrap();
+    assert_eq!(storage.capacity_bytes(), SIZE);
+    storage.resize(SIZE + 4096).unwrap();
+    assert_eq!(
+        (storage.capacity_bytes(), storage.volume().unwrap().disk().unwrap().capacity_bytes()),
+        (SIZE + 4096, SIZE + 4096)
+    );
+}
