@@ -17,14 +17,14 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::{
     Access, Action, FileOptions, FileStorage, Handed, Marked, Need, OpenError, Opened, Storage, StorageError,
 };
 use values::LogFile;
 
-/// How often a log is opened in front of another disk, as long as that fails for what runs short.
-const MOVES_MAX: u32 = 10;
+/// How long a log is opened in front of another disk again and again, where that fails for what runs short.
+const MOVE_PATIENCE: Duration = Duration::from_millis(500);
 const MOVE_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Puts the log in front of the disk that `lower` opens. The log is opened now, before paths go out of sight, and written back when it
@@ -209,10 +209,12 @@ impl LoggedStorage {
 
     /// As [`moved`](Self::moved); what runs short in the middle of it may be there again a moment later. Guests wait meanwhile.
     pub(super) fn moved_at_last(&self, disk: &Arc<dyn Storage>) -> Result<LoggedStorage, VolumeError> {
-        let mut attempts = 1..MOVES_MAX;
+        let began = Instant::now();
         loop {
             match self.moved(disk.clone()) {
-                Err(error) if is_lack(&error) && attempts.next().is_some() => std::thread::sleep(MOVE_AGAIN_AFTER),
+                Err(error) if is_lack(&error) && began.elapsed() < MOVE_PATIENCE => {
+                    std::thread::sleep(MOVE_AGAIN_AFTER);
+                }
                 moved => return moved,
             }
         }
