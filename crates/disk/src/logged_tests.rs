@@ -419,7 +419,11 @@ fn an_image_goes_on_without_a_log_that_fails() {
         assert_eq!(first(after.as_ref()), 7);
         std::mem::forget(after);
         // So it is where it cannot say that it misses none, whoever opens it then.
-        image.marked().unwrap().set_log_mark(Some(storage::LogMark { log: [1; 16], from: 1, epoch: 1 })).unwrap();
+        image
+            .marked()
+            .unwrap()
+            .set_log_mark(Some(storage::LogMark { log: uuid::Uuid::from_bytes([1; 16]), from: 1, epoch: 1 }))
+            .unwrap();
         let after = without.adopt(image.hand_over().unwrap()).unwrap();
         assert_eq!(first(after.as_ref()), 7);
         std::mem::forget(after);
@@ -454,11 +458,11 @@ fn a_disk_grows_with_its_image() {
 fn a_disk_that_did_not_grow_with_its_image_grows_later() {
     let bench = Bench::new();
     let storage = bench.open("image", Some("log")).unwrap();
-    storage.volume().unwrap().disk().unwrap().resize(SIZE + 4096).unwrap();
+    storage.in_front().unwrap().disk().resize(SIZE + 4096).unwrap();
     assert_eq!(storage.capacity_bytes(), SIZE);
     storage.resize(SIZE + 4096).unwrap();
     assert_eq!(
-        (storage.capacity_bytes(), storage.volume().unwrap().disk().unwrap().capacity_bytes()),
+        (storage.capacity_bytes(), storage.in_front().unwrap().disk().capacity_bytes()),
         (SIZE + 4096, SIZE + 4096)
     );
 }

@@ -149,10 +149,10 @@ fn a_log_that_runs_short_of_something_goes_before_another_disk_all_the_same() {
         let machine = machine();
         let storage = machine.open(Without::default()).unwrap();
         kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
-        let control = storage.volume().unwrap();
+        let control = storage.in_front().unwrap();
         control.leave().unwrap();
         machine.files[LOG].lacks.store(lacks, Ordering::SeqCst);
-        let moved = control.go_before(control.disk().unwrap()).unwrap();
+        let moved = control.go_before(control.disk()).unwrap();
         assert_eq!(machine.files[LOG].lacks.load(Ordering::SeqCst), 0);
         assert!(is_marked(&machine), "behind {lacks}");
         kit::write(&mut solo, &*moved, 4096, &[8; 4096]).unwrap();
@@ -170,7 +170,7 @@ fn a_log_that_could_not_be_opened_once_more_stays_where_it_is() {
     let storage = machine.open(Without::default()).unwrap();
     let mut solo = Solo::new().unwrap();
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
-    let control = storage.volume().unwrap();
+    let control = storage.in_front().unwrap();
     // Of the process, which is this test's alone.
     let limit = getrlimit(Resource::Nofile);
     let next = std::fs::File::open("/dev/null").unwrap();
@@ -195,13 +195,13 @@ fn a_log_comes_back_from_a_disk_that_cannot_be_marked() {
         let (machine, other) = (machine(), machine());
         let storage = machine.open(Without::default()).unwrap();
         kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
-        let control = storage.volume().unwrap();
+        let control = storage.in_front().unwrap();
         control.leave().unwrap();
         let disk = other.image();
         other.files[IMAGE].flushes_left.store(*flushes, Ordering::SeqCst);
         let Err(error) = control.go_before(disk.clone()) else { return false };
         disk.marked().unwrap().set_log_mark(None).unwrap_err();
-        let back = control.go_before(control.disk().unwrap()).map_err(|again| format!("{error}; {again}")).unwrap();
+        let back = control.go_before(control.disk()).map_err(|again| format!("{error}; {again}")).unwrap();
         assert!(is_marked(&machine));
         kit::write(&mut solo, &*back, 4096, &[8; 4096]).unwrap();
         flush(&mut solo, &*back);
