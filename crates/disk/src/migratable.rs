@@ -8,7 +8,7 @@
 use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use storage::kit::{forget_cached, wait_for};
@@ -21,6 +21,8 @@ use storage::{
 const TAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to let go of it.
 const GIVE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long somebody waits who changes something else of it, while others may wait for him.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// See the module.
@@ -37,6 +39,8 @@ struct State {
     about: Description,
     capacity_bytes: u64,
     open: Option<Arc<dyn Storage>>,
+    /// The kernel's number of what kept something from stable storage. It says that once, and the next flush succeeds.
+    failed: Option<i32>,
 }
 
 /// Looks at what `spec` describes, before the process gives up its rights and again when it has: it is opened by its path then.
@@ -46,20 +50,23 @@ pub(crate) fn open(spec: &StorageSpec) -> Result<Opened, OpenError> {
     Ok(Opened::new(about, move || Ok(Arc::new(Migratable::seen(spec)?))))
 }
 
-/// Goes on with what another program has had, or not.
-pub(crate) fn adopt(spec: &StorageSpec, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-    if handed.data.is_none() {
-        return Ok(Arc::new(Migratable::seen(spec.clone())?));
-    }
-    let open = (**spec).adopt(handed)?;
-    let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
-    Ok(Arc::new(Migratable::new(State { spec: spec.clone(), about, capacity_bytes, open: Some(open) })))
+/// Goes on with what another program has had, or has seen: nothing is looked for, as guests may wait.
+pub(crate) fn adopt(spec: &StorageSpec, mut handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+    let (seen, capacity_bytes) = (handed.seen.take(), handed.capacity_bytes);
+    let (about, open) = match seen {
+        Some(about) => (about, None),
+        None => {
+            let open = (**spec).adopt(handed)?;
+            (open.describe(), Some(open))
+        }
+    };
+    Ok(Arc::new(Migratable::new(State { spec: spec.clone(), about, capacity_bytes, open, failed: None })))
 }
 
 impl Migratable {
     fn seen(spec: StorageSpec) -> Result<Migratable, OpenError> {
         let (about, capacity_bytes) = spec.look()?;
-        Ok(Migratable::new(State { spec, about, capacity_bytes, open: None }))
+        Ok(Migratable::new(State { spec, about, capacity_bytes, open: None, failed: None }))
     }
 
     fn new(state: State) -> Migratable {
@@ -72,6 +79,19 @@ impl Migratable {
 
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for whoever must not wait for as long as it takes to open it, or to bring everything to stable storage.
+    fn changing_soon(&self) -> Option<MutexGuard<'_, ()>> {
+        let end = Instant::now() + CHANGE_PATIENCE;
+        loop {
+            match self.changing.try_lock() {
+                Ok(changing) => return Some(changing),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => return None,
+                Err(TryLockError::WouldBlock) => sleep(LOOK_AGAIN_AFTER),
+            }
+        }
     }
 
     /// No request is for the storage itself.
@@ -87,13 +107,15 @@ fn opened(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
         for need in spec.needs().iter().filter(|need| need.access == Access::Write) {
             forget_cached(&need.path)?;
         }
-        match (**spec).open().and_then(Opened::start) {
-            Err(OpenError::Locked { .. }) if Instant::now() < end => sleep(LOOK_AGAIN_AFTER),
-            Err(OpenError::Locked { path, held, holders }) => {
-                return Err(OpenError::Kept { path, held, holders, seconds: TAKE_PATIENCE.as_secs() });
-            }
+        let (path, held, holders) = match (**spec).open().and_then(Opened::start) {
+            Err(OpenError::Locked { path, held, holders }) => (path, held, holders),
+            Err(OpenError::Busy { path }) => (path, "the device", "look for it with `fuser -v`".to_owned()),
             opened => return opened,
+        };
+        if Instant::now() >= end {
+            return Err(OpenError::Kept { path, held, holders, seconds: TAKE_PATIENCE.as_secs() });
         }
+        sleep(LOOK_AGAIN_AFTER);
     }
 }
 
@@ -118,9 +140,12 @@ impl Custody for Migratable {
         Ok(open)
     }
 
-    fn give_up(&self) -> Result<(), StorageError> {
+    fn give_up(&self) -> Result<bool, StorageError> {
         let _changing = self.changing();
-        let Some(open) = self.held() else { return Ok(()) };
+        let Some(open) = self.held() else { return Ok(false) };
+        if let Some(errno) = self.state().failed {
+            return Err(StorageError::errno(Action::Flush, errno));
+        }
         let end = Instant::now() + GIVE_PATIENCE;
         // Beside this one and the one that is kept.
         while Arc::strong_count(&open) > 2 {
@@ -129,7 +154,7 @@ impl Custody for Migratable {
             }
             sleep(LOOK_AGAIN_AFTER);
         }
-        flush(&*open)?;
+        flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?;
         let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         let kept = {
@@ -139,7 +164,7 @@ impl Custody for Migratable {
         };
         // It is closed by this, and nobody who only looks waits for it.
         drop((open, kept));
-        Ok(())
+        Ok(true)
     }
 
     fn held(&self) -> Option<Arc<dyn Storage>> {
@@ -151,12 +176,13 @@ impl Custody for Migratable {
     }
 }
 
-fn flush(storage: &dyn Storage) -> Result<(), StorageError> {
+/// The outer error is of a flush that nobody has begun.
+fn flush(storage: &dyn Storage) -> Result<Result<(), StorageError>, StorageError> {
     let failed = |source| StorageError::Io { action: Action::Flush, source };
-    let mut solo = Solo::new().map_err(failed)?;
+    let mut solo = Solo::for_one().map_err(failed)?;
     let mut task = Task::default();
     task.begin(Operation::Flush);
-    wait_for(storage, &mut solo, &mut task).map_err(failed)?
+    Ok(wait_for(storage, &mut solo, &mut task).unwrap_or_else(|source| Err(failed(source))))
 }
 
 impl Storage for Migratable {
@@ -182,27 +208,35 @@ impl Storage for Migratable {
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        let _changing = self.changing();
+        let refused = |reason: &str| {
+            let target = self.describe().target;
+            Err(StorageError::Grow { target, asked_bytes: capacity_bytes, reason: reason.to_owned() })
+        };
+        let Some(_changing) = self.changing_soon() else { return refused("it is changing hands: try again") };
         match self.held() {
             Some(open) => open.resize(capacity_bytes),
-            None => Err(StorageError::Grow {
-                target: self.describe().target,
-                asked_bytes: capacity_bytes,
-                reason: "no guest runs, so the image may be another daemon's: try again when one does".to_owned(),
-            }),
+            None => refused("no guest runs, so the image may be another daemon's: try again when one does"),
         }
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
         let (open, capacity_bytes) = (self.held(), self.capacity_bytes());
+        // Another program would not know of it.
+        if let Some(errno) = self.state().failed {
+            return Err(std::io::Error::from_raw_os_error(errno));
+        }
         match open {
             Some(open) => open.hand_over(),
-            None => Ok(Handed { capacity_bytes, data: None, lock: None, log: None, memory: None }),
+            None => {
+                let seen = Some(self.describe());
+                Ok(Handed { capacity_bytes, data: None, lock: None, log: None, memory: None, seen })
+            }
         }
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
-        let _changing = self.changing();
+        let busy = || StorageError::errno(Action::Look, libc::EBUSY);
+        let _changing = self.changing_soon().ok_or_else(busy)?;
         if let Some(open) = self.held() {
             open.set_execution(execution)?;
         }

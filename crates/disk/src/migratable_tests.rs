@@ -1,11 +1,15 @@
 use super::{Migratable, State};
 use crate::{FileOptions, Qcow2Options, StorageSpec};
-use engine::Solo;
+use engine::{Io, Solo, Token};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{scope, sleep};
-use std::time::Duration;
-use storage::{Custody, Execution, Handed, OpenError, Storage};
+use std::time::{Duration, Instant};
+use storage::kit::Through;
+use storage::{Custody, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
 use tempfile::TempDir;
 use testkit::storage::{read, write};
 
@@ -101,13 +105,65 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     assert!(!custody(&here).is_used());
     custody(&here).give_up().unwrap();
 
-    let failing = serde_json::json!({ "kind": "sim", "size": "1M", "flush_error_rate": 1.0 });
-    let spec: StorageSpec = serde_json::from_value(failing).unwrap();
-    let open = opened(&spec);
-    let state = State { about: open.describe(), capacity_bytes: open.capacity_bytes(), open: Some(open), spec };
-    let failing = Migratable::new(state);
-    assert_eq!(failing.give_up().unwrap_err().raw_errno(), libc::EIO);
-    assert!(failing.held().is_some());
+    let directory = TempDir::new().unwrap();
+    let spec = raw(&directory);
+    let below = opened(&plain(&spec));
+    let (about, capacity_bytes) = (below.describe(), below.capacity_bytes());
+    let open: Arc<dyn Storage> = Arc::new(FailsOnce { below, flushes: AtomicU32::new(0) });
+    let failing = Migratable::new(State { spec, about, capacity_bytes, open: Some(open), failed: None });
+    // As the kernel tells of it: once, to whoever asks first.
+    for _ in 0..3 {
+        assert_eq!(failing.give_up().unwrap_err().raw_errno(), libc::EIO);
+        assert!(failing.held().is_some() && failing.hand_over().is_err());
+    }
+}
+
+/// A disk whose first flush fails.
+struct FailsOnce {
+    below: Arc<dyn Storage>,
+    flushes: AtomicU32,
+}
+
+impl Through for FailsOnce {
+    fn below(&self) -> &dyn Storage {
+        &*self.below
+    }
+
+    fn start_through(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        match self.flushes.fetch_add(1, Ordering::Relaxed) {
+            0 => Step::Done(Err(StorageError::errno(task.operation.action(), libc::EIO))),
+            _ => self.below.start(task, token, io),
+        }
+    }
+}
+
+#[test]
+fn who_changes_something_else_does_not_wait_for_what_hangs() {
+    let directory = TempDir::new().unwrap();
+    let here = opened(&raw(&directory));
+    let disk = custody(&here).take().unwrap();
+    scope(|scope| {
+        // It waits for the one who has the disk.
+        let giving = scope.spawn(|| custody(&here).give_up());
+        sleep(Duration::from_millis(100));
+        let asked = Instant::now();
+        assert_eq!(here.set_execution(Execution::Pool(2)).unwrap_err().raw_errno(), libc::EBUSY);
+        assert!(here.resize(8 * MIB).unwrap_err().to_string().contains("is changing hands"));
+        assert!(!giving.is_finished() && asked.elapsed() < Duration::from_secs(4));
+        drop(disk);
+        assert!(giving.join().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn what_nobody_could_write_is_not_looked_at() {
+    let directory = TempDir::new().unwrap();
+    let [_, spec] = images(&directory);
+    let path = directory.path().join("disk.qcow2");
+    // Bit 1 of the incompatible features, a big-endian word at 72: the image is corrupt.
+    File::options().write(true).open(path).unwrap().write_all_at(&[2], 79).unwrap();
+    let refused = spec.open().map(drop).unwrap_err().to_string();
+    assert!(refused.contains("corrupt"), "{refused}");
 }
 
 #[test]
@@ -164,7 +220,11 @@ fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
         let before = opened(&spec);
         let handed = before.hand_over().unwrap();
         assert!(handed.data.is_none());
+        // Nobody looks for it, as guests of others wait.
+        let path = PathBuf::from(before.describe().target);
+        std::fs::rename(&path, directory.path().join("away")).unwrap();
         let next = spec.adopt(handed).unwrap();
+        std::fs::rename(directory.path().join("away"), &path).unwrap();
         assert_eq!((next.describe(), next.capacity_bytes()), (before.describe(), 4 * MIB));
         let disk = custody(&before).take().unwrap();
         write(&mut solo, &*disk, 0, &[7; 512]).unwrap();

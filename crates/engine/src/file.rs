@@ -79,6 +79,11 @@ impl FileTable {
         }
     }
 
+    /// One that registers nothing, for whoever lives longer than the files and would keep them open.
+    pub(crate) fn empty() -> Self {
+        FileTable { usable: false, slots: Vec::new(), recent: [0; RECENT] }
+    }
+
     /// How a submission names `file`, which is registered at first use if it lives long.
     pub(crate) fn target(&mut self, file: File<'_>, submitter: &io_uring::Submitter<'_>) -> Target {
         let file = match file {

@@ -114,18 +114,20 @@ fn aside(entry: squeue::Entry, buffers: &[libc::iovec]) -> squeue::Entry {
 impl Lane {
     /// Must be called on the thread that will use the lane: the ring has a single issuer.
     pub(crate) fn new() -> io::Result<Lane> {
-        Lane::on(crate::uring::patiently(|| build(SQ_ENTRIES, CQ_ENTRIES))?)
+        let uring = crate::uring::patiently(|| build(SQ_ENTRIES, CQ_ENTRIES))?;
+        let files = FileTable::new(&uring.submitter());
+        Lane::on(uring, files)
     }
 
-    /// As above, for a thread that has little under way, and may wait for a call: there is nobody else on it who would have to.
+    /// As above, for a thread that has little under way, and may wait for a call: there is nobody else on it who would have to. Nobody
+    /// asks such threads to let go of files, so that they register none.
     pub(crate) fn small() -> io::Result<Lane> {
-        let lane = Lane::on(crate::uring::patiently(|| build(FEW_ENTRIES, FEW_ENTRIES))?)?;
+        let lane = Lane::on(crate::uring::patiently(|| build(FEW_ENTRIES, FEW_ENTRIES))?, FileTable::empty())?;
         Ok(Lane { may_block: true, ..lane })
     }
 
-    fn on(uring: IoUring) -> io::Result<Lane> {
+    fn on(uring: IoUring, files: FileTable) -> io::Result<Lane> {
         let completions = uring.params().cq_entries() as usize;
-        let files = FileTable::new(&uring.submitter());
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
             messages: takes_messages(&uring),
@@ -454,7 +456,8 @@ mod tests {
     /// A queue of the kind that older kernels get: the kernel stops at an entry that it refuses, as it stops in any queue when it lacks
     /// memory for one.
     fn lane_that_stops() -> Lane {
-        Lane::on(IoUring::builder().setup_cqsize(CQ_ENTRIES).build(SQ_ENTRIES).unwrap()).unwrap()
+        let uring = IoUring::builder().setup_cqsize(CQ_ENTRIES).build(SQ_ENTRIES).unwrap();
+        Lane::on(uring, FileTable::empty()).unwrap()
     }
 
     fn refused() -> squeue::Entry {

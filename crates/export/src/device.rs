@@ -48,9 +48,9 @@ pub(crate) trait Device: Send + Sync {
         Ok(false)
     }
 
-    /// No ring runs: what they needed may be another process's from now on. An error says why it stays this one's. Blocks.
-    fn give_up(&self) -> Result<(), String> {
-        Ok(())
+    /// No ring runs: what they needed may be another process's from now on. Whether it was this one's; an error says why it stays so. Blocks.
+    fn give_up(&self) -> Result<bool, String> {
+        Ok(false)
     }
 
     /// A ring that serves requests of queue `index`; `label` names it.

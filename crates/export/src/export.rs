@@ -131,6 +131,8 @@ impl Export {
                 sessions,
                 failed: false,
                 last_error,
+                kept: None,
+                is_given_up_later: false,
             }),
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
@@ -201,7 +203,7 @@ impl Export {
             frontend: state.frontend,
             sessions: state.sessions,
             failed: state.failed,
-            last_error: state.last_error.clone(),
+            last_error: state.kept.clone().or_else(|| state.last_error.clone()),
         }
     }
 

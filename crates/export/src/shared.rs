@@ -11,7 +11,11 @@ use crate::{Engine, ExportError, Ring};
 use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use vhost_user::{BackendChannel, SessionEnd, SessionInfo, StopFd};
+
+/// Between two looks whether what was kept can be given up.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) struct State {
     pub(crate) negotiated: u64,
@@ -23,6 +27,10 @@ pub(crate) struct State {
     pub(crate) sessions: SessionCounts,
     pub(crate) failed: bool,
     pub(crate) last_error: Option<String>,
+    /// Why what it serves is kept though no ring runs.
+    pub(crate) kept: Option<String>,
+    /// Whether a thread tries to give it up.
+    pub(crate) is_given_up_later: bool,
 }
 
 impl State {
@@ -48,7 +56,7 @@ impl State {
         match reason {
             SessionEnd::Disconnected => self.sessions.disconnects += 1,
             SessionEnd::Stopped => {}
-            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::Resume(_) => {
+            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::NotHad(_) | SessionEnd::Resume(_) => {
                 self.sessions.errors += 1;
                 if !self.failed {
                     self.last_error = Some(reason.to_string());
@@ -100,30 +108,56 @@ impl Shared {
 
     /// A ring is about to start.
     pub(crate) fn take(&self) -> Result<(), String> {
-        let taken = self.device.take(&self.rings).inspect_err(|why| self.complain(why));
-        if taken? {
+        if self.device.take(&self.rings)? {
             self.tell_config();
         }
         Ok(())
     }
 
     /// No ring runs any more, for all that the frontend has said.
-    pub(crate) fn give_up(&self) {
-        if let Err(why) = self.device.give_up() {
-            tracing::error!(
-                export = self.name(),
-                why,
-                "what it serves is not given up, and no other daemon can take it"
-            );
-            self.complain(&why);
+    pub(crate) fn give_up(self: &Arc<Self>) {
+        match self.device.give_up() {
+            Ok(false) => {}
+            Ok(true) => self.is_given_up(),
+            Err(why) => {
+                tracing::error!(export = self.name(), why, "what it serves is kept, and no other daemon can take it");
+                self.lock().kept = Some(why);
+                self.give_up_later();
+            }
         }
     }
 
-    /// Whoever looks at the export sees this, unless it has failed for another reason.
-    fn complain(&self, why: &str) {
-        let mut state = self.lock();
-        if !state.failed {
-            state.last_error = Some(why.to_owned());
+    fn is_given_up(&self) {
+        // Workers may hold files that nobody else does any more.
+        self.engine().sweep_files();
+        self.lock().kept = None;
+    }
+
+    /// Tries again from time to time while nobody is connected: what was in the way may pass.
+    fn give_up_later(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.lock().is_given_up_later, true) {
+            return;
+        }
+        let shared = Arc::downgrade(self);
+        let tries = move || {
+            loop {
+                std::thread::sleep(TRY_AGAIN_AFTER);
+                let Some(shared) = shared.upgrade() else { return };
+                if shared.lock().frontend.is_none()
+                    && let Ok(had) = shared.device.give_up()
+                {
+                    shared.lock().is_given_up_later = false;
+                    if had {
+                        tracing::info!(export = shared.name(), "what it serves is given up after all");
+                        shared.is_given_up();
+                    }
+                    return;
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("give-up".to_owned()).spawn(tries) {
+            tracing::warn!(export = self.name(), %error, "what it serves is kept until another frontend has come and gone");
+            self.lock().is_given_up_later = false;
         }
     }
 
@@ -138,7 +172,7 @@ impl Shared {
     }
 
     /// A session is over: every ring has been stopped.
-    pub(crate) fn session_ended(&self, reason: &SessionEnd) {
+    pub(crate) fn session_ended(self: &Arc<Self>, reason: &SessionEnd) {
         self.device.session_ended();
         self.give_up();
         self.lock().session_ended(reason);

@@ -100,7 +100,6 @@ impl Target for ExportTarget {
         if let Some(kick) = &ring.kick {
             engine::may_be_watched(kick.as_fd()).map_err(|error| format!("its kick descriptor is {error}"))?;
         }
-        self.shared.take()?;
         let _steady = self.shared.steady();
         let label = self.shared.label(index);
         let mut ring = self.shared.device.ring(index, ring, label).map_err(|error| error.to_string())?;
@@ -117,6 +116,10 @@ impl Target for ExportTarget {
     fn stop(&mut self, index: u16) -> RingPosition {
         let running = self.shared.rings.lock().running(index);
         running.map(|running| self.end_ring(&running, index).position).unwrap_or_default()
+    }
+
+    fn take(&mut self) -> Result<(), String> {
+        self.shared.take()
     }
 
     fn rest(&mut self) {

@@ -88,6 +88,7 @@ const IMAGES: &[c_long] = &[
     libc::SYS_close_range,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
     libc::SYS_fallocate,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,

@@ -13,12 +13,13 @@ pub trait Custody: Send + Sync {
     /// Somebody else has it still after a while, it cannot be opened, or it has become smaller.
     fn take(&self) -> Result<Arc<dyn Storage>, OpenError>;
 
-    /// Brings everything to stable storage and gives it up; changes nothing where this process does not have it. Whoever calls has ended
-    /// what he had under way.
+    /// Brings everything to stable storage and gives it up: whether this process had it. Whoever calls has ended what he had under way,
+    /// and has workers let go of files then ([`engine::Engine::sweep_files`]).
     ///
     /// # Errors
-    /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less.
-    fn give_up(&self) -> Result<(), StorageError>;
+    /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less. What
+    /// could not be brought there once is not tried again: kernels tell of it once.
+    fn give_up(&self) -> Result<bool, StorageError>;
 
     /// What requests go to while this process has it.
     fn held(&self) -> Option<Arc<dyn Storage>>;

@@ -1,6 +1,6 @@
 //! What a storage keeps open, for the program that goes on with it.
 
-use crate::OpenError;
+use crate::{Description, OpenError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,6 +18,8 @@ pub struct Handed {
     pub log: Option<Box<Handed>>,
     /// The memory of a volume, with what is not written back.
     pub memory: Option<OwnedFd>,
+    /// What an image that is not open was when it was last seen.
+    pub seen: Option<Description>,
 }
 
 impl Handed {
@@ -32,6 +34,7 @@ impl Handed {
             lock: lock.map(OwnedFd::try_clone).transpose()?,
             log: None,
             memory: None,
+            seen: None,
         })
     }
 

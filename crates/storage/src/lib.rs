@@ -60,7 +60,7 @@ pub mod kit {
     pub use crate::aligned::AlignedBuffer;
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
-    pub use crate::file::{begins_like, check_kind, file_system_memory, forget_cached};
+    pub use crate::file::{begins_like, check_kind, check_writable, file_system_memory, forget_cached};
     pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
     pub use crate::late::settled;
     pub use crate::line::Line;

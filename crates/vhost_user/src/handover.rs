@@ -110,7 +110,7 @@ pub enum HandoverError {
     Unanswered,
     /// {0}
     Refused(String),
-    /// its thread is held up by a frontend that does not read its answers: end that frontend, or try again
+    /// its thread is held up by a frontend that does not read its answers, or by an image that another daemon has: end that frontend, or try again
     Unresponsive,
     /// it is ending
     Ended,

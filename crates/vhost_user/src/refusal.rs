@@ -37,6 +37,8 @@ pub(crate) enum Refusal {
     Features(u64),
     /// no memory table covers the areas of ring {0}
     RingOutsideMemory(u16),
+    /// {0}
+    NotHad(String),
     /// ring {0} could not start: {1}
     RingStart(u16, String),
     /// the new memory table takes memory away that running ring {0} uses

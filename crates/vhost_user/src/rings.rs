@@ -254,6 +254,7 @@ impl Ring {
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
         };
+        target.take().map_err(Refusal::NotHad)?;
         target.recall(self.index, self.note(inflight));
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
         if let Some(region) = inflight {

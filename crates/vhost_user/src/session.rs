@@ -93,9 +93,13 @@ impl<'a> Session<'a> {
         };
         let request = message.request;
         tracing::debug!("message {}", name(request));
+        let ran = self.rings.iter().any(Ring::is_running);
         let outcome = FrontendReq::try_from(request)
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
+        if (ran || outcome.is_err()) && !self.rings.iter().any(Ring::is_running) {
+            self.target.rest();
+        }
         let answered = match outcome {
             Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
             Ok(Answer::BodyAndFile(body, file)) => self.wire.reply(request, &body, Some(file.as_fd()), self.stop),
@@ -132,6 +136,9 @@ impl<'a> Session<'a> {
     /// waits for an answer that cannot say "no".
     fn refuse(&self, message: &Message, refusal: &Refusal) -> Result<(), SessionEnd> {
         let request = name(message.request);
+        if let Refusal::NotHad(why) = refusal {
+            return Err(SessionEnd::NotHad(why.clone()));
+        }
         tracing::warn!("refused {request} from the frontend: {refusal}");
         match FrontendReq::try_from(message.request) {
             // "uses zero length of payload to indicate an error" (vhost-user, VHOST_USER_GET_CONFIG).
@@ -331,11 +338,7 @@ impl<'a> Session<'a> {
     fn get_ring_base(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let index = message.decode::<VhostUserVringState>()?.index;
         let at = self.ring_index(index)?;
-        let has_run = self.rings[at].is_running();
         let position = self.rings[at].stop(self.target);
-        if has_run && !self.rings.iter().any(Ring::is_running) {
-            self.target.rest();
-        }
         let state = VhostUserVringState::new(index, position.payload());
         Ok(Answer::Body(bytes_of(&state)))
     }

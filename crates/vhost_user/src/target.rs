@@ -68,7 +68,13 @@ pub trait Target: Send {
     /// GET_VRING_BASE). Only called for rings that run; the same index may be started again later.
     fn stop(&mut self, index: u16) -> RingPosition;
 
-    /// GET_VRING_BASE has stopped the last ring that ran. The frontend has its answer when this returns.
+    /// A ring is complete and starts next: what rings need is taken, if others may have it while none runs. An error ends the session:
+    /// whoever connects again has it tried again.
+    fn take(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A message has stopped the last ring that ran, or has started none. The frontend has its answer when this returns.
     fn rest(&mut self) {}
 
     /// As [`Target::stop`], for a ring that is started again at once, here or by another program: what would have to be waited

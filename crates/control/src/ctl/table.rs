@@ -189,7 +189,7 @@ pub(super) fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4
     let (direct, read_only) = (flag(storage.direct, "direct"), flag(storage.read_only, "read-only"));
     let held = match storage.held {
         Some(true) => ", held",
-        Some(false) => ", not held: no guest runs",
+        Some(false) => ", not held",
         None => "",
     };
     [

@@ -109,7 +109,8 @@ impl Disk {
     fn driven(&self) -> Result<Arc<dyn Storage>, Broken> {
         let storage = self.storage();
         match storage.custody() {
-            Some(custody) => custody.held().ok_or(Broken::NotHeld),
+            // It has been taken, unless somebody has found no session in this very moment.
+            Some(custody) => custody.take().map_err(|_| Broken::NotHeld),
             None => Ok(storage),
         }
     }
@@ -317,9 +318,9 @@ impl Device for Disk {
         Ok(true)
     }
 
-    fn give_up(&self) -> Result<(), String> {
+    fn give_up(&self) -> Result<bool, String> {
         let storage = self.storage();
-        let given = storage.custody().map_or(Ok(()), storage::Custody::give_up);
+        let given = storage.custody().map_or(Ok(false), storage::Custody::give_up);
         given.map_err(|error| format!("{}: {error}", storage.describe().target))
     }
 

@@ -307,6 +307,16 @@ fn admit(options: &Qcow2Options, handed: bool, header: &Header) -> Result<(), Op
     Ok(())
 }
 
+/// Whether somebody who writes could open what a reader has opened.
+pub(super) fn check_writable(options: &Qcow2Options, chain: &Chain) -> Result<(), OpenError> {
+    let top = chain.top();
+    admit(options, false, &top.header)?;
+    for file in [top.file, top.data] {
+        storage::kit::check_writable(chain.file(file).describe().target.as_ref())?;
+    }
+    Ok(())
+}
+
 fn read_error(path: &Path, source: std::io::Error) -> OpenError {
     ImageError::Read { path: path.to_owned(), source }.into()
 }

@@ -118,6 +118,7 @@ impl Kind for Qcow2Options {
     fn look(&self) -> Result<(Description, u64), OpenError> {
         let reader = Qcow2Options { read_only: true, lock: false, ..self.clone() };
         let chain = open::by_path(&reader)?.chain;
+        open::check_writable(self, &chain)?;
         Ok((about(&chain, self.read_only).executed(self.execution), chain.top().size_bytes()))
     }
 

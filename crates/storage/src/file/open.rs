@@ -88,9 +88,14 @@ impl Kind for FileOptions {
     }
 
     fn look(&self) -> Result<(Description, u64), OpenError> {
-        let unlocked = FileOptions { lock: false, execution: Execution::Auto, ..self.clone() };
-        let storage = FileStorage::open_without_threads(&unlocked)?;
-        Ok((storage.describe().executed(self.execution), storage.capacity_bytes()))
+        check_writable(&self.path)?;
+        // What a file takes is found out by punching a hole behind its end, where the one who has it may be writing by then.
+        let reader = FileOptions { read_only: true, lock: false, execution: Execution::Auto, ..self.clone() };
+        let storage = FileStorage::open_without_threads(&reader)?;
+        let about = storage.describe().executed(self.execution);
+        let discard = about.kind == "file" || storage.abilities.discard();
+        let (read_only, write_zeroes) = (self.read_only, !self.read_only);
+        Ok((Description { read_only, discard, write_zeroes, ..about }, storage.capacity_bytes()))
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -337,19 +342,30 @@ fn open_image(options: &FileOptions, links: Links) -> Result<OwnedFd, OpenError>
     Ok(fd)
 }
 
-/// Forgets what this host's page cache has of a block device and does not have to write: another host may have written it since. A file
-/// system that hosts share sees to that itself.
+/// Forgets what this host's page cache has of an image and does not have to write: another host may have written it since.
 ///
 /// # Errors
 /// It cannot be opened.
 pub fn forget_cached(path: &Path) -> Result<(), OpenError> {
-    let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
-    let file = Links::Follow.open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK).map_err(failed)?;
-    let about = rustix::fs::fstat(&file).map_err(failed)?;
-    if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(failed)?;
-    }
+    let file = open_to_look(path, OFlags::RDONLY)?;
+    // Where there is no such advice there is no such cache.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     Ok(())
+}
+
+/// Finds out whether an image can be opened for writing, and changes nothing.
+///
+/// # Errors
+/// It cannot.
+pub fn check_writable(path: &Path) -> Result<(), OpenError> {
+    open_to_look(path, OFlags::RDWR).map(drop)
+}
+
+fn open_to_look(path: &Path, access: OFlags) -> Result<OwnedFd, OpenError> {
+    let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
+    let file = Links::Follow.open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK).map_err(failed)?;
+    check_kind(path, &file)?;
+    Ok(file)
 }
 
 /// Refuses everything but regular files and block devices.

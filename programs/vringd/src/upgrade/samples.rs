@@ -45,9 +45,9 @@ fn session() -> Session {
 }
 
 fn storage() -> Storage {
-    let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None };
+    let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None, seen: None };
     let log = Some(Box::new(log));
-    Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24) }
+    Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24), seen: None }
 }
 
 fn disk() -> Disk {
