@@ -57,7 +57,7 @@ pub(crate) fn adopt(spec: &StorageSpec, mut handed: Handed) -> Result<Arc<dyn St
         Some(about) => (about, None),
         None => {
             let open = (**spec).adopt(handed)?;
-            (open.describe(), Some(open))
+            (promised(open.describe()), Some(open))
         }
     };
     Ok(Arc::new(Migratable::new(State { spec: spec.clone(), about, capacity_bytes, open, failed: None })))
@@ -100,13 +100,19 @@ impl Migratable {
     }
 }
 
+/// What guests were promised before it was open ([`storage::Kind::look`]): a discard that a file does not take is left undone.
+fn promised(about: Description) -> Description {
+    Description { discard: about.discard || about.kind == "file", ..about }
+}
+
 /// Opens it, as soon as the other side has given it up.
 fn opened(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
     let end = Instant::now() + TAKE_PATIENCE;
+    // Once: nothing of it is read here before it is locked.
+    for need in spec.needs().iter().filter(|need| need.access == Access::Write) {
+        forget_cached(&need.path)?;
+    }
     loop {
-        for need in spec.needs().iter().filter(|need| need.access == Access::Write) {
-            forget_cached(&need.path)?;
-        }
         let (path, held, holders) = match (**spec).open().and_then(Opened::start) {
             Err(OpenError::Locked { path, held, holders }) => (path, held, holders),
             Err(OpenError::Busy { path }) => (path, "the device", "look for it with `fuser -v`".to_owned()),
@@ -130,7 +136,7 @@ impl Custody for Migratable {
             (state.spec.clone(), state.capacity_bytes)
         };
         let open = opened(&spec)?;
-        let (about, present_bytes) = (open.describe(), open.capacity_bytes());
+        let (about, present_bytes) = (promised(open.describe()), open.capacity_bytes());
         if present_bytes < before_bytes {
             return Err(OpenError::Shrunk { path: about.target.into(), present_bytes, before_bytes });
         }
@@ -155,7 +161,7 @@ impl Custody for Migratable {
             sleep(LOOK_AGAIN_AFTER);
         }
         flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?;
-        let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
+        let (about, capacity_bytes) = (promised(open.describe()), open.capacity_bytes());
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         let kept = {
             let mut state = self.state();
@@ -189,7 +195,7 @@ impl Storage for Migratable {
     fn describe(&self) -> Description {
         let state = self.state();
         if let Some(open) = &state.open {
-            return open.describe();
+            return promised(open.describe());
         }
         state.about.clone()
     }
@@ -223,7 +229,10 @@ impl Storage for Migratable {
         let (open, capacity_bytes) = (self.held(), self.capacity_bytes());
         // Another program would not know of it.
         if let Some(errno) = self.state().failed {
-            return Err(std::io::Error::from_raw_os_error(errno));
+            let (target, why) = (self.describe().target, std::io::Error::from_raw_os_error(errno));
+            let message =
+                format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
+            return Err(std::io::Error::other(message));
         }
         match open {
             Some(open) => open.hand_over(),

@@ -1,6 +1,6 @@
 use super::{Migratable, State};
 use crate::{FileOptions, Qcow2Options, StorageSpec};
-use engine::{Io, Solo, Token};
+use engine::{Completion, Io, Solo, Token};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 use storage::kit::Through;
-use storage::{Custody, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
+use storage::{Custody, Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
 use tempfile::TempDir;
 use testkit::storage::{read, write};
 
@@ -256,6 +256,55 @@ fn it_is_described_as_it_will_be_when_it_is_open() {
         storage.set_execution(Execution::Pool(3)).unwrap();
         let disk = custody(&storage).take().unwrap();
         assert_eq!(disk.describe().execution, Execution::Pool(3));
+    }
+}
+
+/// A guest that was promised discards finds them after an upgrade, whatever the file takes.
+#[test]
+fn what_was_promised_stays_so() {
+    let directory = TempDir::new().unwrap();
+    let spec = raw(&directory);
+    let Description { discard, .. } = opened(&spec).describe();
+    assert!(discard);
+    let open: Arc<dyn Storage> = Arc::new(NoHoles(opened(&plain(&spec))));
+    let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
+    assert!(!about.discard);
+    let storage = Migratable::new(State { spec, about, capacity_bytes, open: Some(open), failed: None });
+    assert!(storage.describe().discard);
+    storage.give_up().unwrap();
+    assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);
+}
+
+/// A file on a file system without holes.
+struct NoHoles(Arc<dyn Storage>);
+
+impl Storage for NoHoles {
+    fn describe(&self) -> Description {
+        Description { discard: false, ..self.0.describe() }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+
+    fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
+        self.0.start(task, token, io)
+    }
+
+    fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
+        self.0.resume(task, completion, io)
+    }
+
+    fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
+        self.0.resize(capacity_bytes)
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        self.0.hand_over()
+    }
+
+    fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
+        self.0.set_execution(execution)
     }
 }
 

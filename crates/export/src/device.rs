@@ -53,6 +53,11 @@ pub(crate) trait Device: Send + Sync {
         Ok(false)
     }
 
+    /// Whether what rings need is this process's.
+    fn holds(&self) -> bool {
+        false
+    }
+
     /// A ring that serves requests of queue `index`; `label` names it.
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken>;
 

@@ -132,7 +132,6 @@ impl Export {
                 failed: false,
                 last_error,
                 kept: None,
-                is_given_up_later: false,
             }),
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
@@ -203,7 +202,7 @@ impl Export {
             frontend: state.frontend,
             sessions: state.sessions,
             failed: state.failed,
-            last_error: state.kept.clone().or_else(|| state.last_error.clone()),
+            last_error: state.kept.clone().filter(|_| !state.failed).or_else(|| state.last_error.clone()),
         }
     }
 

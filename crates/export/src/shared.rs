@@ -11,11 +11,7 @@ use crate::{Engine, ExportError, Ring};
 use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 use vhost_user::{BackendChannel, SessionEnd, SessionInfo, StopFd};
-
-/// Between two looks whether what was kept can be given up.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) struct State {
     pub(crate) negotiated: u64,
@@ -29,8 +25,6 @@ pub(crate) struct State {
     pub(crate) last_error: Option<String>,
     /// Why what it serves is kept though no ring runs.
     pub(crate) kept: Option<String>,
-    /// Whether a thread tries to give it up.
-    pub(crate) is_given_up_later: bool,
 }
 
 impl State {
@@ -108,56 +102,33 @@ impl Shared {
 
     /// A ring is about to start.
     pub(crate) fn take(&self) -> Result<(), String> {
-        if self.device.take(&self.rings)? {
+        let is_another = self.device.take(&self.rings)?;
+        self.lock().kept = None;
+        if is_another {
             self.tell_config();
         }
         Ok(())
     }
 
     /// No ring runs any more, for all that the frontend has said.
-    pub(crate) fn give_up(self: &Arc<Self>) {
+    pub(crate) fn give_up(&self) {
         match self.device.give_up() {
             Ok(false) => {}
-            Ok(true) => self.is_given_up(),
-            Err(why) => {
-                tracing::error!(export = self.name(), why, "what it serves is kept, and no other daemon can take it");
-                self.lock().kept = Some(why);
-                self.give_up_later();
+            Ok(true) => {
+                // Workers may hold files that nobody else does any more.
+                self.engine().sweep_files();
+                self.lock().kept = None;
             }
-        }
-    }
-
-    fn is_given_up(&self) {
-        // Workers may hold files that nobody else does any more.
-        self.engine().sweep_files();
-        self.lock().kept = None;
-    }
-
-    /// Tries again from time to time while nobody is connected: what was in the way may pass.
-    fn give_up_later(self: &Arc<Self>) {
-        if std::mem::replace(&mut self.lock().is_given_up_later, true) {
-            return;
-        }
-        let shared = Arc::downgrade(self);
-        let tries = move || {
-            loop {
-                std::thread::sleep(TRY_AGAIN_AFTER);
-                let Some(shared) = shared.upgrade() else { return };
-                if shared.lock().frontend.is_none()
-                    && let Ok(had) = shared.device.give_up()
-                {
-                    shared.lock().is_given_up_later = false;
-                    if had {
-                        tracing::info!(export = shared.name(), "what it serves is given up after all");
-                        shared.is_given_up();
-                    }
-                    return;
+            Err(why) => {
+                let before = self.lock().kept.replace(why.clone());
+                if before.as_ref() != Some(&why) {
+                    tracing::error!(
+                        export = self.name(),
+                        why,
+                        "what it serves is kept, and no other daemon can take it"
+                    );
                 }
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name("give-up".to_owned()).spawn(tries) {
-            tracing::warn!(export = self.name(), %error, "what it serves is kept until another frontend has come and gone");
-            self.lock().is_given_up_later = false;
         }
     }
 
@@ -172,7 +143,7 @@ impl Shared {
     }
 
     /// A session is over: every ring has been stopped.
-    pub(crate) fn session_ended(self: &Arc<Self>, reason: &SessionEnd) {
+    pub(crate) fn session_ended(&self, reason: &SessionEnd) {
         self.device.session_ended();
         self.give_up();
         self.lock().session_ended(reason);

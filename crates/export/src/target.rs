@@ -122,6 +122,10 @@ impl Target for ExportTarget {
         self.shared.take()
     }
 
+    fn keeps(&self) -> bool {
+        self.shared.device.holds()
+    }
+
     fn rest(&mut self) {
         self.shared.give_up();
     }

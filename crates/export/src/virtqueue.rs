@@ -2,6 +2,7 @@
 
 use crate::counters::{Counters, Stamp};
 use crate::queue::{Broken, Queue};
+use crate::turns::BATCH_MAX;
 use std::sync::Arc;
 
 /// The place of a request in flight: `R` is the device's part of it.
@@ -129,7 +130,8 @@ impl<R> Virtqueue<R> {
             if noted >= NOTED_MAX {
                 return Some(head);
             }
-            noted += self.queue.note_in_flight(head);
+            // Its chain may be long and empty: no more heads than a turn takes.
+            noted += self.queue.note_in_flight(head).max(NOTED_MAX / BATCH_MAX);
         }
         None
     }

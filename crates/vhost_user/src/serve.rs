@@ -16,6 +16,9 @@ use crate::{BackendChannel, Endpoint, SessionEnd, StopFd, Target, peer};
 /// not spin.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Between two attempts to give up what is kept.
+const KEPT_PAUSE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Serves sessions one after another until `stop` is signalled; the socket goes away with it.
@@ -43,7 +46,7 @@ pub fn serve_on(
     let service = Service { endpoint: &endpoint, stop, handover };
     let mut reason = resume.map(|resume| service.resume(resume, target));
     while !matches!(reason, Some(SessionEnd::Stopped)) {
-        let Some(connection) = service.next_frontend() else { break };
+        let Some(connection) = service.next_frontend(target) else { break };
         reason = Some(service.session(connection, target));
     }
     drop(endpoint);
@@ -58,13 +61,17 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
-    /// Waits for a frontend. `None`: stopped.
-    fn next_frontend(self) -> Option<OwnedFd> {
+    /// Waits for a frontend, and tries meanwhile to give up what is kept. `None`: stopped.
+    fn next_frontend(self, target: &mut dyn Target) -> Option<OwnedFd> {
         loop {
+            let timeout = target.keeps().then_some(&KEPT_PAUSE);
             let [stopped, asked, waiting] =
-                wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], None);
+                wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout);
             if stopped {
                 return None;
+            }
+            if !asked && !waiting && timeout.is_some() {
+                target.rest();
             }
             if asked && let Some(order) = self.handover.take() {
                 self.hand_over(order, None);

@@ -77,6 +77,11 @@ pub trait Target: Send {
     /// A message has stopped the last ring that ran, or has started none. The frontend has its answer when this returns.
     fn rest(&mut self) {}
 
+    /// Whether what was to be given up is kept: [`Target::rest`] is called from time to time then, while there is no session.
+    fn keeps(&self) -> bool {
+        false
+    }
+
     /// As [`Target::stop`], for a ring that is started again at once, here or by another program: what would have to be waited
     /// for without end may be left to its next life.
     fn suspend(&mut self, index: u16) -> Suspended {

@@ -109,8 +109,7 @@ impl Disk {
     fn driven(&self) -> Result<Arc<dyn Storage>, Broken> {
         let storage = self.storage();
         match storage.custody() {
-            // It has been taken, unless somebody has found no session in this very moment.
-            Some(custody) => custody.take().map_err(|_| Broken::NotHeld),
+            Some(custody) => custody.held().ok_or(Broken::NotHeld),
             None => Ok(storage),
         }
     }
@@ -322,6 +321,10 @@ impl Device for Disk {
         let storage = self.storage();
         let given = storage.custody().map_or(Ok(false), storage::Custody::give_up);
         given.map_err(|error| format!("{}: {error}", storage.describe().target))
+    }
+
+    fn holds(&self) -> bool {
+        self.storage().custody().is_some_and(|custody| custody.held().is_some())
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {

@@ -6,7 +6,7 @@ use crate::attachment::Attachment;
 use crate::label::Label;
 use crate::limit::TURN_BYTES_MAX;
 use crate::queue::{Broken, Queue};
-use crate::turns::Turns;
+use crate::turns::{BATCH_MAX, Turns};
 use crate::virtqueue::Virtqueue;
 use device::blk::{Limits, Request, Status, decode_request, spec};
 use engine::{Completion, Io, Token};
@@ -248,9 +248,10 @@ impl Attachment for DiskRing {
     }
 
     fn begin_owed(&mut self, io: &mut Io<'_>) -> bool {
-        let mut begun_bytes = 0;
-        while begun_bytes < TURN_BYTES_MAX {
+        let (mut begun, mut begun_bytes) = (0, 0);
+        while begun < BATCH_MAX && begun_bytes < TURN_BYTES_MAX {
             let Some(head) = self.ring.pop_owed(io.now_ns()) else { return false };
+            begun += 1;
             let chain = &self.ring.queue.chain;
             begun_bytes += chain.writable_bytes() + chain.readable_bytes();
             self.start(head, io);

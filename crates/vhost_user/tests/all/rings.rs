@@ -1,7 +1,7 @@
 //! The life of rings: negotiation, start, stop, restart, enable, call, reset, the end of a session.
 
 use crate::common::{
-    DEVICE_FEATURES, EVENT_IDX, Event, Guest, PROTOCOL_FEATURES, RING_PROGRESS, Server, addresses, eventfd,
+    Custody, DEVICE_FEATURES, EVENT_IDX, Event, Guest, PROTOCOL_FEATURES, RING_PROGRESS, Server, addresses, eventfd,
     is_signalled, negotiate, running, set_up_ring, started,
 };
 use vhost::VhostBackend;
@@ -308,4 +308,70 @@ fn acknowledgements_are_sent_only_where_asked_for() {
     frontend.set_vring_num(0, 8).unwrap();
     // Were one of them acknowledged, this would read that instead of its answer.
     assert_eq!(frontend.get_vring_base(0).unwrap(), 0);
+}
+
+#[test]
+fn what_others_may_have_is_given_up_with_the_last_ring() {
+    let server = Server::new(2);
+    let custody = || {
+        let custody = server.shared.custody.lock().unwrap();
+        (custody.is_held, custody.given_up)
+    };
+    let mut frontend = server.negotiated();
+    let guest = Guest::new(0, 0x10000);
+    frontend.set_mem_table(&[guest.region]).unwrap();
+    for round in 0..2 {
+        let _fds = [set_up_ring(&frontend, 0, 0), set_up_ring(&frontend, 1, 0)];
+        assert_eq!(custody(), (true, 2 * round));
+        frontend.get_vring_base(0).unwrap();
+        assert_eq!(custody(), (true, 2 * round), "the other ring runs");
+        frontend.get_vring_base(1).unwrap();
+        // It was given up before the answer came.
+        assert_eq!(custody(), (false, 2 * round + 1));
+        let _fds = set_up_ring(&frontend, 0, 0);
+        frontend.reset_device().unwrap();
+        assert_eq!(custody(), (false, 2 * round + 2));
+    }
+    // Nor is it kept for a ring that does not start.
+    *server.shared.start_error.lock().unwrap() = Some("a test".into());
+    let fds = eventfd();
+    frontend.set_vring_num(0, 16).unwrap();
+    frontend.set_vring_addr(0, &addresses(0)).unwrap();
+    frontend.set_vring_kick(0, &fds).unwrap_err();
+    assert_eq!(custody(), (false, 5));
+}
+
+#[test]
+fn who_cannot_have_what_others_have_is_hung_up_on() {
+    let server = Server::new(1);
+    server.shared.custody.lock().unwrap().refuses = Some("somebody else has it".into());
+    let frontend = server.negotiated();
+    let guest = Guest::new(0, 0x10000);
+    frontend.set_mem_table(&[guest.region]).unwrap();
+    frontend.set_vring_num(0, 16).unwrap();
+    frontend.set_vring_addr(0, &addresses(0)).unwrap();
+    frontend.set_vring_kick(0, &eventfd()).unwrap_err();
+    assert_eq!(server.shared.wait_for_end().0, "what it serves cannot be had: somebody else has it");
+    // It may connect again, and has it when it can.
+    server.shared.custody.lock().unwrap().refuses = None;
+    let (_frontend, _guest, _fds) = running(&server);
+    assert!(server.shared.custody.lock().unwrap().is_held);
+}
+
+#[test]
+fn what_is_kept_is_given_up_when_it_can_while_nobody_is_connected() {
+    let server = Server::new(1);
+    let (frontend, _guest, _fds) = running(&server);
+    server.shared.custody.lock().unwrap().sticks = true;
+    drop(frontend);
+    server.shared.wait_for_end();
+    let custody = |change: fn(&mut Custody)| {
+        let mut custody = server.shared.custody.lock().unwrap();
+        change(&mut custody);
+        custody.given_up
+    };
+    assert_eq!(custody(|it| it.sticks = false), 0);
+    while custody(|_| ()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }

@@ -86,6 +86,18 @@ pub struct Shared {
     pub owed: Mutex<Vec<u16>>,
     /// The next start fails with this.
     pub start_error: Mutex<Option<String>>,
+    pub custody: Mutex<Custody>,
+}
+
+/// Of a device that others may have while no ring runs.
+#[derive(Default)]
+pub struct Custody {
+    /// Why it cannot be had.
+    pub refuses: Option<String>,
+    /// Whether it is kept when it is to be given up.
+    pub sticks: bool,
+    pub is_held: bool,
+    pub given_up: usize,
 }
 
 impl Default for Shared {
@@ -99,6 +111,7 @@ impl Default for Shared {
             in_flight: Mutex::new(Ok(0)),
             owed: Mutex::default(),
             start_error: Mutex::default(),
+            custody: Mutex::default(),
         }
     }
 }
@@ -210,6 +223,25 @@ impl Target for Recorder {
         let ring = ring.expect("only a ring that runs can be stopped");
         self.shared.record(Event::Stop(index));
         RingPosition::split(ring.position.avail() + RING_PROGRESS)
+    }
+
+    fn take(&mut self) -> Result<(), String> {
+        let mut custody = self.shared.custody.lock().unwrap();
+        custody.refuses.clone().map_or(Ok(()), Err)?;
+        custody.is_held = true;
+        Ok(())
+    }
+
+    fn rest(&mut self) {
+        let mut custody = self.shared.custody.lock().unwrap();
+        if custody.is_held && !custody.sticks {
+            custody.is_held = false;
+            custody.given_up += 1;
+        }
+    }
+
+    fn keeps(&self) -> bool {
+        self.shared.custody.lock().unwrap().is_held
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {
