@@ -228,7 +228,8 @@ impl Storage for Migratable {
     fn hand_over(&self) -> std::io::Result<Handed> {
         let (open, capacity_bytes) = (self.held(), self.capacity_bytes());
         // Another program would not know of it.
-        if let Some(errno) = self.state().failed {
+        let failed = self.state().failed;
+        if let Some(errno) = failed {
             let (target, why) = (self.describe().target, std::io::Error::from_raw_os_error(errno));
             let message =
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
