@@ -2,14 +2,24 @@
 
 use crate::{Custody, Execution, Extent, Handed, InFront, Marked, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::any::Any;
 use std::ops::Range;
 
-/// What a storage is and what it can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The words for what a storage is.
+const KINDS: [Word; 8] = ["file", "device", "memory", "null", "sim", "volume", "qcow2", "luks"];
+
+/// One of them.
+type Word = &'static str;
+
+/// What a storage is and what it can do. Another program reads what this one has written of one that is not open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Description {
     /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2` or `luks`.
-    pub kind: &'static str,
+    #[serde(deserialize_with = "known")]
+    pub kind: Word,
     /// Path, or a few words for storage without one.
     pub target: String,
     /// Writes, discards and write zeroes are refused.
@@ -33,6 +43,11 @@ pub struct Description {
     pub execution: Execution,
     /// Execution in use: what `auto` chose, or the same as `execution`.
     pub execution_chosen: Execution,
+}
+
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+    let kind = String::deserialize(deserializer)?;
+    KINDS.into_iter().find(|known| *known == kind).ok_or_else(|| D::Error::unknown_variant(&kind, &KINDS))
 }
 
 impl Description {

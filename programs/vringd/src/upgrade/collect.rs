@@ -47,7 +47,7 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
         lock: give(handed.lock, || format!("locks of {name}"), out),
         log: handed.log.map(|log| Box::new(storage(*log, &format!("the log of {name}"), out))),
         memory: give(handed.memory, || format!("memory of {name}"), out),
-        seen: handed.seen.map(state::Seen::from),
+        seen: handed.seen,
     }
 }
 

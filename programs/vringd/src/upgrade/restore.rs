@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use storage::{Description, Handed};
+use storage::Handed;
 use tls::Certificates;
 use vhost_user::{Endpoint, InflightState, LogState, RegionState, Resume, RingState, SessionState, SocketFile};
 use zeroize::Zeroizing;
@@ -91,7 +91,7 @@ fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, Stri
         lock: incoming.take_if(kept.lock)?,
         log: kept.log.as_deref().map(|log| handed(log, incoming).map(Box::new)).transpose()?,
         memory: incoming.take_if(kept.memory)?,
-        seen: kept.seen.clone().map(Description::try_from).transpose()?,
+        seen: kept.seen.clone(),
     })
 }
 

@@ -5,8 +5,10 @@ use super::state::{
     Storage, Tree, Worker,
 };
 use crate::confine::Held;
+use engine::Execution;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use storage::Description;
 use vhost_user::RingPosition;
 
 fn ring() -> Ring {
@@ -44,6 +46,23 @@ fn session() -> Session {
     }
 }
 
+fn seen() -> Description {
+    Description {
+        kind: "qcow2",
+        target: "/images/vm1.qcow2".to_owned(),
+        read_only: false,
+        direct: true,
+        block_size_bytes: 512,
+        physical_block_bytes: 4096,
+        optimal_io_bytes: 0,
+        discard: true,
+        discard_granularity_bytes: 1 << 16,
+        write_zeroes: true,
+        execution: Execution::Pool(4),
+        execution_chosen: Execution::Pool(4),
+    }
+}
+
 fn storage() -> Storage {
     let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None, seen: None };
     let log = Some(Box::new(log));
@@ -52,7 +71,8 @@ fn storage() -> Storage {
 
 fn disk() -> Disk {
     let text = "name = 'base'\nstorage = { kind = 'file', path = '/base.img', read_only = true }\n";
-    let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, ..storage() };
+    let seen = Some(seen());
+    let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, seen, ..storage() };
     Disk { description: toml::from_str(text).unwrap(), storage }
 }
 

@@ -9,7 +9,7 @@ use control::model::{CpuList, Favour, NewDisk, NewExport, NewGroup, PolicyMode, 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use storage::{Description, Execution};
+use storage::Description;
 use vhost_user::RingPosition;
 
 /// The version of this form.
@@ -183,63 +183,7 @@ pub(crate) struct Storage {
     pub(crate) memory: Option<Number>,
     /// What a migratable image was when it was last seen, while it is not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) seen: Option<Seen>,
-}
-
-/// An image that may be another daemon's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Seen {
-    pub(crate) kind: String,
-    pub(crate) target: String,
-    pub(crate) direct: bool,
-    pub(crate) block_size_bytes: u32,
-    pub(crate) physical_block_bytes: u32,
-    pub(crate) optimal_io_bytes: u32,
-    pub(crate) discard: bool,
-    pub(crate) discard_granularity_bytes: u32,
-    pub(crate) execution: Execution,
-    pub(crate) execution_chosen: Execution,
-}
-
-impl From<Description> for Seen {
-    fn from(about: Description) -> Seen {
-        Seen {
-            kind: about.kind.to_owned(),
-            target: about.target,
-            direct: about.direct,
-            block_size_bytes: about.block_size_bytes,
-            physical_block_bytes: about.physical_block_bytes,
-            optimal_io_bytes: about.optimal_io_bytes,
-            discard: about.discard,
-            discard_granularity_bytes: about.discard_granularity_bytes,
-            execution: about.execution,
-            execution_chosen: about.execution_chosen,
-        }
-    }
-}
-
-impl TryFrom<Seen> for Description {
-    type Error = String;
-
-    fn try_from(seen: Seen) -> Result<Description, String> {
-        let kind = ["file", "device", "qcow2"].into_iter().find(|kind| *kind == seen.kind);
-        Ok(Description {
-            kind: kind.ok_or_else(|| format!("`{}` is no kind of storage that can be migratable", seen.kind))?,
-            target: seen.target,
-            // Nobody else may be migratable.
-            read_only: false,
-            direct: seen.direct,
-            block_size_bytes: seen.block_size_bytes,
-            physical_block_bytes: seen.physical_block_bytes,
-            optimal_io_bytes: seen.optimal_io_bytes,
-            discard: seen.discard,
-            discard_granularity_bytes: seen.discard_granularity_bytes,
-            write_zeroes: true,
-            execution: seen.execution,
-            execution_chosen: seen.execution_chosen,
-        })
-    }
+    pub(crate) seen: Option<Description>,
 }
 
 /// A session with a frontend, between two messages and with all rings drained.
