@@ -77,7 +77,7 @@ fn requests_that_cannot_be_done_have_their_errors_and_touch_nothing() {
                 assert_eq!(answered.next().unwrap().data, vec![0; block as usize]);
             }
         }
-        eventually("both are gone", || server.connections() == 0);
+        eventually("both are gone", || server.export.status().sessions.disconnects == 2);
         let counted: u64 = server.export.rings().iter().map(|ring| ring.figures.errors).sum();
         assert_eq!(counted, 4 * refused.len() as u64);
         assert!(server.contents(1 << 20).iter().all(|byte| *byte == 0));
