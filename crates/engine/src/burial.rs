@@ -7,6 +7,9 @@ use crate::Ring;
 use crate::panic::catch;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// The name of a thread that lets a ring go; it is there for no longer.
+pub const RING_END_THREAD: &str = "ring-end";
+
 /// Those of one engine that are under way.
 #[derive(Default)]
 pub(crate) struct Burials {
@@ -35,7 +38,7 @@ impl Burials {
             }
             burials.has_ended();
         };
-        if let Err(error) = std::thread::Builder::new().name("ring-end".into()).spawn(body) {
+        if let Err(error) = std::thread::Builder::new().name(RING_END_THREAD.into()).spawn(body) {
             tracing::error!(%error, "a ring that was lost stays until the process ends: no thread to let it go");
             std::mem::forget(grave.lock().unwrap_or_else(PoisonError::into_inner).take());
             self.has_ended();

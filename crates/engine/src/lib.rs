@@ -34,6 +34,7 @@ mod uring;
 mod worker;
 
 pub use bell::{Bell, BellError, may_be_watched};
+pub use burial::RING_END_THREAD;
 pub use clock::monotonic_ns;
 pub use counter::Counter;
 pub use directory::Watcher;

@@ -13,6 +13,8 @@ use storage::Storage;
 const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long workers may take to let go of a storage before somebody else waits for them.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+/// The name of a thread that closes what stood behind a disk; it is there for no longer.
+pub(crate) const CLOSE_THREAD: &str = "disk-close";
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// What comes behind a disk.
@@ -105,7 +107,7 @@ pub(super) fn close(storage: Arc<dyn Storage>) {
             std::thread::sleep(CLOSE_PATIENCE);
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("disk-close".to_owned()).spawn(waits) {
+    if let Err(error) = std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(waits) {
         tracing::warn!(%error, "a storage is closed by the worker that is the last to use it, which may take that a while");
     }
 }
