@@ -45,14 +45,10 @@ impl Threads {
 
     /// Starts them, unless they run. Called when a storage is opened, so that they have the daemon's affinity and cgroup and not those
     /// of the worker that happens to need them first.
+    /// Where they could not be had, they are asked for again some time later.
     pub fn prepare(&'static self) {
-        self.pool();
-    }
-
-    /// Starts them, unless they run or could not be had a moment ago.
-    fn pool(&'static self) -> Option<&'static Pool> {
-        if let Some(pool) = self.pool.get() {
-            return Some(pool);
+        if self.pool.get().is_some() {
+            return;
         }
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if self.pool.get().is_none() && failed.is_none_or(|at| at.elapsed() >= TRY_AGAIN_AFTER) {
@@ -64,7 +60,6 @@ impl Threads {
                 }
             }
         }
-        self.pool.get()
     }
 }
 
@@ -110,12 +105,12 @@ impl Jobs {
 
     /// Whether there are threads.
     pub fn has_threads(&self) -> bool {
-        self.threads.pool().is_some()
+        self.threads.pool.get().is_some()
     }
 
     /// Runs `job` on one of the threads, and without threads here. Whoever waits for it hears of it by the job itself.
     pub fn go(&self, job: impl FnOnce() + Send + 'static) {
-        let Some(pool) = self.threads.pool() else { return job() };
+        let Some(pool) = self.threads.pool.get() else { return job() };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.running == JOBS_MAX {
             state.waiting.push_back(Box::new(job));
@@ -145,7 +140,7 @@ impl Drop for Running {
             state.running -= 1;
         }
         drop(state);
-        if let (Some(job), Some(pool)) = (next, jobs.threads.pool()) {
+        if let (Some(job), Some(pool)) = (next, jobs.threads.pool.get()) {
             jobs.hand_in(pool, job);
         }
     }
@@ -164,6 +159,7 @@ mod tests {
     fn threads_that_could_not_be_had_are_asked_for_again_after_a_while() {
         static LATE: Threads = Threads::new("late", 1, "a test");
         *LATE.failed.lock().unwrap() = Some(Instant::now());
+        LATE.prepare();
         let (jobs, here) = (Jobs::on(&LATE), std::thread::current().id());
         let (sender, ran) = channel();
         let run = || {
@@ -174,12 +170,16 @@ mod tests {
         assert_eq!(run(), here);
         assert!(!jobs.has_threads());
         *LATE.failed.lock().unwrap() = Instant::now().checked_sub(TRY_AGAIN_AFTER);
+        // Not by a worker, whose affinity they would have.
+        assert_eq!(run(), here);
+        LATE.prepare();
         assert_ne!(run(), here);
         assert!(jobs.has_threads());
     }
 
     #[test]
     fn storages_that_hang_leave_threads_to_others() {
+        THREADS.prepare();
         let hanging: Vec<Jobs> = (0..10).map(|_| Jobs::on(&THREADS)).collect();
         let other = Jobs::on(&THREADS);
         let mut solo = Solo::new().unwrap();

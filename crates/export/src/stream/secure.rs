@@ -36,7 +36,7 @@ impl Handshakes {
         Handshakes { steps: Jobs::on(&HANDSHAKES), looks: Jobs::on(&HANDSHAKES) }
     }
 
-    /// Has threads for them with the affinity and the cgroup of who calls, and not of the worker that happens to need them first.
+    /// Starts the threads for them with the caller's affinity and cgroup, and not with those of a worker.
     pub(crate) fn prepare() {
         HANDSHAKES.prepare();
     }
@@ -287,6 +287,7 @@ mod tests {
         Authority::new("one").fill(directory.path());
         let about = Tls { certificates: directory.path().to_owned(), clients_may_be_anonymous: false };
         let certificates = Arc::new(Certificates::read(&about).unwrap());
+        THREADS.prepare();
         let handshakes = Handshakes { steps: Jobs::on(&THREADS), looks: Jobs::on(&THREADS) };
         let held: Vec<_> = (0..2)
             .map(|_| {
