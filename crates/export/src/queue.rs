@@ -317,7 +317,7 @@ impl Queue {
 pub(crate) mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
-    use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+    use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, ftruncate, memfd_create};
     use std::sync::mpsc::channel;
     use std::time::Duration;
     use vring::{Layout, Mapping, Region};
@@ -330,6 +330,20 @@ pub(crate) mod tests {
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: false };
         let start = start(Arc::new(Mapping::anonymous(0x1000).unwrap()), layout);
         Queue::new(vhost_user::RingStart { call, err, ..start }, Label::of_nobody())
+    }
+
+    /// Memory, and the file by which a driver writes to it.
+    pub(crate) fn shared(len: u64) -> (OwnedFd, Mapping) {
+        let file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, len).unwrap();
+        let mapping = Mapping::shared(&file, 0, len as usize).unwrap();
+        (file, mapping)
+    }
+
+    /// Writes a descriptor (struct virtq_desc; virtio 1.3, 2.7.5) at this address.
+    pub(crate) fn describe(file: &OwnedFd, at: u64, (addr, len): (u64, u32), flags: u16, next: u16) {
+        let fields = [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
+        assert_eq!(rustix::io::pwrite(file, &fields.concat(), at).unwrap(), 16);
     }
 
     /// A fresh ring in this memory, which begins at the guest's address 0.

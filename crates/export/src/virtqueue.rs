@@ -194,11 +194,9 @@ impl<R> Virtqueue<R> {
 mod tests {
     use super::*;
     use crate::label::Label;
-    use crate::queue::tests::start;
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-    use std::os::fd::OwnedFd;
+    use crate::queue::tests::{describe, shared, start};
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use vring::{DirtyLog, LOG_PAGE_BYTES, Layout, Mapping, RingLog};
+    use vring::{DirtyLog, LOG_PAGE_BYTES, Layout, RingLog};
 
     /// Descriptors of each request's table, and where these tables and the bytes that they name are.
     const TABLE: u64 = 2048;
@@ -206,31 +204,19 @@ mod tests {
     const DATA: u64 = 0x8_0000;
     const REQUESTS: u16 = 5;
 
-    fn shared(len: u64) -> (OwnedFd, Mapping) {
-        let file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, len).unwrap();
-        let mapping = Mapping::shared(&file, 0, len as usize).unwrap();
-        (file, mapping)
-    }
-
     /// A ring whose driver has offered [`REQUESTS`] long ones, each of which writes a page of its own.
     fn long_requests() -> Virtqueue<()> {
         let (file, mapping) = shared(0x10_0000);
         let layout = Layout { size: 16, desc: 0, avail: 0x200, used: 0x400, event_idx: false, indirect: true };
         let put = |at: u64, bytes: &[u8]| assert_eq!(rustix::io::pwrite(&file, bytes, at).unwrap(), bytes.len());
-        // struct virtq_desc and its flags NEXT, WRITE and INDIRECT (virtio 1.3, 2.7.5).
-        let describe = |at: u64, addr: u64, len: u32, flags: u16, next: u16| {
-            put(at, &addr.to_le_bytes());
-            put(at + 8, &len.to_le_bytes());
-            put(at + 12, &flags.to_le_bytes());
-            put(at + 14, &next.to_le_bytes());
-        };
         for head in 0..REQUESTS {
+            // The flags INDIRECT, WRITE and NEXT.
             let table = TABLES + u64::from(head) * TABLE * 16;
-            describe(u64::from(head) * 16, table, TABLE as u32 * 16, 4, 0);
+            describe(&file, u64::from(head) * 16, (table, TABLE as u32 * 16), 4, 0);
+            let page = DATA + u64::from(head) * LOG_PAGE_BYTES;
             for at in 0..TABLE {
                 let next = if at + 1 < TABLE { 1 } else { 0 };
-                describe(table + at * 16, DATA + u64::from(head) * LOG_PAGE_BYTES, 1, 2 | next, at as u16 + 1);
+                describe(&file, table + at * 16, (page, 1), 2 | next, at as u16 + 1);
             }
             put(0x204 + u64::from(head) * 2, &head.to_le_bytes());
         }

@@ -309,7 +309,44 @@ fn add_buffers(buffers: &mut Vec<libc::iovec>, segments: &[Segment], mut skip: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use storage::Action;
+    use crate::queue::tests::{describe, shared, start};
+    use engine::Solo;
+    use storage::{Action, NullOptions, NullStorage};
+    use values::ByteSize;
+    use vring::Layout;
+
+    /// Flushes, of which none moves a byte to speak of.
+    #[test]
+    fn what_an_earlier_life_owes_is_begun_as_much_at_a_time_as_a_turn_takes() {
+        const OWED: u16 = 200;
+        const SIZE: u16 = 256;
+        const USED: u64 = 0x2000;
+        let (file, mapping) = shared(0x5000);
+        let layout = Layout { size: SIZE, desc: 0, avail: 0x1000, used: USED, event_idx: false, indirect: false };
+        rustix::io::pwrite(&file, &spec::request_type::FLUSH.to_le_bytes(), 0x3000).unwrap();
+        // A header, and the status that all share: the flags NEXT and WRITE.
+        (0..OWED).for_each(|head| describe(&file, u64::from(head) * 16, (0x3000, 16), 1, SIZE - 1));
+        describe(&file, u64::from(SIZE - 1) * 16, (0x4000, 1), 2, 0);
+        let start = vhost_user::RingStart { owed: (0..OWED).collect(), ..start(Arc::new(mapping), layout) };
+        let options = NullOptions { size: ByteSize(1 << 20), ..NullOptions::default() };
+        let storage = Arc::new(NullStorage::open(&options).unwrap());
+        let limits = Limits { capacity_bytes: 1 << 20, read_only: false, discard: None, write_zeroes: None };
+        let terms = Terms { limits, write_through: false, serial: [0; 20] };
+        let mut ring = DiskRing::new(start, terms, storage, Label::of_nobody()).unwrap();
+        let mut solo = Solo::new().unwrap();
+        let used = || {
+            let mut index = [0; 2];
+            rustix::io::pread(&file, &mut index, USED + 2).unwrap();
+            u16::from_le_bytes(index)
+        };
+        for portion in 1..=3 {
+            assert!(ring.begin_owed(&mut solo.io()), "there is more");
+            assert_eq!(used(), portion * BATCH_MAX as u16);
+        }
+        assert!(!ring.begin_owed(&mut solo.io()));
+        ring.show(&mut solo.io());
+        assert_eq!(used(), OWED);
+    }
 
     #[test]
     fn every_error_has_one_of_the_two_words_for_it() {
