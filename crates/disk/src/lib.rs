@@ -119,7 +119,7 @@ impl StorageSpec {
             let lower = self.clone();
             return Ok(Opened::new(self, move || open_made(&log, lower)));
         }
-        if self.migratable() {
+        if self.migratable().is_some() {
             return migratable::open(self);
         }
         let mut opened = (**self).open()?;
@@ -137,7 +137,7 @@ impl StorageSpec {
     /// # Errors
     /// As for [`StorageSpec::open`]; also a descriptor that is missing or of another kind.
     pub fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-        if self.migratable() {
+        if self.migratable().is_some() {
             return migratable::adopt(self, handed);
         }
         let image = |handed| match self.log() {

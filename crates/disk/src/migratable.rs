@@ -7,14 +7,14 @@
 
 use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
-use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use storage::kit::{forget_cached, wait_for};
+use storage::kit::{check_writable, forget_cached, wait_for};
 use storage::{
-    Access, Action, Custody, Description, Execution, Extent, Handed, OpenError, Opened, Operation, Step, Storage,
-    StorageError, Task,
+    Access, Action, Custody, Description, Execution, Handed, OpenError, Opened, Operation, Step, Storage, StorageError,
+    Task,
 };
 
 /// How long the other side may take to give it up, while this side's frontend waits: it has stopped its rings before.
@@ -35,42 +35,60 @@ struct Migratable {
 struct State {
     /// What opens it.
     spec: StorageSpec,
-    /// What it was when it was last seen.
-    about: Description,
-    capacity_bytes: u64,
-    open: Option<Arc<dyn Storage>>,
+    has: Has,
     /// The kernel's number of what kept something from stable storage. It says that once, and the next flush succeeds.
     failed: Option<i32>,
 }
 
+enum Has {
+    /// What it was when it was last seen, and its size in bytes.
+    Seen(Description, u64),
+    Open(Arc<dyn Storage>),
+}
+
 /// Looks at what `spec` describes, before the process gives up its rights and again when it has: it is opened by its path then.
 pub(crate) fn open(spec: &StorageSpec) -> Result<Opened, OpenError> {
+    seen(spec)?;
     let spec = spec.clone();
-    let (about, _) = spec.look()?;
-    Ok(Opened::new(about, move || Ok(Arc::new(Migratable::seen(spec)?))))
+    Ok(Opened::new(spec.clone(), move || {
+        let has = seen(&spec)?;
+        Ok(Arc::new(Migratable::new(spec, has)))
+    }))
 }
 
 /// Goes on with what another program has had, or has seen: nothing is looked for, as guests may wait.
 pub(crate) fn adopt(spec: &StorageSpec, mut handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-    let (seen, capacity_bytes) = (handed.seen.take(), handed.capacity_bytes);
-    let (about, open) = match seen {
-        Some(about) => (about, None),
-        None => {
-            let open = (**spec).adopt(handed)?;
-            (promised(open.describe()), Some(open))
-        }
+    let has = match handed.seen.take() {
+        Some(about) => Has::Seen(about, handed.capacity_bytes),
+        None => Has::Open((**spec).adopt(handed)?),
     };
-    Ok(Arc::new(Migratable::new(State { spec: spec.clone(), about, capacity_bytes, open, failed: None })))
+    Ok(Arc::new(Migratable::new(spec.clone(), has)))
+}
+
+/// What can be seen of it, which somebody who writes could open.
+fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
+    let look = spec.migratable().ok_or_else(|| OpenError::Field {
+        field: "storage.migratable",
+        message: format!("is not for storage `{}`: leave it out", spec.kind()),
+    })?;
+    written(spec).try_for_each(|path| check_writable(&path))?;
+    let (about, capacity_bytes) = look.look()?;
+    Ok(Has::Seen(promised(about), capacity_bytes))
+}
+
+/// The files that are written.
+fn written(spec: &StorageSpec) -> impl Iterator<Item = PathBuf> {
+    spec.needs().into_iter().filter(|need| need.access == Access::Write).map(|need| need.path)
+}
+
+/// What guests are promised before it is open: a discard that a file does not take is left undone.
+fn promised(about: Description) -> Description {
+    Description { discard: about.discard || about.kind == "file", ..about }
 }
 
 impl Migratable {
-    fn seen(spec: StorageSpec) -> Result<Migratable, OpenError> {
-        let (about, capacity_bytes) = spec.look()?;
-        Ok(Migratable::new(State { spec, about, capacity_bytes, open: None, failed: None }))
-    }
-
-    fn new(state: State) -> Migratable {
-        Migratable { changing: Mutex::default(), state: Mutex::new(state) }
+    fn new(spec: StorageSpec, has: Has) -> Migratable {
+        Migratable { changing: Mutex::default(), state: Mutex::new(State { spec, has, failed: None }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,18 +118,11 @@ impl Migratable {
     }
 }
 
-/// What guests were promised before it was open ([`storage::Kind::look`]): a discard that a file does not take is left undone.
-fn promised(about: Description) -> Description {
-    Description { discard: about.discard || about.kind == "file", ..about }
-}
-
 /// Opens it, as soon as the other side has given it up.
 fn opened(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
     let end = Instant::now() + TAKE_PATIENCE;
     // Once: nothing of it is read here before it is locked.
-    for need in spec.needs().iter().filter(|need| need.access == Access::Write) {
-        forget_cached(&need.path)?;
-    }
+    written(spec).try_for_each(|path| forget_cached(&path))?;
     loop {
         let (path, held, holders) = match (**spec).open().and_then(Opened::start) {
             Err(OpenError::Locked { path, held, holders }) => (path, held, holders),
@@ -130,19 +141,18 @@ impl Custody for Migratable {
         let _changing = self.changing();
         let (spec, before_bytes) = {
             let state = self.state();
-            if let Some(open) = &state.open {
-                return Ok(open.clone());
+            match &state.has {
+                Has::Open(open) => return Ok(open.clone()),
+                Has::Seen(_, capacity_bytes) => (state.spec.clone(), *capacity_bytes),
             }
-            (state.spec.clone(), state.capacity_bytes)
         };
         let open = opened(&spec)?;
-        let (about, present_bytes) = (promised(open.describe()), open.capacity_bytes());
+        let (path, present_bytes) = (open.describe().target, open.capacity_bytes());
         if present_bytes < before_bytes {
-            return Err(OpenError::Shrunk { path: about.target.into(), present_bytes, before_bytes });
+            return Err(OpenError::Shrunk { path: path.into(), present_bytes, before_bytes });
         }
-        tracing::info!(path = about.target, "the image is this daemon's: a guest runs");
-        let mut state = self.state();
-        (state.about, state.capacity_bytes, state.open) = (about, present_bytes, Some(open.clone()));
+        tracing::info!(path, "the image is this daemon's: a guest runs");
+        self.state().has = Has::Open(open.clone());
         Ok(open)
     }
 
@@ -163,22 +173,25 @@ impl Custody for Migratable {
         flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?;
         let (about, capacity_bytes) = (promised(open.describe()), open.capacity_bytes());
         tracing::info!(path = about.target, "the image is given up: no guest runs");
-        let kept = {
-            let mut state = self.state();
-            (state.about, state.capacity_bytes) = (about, capacity_bytes);
-            state.open.take()
-        };
+        let kept = std::mem::replace(&mut self.state().has, Has::Seen(about, capacity_bytes));
         // It is closed by this, and nobody who only looks waits for it.
         drop((open, kept));
         Ok(true)
     }
 
     fn held(&self) -> Option<Arc<dyn Storage>> {
-        self.state().open.clone()
+        match &self.state().has {
+            Has::Open(open) => Some(open.clone()),
+            Has::Seen(..) => None,
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.state().has, Has::Open(_))
     }
 
     fn is_used(&self) -> bool {
-        self.state().open.as_ref().is_some_and(|open| Arc::strong_count(open) > 1)
+        matches!(&self.state().has, Has::Open(open) if Arc::strong_count(open) > 1)
     }
 }
 
@@ -193,16 +206,17 @@ fn flush(storage: &dyn Storage) -> Result<Result<(), StorageError>, StorageError
 
 impl Storage for Migratable {
     fn describe(&self) -> Description {
-        let state = self.state();
-        if let Some(open) = &state.open {
-            return promised(open.describe());
+        match &self.state().has {
+            Has::Open(open) => promised(open.describe()),
+            Has::Seen(about, _) => about.clone(),
         }
-        state.about.clone()
     }
 
     fn capacity_bytes(&self) -> u64 {
-        let state = self.state();
-        state.open.as_ref().map_or(state.capacity_bytes, |open| open.capacity_bytes())
+        match &self.state().has {
+            Has::Open(open) => open.capacity_bytes(),
+            Has::Seen(_, capacity_bytes) => *capacity_bytes,
+        }
     }
 
     fn start(&self, task: &mut Task, _token: Token, _io: &mut Io<'_>) -> Step {
@@ -226,7 +240,6 @@ impl Storage for Migratable {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        let (open, capacity_bytes) = (self.held(), self.capacity_bytes());
         // Another program would not know of it.
         let failed = self.state().failed;
         if let Some(errno) = failed {
@@ -235,12 +248,9 @@ impl Storage for Migratable {
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
             return Err(std::io::Error::other(message));
         }
-        match open {
+        match self.held() {
             Some(open) => open.hand_over(),
-            None => {
-                let seen = Some(self.describe());
-                Ok(Handed { capacity_bytes, data: None, lock: None, log: None, memory: None, seen })
-            }
+            None => Ok(Handed { seen: Some(self.describe()), ..Handed::empty(self.capacity_bytes()) }),
         }
     }
 
@@ -252,13 +262,10 @@ impl Storage for Migratable {
         }
         let mut state = self.state();
         state.spec.set_execution(execution);
-        state.about = state.about.clone().executed(execution);
+        if let Has::Seen(about, _) = &mut state.has {
+            *about = about.clone().executed(execution);
+        }
         Ok(())
-    }
-
-    fn extents(&self, range: Range<u64>, _most: usize) -> Result<Vec<Extent>, StorageError> {
-        let bytes = range.end.saturating_sub(range.start);
-        Ok(vec![Extent { bytes, data: true }])
     }
 
     fn custody(&self) -> Option<&dyn Custody> {

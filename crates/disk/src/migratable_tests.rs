@@ -1,4 +1,4 @@
-use super::{Migratable, State};
+use super::{Has, Migratable};
 use crate::{FileOptions, Qcow2Options, StorageSpec};
 use engine::{Completion, Io, Solo, Token};
 use std::fs::File;
@@ -65,7 +65,7 @@ fn two_have_an_image_one_after_the_other() {
                 assert_eq!(read(&mut solo, &*disk, at, 4096), [before; 4096], "{round}");
             }
             write(&mut solo, &*disk, u64::from(round) * 600 * 1024, &[round + 1; 4096]).unwrap();
-            assert!(custody(here).held().is_some() && custody(there).held().is_none());
+            assert!(custody(here).is_held() && !custody(there).is_held());
             assert!(matches!(plain(&spec).open(), Err(OpenError::Locked { .. })), "nobody else comes in");
             drop(disk);
             custody(here).give_up().unwrap();
@@ -89,7 +89,7 @@ fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
         });
         let refused = custody(&here).take().map(drop).unwrap_err().to_string();
         assert!(refused.contains("is still in use after 5 s") && !refused.contains("--no-lock"), "{refused}");
-        assert!(custody(&here).held().is_none());
+        assert!(!custody(&here).is_held());
     }
 }
 
@@ -100,7 +100,7 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     let disk = custody(&here).take().unwrap();
     assert!(custody(&here).is_used());
     assert_eq!(custody(&here).give_up().unwrap_err().raw_errno(), libc::EBUSY);
-    assert!(custody(&here).held().is_some());
+    assert!(custody(&here).is_held());
     drop(disk);
     assert!(!custody(&here).is_used());
     custody(&here).give_up().unwrap();
@@ -108,13 +108,11 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     let directory = TempDir::new().unwrap();
     let spec = raw(&directory);
     let below = opened(&plain(&spec));
-    let (about, capacity_bytes) = (below.describe(), below.capacity_bytes());
-    let open: Arc<dyn Storage> = Arc::new(FailsOnce { below, flushes: AtomicU32::new(0) });
-    let failing = Migratable::new(State { spec, about, capacity_bytes, open: Some(open), failed: None });
+    let failing = Migratable::new(spec, Has::Open(Arc::new(FailsOnce { below, flushes: AtomicU32::new(0) })));
     // As the kernel tells of it: once, to whoever asks first.
     for _ in 0..3 {
         assert_eq!(failing.give_up().unwrap_err().raw_errno(), libc::EIO);
-        assert!(failing.held().is_some() && failing.hand_over().is_err());
+        assert!(failing.is_held() && failing.hand_over().is_err());
     }
 }
 
@@ -140,12 +138,15 @@ impl Through for FailsOnce {
 #[test]
 fn who_changes_something_else_does_not_wait_for_what_hangs() {
     let directory = TempDir::new().unwrap();
-    let here = opened(&raw(&directory));
-    let disk = custody(&here).take().unwrap();
+    let spec = raw(&directory);
+    let disk = opened(&plain(&spec));
+    let here = Migratable::new(spec, Has::Open(disk.clone()));
     scope(|scope| {
         // It waits for the one who has the disk.
-        let giving = scope.spawn(|| custody(&here).give_up());
-        sleep(Duration::from_millis(100));
+        let giving = scope.spawn(|| here.give_up());
+        while here.changing.try_lock().is_ok() {
+            sleep(Duration::from_millis(1));
+        }
         let asked = Instant::now();
         assert_eq!(here.set_execution(Execution::Pool(2)).unwrap_err().raw_errno(), libc::EBUSY);
         assert!(here.resize(8 * MIB).unwrap_err().to_string().contains("is changing hands"));
@@ -267,9 +268,8 @@ fn what_was_promised_stays_so() {
     let Description { discard, .. } = opened(&spec).describe();
     assert!(discard);
     let open: Arc<dyn Storage> = Arc::new(NoHoles(opened(&plain(&spec))));
-    let (about, capacity_bytes) = (open.describe(), open.capacity_bytes());
-    assert!(!about.discard);
-    let storage = Migratable::new(State { spec, about, capacity_bytes, open: Some(open), failed: None });
+    assert!(!open.describe().discard);
+    let storage = Migratable::new(spec, Has::Open(open));
     assert!(storage.describe().discard);
     storage.give_up().unwrap();
     assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);

@@ -54,7 +54,7 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// Whether what rings need is this process's.
-    fn holds(&self) -> bool {
+    fn is_held(&self) -> bool {
         false
     }
 

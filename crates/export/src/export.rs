@@ -146,7 +146,7 @@ impl Export {
                 let _span = tracing::error_span!("session", export = target.shared.name()).entered();
                 // A panic in here must not leave rings behind that nobody ends.
                 if let Err(why) = engine::catch(|| door.serve(&mut target, &stop, &orders, resume)) {
-                    target.give_up(&why);
+                    target.has_panicked(&why);
                 }
             })
             .map_err(ExportError::Thread)?;
@@ -181,7 +181,7 @@ impl Export {
                 let storage = disk.storage();
                 let (description, volume) = (storage.describe(), storage.volume());
                 let volume = volume.map(|volume| Box::new(volume.status()));
-                let held = storage.custody().map(|custody| custody.held().is_some());
+                let held = storage.custody().map(storage::Custody::is_held);
                 Content::Disk { capacity_bytes, block_size_bytes, description, held, volume }
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),

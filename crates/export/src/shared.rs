@@ -50,7 +50,10 @@ impl State {
         match reason {
             SessionEnd::Disconnected => self.sessions.disconnects += 1,
             SessionEnd::Stopped => {}
-            SessionEnd::Misspoke(_) | SessionEnd::Connection(_) | SessionEnd::NotHad(_) | SessionEnd::Resume(_) => {
+            SessionEnd::Misspoke(_)
+            | SessionEnd::Connection(_)
+            | SessionEnd::Unavailable(_)
+            | SessionEnd::Resume(_) => {
                 self.sessions.errors += 1;
                 if !self.failed {
                     self.last_error = Some(reason.to_string());
@@ -110,7 +113,7 @@ impl Shared {
         Ok(())
     }
 
-    /// No ring runs any more, for all that the frontend has said.
+    /// The frontend has stopped its last ring.
     pub(crate) fn give_up(&self) {
         match self.device.give_up() {
             Ok(false) => {}

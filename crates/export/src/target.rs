@@ -40,7 +40,7 @@ impl ExportTarget {
     }
 
     /// The session's thread has panicked: what the session would have ended is ended here.
-    pub(crate) fn give_up(&mut self, why: &Panic) {
+    pub(crate) fn has_panicked(&mut self, why: &Panic) {
         self.shared.fail(&format!("its session ended by a {why}"));
         for (index, _) in self.shared.rings.running() {
             self.stop(index);
@@ -122,11 +122,11 @@ impl Target for ExportTarget {
         self.shared.take()
     }
 
-    fn keeps(&self) -> bool {
-        self.shared.device.holds()
+    fn is_held(&self) -> bool {
+        self.shared.device.is_held()
     }
 
-    fn rest(&mut self) {
+    fn give_up(&mut self) {
         self.shared.give_up();
     }
 

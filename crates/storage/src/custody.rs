@@ -1,7 +1,16 @@
 //! Storages that change hands: while nobody's requests run here, another process may have what is behind them.
 
-use crate::{OpenError, Storage, StorageError};
+use crate::{Description, OpenError, Storage, StorageError};
 use std::sync::Arc;
+
+/// What is looked at before anybody has it.
+pub trait Look {
+    /// What it is and its size in bytes, without a lock and without a write, while another process may have it.
+    ///
+    /// # Errors
+    /// As for [`Kind::open`](crate::Kind::open).
+    fn look(&self) -> Result<(Description, u64), OpenError>;
+}
 
 /// Who has what is behind a storage. Requests go to what [`take`](Custody::take) answers with, and never to the storage itself.
 ///
@@ -21,8 +30,11 @@ pub trait Custody: Send + Sync {
     /// could not be brought there once is not tried again: kernels tell of it once.
     fn give_up(&self) -> Result<bool, StorageError>;
 
-    /// What requests go to while this process has it.
+    /// What requests go to while this process has it. Whoever gets it keeps it from being given up.
     fn held(&self) -> Option<Arc<dyn Storage>>;
+
+    /// Whether this process has it.
+    fn is_held(&self) -> bool;
 
     /// Whether anybody else than the storage uses what is behind it.
     fn is_used(&self) -> bool;

@@ -23,19 +23,18 @@ pub struct Handed {
 }
 
 impl Handed {
+    /// Of a storage of this size that keeps nothing open.
+    pub fn empty(capacity_bytes: u64) -> Handed {
+        Handed { capacity_bytes, data: None, lock: None, log: None, memory: None, seen: None }
+    }
+
     /// Duplicates of `data` and `lock`.
     ///
     /// # Errors
     /// No more descriptors.
     pub fn new(capacity_bytes: u64, data: impl AsFd, lock: Option<&OwnedFd>) -> io::Result<Handed> {
-        Ok(Handed {
-            capacity_bytes,
-            data: Some(data.as_fd().try_clone_to_owned()?),
-            lock: lock.map(OwnedFd::try_clone).transpose()?,
-            log: None,
-            memory: None,
-            seen: None,
-        })
+        let (data, lock) = (data.as_fd().try_clone_to_owned()?, lock.map(OwnedFd::try_clone).transpose()?);
+        Ok(Handed { data: Some(data), lock, ..Handed::empty(capacity_bytes) })
     }
 
     /// The descriptor of the contents.

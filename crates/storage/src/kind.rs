@@ -1,6 +1,6 @@
 //! What opens a storage: the options of one kind of it, as a person writes them.
 
-use crate::{Description, Execution, Handed, OpenError, Storage};
+use crate::{Execution, Handed, Look, OpenError, Storage};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,18 +64,9 @@ pub trait Kind: fmt::Debug + Send {
         None
     }
 
-    /// Whether another process may have it while no guest runs here: see [`Custody`](crate::Custody).
-    fn migratable(&self) -> bool {
-        false
-    }
-
-    /// What it is and its size in bytes, without a lock and without a write, while another process may have it.
-    ///
-    /// # Errors
-    /// As for [`Kind::open`]; a kind that nobody can look at.
-    fn look(&self) -> Result<(Description, u64), OpenError> {
-        let message = "is for storage `file` and `qcow2`: leave it out".to_owned();
-        Err(OpenError::Field { field: MIGRATABLE, message })
+    /// How it is looked at, where another process may have it while no guest runs here: see [`Custody`](crate::Custody).
+    fn migratable(&self) -> Option<&dyn Look> {
+        None
     }
 
     /// Of a kind that is made and not found: what an intent log over it needs to know.
@@ -103,7 +94,7 @@ pub struct Made<'a> {
 }
 
 /// The field that lets a storage change hands.
-pub const MIGRATABLE: &str = "storage.migratable";
+const MIGRATABLE: &str = "storage.migratable";
 /// An option that stands in its way.
 pub const READ_ONLY: &str = "`read_only` (`--readonly`), which any number of daemons share";
 /// Another one.
@@ -194,7 +185,7 @@ pub fn open(kind: &dyn Kind) -> Result<Arc<dyn Storage>, OpenError> {
 /// What stands in the way.
 pub fn check_migratable(kind: &impl Kind, obstacles: &[(bool, &str)]) -> Result<(), FieldError> {
     let obstacle = obstacles.iter().find(|(has, _)| *has).map(|(_, obstacle)| obstacle);
-    match obstacle.filter(|_| kind.migratable()) {
+    match obstacle.filter(|_| kind.migratable().is_some()) {
         Some(obstacle) => {
             Err(FieldError::new(MIGRATABLE, format!("does not go with {obstacle}: leave one of the two out")))
         }

@@ -37,15 +37,13 @@ mod traits;
 mod volume;
 mod wait;
 
-pub use custody::Custody;
+pub use custody::{Custody, Look};
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
-pub use kind::{
-    Access, FrontLog, KEY_FILE, Kind, MIGRATABLE, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open,
-};
+pub use kind::{Access, FrontLog, KEY_FILE, Kind, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open};
 pub use links::Links;
 pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};

@@ -127,14 +127,7 @@ impl Storage for NullStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Ok(Handed {
-            capacity_bytes: self.capacity_bytes(),
-            data: None,
-            lock: None,
-            log: None,
-            memory: None,
-            seen: None,
-        })
+        Ok(Handed::empty(self.capacity_bytes()))
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

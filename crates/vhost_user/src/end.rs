@@ -14,8 +14,8 @@ pub enum SessionEnd {
     Connection(std::io::Error),
     /// the export stopped
     Stopped,
-    /// what it serves cannot be had: {0}
-    NotHad(String),
+    /// what it serves is unavailable: {0}
+    Unavailable(String),
     /// the session could not go on after an upgrade: {0}
     Resume(String),
 }

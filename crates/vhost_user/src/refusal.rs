@@ -38,7 +38,7 @@ pub(crate) enum Refusal {
     /// no memory table covers the areas of ring {0}
     RingOutsideMemory(u16),
     /// {0}
-    NotHad(String),
+    Unavailable(String),
     /// ring {0} could not start: {1}
     RingStart(u16, String),
     /// the new memory table takes memory away that running ring {0} uses

@@ -174,11 +174,6 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether it lives, disabled or not.
-    pub(crate) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-
     /// Whether it runs and takes requests.
     pub(crate) fn is_serving(&self, acked: Acked) -> bool {
         self.running.is_some() && self.is_enabled(acked)
@@ -254,7 +249,7 @@ impl Ring {
             call: duplicate(self.call.as_ref())?,
             err: duplicate(self.err.as_ref())?,
         };
-        target.take().map_err(Refusal::NotHad)?;
+        target.take().map_err(Refusal::Unavailable)?;
         target.recall(self.index, self.note(inflight));
         target.start(self.index, start).map_err(|reason| Refusal::RingStart(self.index, reason))?;
         if let Some(region) = inflight {

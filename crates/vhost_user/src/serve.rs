@@ -64,14 +64,14 @@ impl Service<'_> {
     /// Waits for a frontend, and tries meanwhile to give up what is kept. `None`: stopped.
     fn next_frontend(self, target: &mut dyn Target) -> Option<OwnedFd> {
         loop {
-            let timeout = target.keeps().then_some(&KEPT_PAUSE);
+            let timeout = target.is_held().then_some(&KEPT_PAUSE);
             let [stopped, asked, waiting] =
                 wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout);
             if stopped {
                 return None;
             }
             if !asked && !waiting && timeout.is_some() {
-                target.rest();
+                target.give_up();
             }
             if asked && let Some(order) = self.handover.take() {
                 self.hand_over(order, None);
@@ -123,6 +123,7 @@ impl Service<'_> {
         let _ = resumed.send(outcome.as_ref().copied().map_err(ToString::to_string));
         match outcome {
             Ok(_) => {
+                restored.give_up_if_idle();
                 tracing::info!("{}: the session of {frontend} goes on", self.endpoint);
                 self.run(restored)
             }

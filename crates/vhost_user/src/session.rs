@@ -93,12 +93,12 @@ impl<'a> Session<'a> {
         };
         let request = message.request;
         tracing::debug!("message {}", name(request));
-        let ran = self.rings.iter().any(Ring::is_running);
+        let ran = self.rings.iter().any(Ring::runs);
         let outcome = FrontendReq::try_from(request)
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
-        if (ran || outcome.is_err()) && !self.rings.iter().any(Ring::is_running) {
-            self.target.rest();
+        if ran || outcome.is_err() {
+            self.give_up_if_idle();
         }
         let answered = match outcome {
             Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
@@ -110,6 +110,13 @@ impl<'a> Session<'a> {
             self.note_for_the_next();
         }
         answered
+    }
+
+    /// What rings need is given up while none runs.
+    pub(crate) fn give_up_if_idle(&mut self) {
+        if !self.rings.iter().any(Ring::runs) {
+            self.target.give_up();
+        }
     }
 
     /// What the device is now is certain for a later backend, too: the frontend has been told.
@@ -136,8 +143,8 @@ impl<'a> Session<'a> {
     /// waits for an answer that cannot say "no".
     fn refuse(&self, message: &Message, refusal: &Refusal) -> Result<(), SessionEnd> {
         let request = name(message.request);
-        if let Refusal::NotHad(why) = refusal {
-            return Err(SessionEnd::NotHad(why.clone()));
+        if let Refusal::Unavailable(why) = refusal {
+            return Err(SessionEnd::Unavailable(why.clone()));
         }
         tracing::warn!("refused {request} from the frontend: {refusal}");
         match FrontendReq::try_from(message.request) {

@@ -74,11 +74,11 @@ pub trait Target: Send {
         Ok(())
     }
 
-    /// A message has stopped the last ring that ran, or has started none. The frontend has its answer when this returns.
-    fn rest(&mut self) {}
+    /// No ring runs any more, by a message that is answered after this returns: what was taken is given up, if it can be.
+    fn give_up(&mut self) {}
 
-    /// Whether what was to be given up is kept: [`Target::rest`] is called from time to time then, while there is no session.
-    fn keeps(&self) -> bool {
+    /// Whether anything that was taken is held. Where that is so without a session, [`Target::give_up`] is called from time to time.
+    fn is_held(&self) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::service::Sockets;
 use control::model::config::ExportKind;
-use control::model::{Favour, Listen, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span};
+use control::model::{Favour, Listen, NO_NBD, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span};
 use disk::{StorageSpec, User, may_use};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
@@ -204,7 +204,7 @@ impl Config {
                 return Err(format!("disk {place}: name: is used twice: give each disk its own"));
             }
         }
-        for NewExport { name, disk, storage, .. } in &self.exports {
+        for NewExport { name, disk, storage, listen, .. } in &self.exports {
             if storage.is_some() && disks.contains_key(name.as_str()) {
                 return Err(format!(
                     "export {name}: storage: [[disk]] {name} is another one with its name: rename one of the two, or \
@@ -218,6 +218,9 @@ impl Config {
             may_use(wanted, disk.storage.read_only(), users, &user)
                 .map_err(|error| format!("export {name}: disk: {error}"))?;
             users.push(user);
+            if listen.is_some() && disk.storage.migratable().is_some() {
+                return Err(format!("export {name}: listen: {NO_NBD}"));
+            }
         }
         Ok(())
     }

@@ -209,9 +209,7 @@ impl Daemon {
         };
         let changes_hands = disk.as_ref().is_some_and(|lease| lease.disk().storage().custody().is_some());
         if changes_hands && new.listen.is_some() {
-            let message =
-                "is for NBD clients, who do not migrate: leave out `migratable` (`--migratable`) of the storage";
-            return Err(field("listen", message));
+            return Err(field("listen", api::NO_NBD));
         }
         // A change of its capacity finds the export among the others, or is over.
         let used = disk.as_ref().map(|lease| lease.disk().clone());

@@ -20,7 +20,7 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
     let storage = disk.storage();
     let about = storage.describe();
     let volume = storage.volume().map(|volume| volume::info_out(&volume.status()));
-    let held = storage.custody().map(|custody| custody.held().is_some());
+    let held = storage.custody().map(storage::Custody::is_held);
     let shown = storage_out(storage.capacity_bytes(), about.block_size_bytes, &about);
     api::Disk {
         name: disk.name().to_owned(),

@@ -83,7 +83,7 @@ pub struct StorageFlags {
     /// Do not lock the image against other writers
     #[arg(long, help_heading = "Storage")]
     pub no_lock: bool,
-    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates
+    /// Open and lock the image only while a guest runs, so that another daemon can take it over when the guest migrates
     #[arg(long, conflicts_with_all = ["no_lock", "readonly"], help_heading = "Storage")]
     pub migratable: bool,
     /// Let a qcow2 image have backing files and data files in this directory, or on this block device, besides its own directory

@@ -177,4 +177,7 @@ fn a_disk_may_have_clients_of_its_own() {
     ] {
         assert_eq!(fault(more), field);
     }
+    let text = "name = 'a'\nlisten = 'tcp:10809'\nstorage = { kind = 'file', path = '/a.img', migratable = true }";
+    let error = toml::from_str::<NewExport>(text).unwrap().check().unwrap_err();
+    assert!(error.field == "listen" && error.to_string().contains("`migratable`"), "{error}");
 }

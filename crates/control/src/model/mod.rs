@@ -36,6 +36,7 @@ pub use job::{
 pub use latency::{LATENCY_BOUNDS_US, LatencySummary};
 pub use limits::{Group, GroupSettings, Limits, NewGroup, Rates};
 pub use p9::{P9Info, Protocol, SecurityModel};
+pub use place::NO_NBD;
 pub use pull::{NewPull, PullDisk};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
 pub use snapshot::{NewSnapshot, SnapshotDisk};

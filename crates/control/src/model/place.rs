@@ -6,6 +6,10 @@ use std::path::Path;
 use values::FieldError;
 use values::Listen;
 
+/// Why there is no socket for NBD clients of a storage that is migratable.
+pub const NO_NBD: &str =
+    "is for NBD clients, who do not migrate: leave out `migratable` (`--migratable`) of the storage";
+
 /// Why a descriptor cannot be a socket for clients.
 const STANDARD_STREAMS: &str = "must be 3 or more: 0, 1 and 2 are the standard streams";
 
@@ -70,6 +74,9 @@ impl NewExport {
         {
             let message = "is for disks and for directories over 9p (`protocol = \"9p\"`): give `socket`";
             return Err(FieldError::new("listen", message));
+        }
+        if self.storage.as_ref().is_some_and(|storage| storage.migratable().is_some()) {
+            return Err(FieldError::new("listen", NO_NBD));
         }
         if self.serial.is_some() {
             return Err(FieldError::new("serial", "is for vhost-user: NBD clients see the export's name"));

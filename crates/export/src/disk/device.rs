@@ -323,8 +323,8 @@ impl Device for Disk {
         given.map_err(|error| format!("{}: {error}", storage.describe().target))
     }
 
-    fn holds(&self) -> bool {
-        self.storage().custody().is_some_and(|custody| custody.held().is_some())
+    fn is_held(&self) -> bool {
+        self.storage().custody().is_some_and(storage::Custody::is_held)
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {

@@ -307,14 +307,9 @@ fn admit(options: &Qcow2Options, handed: bool, header: &Header) -> Result<(), Op
     Ok(())
 }
 
-/// Whether somebody who writes could open what a reader has opened.
-pub(super) fn check_writable(options: &Qcow2Options, chain: &Chain) -> Result<(), OpenError> {
-    let top = chain.top();
-    admit(options, false, &top.header)?;
-    for file in [top.file, top.data] {
-        storage::kit::check_writable(chain.file(file).describe().target.as_ref())?;
-    }
-    Ok(())
+/// Whether the image that a reader has opened is one to be written.
+pub(super) fn admit_writer(options: &Qcow2Options, chain: &Chain) -> Result<(), OpenError> {
+    admit(options, false, &chain.top().header)
 }
 
 fn read_error(path: &Path, source: std::io::Error) -> OpenError {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use storage::{
-    Access, Description, Execution, FrontLog, Handed, KEY_FILE, Kind, NO_LOCK, Need, OpenError, Opened, READ_ONLY,
-    Storage, check_migratable,
+    Access, Description, Execution, FrontLog, Handed, KEY_FILE, Kind, Look, NO_LOCK, Need, OpenError, Opened,
+    READ_ONLY, Storage, check_migratable,
 };
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, LogFile, Luks, SyncMode};
@@ -31,7 +31,7 @@ pub struct Qcow2Options {
     /// Lock the image and its backing files, as QEMU does; true when left out.
     #[serde(default = "Qcow2Options::lock_default")]
     pub lock: bool,
-    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates.
+    /// Open and lock the image only while a guest runs, so that another daemon can take it over when the guest migrates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub migratable: bool,
     /// Directories in which backing files and external data files may lie besides the image's own, and block devices that may be used as
@@ -110,16 +110,8 @@ impl Kind for Qcow2Options {
         self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
-    fn migratable(&self) -> bool {
-        self.migratable
-    }
-
-    /// As a reader, who changes nothing, not even by closing it.
-    fn look(&self) -> Result<(Description, u64), OpenError> {
-        let reader = Qcow2Options { read_only: true, lock: false, ..self.clone() };
-        let chain = open::by_path(&reader)?.chain;
-        open::check_writable(self, &chain)?;
-        Ok((about(&chain, self.read_only).executed(self.execution), chain.top().size_bytes()))
+    fn migratable(&self) -> Option<&dyn Look> {
+        self.migratable.then_some(self)
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -167,6 +159,16 @@ impl Kind for Qcow2Options {
 
     fn set_execution(&mut self, execution: Execution) {
         self.execution = execution;
+    }
+}
+
+impl Look for Qcow2Options {
+    /// As a reader, who changes nothing, not even by closing it.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let reader = Qcow2Options { read_only: true, lock: false, ..self.clone() };
+        let chain = open::by_path(&reader)?.chain;
+        open::admit_writer(self, &chain)?;
+        Ok((about(&chain, false).executed(self.execution), chain.top().size_bytes()))
     }
 }
 

@@ -41,14 +41,7 @@ pub(super) fn give(lower: Handed, data: Data, key: &VolumeKey) -> io::Result<Han
     let memory = File::from(rustix::fs::memfd_create("vringd-luks", MemfdFlags::CLOEXEC)?);
     memory.write_all_at(&*record, 0)?;
     let capacity_bytes = lower.capacity_bytes;
-    Ok(Handed {
-        capacity_bytes,
-        data: None,
-        lock: None,
-        log: Some(Box::new(lower)),
-        memory: Some(memory.into()),
-        seen: None,
-    })
+    Ok(Handed { log: Some(Box::new(lower)), memory: Some(memory.into()), ..Handed::empty(capacity_bytes) })
 }
 
 /// The same again.

@@ -11,8 +11,8 @@ use crate::jobs::WORK;
 use crate::kind::{NO_LOCK, READ_ONLY};
 use crate::lock::ImageLock;
 use crate::{
-    Access, Description, Execution, Handed, KEY_FILE, Kind, Links, Need, OpenError, Opened, Storage, check_migratable,
-    late,
+    Access, Description, Execution, Handed, KEY_FILE, Kind, Links, Look, Need, OpenError, Opened, Storage,
+    check_migratable, late,
 };
 use engine::SharedFile;
 use rustix::fs::{FileType, OFlags};
@@ -46,7 +46,7 @@ pub struct FileOptions {
     /// Lock the image, so that no two writers open it; true when left out.
     #[serde(default = "FileOptions::lock_default")]
     pub lock: bool,
-    /// Lock the image while a guest runs and not while it is open, so that another daemon can take it over when the guest migrates.
+    /// Open and lock the image only while a guest runs, so that another daemon can take it over when the guest migrates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub migratable: bool,
     /// The disk is what is encrypted in the LUKS container that lies here.
@@ -83,19 +83,8 @@ impl Kind for FileOptions {
         self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
-    fn migratable(&self) -> bool {
-        self.migratable
-    }
-
-    fn look(&self) -> Result<(Description, u64), OpenError> {
-        check_writable(&self.path)?;
-        // What a file takes is found out by punching a hole behind its end, where the one who has it may be writing by then.
-        let reader = FileOptions { read_only: true, lock: false, execution: Execution::Auto, ..self.clone() };
-        let storage = FileStorage::open_without_threads(&reader)?;
-        let about = storage.describe().executed(self.execution);
-        let discard = about.kind == "file" || storage.abilities.discard();
-        let (read_only, write_zeroes) = (self.read_only, !self.read_only);
-        Ok((Description { read_only, discard, write_zeroes, ..about }, storage.capacity_bytes()))
+    fn migratable(&self) -> Option<&dyn Look> {
+        self.migratable.then_some(self)
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -134,6 +123,17 @@ impl Kind for FileOptions {
 
     fn set_execution(&mut self, execution: Execution) {
         self.execution = execution;
+    }
+}
+
+impl Look for FileOptions {
+    /// As a reader: whether a file takes discards is found out by punching a hole behind its end, where the one who has it may be writing
+    /// by then.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let reader = FileOptions { read_only: true, lock: false, execution: Execution::Auto, ..self.clone() };
+        let storage = FileStorage::open_without_threads(&reader)?;
+        let (about, discard) = (storage.describe().executed(self.execution), storage.abilities.discard());
+        Ok((Description { read_only: false, discard, write_zeroes: true, ..about }, storage.capacity_bytes()))
     }
 }
 

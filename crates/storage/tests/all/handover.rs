@@ -100,7 +100,7 @@ fn what_is_missing_or_something_else_is_refused() {
     let file = image(disk(), BYTES);
     let spec = FileOptions::new(file.path());
     let refused = |handed: Handed| spec.adopt(handed).err().unwrap().to_string();
-    let nothing = || Handed { capacity_bytes: BYTES, data: None, lock: None, log: None, memory: None, seen: None };
+    let nothing = || Handed::empty(BYTES);
     assert!(refused(nothing()).contains("missing"));
     let unlocked = Handed { data: Some(file.reopen().unwrap().into()), ..nothing() };
     assert!(refused(unlocked).contains("missing"));

@@ -351,7 +351,7 @@ fn who_cannot_have_what_others_have_is_hung_up_on() {
     frontend.set_vring_num(0, 16).unwrap();
     frontend.set_vring_addr(0, &addresses(0)).unwrap();
     frontend.set_vring_kick(0, &eventfd()).unwrap_err();
-    assert_eq!(server.shared.wait_for_end().0, "what it serves cannot be had: somebody else has it");
+    assert_eq!(server.shared.wait_for_end().0, "what it serves is unavailable: somebody else has it");
     // It may connect again, and has it when it can.
     server.shared.custody.lock().unwrap().refuses = None;
     let (_frontend, _guest, _fds) = running(&server);

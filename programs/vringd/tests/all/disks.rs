@@ -112,6 +112,11 @@ fn a_configuration_is_told_of_and_refused_in_one_line() {
             "export a: disk: excludes `storage`",
         ),
         ("disk = 'base'\n", "", "export a: storage: is missing"),
+        (
+            "read_only = true }\n[[export]]\nname = 'a'\nsocket = '{}/a.sock'",
+            "migratable = true }\n[[export]]\nname = 'a'\nlisten = 'unix:{}/a.nbd'",
+            "export a: listen: is for NBD clients, who do not migrate",
+        ),
         ("name = 'base'", "name = 'b s'", "disk b s: name: must be"),
         ("name = 'base'", "name = 'base'\nserial = 'x'", "line 6: disk[0].serial: unknown field"),
         ("kind = 'file'", "kind = 'tape'", "disk[0].storage: invalid field `kind`"),

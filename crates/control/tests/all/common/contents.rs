@@ -62,7 +62,7 @@ pub(super) fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Resu
         },
         execution: Execution::Auto,
         execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
-        held: storage.migratable().then_some(false),
+        held: storage.migratable().map(|_| false),
         volume: match (storage, storage.intent_log()) {
             (StorageSpec::Volume(volume), _) => Some(volume_info(volume)),
             (_, Some(log)) => {

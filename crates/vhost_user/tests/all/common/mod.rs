@@ -232,7 +232,7 @@ impl Target for Recorder {
         Ok(())
     }
 
-    fn rest(&mut self) {
+    fn give_up(&mut self) {
         let mut custody = self.shared.custody.lock().unwrap();
         if custody.is_held && !custody.sticks {
             custody.is_held = false;
@@ -240,7 +240,7 @@ impl Target for Recorder {
         }
     }
 
-    fn keeps(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.shared.custody.lock().unwrap().is_held
     }
 
