@@ -101,7 +101,7 @@ impl WriteBack {
     /// As [`sync`](Self::sync), while guests wait.
     ///
     /// # Errors
-    /// It did not come to that in two seconds, or the volume has failed.
+    /// It did not come to that in two seconds, the volume has failed, or the lower storage has no room, or fails again and again.
     pub(super) fn leave(&self) -> Result<(), StorageError> {
         self.sync_within(LEAVE_PATIENCE)
     }
